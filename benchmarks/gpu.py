@@ -18,6 +18,7 @@ CPU cores.
 
 import argparse
 import importlib.metadata
+import itertools
 import os
 import re
 import signal
@@ -127,13 +128,12 @@ def _run_all(settings: argparse.Namespace, results: Path, device: list[str]) -> 
     versions = ", ".join(f"{name} {_version(name)}" for name in found)
     heading = [*device, f"{CORES} cores, Python {sys.version.split()[0]}", versions]
     run = partial(_run_one, settings, results, heading)
-    failed, wanted = [], list(settings.parts or PARTS)
-    while wanted:
-        count = sum(name in PROOFS for name in wanted) if settings.together and wanted[0] in PROOFS else 1
-        at_once = [name for name in wanted if name in PROOFS] if count > 1 else wanted[:1]
-        with ThreadPoolExecutor(count) as pool:
-            failed += [name for name, status in zip(at_once, pool.map(run, at_once), strict=True) if status]
-        wanted = [name for name in wanted if name not in at_once]
+    failed: list[str] = []
+    wanted = settings.parts or list(PARTS)
+    for at_once, group in itertools.groupby(wanted, lambda name: settings.together and name in PROOFS):
+        names = list(group)
+        with ThreadPoolExecutor(len(names) if at_once else 1) as pool:
+            failed += [name for name, status in zip(names, pool.map(run, names), strict=True) if status]
     print(f"\n{results}" + (f"; failed: {', '.join(failed)}" if failed else ""))
     return 1 if failed else 0
 

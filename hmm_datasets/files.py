@@ -572,6 +572,14 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return content
 
 
+def write_yaml(path: Path, settings: dict[str, Any]) -> None:
+    """Write settings as YAML, atomically."""
+    import yaml
+
+    with atomic_file(path) as temporary:
+        temporary.write_text(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True), encoding="utf-8")
+
+
 def parse_yaml(text: str) -> Any:
     """What a YAML text says, which may come from anyone.
 

@@ -25,7 +25,7 @@ from hmm_datasets.operations.run_state import RunObserver
 from hmm_datasets.operations.supervision import Presence
 from hmm_datasets.operations.sweeps.cells import prepare
 from hmm_datasets.operations.sweeps.file import read_sweep
-from hmm_datasets.operations.sweeps.results import collect
+from hmm_datasets.operations.sweeps.report import collect
 from hmm_datasets.runtime import lock as exclusive_lock
 from hmm_datasets.runtime.heartbeats import read_heartbeats
 from hmm_datasets.text.stream import tokenize_corpus

@@ -14,8 +14,7 @@ from ..operations.launching import launch_config, recipe_command
 from ..operations.sweeps.cells import FAILED, FINISHED, LOG_NAME, prepare, read_states
 from ..operations.sweeps.file import read_sweep
 from ..operations.sweeps.local import CellLanes, LocalRun
-from ..operations.sweeps.planning import plan_sweep
-from ..operations.sweeps.results import check_values, collect
+from ..operations.sweeps.planning import plan_sweep, plan_text
 from ..operations.sweeps.slurm import JOBS_NAME, parse_parameters, queued_cells, submit
 from ..runtime.lock import exclusive_lock
 from ..runtime.settings import argument, option, rest
@@ -69,8 +68,6 @@ def sweep_command(arguments: SweepCommand) -> int:
     config = None if arguments.launch is None else launch_config(arguments.launch)
     if config is not None and not recipe_command(found.recipe).launches:
         raise InputError(f"--launch {arguments.launch}: {found.recipe} runs in one process; leave --launch out")
-    from ..operations.sweeps.report import plan_text
-
     with contextlib.nullcontext() if arguments.plan else exclusive_lock(found.output_dir):
         plan = plan_sweep(found, config, arguments.num_processes)
         print(plan_text(found, plan, read_states(found)), end="\n\n", flush=True)
@@ -140,7 +137,7 @@ def _submit(found: "Sweep", arguments: SweepCommand) -> int:
 
 
 def _write_results(found: "Sweep", states: "Mapping[str, CellState | None] | None" = None, *, page: bool) -> dict:
-    from ..operations.sweeps.report import write_sweep_page, write_tables
+    from ..operations.sweeps.report import collect, write_sweep_page, write_tables
 
     results = collect(found, states)
     write_tables(results)
@@ -151,7 +148,7 @@ def _write_results(found: "Sweep", states: "Mapping[str, CellState | None] | Non
 
 def _show_results(found: "Sweep") -> int:
     """Write and print the tables, and list the cells that failed."""
-    from ..operations.sweeps.report import states_sentence, sweep_table
+    from ..operations.sweeps.report import check_values, states_sentence, sweep_table
 
     if not found.output_dir.is_dir():
         raise InputError(f"{found.output_dir}: no such folder; start the sweep first: hmm-datasets sweep {found.path}")

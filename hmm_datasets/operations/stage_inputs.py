@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
-from ..files import read_yaml
+from ..files import read_yaml, write_yaml
 from ..training.models import load_pretrained, model_config
 from ..training.plan.budget import accumulation_steps
 from .launching import launch_config, launch_of, recipe_settings, split_command
-from .sweeps.cells import run_settings, write_yaml
 from .sweeps.file import read_sweep
 
 _OUTPUTS = ("--output", "--output_dir", "--output-dir")
@@ -168,7 +167,7 @@ def _check_sweep(arguments: list[str], written: _Written, number: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "settings.yaml"
         for cell in sweep.cells:
-            write_yaml(path, run_settings(cell))
+            write_yaml(path, cell.run_settings)
             try:
                 _check_recipe(sweep.recipe, [*launch, "--config", str(path)], written, number)
                 for words in cell.then:

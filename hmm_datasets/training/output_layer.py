@@ -221,9 +221,9 @@ def _chunked(
         weight = weight.to(products)
         if vocab_size % multiple:
             weight = functional.pad(weight, (0, 0, 0, -vocab_size % multiple))
-        # Written over by every chunk, since new memory of this size would cost a page fault for each of its pages.
         kernel = _kernel(device) if gradients is not None else None
         size = min(count, max(1, (GPU_CHUNK_BYTES if kernel else CHUNK_BYTES) // (4 * vocab_size)))
+        # Written over by every chunk, since new memory of this size would cost a page fault for each of its pages.
         product = torch.empty(size, len(weight), dtype=products, device=device)
         buffer = product if products == precision or kernel else torch.empty_like(product, dtype=precision)
         for first in range(0, count, max(1, size)):

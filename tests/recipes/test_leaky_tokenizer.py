@@ -6,9 +6,8 @@ import pytest
 from experiments import load
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.files import write_json, write_jsonl
+from hmm_datasets.files import write_json, write_jsonl, write_yaml
 from hmm_datasets.operations.launching import launch_config, recipe_settings
-from hmm_datasets.operations.sweeps.cells import write_yaml
 from hmm_datasets.operations.sweeps.file import read_sweep
 from hmm_datasets.operations.sweeps.planning import check_and_plan
 from hmm_datasets.runtime.command_line import check_flags, parse_settings

@@ -1,23 +1,39 @@
-"""The folder of a cell: `settings.yaml`, `cell.json` (commands and state), `log.txt`, and `run/` with what it wrote.
+"""A cell: its folder, and the process that runs it, `python -m hmm_datasets.operations.sweeps.cells FOLDER PARENT`.
 
-A cell is finished when its commands ended with exit code 0 for exactly the settings that it has now. Its state is
-written by the process that runs it, which may be killed at any time; then the state stays at "running", and the cell
-is run again.
+The folder has `settings.yaml`, `cell.json` (commands and state), `log.txt`, and `run/` with what it wrote. A cell is
+finished when its commands ended with exit code 0 for exactly the settings that it has now. Its state is written by the
+process that runs it, which may be killed at any time; then the state stays at "running", and the cell is run again.
+
+The process runs the commands of the cell one after another, in a session of its own, and writes its state. On SIGTERM
+the command is asked to save and stop. If the process `PARENT` ends, even by `kill -9`, the whole session is killed
+within a quarter of a second, so no cell outlives its sweep. Ranks that `accelerate launch` started, which have
+sessions of their own, end with their launcher (see `hmm_datasets.runtime.parent_watch`).
 """
 
 import contextlib
 import hashlib
 import json
+import os
 import re
+import shlex
 import signal
-from collections.abc import Sequence
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ...errors import InputError
-from ...files import atomic_file, read_json, read_yaml, write_json
+from ...files import read_json, read_yaml, write_json, write_yaml
+from ...runtime.children import Children, SignalHandler
+from ...runtime.credentials import masked_arguments
+from ...runtime.lock import exclusive_lock
+from ...runtime.one_line_errors import one_line_errors
 from ..launching import command_of
+from ..stages import with_this_interpreter
 from .file import Cell, Sweep
 
 WAITING, RUNNING, STOPPED, FAILED, FINISHED = "waiting", "running", "stopped", "failed", "finished"
@@ -84,11 +100,6 @@ def _digest_of(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def run_settings(cell: Cell) -> dict[str, Any]:
-    """The settings file of a cell's run."""
-    return {**cell.settings, "output_dir": str(cell.output_dir)}
-
-
 def prepare(sweep: Sweep, launch: Sequence[str] = ()) -> dict[str, CellState]:
     """Make the folders of all cells that have none yet; return the states by the names of the cells.
 
@@ -103,17 +114,9 @@ def prepare(sweep: Sweep, launch: Sequence[str] = ()) -> dict[str, CellState]:
     for cell in sweep.cells:
         if states[cell.name] is None:
             states[cell.name] = CellState(_commands(sweep, cell, launch), _LAST_FILES.get(sweep.recipe))
-            write_yaml(cell.folder / SETTINGS_NAME, run_settings(cell))
+            write_yaml(cell.folder / SETTINGS_NAME, cell.run_settings)
             states[cell.name].write(cell.folder)
     return states
-
-
-def write_yaml(path: Path, settings: dict[str, Any]) -> None:
-    """Write settings as YAML, atomically."""
-    import yaml
-
-    with atomic_file(path) as temporary:
-        temporary.write_text(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True), encoding="utf-8")
 
 
 def read_states(sweep: Sweep) -> dict[str, CellState | None]:
@@ -141,7 +144,7 @@ def _existing(sweep: Sweep, cell: Cell, launch: Sequence[str]) -> CellState | No
             )
         return None
     state, commands = CellState.read(cell.folder), _commands(sweep, cell, launch)
-    found, wanted = read_yaml(cell.folder / SETTINGS_NAME), run_settings(cell)
+    found, wanted = read_yaml(cell.folder / SETTINGS_NAME), cell.run_settings
     found["output_dir"] = wanted["output_dir"]  # the folder of a sweep may be moved
     change = None
     for name in dict.fromkeys([*found, *wanted]):
@@ -187,3 +190,88 @@ def _last_lines(log: Path, since: int) -> list[str]:
         return []
     lines = (_STYLES.sub("", line).strip() for line in re.split(r"[\r\n]+", text))
     return [line for line in lines if line][::-1]
+
+
+_LOOK_EVERY = 0.25  # seconds
+
+
+def start_cell(folder: Path, environment: Mapping[str, str]) -> subprocess.Popen:
+    """Start the process of a cell, which ends with this process."""
+    command = [sys.executable, "-P", "-m", "hmm_datasets.operations.sweeps.cells", str(folder), str(os.getpid())]
+    with (folder / LOG_NAME).open("ab") as log:
+        return subprocess.Popen(
+            command,
+            env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+
+def main(folder: Path, parent: int) -> None:
+    """Run a cell; the exit code is 1 if a command failed."""
+    threading.Thread(target=_end_with, args=(parent,), daemon=True, name="watch-sweep").start()
+    with one_line_errors(), exclusive_lock(folder):
+        run = _CellRun(folder)
+        # Programs of a run save on SIGTERM even if it was ignored, so they get it here too.
+        with SignalHandler((signal.SIGTERM,), run.children.send, stay_ignored=()):
+            state = run.run()
+    sys.exit(1 if state == FAILED else 0)
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_LOOK_EVERY)
+    os.killpg(0, signal.SIGKILL)
+
+
+class _CellRun:
+    def __init__(self, folder: Path):
+        self.folder, self.state = folder, CellState.read(folder)
+        self.children = Children()
+
+    def run(self) -> str:
+        """Run the commands that are not done yet, and return the state of the cell."""
+        state, before, began = self.state, self.state.seconds, time.monotonic()
+        state.state, state.exit_code = RUNNING, None
+        state.attempts += 1
+        state.write(self.folder)
+        result = FINISHED
+        while result == FINISHED and state.commands_done < len(state.commands):
+            result = self._run_next()
+            state.seconds = round(before + time.monotonic() - began, 1)
+        state.state = result
+        state.write(self.folder)
+        return result
+
+    def _run_next(self) -> str:
+        """Run the next command; FINISHED means that it is done."""
+        state, log = self.state, self.folder / LOG_NAME
+        words = state.commands[state.commands_done]
+        with log.open("ab") as output:
+            shown = shlex.join(masked_arguments(words))
+            output.write(f"[{time.strftime('%F %T')}, attempt {state.attempts}] $ {shown}\n".encode())
+            output.flush()
+            since = output.tell()
+            command = with_this_interpreter(words)
+            state.exit_code = self.children.run(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        is_asked = self.children.asked is not None
+        if state.exit_code == 0:
+            if state.commands_done > 0 or self._has_ended():
+                state.commands_done += 1
+                state.write(self.folder)
+                return STOPPED if is_asked and state.commands_done < len(state.commands) else FINISHED
+            return STOPPED
+        if is_asked:
+            return STOPPED
+        state.errors.append(failure(log, since, state.exit_code))
+        return FAILED
+
+    def _has_ended(self) -> bool:
+        last = self.state.last_file
+        return last is None or (self.folder / "run" / last).exists()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -52,6 +52,11 @@ class Cell:
         """The `output_dir` of its run: a folder of its own, so that it can be pushed as it is."""
         return self.folder / "run"
 
+    @property
+    def run_settings(self) -> dict[str, Any]:
+        """The settings file of its run."""
+        return {**self.settings, "output_dir": str(self.output_dir)}
+
 
 @dataclass(frozen=True)
 class Sweep:

@@ -2,7 +2,7 @@
 
 The process of a sweep only waits: it starts cells, shows them, and writes the tables after each. When it is asked to
 stop (Ctrl-C, SIGTERM, SIGHUP) it asks its cells to save and stop; a second Ctrl-C kills them. When it is killed, they
-are killed too (`cell_process`). While it runs it shows in a terminal a line for each running cell and a bar, elsewhere
+are killed too (`cells`). While it runs it shows in a terminal a line for each running cell and a bar, elsewhere
 plain lines.
 """
 
@@ -20,8 +20,7 @@ from dataclasses import dataclass, field
 from ...display import format_duration
 from ...runtime.children import SignalHandler, kill_session
 from ..stages import shared_environment
-from .cell_process import start_cell
-from .cells import FAILED, FINISHED, LOG_NAME, RUNNING, STOPPED, WAITING, CellState, failure, last_line
+from .cells import FAILED, FINISHED, LOG_NAME, RUNNING, STOPPED, WAITING, CellState, failure, last_line, start_cell
 from .file import Cell
 
 _DRAW_EVERY = 0.5  # seconds

@@ -1,46 +1,165 @@
-"""The report of a sweep: a table with mean and spread over seeds, a CSV with a row for each cell, figures and a page.
+"""The results of a sweep, from the files that its runs wrote: tables, a CSV with a row for each cell, figures, a page.
+
+A number is found by a dotted path, such as `test_log_likelihood` or `optimum.bayes_gap.bayes_gap`, in the first of
+these files that has it: `summary.json`, `report.json`, `report.json` in a folder below, `run.json`.
 
 A heat map shows the mean over seeds by two settings; if further settings vary, there is one for each combination of
 their values. If only one setting varies, its figure is a line. Results that are not there yet are shown as missing.
-
-The plan of a sweep is a table too, of its cells and what they will consume.
 """
 
 import csv
+import difflib
 import io
 import itertools
 import json
 import statistics
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from ...display import format_duration
-from ...files import atomic_file, write_json
+from ...errors import InputError
+from ...files import atomic_file, check_digests, read_json, write_json
 from ...report.comparison_plots import plot_heat_map
 from ...report.page import Section, embed, flattened, render_page
 from ...report.plots import PAPER, WIDTH, save_figure
 from ...report.tables import Table
-from .file import is_seed
-
-if TYPE_CHECKING:
-    from .cells import CellState
-    from .file import Sweep
-    from .planning import SweepPlan
+from .cells import FINISHED, WAITING, CellState, read_states
+from .file import Sweep, is_seed
 
 _MAX_FIGURES = 24
+
+# Shown if the file of the sweep names no values and a finished cell has them.
+_USUAL = (
+    "optimum.bayes_gap.bayes_gap",
+    "text.bits_per_byte",
+    "core.score",
+    "evaluation.bayes_gap",
+    "evaluation.reward",
+    "evaluation.loss",
+    "test_log_likelihood",
+    "train_log_likelihood",
+)
+_MAX_OTHERS = 6
+
+
+def collect(sweep: Sweep, states: Mapping[str, CellState | None] | None = None) -> dict[str, Any]:
+    """The results of the finished cells, and the states of all.
+
+    Args:
+        sweep ([`~hmm_datasets.operations.sweeps.file.Sweep`]): the sweep.
+        states (`dict`, *optional*): the states of its cells; read from their folders by default.
+
+    Returns:
+        `dict`, ready for JSON: `file`, `recipe`, `folder`, `time`; `settings`, for each setting that varies its values
+        in order; `shared`, the other settings; `values`, the paths that are shown; `x`, `y`, the settings on the axes,
+        or `None`; `cells`, a list with `name`, `folder`, `settings`, `state`, `attempts`, `seconds`, `errors` and
+        `values`, where what is missing is `None`.
+    """
+    states = read_states(sweep) if states is None else states
+    numbers = {
+        cell.name: dict(_numbers_of_run(cell.output_dir))
+        for cell in sweep.cells
+        if (state := states[cell.name]) is not None and state.state == FINISHED
+    }
+    values = list(sweep.values) or _usual_values(numbers)
+    cells = []
+    for cell in sweep.cells:
+        state, found = states[cell.name] or CellState([]), numbers.get(cell.name, {})
+        cells.append(
+            {
+                "name": cell.name,
+                "folder": str(cell.folder),
+                "settings": dict(cell.varied),
+                "state": state.state if states[cell.name] else WAITING,
+                "attempts": state.attempts,
+                "seconds": state.seconds,
+                "errors": state.errors,
+                "values": {path: found.get(path) for path in values},
+            }
+        )
+    x, y = _axes(sweep)
+    return {
+        "file": str(sweep.path),
+        "recipe": sweep.recipe,
+        "folder": str(sweep.output_dir),
+        "settings": {name: sweep.values_of(name) for name in sweep.names},
+        "shared": {name: value for name, value in sweep.cells[0].settings.items() if name not in sweep.names},
+        "time": time.strftime("%Y-%m-%d %H:%M"),
+        "values": values,
+        "x": x,
+        "y": y,
+        "cells": cells,
+    }
+
+
+def check_values(sweep: Sweep, results: Mapping[str, Any]) -> None:
+    """Refuse a value that no finished cell has.
+
+    Raises:
+        `InputError`: names the value, and those of a finished cell that are most like it.
+    """
+    finished = [cell for cell in sweep.cells if _state(results, cell.name) == FINISHED]
+    for path in sweep.values if finished else ():
+        if all(cell["values"][path] is None for cell in results["cells"] if cell["state"] == FINISHED):
+            known = [name for name, _ in _numbers_of_run(finished[0].output_dir)]
+            near = difflib.get_close_matches(path, known, n=3) or known[:12]
+            raise InputError(
+                f"{sweep.path}: table: values: no finished cell has a number at {path!r}; "
+                f"{finished[0].output_dir} has {', '.join(near) or 'no numbers'}"
+            )
+
+
+def _state(results: Mapping[str, Any], name: str) -> str:
+    return next(cell["state"] for cell in results["cells"] if cell["name"] == name)
+
+
+def _axes(sweep: Sweep) -> tuple[str | None, str | None]:
+    """The axes that the file names, or else the first settings that have several values and are not seeds."""
+    varied = [name for name in sweep.names if not is_seed(name) and len(sweep.values_of(name)) > 1]
+    x = sweep.x or next((name for name in varied if name != sweep.y), None)
+    y = sweep.y or next((name for name in varied if name != x), None)
+    return x, y
+
+
+def _usual_values(numbers: Mapping[str, Mapping[str, float]]) -> list[str]:
+    there = dict.fromkeys(path for found in numbers.values() for path in found)
+    return [path for path in _USUAL if path in there] or [path for path in there if "." not in path][:_MAX_OTHERS]
+
+
+def _numbers_of_run(folder: Path) -> Iterator[tuple[str, float]]:
+    """All numbers in the files of a run by their dotted paths; of equal paths the first counts."""
+    seen = set()
+    nested = sorted(folder.glob("*/report.json"))
+    for path in (folder / "summary.json", folder / "report.json", *nested, folder / "run.json"):
+        if path.is_file():
+            check_digests(path.parent, names=(path.name,))
+            for name, number in _leaves(read_json(path), ()):
+                if name not in seen:
+                    seen.add(name)
+                    yield name, number
+
+
+def _leaves(value: Any, parts: Sequence[str]) -> Iterator[tuple[str, float]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _leaves(inner, (*parts, str(key)))
+    elif isinstance(value, Real) and not isinstance(value, bool):
+        yield ".".join(parts), float(value) if isinstance(value, float) else value
 
 
 def write_tables(results: Mapping[str, Any]) -> None:
     """Write `sweep.json` and `sweep.csv` in the folder of a sweep.
 
     Args:
-        results (`dict`): the result of [`~hmm_datasets.operations.sweeps.results.collect`].
+        results (`dict`): the result of [`collect`].
     """
     folder = Path(results["folder"])
     write_json(folder / "sweep.json", results)
@@ -233,47 +352,3 @@ def _plot_line(results: Mapping[str, Any], cells: Sequence[Mapping[str, Any]], p
         axes.set_xticks(places, [f"{value:,.6g}" if _is_number(value) else _label(value) for value in values])
         axes.minorticks_off()
     save_figure(figure, png, vector=True)
-
-
-# A cell that was killed could not write that it has stopped.
-_WORDS = {"running": "unfinished", "stopped": "unfinished", "waiting": "new"}
-
-
-def plan_text(sweep: "Sweep", plan: "SweepPlan", states: "Mapping[str, CellState | None]") -> str:
-    """A row for each cell with its plan, if its recipe has one, and the totals."""
-    header, rows = ["cell", "state"], []
-    has_cost = any("cost" in found.get("time", {}) for found in plan.cells.values())
-    header += ["parameters", "tokens", "FLOPs", "GiB", "hours", *(["cost"] if has_cost else [])] if plan.cells else []
-    for cell in sweep.cells:
-        state = states[cell.name]
-        row = [cell.name, "new" if state is None else _WORDS.get(state.state, state.state)]
-        if plan.cells:
-            found = plan.cells[cell.name]
-            hours = f"{found['time']['device_hours']:.3g}" if "time" in found else "-"
-            row += [f"{found['parameters']:,}", f"{found['tokens']:,}", f"{found['flops']:.3g}", _memory(found), hours]
-            row += [f"{found['time']['cost']:,.2f}"] if has_cost else []
-        rows.append(row)
-    note = "GiB: memory per rank, with data parallelism." if plan.cells else ""
-    return f"{Table('', header, rows, note).text()}\n\n{_totals(sweep, plan)}"
-
-
-def _memory(found: Mapping[str, Any]) -> str:
-    """GiB per rank of a run, or of a fit."""
-    memory = found["memory"]
-    return f"{(memory['ddp']['total'] if isinstance(memory, dict) else memory) / 2**30:.3g}"
-
-
-def _totals(sweep: "Sweep", plan: "SweepPlan") -> str:
-    commands = " and then ".join([sweep.recipe, *(words[0] for words in sweep.cells[0].then)])
-    text = f"{len(sweep.cells)} cells of {commands}, in {sweep.output_dir}"
-    if not plan.cells:
-        return text
-    text += f"; together {plan.total('tokens'):,} tokens, {plan.total('flops'):.4g} FLOPs"
-    if plan.device_hours is None:
-        settings = (
-            "assumed_flops" if sweep.recipe == "fit" else "assumed_run, assumed_device or assumed_tokens_per_second"
-        )
-        return f"{text}; hours: set {settings}"
-    costs = [found["time"].get("cost") for found in plan.cells.values()]
-    cost = f", {sum(costs):,.2f} at price_per_hour" if None not in costs else ""
-    return f"{text}, {format_duration(3600 * plan.device_hours)} of one device{cost}"

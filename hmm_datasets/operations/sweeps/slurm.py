@@ -19,8 +19,7 @@ from ...errors import InputError
 from ...files import read_json, write_json
 from ...runtime.children import kill_session, wait_for
 from ...runtime.stop_requests import parse_time
-from .cell_process import start_cell
-from .cells import FAILED, FINISHED, CellState
+from .cells import FAILED, FINISHED, CellState, start_cell
 from .file import Cell, Sweep
 
 if TYPE_CHECKING:

@@ -80,9 +80,9 @@ def size_of(name: str) -> tuple[int, int]:
 
 def main(settings: ICLLSettings) -> None:
     """Fit HMMs, make the sources, train and measure models on them, compare."""
+    from hmm_datasets.files import write_yaml
     from hmm_datasets.hmm.model import HMM
     from hmm_datasets.operations.stages import run_or_exit
-    from hmm_datasets.operations.sweeps.cells import write_yaml
     from hmm_datasets.operations.sweeps.file import read_sweep
 
     root = Path(settings.output_dir)

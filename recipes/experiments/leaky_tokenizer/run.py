@@ -59,8 +59,8 @@ class LeakySettings:
 
 def main(settings: LeakySettings) -> None:
     """Tokenize twice, train and evaluate all models, compare."""
+    from hmm_datasets.files import write_yaml
     from hmm_datasets.operations.stages import run_or_exit
-    from hmm_datasets.operations.sweeps.cells import write_yaml
 
     path = Path(settings.output_dir) / "models.yaml"
     if settings.plan:
@@ -142,8 +142,7 @@ def planned_sweep(settings: LeakySettings, folder: Path) -> dict[str, Any]:
 
 def planning(settings: LeakySettings, models: Path) -> list[tuple[str, str]]:
     """Title and command of the plans; writes the settings of one model beside the sweep."""
-    from hmm_datasets.files import read_yaml
-    from hmm_datasets.operations.sweeps.cells import write_yaml
+    from hmm_datasets.files import read_yaml, write_yaml
 
     found = [("What the models consume", f"hmm-datasets sweep {_quoted(models)} --plan")]
     if settings.devices:

@@ -63,8 +63,8 @@ class TinyStoriesSettings:
 
 def main(settings: TinyStoriesSettings) -> None:
     """Fit, choose the best HMM, pretrain on it, compare."""
+    from hmm_datasets.files import write_yaml
     from hmm_datasets.operations.stages import run_or_exit
-    from hmm_datasets.operations.sweeps.cells import write_yaml
 
     root = Path(settings.output_dir)
     for name, content in sweeps(settings).items():

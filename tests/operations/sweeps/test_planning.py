@@ -4,12 +4,11 @@ import pytest
 import yaml
 
 from hmm_datasets.errors import InputError
+from hmm_datasets.files import write_yaml
 from hmm_datasets.hmm import processes
 from hmm_datasets.operations.planning import plan_recipe
-from hmm_datasets.operations.sweeps.cells import run_settings, write_yaml
 from hmm_datasets.operations.sweeps.file import read_sweep
-from hmm_datasets.operations.sweeps.planning import check_and_plan
-from hmm_datasets.operations.sweeps.report import plan_text
+from hmm_datasets.operations.sweeps.planning import check_and_plan, plan_text
 from hmm_datasets.runtime.shipped import shipped
 
 
@@ -66,7 +65,7 @@ def test_totals_are_those_of_the_plans_of_the_cells(sweep_of, tmp_path):
     found = check_and_plan(sweep)
     plans = []
     for number, cell in enumerate(sweep.cells):
-        write_yaml(tmp_path / f"{number}.yaml", run_settings(cell))
+        write_yaml(tmp_path / f"{number}.yaml", cell.run_settings)
         plans.append(plan_recipe(tmp_path / f"{number}.yaml"))
     assert found.total("flops") == sum(plan["flops"] for plan in plans)
     assert found.device_hours == pytest.approx(sum(plan["time"]["device_hours"] for plan in plans))

@@ -10,8 +10,7 @@ from hmm_datasets.cli import main
 from hmm_datasets.errors import InputError
 from hmm_datasets.operations.sweeps.cells import FAILED, FINISHED, CellState, prepare
 from hmm_datasets.operations.sweeps.file import read_sweep
-from hmm_datasets.operations.sweeps.report import sweep_table, write_sweep_page, write_tables
-from hmm_datasets.operations.sweeps.results import check_values, collect
+from hmm_datasets.operations.sweeps.report import check_values, collect, sweep_table, write_sweep_page, write_tables
 from hmm_datasets.runtime.lock import exclusive_lock
 
 
