@@ -225,6 +225,7 @@ def refused(capsys, *argv) -> str:
     return capsys.readouterr().err
 
 
+@pytest.mark.launch
 def test_a_model_is_trained_evaluated_and_compared_with_the_floor(source, folder, tmp_path, capsys):
     data = DataSettings(hmm=str(folder), length=8, num_test_sequences=8).load()
     assert data.identity["hmm"] == source.fingerprint()
@@ -344,6 +345,7 @@ def test_targets_and_training_data_take_a_name():
     assert DataSettings(hmm=NAME, length=4).load().identity["hmm"] == NAMED.fingerprint()
 
 
+@pytest.mark.launch
 def test_the_table_of_processes_has_closed_forms_and_bounds(capsys):
     calls = ["golden_mean(p=0.3)", "process:simple_nonunifilar", "random_chains(2, alpha=1.0)"]
     assert main(["processes", *calls, "--json"]) == 0

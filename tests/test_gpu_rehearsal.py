@@ -50,6 +50,7 @@ def test_the_table_of_what_a_gpu_shows_names_every_part(gpu):
         assert (ROOT / path).exists(), path
 
 
+@pytest.mark.launch
 def test_a_part_that_fails_or_is_cut_off_leaves_the_others_running_and_is_named(gpu, monkeypatch, capfd):
     parts = {
         "fails": ("that it fails", ["-c", "print('before'); raise SystemExit(3)"]),

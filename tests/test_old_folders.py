@@ -133,6 +133,7 @@ def test_fits_are_continued_as_if_they_had_not_been_interrupted(old, expected):
         assert "epoch-6" not in before
 
 
+@pytest.mark.launch
 def test_every_folder_is_as_it_was_written_and_a_step_is_replayed(old, tmp_path, monkeypatch, capsys):
     shutil.copytree(old, tmp_path / "finished", ignore=shutil.ignore_patterns("*.unfinished"))
     monkeypatch.chdir(tmp_path / "finished")

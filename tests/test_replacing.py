@@ -56,6 +56,7 @@ def test_a_folder_that_is_replaced_is_whole_whenever_its_writer_is_killed(
     assert int(result.stdout) > 10
 
 
+@pytest.mark.launch
 def test_a_folder_is_not_put_back_under_a_writer_that_is_only_slow(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "_exchange", lambda first, second: False)
     monkeypatch.setattr(files, "PATIENCE", 0.3)

@@ -205,6 +205,7 @@ def test_a_family_is_sampled_scored_and_described_as_an_hmm_is(tmp_path, capsys)
     assert "is a family of HMMs, whose optimal loss" in capsys.readouterr().err
 
 
+@pytest.mark.launch
 def test_sample_into_a_closed_pipe_ends_quietly(folder):
     command = [sys.executable, "-m", "hmm_datasets.cli", "sample", folder, "--num-sequences", "20000"]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

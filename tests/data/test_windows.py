@@ -183,6 +183,7 @@ def test_every_token_of_the_stream_is_scored_once_with_the_context_stated(stream
     assert all(tuple(row["input_ids"].tolist()) in cuts for row in rows), "every window is whole"
 
 
+@pytest.mark.launch
 @settings(deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 40), min_size=1, max_size=12),

@@ -53,6 +53,7 @@ def pretrain(folder, tokenizer, **given) -> Pretrainer:
     return trainer
 
 
+@pytest.mark.launch
 def test_tasks_are_logged_with_their_step_drawn_and_change_nothing(tokenizer, questions, tmp_path):
     pretrain(tmp_path / "run", tokenizer, task_steps=5, core_data=str(questions), core_max_per_task=6)
     pretrain(tmp_path / "plain", tokenizer)

@@ -121,6 +121,7 @@ def test_every_checkpoint_is_a_point_of_the_curve(evaluated):
     assert training["rows"][0]["cross_entropy_bayes"] == training["rows"][1]["cross_entropy_bayes"]
 
 
+@pytest.mark.launch
 def test_an_hmm_measured_against_itself_has_no_gap(run, tmp_path, capsys):
     hmm = str(run.parent / "hmm")
     assert main(["evaluate", hmm, "--targets", hmm, "--output_dir", str(tmp_path), "--num_sequences", "30",
@@ -193,6 +194,7 @@ def test_a_model_with_a_tokenizer_completes_prompts(writer, tmp_path):
     assert "optimum" not in report
 
 
+@pytest.mark.launch
 def test_runs_are_compared_on_the_same_sequences(run, evaluated, tmp_path, capsys):
     command = ["evaluate", str(run / "checkpoint-2"), "--targets", str(run.parent / "hmm"), "--tasks", "optimum"]
     settings = ["--length", str(LENGTH), "--stream_seed", str(SEED), "--num_sequences", "40"]

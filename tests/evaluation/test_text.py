@@ -64,6 +64,7 @@ def nats_one_token_at_a_time(model, text: np.ndarray, length: int, stride: int) 
     return total
 
 
+@pytest.mark.launch
 @pytest.mark.parametrize(("length", "stride"), [(16, 15), (24, 7), (300, 1)])
 def test_the_nats_of_strided_windows_are_those_of_a_loop_over_tokens(
     model, tokenizer, stream, accelerator, length, stride

@@ -95,6 +95,7 @@ def test_bounds_meet_below_the_loss_at_every_position(make):
     assert abs(estimate.value - bounds.lower) < 4 * estimate.standard_error
 
 
+@pytest.mark.launch
 def test_the_entropy_rate_of_the_bloch_walk_is_estimated_below_its_losses():
     process = processes.bloch_walk(1.0, 1.3)
     rate = process.entropy_rate(num_sequences=16, length=400, burn_in=100)

@@ -80,6 +80,7 @@ def model() -> Transformer:
     return trained()
 
 
+@pytest.mark.launch
 def test_a_network_trained_in_a_plain_loop_is_within_a_hundredth_of_a_nat_of_the_optimum(model):
     torch.manual_seed(1)
     before = measure_optimum(Transformer(), MESS3, HELD_OUT)["bayes_gap"]["bayes_gap"]

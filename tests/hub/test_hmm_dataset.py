@@ -61,6 +61,7 @@ def test_plain_datasets_reads_the_rows_that_the_builder_streams(written, tmp_pat
     assert load_source(folder).fingerprint() == source.fingerprint()
 
 
+@pytest.mark.launch
 def test_the_card_loads_the_configs_and_tells_the_floor(written):
     source, folder = written
     card = DatasetCard.load(folder / "README.md")

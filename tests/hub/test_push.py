@@ -370,6 +370,7 @@ def test_a_hub_that_stops_answering_is_one_line_and_pushing_again_sends_nothing_
         hub.stop()
 
 
+@pytest.mark.launch
 def test_a_hub_that_never_answers_is_one_line(folder, monkeypatch):
     monkeypatch.setattr("hmm_datasets.hub.push.PATIENCE", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -50,6 +50,7 @@ def test_the_parameters_of_llama_are_those_published(configs):
     assert fits == [True, True, False]
 
 
+@pytest.mark.launch
 def test_the_flops_of_an_evaluation_are_two_per_weight_and_those_of_attention(configs):
     row = evaluation(configs["8b"], "--window", "257", "--stride", "64", devices=["A100"], ranks=[1, 4])
     matrices = row["parameters"] - 128256 * 4096  # the input embedding is looked up
@@ -74,6 +75,7 @@ def test_weights_in_bfloat16_have_no_known_time_where_there_are_no_units_for_it(
     assert [one["seconds"][1] is None for one in row["devices"]] == [True, False]
 
 
+@pytest.mark.launch
 def test_activations_of_scoring_do_not_grow_with_the_layers_and_those_of_answers_do():
     def peak(layers: int, use: str, rows: int = 4) -> int:
         sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2}
@@ -113,6 +115,7 @@ def test_a_model_in_bfloat16_is_planned_as_it_is_loaded_and_trained(tmp_path):
         assert found[name] == sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
+@pytest.mark.launch
 def test_fine_tuning_is_planned_from_a_configuration_alone_and_an_adapter_needs_less(configs, capsys):
     pytest.importorskip("peft")
     command = ["plan", "sft", "--model", configs["8b"], *SFT, "--bf16", "true", "--devices", "A100", "--json"]

@@ -130,6 +130,7 @@ def began(found: dict, settings, monkeypatch) -> list:
     return calls
 
 
+@pytest.mark.launch
 @pytest.mark.parametrize(
     ("name", "given"),
     [

@@ -35,6 +35,7 @@ def planned(config: str, folder: Path) -> dict:
     return found
 
 
+@pytest.mark.launch
 def test_the_full_experiment_is_planned_without_its_data(tmp_path):
     found = planned("full.yaml", tmp_path)
     sizes, plan = found["sizes"]

@@ -9,6 +9,7 @@ from hmm_datasets.runtime.shipped import shipped
 from hmm_datasets.training.plan.batch_schedule import BatchSchedule
 
 
+@pytest.mark.launch
 @pytest.mark.parametrize(("name", "billions"), [("1.3b", 1.415), ("13b", 13.10)])
 def test_the_full_plans_are_those_of_300_billion_tokens(name, billions):
     path = shipped(f"recipes/experiments/tr1/{name}.yaml")

@@ -14,6 +14,7 @@ def recipe():
     return vars(load("zac_gpt"))
 
 
+@pytest.mark.launch
 def test_the_full_plans_are_10_and_5_billion_tokens_with_muon():
     launch = shipped("accelerate_configs/ddp.yaml")
     for name, tokens, flags in (("pretrain", 10e9, ()), ("midtrain", 5e9, ("--model", "500m"))):

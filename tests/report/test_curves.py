@@ -94,6 +94,7 @@ def test_flat_and_negative_values_are_drawn():
     text_plot(Panel("x", "x", [Curve("", [1, 2, 3], [-1e-9, -5.0, 1e12])]))
 
 
+@pytest.mark.launch
 def test_the_end_of_a_run_prints_its_plots_and_writes_them(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "72")
     write(tmp_path, history(20))

@@ -246,6 +246,7 @@ def test_the_saved_model_is_an_ordinary_one(tmp_path):
         torch.testing.assert_close(loaded(tokens).logits, run.model(tokens).logits)
 
 
+@pytest.mark.launch
 def test_a_run_continues_with_the_other_way(tmp_path):
     given = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2, "warmup_steps": 0}
     plain = losses(trainer(tmp_path / "plain", chunked_loss=False, **given | {"save_strategy": "no"}))
@@ -259,6 +260,7 @@ def test_a_run_continues_with_the_other_way(tmp_path):
     assert [row["loss"] for row in history(second)] == pytest.approx(plain, rel=1e-5)
 
 
+@pytest.mark.launch
 def test_a_compiled_model_is_compiled_once_and_has_the_same_losses(tmp_path):
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()

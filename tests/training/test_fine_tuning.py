@@ -158,6 +158,7 @@ def test_an_epoch_reads_every_conversation_once_in_a_new_order(undisturbed):
     assert first != second
 
 
+@pytest.mark.launch
 @pytest.mark.parametrize("step", [5, 8], ids=["at the end of an epoch", "in the second"])
 def test_a_stopped_fine_tuning_continues_with_the_rows_and_losses_of_an_undisturbed_one(
     step, undisturbed, tokenizer, tmp_path

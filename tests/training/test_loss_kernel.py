@@ -61,6 +61,7 @@ def test_without_a_compiler_or_a_gpu_the_loss_is_computed_by_torch_and_that_is_s
     assert "Triton does not work here" in caplog.text
 
 
+@pytest.mark.launch
 def test_a_plan_for_a_gpu_counts_its_chunk_which_is_in_the_type_of_the_product():
     config = model_config("d2", vocab_size=50_257, max_length=64)
     given = {"micro_batch_size": 128, "length": 64, "low_precision": True, "chunked_loss": True}

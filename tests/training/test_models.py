@@ -107,6 +107,7 @@ def test_any_configuration_is_trained_without_a_warning_and_generates(hmm, confi
         assert model.generate(prompt, max_new_tokens=4, min_new_tokens=4, do_sample=False).shape == (1, 7)
 
 
+@pytest.mark.launch
 def test_any_configuration_has_a_plan_with_its_memory(hmm, configuration, tmp_path):
     settings = tmp_path / "settings.yaml"
     settings.write_text(
@@ -122,6 +123,7 @@ def test_any_configuration_has_a_plan_with_its_memory(hmm, configuration, tmp_pa
     assert found["memory"]["ddp"]["activations"] > 0
 
 
+@pytest.mark.launch
 def test_the_memory_of_a_recurrent_model_is_found_from_short_rows(monkeypatch):
     config = AutoConfig.for_model("mamba", hidden_size=16, num_hidden_layers=1, state_size=4, vocab_size=9)
     exact = forecast.peak_activations(config, micro_batch_size=2, length=20)
@@ -202,6 +204,7 @@ def test_a_folder_never_runs_its_own_code(tmp_path, auto_class, monkeypatch):
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.launch
 def test_whatever_is_loaded_by_name_is_told_not_to_run_its_code():
     root = Path(hmm_datasets.__file__).parents[1]
     for path in sorted([*root.glob("hmm_datasets/**/*.py"), *root.glob("recipes/**/*.py")]):

@@ -183,6 +183,7 @@ def test_token_ids_are_used_as_they_are_with_the_reference_that_is_given(base, t
     assert abs(found - 0.6931472) > 1e-3, "the reference differs from the model"
 
 
+@pytest.mark.launch
 def test_an_adapter_is_trained_from_the_same_reference_and_resumes(undisturbed, base, tokenizer, tmp_path):
     how = {"use_peft": True, "lora_r": 4, "lora_dropout": 0.0}
     whole, _ = tune(tmp_path / "whole", base, tokenizer, **how)

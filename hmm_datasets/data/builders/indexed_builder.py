@@ -166,7 +166,10 @@ def _entries(name: str, ids: list[int]) -> list[int]:
     """A row of a column in `TOKEN_COLUMNS`, given its tokens."""
     if name == "attention_mask":
         return [1] * len(ids)
-    return [IGNORED, *ids[1:]] if name == "labels" and ids else ids
+    if name == "labels" and ids:
+        ids = ids.copy()
+        ids[0] = IGNORED
+    return ids
 
 
 def _token_column(name: str, tokens: np.ndarray, offsets: np.ndarray) -> np.ndarray:

@@ -45,6 +45,7 @@ def test_the_exact_hmms_score_zero_and_the_result_is_one_that_the_hub_reads(exac
     assert entry.notes.endswith("256 sequences of each process")
 
 
+@pytest.mark.launch
 def test_a_part_of_the_benchmark_is_scored_without_a_result_for_the_hub(exact, tmp_path, capsys):
     model = tmp_path / "model"
     benchmark_processes()["even"].save_pretrained(model)

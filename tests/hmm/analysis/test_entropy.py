@@ -188,6 +188,7 @@ def test_first_states_are_drawn_from_their_distribution_given_all_tokens():
 # The minimum loss at every position
 
 
+@pytest.mark.launch
 @pytest.mark.parametrize(
     "hmm",
     [
@@ -241,6 +242,7 @@ def test_no_positions_have_no_loss(hmm):
     assert hmm.optimal_loss(1).nats.tolist() == pytest.approx(brute_force.optimal_loss(hmm, 1))
 
 
+@pytest.mark.launch
 def test_estimates_of_nothing_are_refused():
     many = processes.random(3, 200)
     assert "length is -1; expected an integer" in error(many.optimal_loss, -1)
@@ -249,6 +251,7 @@ def test_estimates_of_nothing_are_refused():
     assert "length is 0; expected an integer in [1" in error(many.entropy_rate_bounds, 0)
 
 
+@pytest.mark.launch
 @pytest.mark.parametrize("hmm", [processes.umbrella(), processes.simple_nonunifilar(), processes.dishonest_casino()])
 def test_an_estimate_agrees_with_its_bounds(hmm):
     rate, bounds = hmm.entropy_rate(num_sequences=16), hmm.entropy_rate_bounds(length=64, num_sequences=4)

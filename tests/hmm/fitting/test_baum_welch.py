@@ -118,6 +118,7 @@ def test_one_step_is_that_of_dynamax(pseudocount, tmp_path):
         np.testing.assert_allclose(table, theirs[name], rtol=1e-8, err_msg=name)
 
 
+@pytest.mark.launch
 def test_one_step_is_that_of_pomegranate_but_for_its_ends():
     model = to_pomegranate(WIDE_GUESS)
     model.summarize(torch.from_numpy(WIDE)[:, :, None])

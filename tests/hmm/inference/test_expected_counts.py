@@ -91,6 +91,7 @@ def test_states_that_the_past_rules_out_leave_no_nan_however_well_they_explain_t
     np.testing.assert_allclose(found.emission, [[0, 2 * length], [0, 0]], rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.launch
 @pytest.mark.parametrize(
     ("hmm", "dtype", "rtol"),
     [
@@ -115,6 +116,7 @@ def test_counts_of_ten_thousand_tokens_add_up(hmm, dtype, rtol):
     np.testing.assert_allclose(found.emission, exact.emission, rtol=rtol)
 
 
+@pytest.mark.launch
 @pytest.mark.parametrize("hmm", [processes.random(5, 4, alpha=0.5, seed=2), processes.mess3(0.15, 0.6)])
 def test_rounding_in_float32_does_not_accumulate_where_it_is_the_same_at_every_step(hmm):
     tokens = np.stack([np.full(10_000, 1), np.arange(10_000) % 3])

@@ -132,6 +132,7 @@ def log_space_likelihood(hmm: HMM, word) -> float:
 
 
 # 10,000 logarithms of some 1.0, each right to the type's precision, summed in float64.
+@pytest.mark.launch
 @pytest.mark.parametrize(("dtype", "rtol", "atol"), [(torch.float64, 1e-12, 1e-9), (torch.float32, 1e-6, 2e-5)])
 def test_ten_thousand_tokens_do_not_underflow(dtype, rtol, atol):
     hmm = processes.mess3(0.15, 0.6)

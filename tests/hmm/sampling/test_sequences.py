@@ -277,6 +277,7 @@ for hmm in (processes.mess3(0.15, 0.6), processes.umbrella()):
 """
 
 
+@pytest.mark.launch
 @pytest.mark.parametrize(("count", "environment"), [(2000, {}), (3, {"NUMBA_DISABLE_JIT": "1"})])
 def test_another_process_draws_and_infers_the_same_compiled_or_not(child_environment, count, environment):
     done = subprocess.run(

@@ -52,6 +52,7 @@ def test_clocks_of_one_host_agree_within_the_measured_uncertainty(ranks):
     assert abs(offset) <= uncertainty + 0.01
 
 
+@pytest.mark.launch
 def test_one_who_takes_a_number_and_never_asks_does_not_keep_the_others_from_asking(ranks):
     ranks[1]._keys.add("clock/number", 1)
     ranks[0].answer_clocks()
@@ -63,6 +64,7 @@ def test_a_second_process_of_a_rank_is_refused(ranks):
         Exchange(replace(PLACE, rank=1), timeout=20)
 
 
+@pytest.mark.launch
 def test_an_address_at_which_nothing_answers_is_named_with_the_remedy(monkeypatch):
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", "9")

@@ -85,6 +85,7 @@ def seams(request, tmp_path_factory):
     return import_tiktoken(path, request.param)
 
 
+@pytest.mark.launch
 def test_every_character_is_cut_from_its_neighbours_in_the_same_way(seams):
     """Each library has tables of its own of what is a letter, a digit, white space."""
     codes = [*range(0x3400), *range(0x3400, 0xD800, 31), *range(0xE000, 0x10000), *range(0x10000, 0x110000, 97)]

@@ -71,6 +71,7 @@ def test_a_hangup_that_nohup_has_ignored_stays_ignored(tmp_path):
     assert found["steps"] == 8
 
 
+@pytest.mark.launch
 def test_a_stop_file_saves_stops_and_is_removed(tmp_path):
     found = train(tmp_path, (tmp_path / "stop").touch, max_steps=2000)
     assert 4 <= found["steps"] < 2000

@@ -93,6 +93,7 @@ def test_samples_are_written_at_every_evaluation_and_leave_the_training_as_it_wa
         assert rows[-2]["text"] == expected
 
 
+@pytest.mark.launch
 def test_a_resumed_run_writes_the_samples_and_evaluates_at_the_steps_of_an_undisturbed_one(tmp_path, tokenizer):
     """Drawn at temperature 1; what the first start wrote after the checkpoint is replaced."""
     settings = {

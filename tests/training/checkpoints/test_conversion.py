@@ -37,6 +37,7 @@ def optimizer(folder):
     return torch.load(folder / "optimizer.pt", weights_only=True)
 
 
+@pytest.mark.launch
 @pytest.mark.parametrize("path", [["plain"], ["zero", "plain"], ["fsdp", "plain"], ["fsdp", "zero", "zero", "plain"]])
 def test_a_checkpoint_that_comes_back_is_the_same_and_the_run_goes_on_from_it(path, run, go_on, tmp_path):
     source = folder = run / "checkpoint-4"
@@ -55,6 +56,7 @@ def test_a_checkpoint_that_comes_back_is_the_same_and_the_run_goes_on_from_it(pa
     assert {row["step"]: row["loss"] for row in converted if "loss" in row} == expected
 
 
+@pytest.mark.launch
 @pytest.mark.parametrize("given", [{"matrix_optimizer": "muon"}, {"learning_rate_factors": {"embed_tokens": 0.1}}])
 def test_parameter_groups_of_other_settings_find_their_names(given, tmp_path):
     one = trainer(tmp_path / "run", rows=random_rows(64), max_steps=2, save_strategy="steps", save_steps=2, **given)

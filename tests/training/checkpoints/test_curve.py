@@ -49,6 +49,7 @@ def test_all_exceptions_are_settings():
     assert not WITHOUT_EFFECT & ROUNDED
 
 
+@pytest.mark.launch
 def test_a_new_setting_is_compared_and_replayed_without_being_listed(tmp_path):
     train(tmp_path, 1)
     assert train(tmp_path, 2, NewerSettings) == "checkpoint-1", "an older run had its default"

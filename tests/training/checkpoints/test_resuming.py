@@ -135,6 +135,7 @@ def test_killed_after_its_last_checkpoint_a_run_saves_and_evaluates_without_anot
     assert saved[0] == saved[1]
 
 
+@pytest.mark.launch
 @pytest.mark.parametrize("rows", [12, 14])
 @pytest.mark.parametrize("length", [{"max_steps": 7}, {"max_steps": -1, "num_train_epochs": 2}], ids=str)
 def test_rows_that_are_read_several_times_come_in_the_same_order_after_resuming(tmp_path, rows, length):

@@ -48,6 +48,7 @@ def test_the_rows_around_two_spikes_are_left_out_and_all_others_are_in_order(rol
     assert summary["tokens"] == 30 * GLOBAL_BATCH * (LENGTH + 1)
 
 
+@pytest.mark.launch
 def test_the_losses_are_those_of_a_run_that_was_never_given_these_rows(rolled_back, tmp_path):
     train(tmp_path, Without(WithBadRows(), LEFT_OUT), on_spike="warn")
     assert losses(rolled_back[0]) == losses(tmp_path)
@@ -103,6 +104,7 @@ def test_conversations_are_passed_over_too(tmp_path):
     assert summary["tokens"] == summary["planned_tokens"]
 
 
+@pytest.mark.launch
 def test_a_run_killed_while_it_goes_back_does_not_continue_from_what_it_gave_up(tmp_path):
     """Checkpoint 16 has trained on rows that are skipped, for a margin of 2; it is moved aside."""
     rows = WithBadRows(FIRST)
@@ -116,6 +118,7 @@ def test_a_run_killed_while_it_goes_back_does_not_continue_from_what_it_gave_up(
     assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == ["checkpoint-30"]
 
 
+@pytest.mark.launch
 def test_without_a_checkpoint_a_run_goes_back_to_its_beginning(tmp_path):
     summary = train_through(tmp_path, WithBadRows(FIRST), on_spike="rollback", save_steps=100)
     assert summary["resumed_from"] is None
@@ -123,6 +126,7 @@ def test_without_a_checkpoint_a_run_goes_back_to_its_beginning(tmp_path):
     assert rows_by_step(tmp_path)[16] == list(range(144, 152))
 
 
+@pytest.mark.launch
 @pytest.mark.parametrize(
     ("given", "count", "reason"),
     [
@@ -136,6 +140,7 @@ def test_where_it_cannot_go_back_it_says_why_and_trains_on(given, count, reason,
     assert f"step 17: not rolled back: {reason}" in capsys.readouterr().out
 
 
+@pytest.mark.launch
 def test_going_back_too_often_to_one_checkpoint_ends_the_run(tmp_path):
     """Rows of a whole epoch are bad, so the cause is not in a few rows."""
     with pytest.raises(InputError, match="step 14 the run would go back to checkpoint-10 once more, after 2 times"):

@@ -59,6 +59,7 @@ def test_all_that_fits_is_offered_and_nothing_else():
     assert host.memory == found["zero2", 1, True].memory - host.host_memory
 
 
+@pytest.mark.launch
 def test_a_growing_batch_needs_work_for_all_ranks_from_its_first_step_on():
     """The run of tr1 on 32 ranks was recommended, and refused when it was started."""
     ramp = job(batch=1024, batch_divisor=16)

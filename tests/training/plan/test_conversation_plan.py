@@ -96,6 +96,7 @@ def test_a_budget_of_examples_counts_conversations_also_if_they_are_packed(base,
     assert found["epochs"] < 1
 
 
+@pytest.mark.launch
 def test_the_shipped_settings_for_lima_are_three_epochs(base, tmp_path):
     """LIMA itself is given only to those who accept its terms, so another corpus stands for it."""
     path = local_or_shipped("lima/sft.yaml", "recipes")

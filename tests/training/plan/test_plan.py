@@ -132,6 +132,7 @@ def test_epochs_are_whole_and_no_row_is_repeated_within_one(tokens, tmp_path):
     assert settings.max_steps == plan.steps
 
 
+@pytest.mark.launch
 def test_the_forecast_of_a_settings_file(hmm, tmp_path):
     path, launch = tmp_path / "a.yaml", tmp_path / "launch.yaml"
     path.write_text(
@@ -158,6 +159,7 @@ def test_the_forecast_of_a_settings_file(hmm, tmp_path):
         plan_recipe(path, num_processes=3)
 
 
+@pytest.mark.launch
 def test_a_plan_before_the_data_exist_is_the_plan_with_them(hmm, tokens, tmp_path):
     rest = f"length: 15\noutput_dir: {tmp_path / 'run'}\ntrain_tokens: 9000\nglobal_batch_size: 8\n"
     rest += "per_device_train_batch_size: 4\nassumed_device: H100\n"
@@ -261,6 +263,7 @@ def test_the_memory_of_a_plan_follows_the_setting_of_the_loss(tmp_path):
     assert activations("--chunked_loss", "false") - chunks > 1.5 * 16 * 256 * 50_000 * 4
 
 
+@pytest.mark.launch
 def test_flex_attention_is_planned_without_its_kernel_also_for_models_that_have_no_sdpa(tmp_path, monkeypatch):
     """It would end this process, as it has no data to run on."""
     path = tmp_path / "a.yaml"
@@ -298,6 +301,7 @@ def test_the_buckets_of_the_launch_configurations_are_those_of_the_plan(name):
     assert zero.get("overlap_comm", False) == (zero["stage"] == 2), "two buckets"
 
 
+@pytest.mark.launch
 def test_what_fits_the_assumed_device_is_marked(tmp_path, capsys):
     recipe, given = "recipes/experiments/tr1/13b.yaml", ["--assumed_vocab_size", "50257", "--num-processes", "16"]
     main(["plan", recipe, *given])

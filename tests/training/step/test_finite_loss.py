@@ -69,6 +69,7 @@ def test_what_explains_it_is_kept(tmp_path):
     assert (event["kind"], event["step"], event["rank"]) == ("nan", 4, 0)
 
 
+@pytest.mark.launch
 def test_with_rollback_the_rows_are_passed_over(tmp_path):
     class Fragile(type(bad_rows_trainer(tmp_path, WithBadRows()))):
         def __init__(self, *args, **kwargs):

@@ -72,6 +72,7 @@ def test_an_ordinary_run_has_no_spike(tmp_path):
     assert not spikes(tmp_path)
 
 
+@pytest.mark.launch
 def test_a_resumed_run_decides_as_an_undisturbed_one(warned, tmp_path):
     """Stopped after 14 steps: three later it could not know a spike from the losses since then alone."""
     for steps in (14, 30):
