@@ -191,7 +191,7 @@ class Recipe:
             low_weights=sharded or self.weight_bytes < 4,
             checkpointing=recomputes,
             chunked_loss=self.chunked_loss,
-            on_gpu=self.low_precision,
+            on_gpu=self.low_precision and isinstance(self.settings, PretrainSettings),  # TRL has chunks of its own
         )
 
     @property

@@ -8,9 +8,13 @@ import contextlib
 import importlib
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 
 from hmm_datasets.runtime.shipped import EXPERIMENTS, shipped
+
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "experiments.md"
+"""The page with the plans of the large ones."""
 
 _loaded: dict[str, dict[str, ModuleType]] = {}
 """The modules of each experiment by name, imported once."""
