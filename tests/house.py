@@ -6,7 +6,11 @@ only in a change that says why.
 
 import argparse
 import ast
+import functools
 import json
+import subprocess
+import sys
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,6 +39,9 @@ def figures() -> dict[str, int]:
     return {
         "lines of hmm_datasets": sum(text.count("\n") for text in sources.values()),
         "files of hmm_datasets": len(sources),
+        "folders, hub/kinds and the files at the root as one each": len({*map(room_of, MODULES)} - {None}),
+        "of them on the longest way down by imports": floors(),
+        "modules that import themselves by others": len(in_circles()),
         "modules at its root": len(list(PACKAGE.glob("*.py"))) - 1,
         "commands in --help": commands(),
         "public class names with two meanings": len(names_with_two_meanings(trees, ast.ClassDef)),
@@ -123,6 +130,69 @@ def imports_of(path: Path, *, for_types: bool = False) -> set[str]:
     return found
 
 
+@functools.cache
+def imports() -> dict[str, set[str]]:
+    """What each module imports: read when asked for, since every process that collects tests imports this file."""
+    return {module: imports_of(path) - {module} for module, path in MODULES.items()}
+
+
+def reached_from(module: str) -> set[str]:
+    reached, todo = set(), [module]
+    while todo:
+        new = imports()[todo.pop()] - reached
+        reached |= new
+        todo += new
+    return reached
+
+
+def in_circles() -> set[str]:
+    """Modules that import themselves by others."""
+    return {module for module in MODULES if module in reached_from(module)}
+
+
+def room_of(module: str) -> str | None:
+    """The folder of a module, of which `hub/kinds` is one by itself; `ground` for files at the root, but for `cli`."""
+    _, *path = module.split(".")
+    if path[:2] == ["hub", "kinds"]:
+        return "kinds"
+    if path and (PACKAGE / path[0]).is_dir():
+        return path[0]
+    return None if not path else "cli" if path == ["cli"] else "ground"
+
+
+def room_imports() -> set[tuple[str | None, str | None]]:
+    """Which folder imports from which."""
+    found = {
+        (room_of(module), room_of(name))
+        for module in MODULES
+        for name in imports()[module]
+        # `push_to_hub` is a method of processes; public names are loaded when used, old ones kept for a release.
+        if (module, name) != ("hmm_datasets.hmm.process", "hmm_datasets.hub.push")
+        and not {module, name}
+        & {"hmm_datasets", "hmm_datasets.hub", "hmm_datasets.sweep.slurm", "hmm_datasets.monitoring.preflight"}
+    }
+    return found - {(room, room) for room in {*map(room_of, MODULES)}}
+
+
+def below(arrows: set[tuple[str, str]]) -> dict[str, set[str]]:
+    """For each folder all that it reaches by arrows."""
+    found = {room: {other for one, other in arrows if one == room} for room in {one for one, _ in arrows}}
+    for _ in found:
+        found = {room: others.union(*(found.get(other, ()) for other in others)) for room, others in found.items()}
+    return found
+
+
+def floors() -> int:
+    """Folders on the longest way down by imports."""
+    arrows = room_imports()
+
+    @functools.cache
+    def height(room: str | None) -> int:
+        return 1 + max((height(other) for one, other in arrows if one == room), default=0)
+
+    return max(height(room) for room, _ in arrows)
+
+
 def modules_of_one_experiment() -> set[str]:
     """Modules that nothing imports but one experiment, and what it imports for that alone."""
     users = defaultdict(set, {"hmm_datasets.cli": {"pyproject.toml"}})
@@ -142,16 +212,32 @@ def modules_of_one_experiment() -> set[str]:
     return {module for module in only if f"::: {module}" not in shown}
 
 
+def slowest_help() -> tuple[float, str]:
+    """Seconds of the slowest `--help` on this machine, and its command; each is run twice."""
+    from hmm_datasets.cli import HEADINGS
+
+    def seconds(name: str) -> float:
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "hmm_datasets.cli", name, "--help"], check=True, capture_output=True)
+        return time.perf_counter() - began
+
+    return max((min(seconds(name), seconds(name)), name) for names in HEADINGS.values() for name in names)
+
+
 def main() -> None:
     """Print the figures, and what is recorded beside them."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--record", action="store_true", help="write them to house.json")
+    parser.add_argument("--help-times", action="store_true", help="also the slowest --help, which takes half a minute")
+    settings = parser.parse_args()
     now, recorded = figures(), json.loads(RECORD.read_text()) if RECORD.exists() else {}
     width = max(map(len, now))
     print(f"{'':{width}} {'recorded':>9} {'now':>9}")
     for name, value in now.items():
         print(f"{name:{width}} {recorded.get(name, ''):>9} {value:>9}")
-    if parser.parse_args().record:
+    if settings.help_times:
+        print("slowest --help: {:.2f} s, of {}".format(*slowest_help()))
+    if settings.record:
         now["lines of hmm_datasets"] += -now["lines of hmm_datasets"] % 250  # room for what mends a fault
         RECORD.write_text(json.dumps(now, indent=2) + "\n")
 
