@@ -1,5 +1,5 @@
 # make demo    the whole road in some minutes on two cores        make lint    ruff
-# make check   lint, and the tests that are quick               make test    lint, and all tests but the slow ones
+# make check   lint, and the tests that are quick                 make test    lint, and all tests but the slow ones
 # make test-newest    the quick tests, with the newest releases that pyproject.toml lets in
 # make dist    sdist and wheel in dist/, built and checked        make docs    the documentation in site/, built strictly
 # make notebooks     executes docs/notebooks anew and keeps their outputs: minutes each

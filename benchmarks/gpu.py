@@ -9,8 +9,8 @@ short. Each says first what it will prove, and is a process of its own. What it 
 that part left there. So a part that fails, or is cut off, loses only what it had not printed; it is named at the end,
 and the others run. Nothing is downloaded, unless `HF_HUB_OFFLINE=0` is set, with which `kernels` fetches
 FlashAttention. With `--together` those that time nothing run side by side, which saves minutes of a rented GPU of 80
-GB. With `--tiny` every part runs on the CPU at sizes that show nothing but that it runs,
-and its results go to a temporary folder.
+GB. With `--tiny` every part runs on the CPU at sizes that show nothing but that it runs, and its results go to a
+temporary folder.
 
 CONTRIBUTING.md says which parts have been run on a GPU. Every part but `training` has been run with `--tiny` on two
 CPU cores.
@@ -143,8 +143,9 @@ def _run_one(settings: argparse.Namespace, results: Path, heading: list[str], na
     proves, arguments = PARTS[name]
     command = [sys.executable, *arguments]
     if name == "tests":
-        workers = ["-n", str(min(8, CORES or 1))] if CORES and CORES > 4 and _version("pytest-xdist") else []
-        command += [*workers, *_files_with_gpu_tests()]
+        if (cores := CORES or 1) > 4 and _version("pytest-xdist"):
+            command += ["-n", str(min(8, cores))]
+        command += _files_with_gpu_tests()
     command += ["--together"] if settings.together and arguments[0] == "benchmarks/gpu_recipes.py" else []
     if settings.tiny and arguments[0].startswith("benchmarks/gpu_"):
         command.append("--tiny")
@@ -201,18 +202,14 @@ def _end(process: subprocess.Popen) -> None:
 def save(results: Path, part: str, lines: list[str]) -> None:
     """Write the section of a part, in place of an earlier one; the others stay as they are."""
     with _SAVING:
-        _save(results, part, lines)
-
-
-def _save(results: Path, part: str, lines: list[str]) -> None:
-    text = results.read_text(encoding="utf-8") if results.exists() else ""
-    pieces = re.split(r"^## (\S+)\n", text, flags=re.MULTILINE)[1:]
-    sections = dict(zip(pieces[::2], pieces[1::2], strict=True)) | {part: "\n".join(lines) + "\n\n"}
-    ordered = [name for name in PARTS if name in sections]
-    whole = "".join(f"## {name}\n{sections[name]}" for name in ordered)
-    temporary = results.with_suffix(".part")
-    temporary.write_text(f"{TITLE}\n\n{whole}", encoding="utf-8")
-    os.replace(temporary, results)
+        text = results.read_text(encoding="utf-8") if results.exists() else ""
+        pieces = re.split(r"^## (\S+)\n", text, flags=re.MULTILINE)[1:]
+        sections = dict(zip(pieces[::2], pieces[1::2], strict=True)) | {part: "\n".join(lines) + "\n\n"}
+        ordered = [name for name in PARTS if name in sections]
+        whole = "".join(f"## {name}\n{sections[name]}" for name in ordered)
+        temporary = results.with_suffix(".part")
+        temporary.write_text(f"{TITLE}\n\n{whole}", encoding="utf-8")
+        os.replace(temporary, results)
 
 
 def _version(name: str) -> str | None:

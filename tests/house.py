@@ -21,6 +21,8 @@ MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
     for path in PACKAGE.rglob("*.py")
 }
+OLD_NAMES = ("hmm_datasets.sweep.slurm", "hmm_datasets.monitoring.preflight")
+"""Modules at their places of version 0.1, which jobs in a queue and batch scripts name."""
 RECORD = Path(__file__).with_name("house.json")
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 RUN = 6
@@ -168,8 +170,7 @@ def room_imports() -> set[tuple[str | None, str | None]]:
         for name in imports()[module]
         # `push_to_hub` is a method of processes; public names are loaded when used, old ones kept for a release.
         if (module, name) != ("hmm_datasets.hmm.process", "hmm_datasets.hub.push")
-        and not {module, name}
-        & {"hmm_datasets", "hmm_datasets.hub", "hmm_datasets.sweep.slurm", "hmm_datasets.monitoring.preflight"}
+        and not {module, name} & {"hmm_datasets", "hmm_datasets.hub", *OLD_NAMES}
     }
     return found - {(room, room) for room in {*map(room_of, MODULES)}}
 

@@ -13,9 +13,6 @@ PICTURE = (PACKAGE.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
 FACADE = {f"hmm_datasets.hmm.{name}" for name in ("model", "process", "convert", "analysis.entropy")}
 """`HMM` and `Process` offer as methods what these modules, which need it, compute."""
 
-OLD_NAMES = ("hmm_datasets.sweep.slurm", "hmm_datasets.monitoring.preflight")
-"""Modules at their places of version 0.1, which jobs in a queue and batch scripts name."""
-
 
 def test_the_facade_of_hmm_is_the_only_circle():
     assert in_circles() == FACADE

@@ -43,7 +43,6 @@ import copy
 import functools
 import logging
 import math
-import os
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
@@ -60,6 +59,7 @@ from ..compat.torch import add_product, fake_tensors
 from ..compat.transformers_models import set_config_attention
 from ..data.windows import IGNORED
 from ..errors import InputError, first_line
+from ..runtime import environment
 from .models import default_dtype
 
 _logger = logging.getLogger(__name__)
@@ -275,7 +275,7 @@ def _tried_kernel(device: torch.device) -> Callable[..., object] | None:
             return losses_and_gradients
     except Exception as error:  # no Triton, no compiler of C for it, or a GPU that it does not know
         reason = f"{type(error).__name__}: {first_line(error)}"
-    if os.environ.get("RANK", "0") == "0":
+    if environment.rank() == 0:
         _logger.warning(
             "Triton does not work here (%s): the loss takes about twice as long as with it; a compiler of C may be "
             "missing",

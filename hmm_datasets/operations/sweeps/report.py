@@ -16,7 +16,6 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from ...report.comparison_plots import plot_heat_map
 from ...report.page import Section, embed, flattened, render_page
 from ...report.plots import PAPER, WIDTH, save_figure
 from ...report.tables import Table
-from .cells import FINISHED, WAITING, CellState, read_states
+from .cells import FAILED, FINISHED, WAITING, CellState, read_states
 from .file import Sweep, is_seed
 
 _MAX_FIGURES = 24
@@ -151,8 +150,8 @@ def _leaves(value: Any, parts: Sequence[str]) -> Iterator[tuple[str, float]]:
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from _leaves(inner, (*parts, str(key)))
-    elif isinstance(value, Real) and not isinstance(value, bool):
-        yield ".".join(parts), float(value) if isinstance(value, float) else value
+    elif _is_number(value):
+        yield ".".join(parts), value
 
 
 def write_tables(results: Mapping[str, Any]) -> None:
@@ -202,13 +201,13 @@ def states_sentence(results: Mapping[str, Any]) -> str:
     ```
     """
     counts = Counter(cell["state"] for cell in results["cells"])
-    finished = counts.pop("finished", 0)
+    finished = counts.pop(FINISHED, 0)
     others = [f"; {count} {state}" for state, count in sorted(counts.items())]
     return f"{finished} of {len(results['cells'])} cells are finished{''.join(others)}."
 
 
 def _failures(results: Mapping[str, Any]) -> list[str]:
-    return [f"{cell['name']}: {cell['errors'][-1]}" for cell in results["cells"] if cell["state"] == "failed"]
+    return [f"{cell['name']}: {cell['errors'][-1]}" for cell in results["cells"] if cell["state"] == FAILED]
 
 
 def sweep_table(results: Mapping[str, Any]) -> Table:
@@ -217,7 +216,7 @@ def sweep_table(results: Mapping[str, Any]) -> Table:
     repeats = any(_is_repeat(results, name) for name in results["settings"])
     rows, missing = [], False
     for settings, cells in _groups(results, names):
-        finished = [cell for cell in cells if cell["state"] == "finished"]
+        finished = [cell for cell in cells if cell["state"] == FINISHED]
         row = [_label(value) for value in settings]
         row += [f"{len(finished)} of {len(cells)}"] if repeats else []
         for path in results["values"]:

@@ -252,22 +252,11 @@ def peak_activations(
     # Without a backward pass the peak is while a layer runs on the output of another.
     fewest = 1 if use == "train" else 2
 
+    how = (low_precision, low_weights, checkpointing, chunked_loss, on_gpu, use)
+
     def peak(length: int) -> int:
-        peaks = [
-            _remembered_peak(
-                config,
-                count,
-                micro_batch_size,
-                length,
-                low_precision,
-                low_weights,
-                checkpointing,
-                chunked_loss,
-                on_gpu,
-                use,
-            )
-            for count in sorted({min(layers, fewest), min(layers, fewest + 1)})
-        ]
+        counts = sorted({min(layers, fewest), min(layers, fewest + 1)})
+        peaks = [_remembered_peak(config, count, micro_batch_size, length, *how) for count in counts]
         return peaks[0] + (peaks[-1] - peaks[0]) * (layers - fewest)
 
     if length <= _MAX_TRACKED_SCAN or not is_recurrent(config):
