@@ -1,0 +1,12 @@
+"""The page of what was tried from outside lists the tests that are there."""
+
+import outside
+
+
+def test_the_page_is_that_of_the_tests():
+    assert outside.PAGE.read_text(encoding="utf-8") == outside.page(), "python tests/outside.py --record"
+
+
+def test_every_row_names_a_public_address():
+    wrong = [case for case in outside.cases() if not case.source.startswith("https://")]
+    assert not wrong
