@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from accelerate import Accelerator
 
+from hmm_datasets.compat.transformers_caches import generate
 from hmm_datasets.evaluation.scoring import Row, score_rows
 from hmm_datasets.report.tables import text_table
 from hmm_datasets.training.plan.compute import find_device
@@ -39,7 +40,7 @@ def _generate(model: Any, batch: int, prompt: int, new: int) -> None:
     tokens = torch.randint(1, model.config.vocab_size, (batch, prompt), device=model.device)
     lengths = {"max_new_tokens": new, "min_new_tokens": new}
     mask = torch.ones_like(tokens)
-    model.generate(tokens, attention_mask=mask, use_cache=True, do_sample=True, pad_token_id=0, **lengths)
+    generate(model, input_ids=tokens, attention_mask=mask, do_sample=True, pad_token_id=0, **lengths)
 
 
 def _questions(count: int, vocabulary: int, tiny: bool) -> list[list[Row]]:

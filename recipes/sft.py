@@ -78,6 +78,7 @@ def _answer(folder: str, prompt: str, max_new_tokens: int) -> str:
     """The answer of the saved model, by greedy decoding."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    from hmm_datasets.compat.transformers_caches import generate
     from hmm_datasets.training.models import load_pretrained, on_device
 
     tokenizer = load_pretrained(AutoTokenizer, folder)
@@ -85,7 +86,7 @@ def _answer(folder: str, prompt: str, max_new_tokens: int) -> str:
     inputs = tokenizer.apply_chat_template(
         [{"role": "user", "content": prompt}], add_generation_prompt=True, return_tensors="pt", return_dict=True
     ).to(model.device)
-    output = model.generate(**inputs, max_new_tokens=max_new_tokens, do_sample=False)
+    output = generate(model, **inputs, max_new_tokens=max_new_tokens, do_sample=False)
     return tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
 
 

@@ -1,8 +1,8 @@
-"""What people outside this project tried or asked for, and what happens here: `python tests/outside.py` prints a table.
+"""What people outside tried or asked for, and what happens here: `python tests/outside.py` prints a table.
 
-A test with the marker `outside(source, wish, outcome)` is a row: the address of a public report, question or file, what
-its author wanted in a few words, and what happens here. Where it is not supported, the outcome is the sentence that a
-user gets. The table is `docs/tried_from_outside.md`; `--record` writes it, and `tests/test_outside.py` compares.
+A test with the marker `outside(source, wish, outcome)` is a row: the address of a public report, question or file,
+what its author wanted in a few words, and what happens here. Where it is not supported, the outcome is the sentence
+that a user gets. `--record` writes the table to `docs/tried_from_outside.md`; `tests/test_outside.py` compares.
 """
 
 import argparse

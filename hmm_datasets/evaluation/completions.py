@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..compat.transformers_caches import generate
 from ..errors import InputError
 from ..text.tokenizers.chat_templates import stop_tokens
 from .scoring import beginning_token, check_vocabulary, encode, padded_rows
@@ -155,6 +156,6 @@ def _continued(
 ) -> list[str]:
     padding = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
     stops = stop_tokens(tokenizer, model.generation_config)
-    generation |= {"pad_token_id": padding, "use_cache": True} | ({"eos_token_id": stops} if stops else {})
-    output = model.generate(input_ids=tokens, attention_mask=mask, **generation)
+    generation |= {"pad_token_id": padding} | ({"eos_token_id": stops} if stops else {})
+    output = generate(model, input_ids=tokens, attention_mask=mask, **generation)
     return [tokenizer.decode(row, skip_special_tokens=True) for row in output[:, tokens.shape[1] :]]

@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ..compat.transformers_caches import generate
 from ..hmm.analysis.divergence import kl_divergence, log_probabilities
 from ..hmm.integers import integer
 from ..hmm.tilted import TiltedHMM
@@ -94,8 +95,9 @@ def draw_from_policy(
 ) -> Int[Tensor, "N L"]:
     """Sequences of symbols, drawn at temperature 1 after a beginning token, which is the token after the symbols."""
     rows = torch.full((num_sequences, 1), num_symbols, device=model.device)
-    drawn = model.generate(
-        rows,
+    drawn = generate(
+        model,
+        input_ids=rows,
         attention_mask=torch.ones_like(rows),
         do_sample=True,
         temperature=1.0,
@@ -105,6 +107,5 @@ def draw_from_policy(
         min_new_tokens=length,
         suppress_tokens=[num_symbols],
         pad_token_id=num_symbols,
-        use_cache=True,
     )
     return drawn[:, 1:]

@@ -28,6 +28,7 @@ from torch import Tensor
 from torch.nn.functional import nll_loss
 from transformers import DynamicCache, DynamicLayer
 
+from ..compat.transformers_caches import CACHE_NAME, output_cache
 from ..data.windows import IGNORED
 from ..errors import InputError
 from ..hmm.analysis.divergence import log_probabilities
@@ -280,7 +281,7 @@ def _reuses_cache(model: "PreTrainedModel") -> bool:
     shared = [13, 4]  # one token less than those before the scored ones, and all of them
     with torch.inference_mode():
         output = model(input_ids=torch.tensor([tokens], device=model.device), use_cache=True)
-        cache = getattr(output, "past_key_values", None)
+        cache = output_cache(output)
         if not isinstance(cache, DynamicCache) or any(type(layer) is not DynamicLayer for layer in cache.layers):
             return False
         reused = _run_shared(model, groups, shared)
@@ -339,7 +340,7 @@ def _run_shared(
         return found
     ends = [Row(ends[index].tokens, max(1, ends[index].first)) for index in longer]
     index = torch.tensor([owners[index] for index in longer], device=model.device)
-    cache = begun.past_key_values
+    cache = output_cache(begun)
     cache.batch_select_indices(index)
     tokens, own = padded_rows([end.tokens[:-1] for end in ends], model.device)
     if takes_positions:
@@ -348,7 +349,7 @@ def _run_shared(
         positions = {"position_ids": (before + torch.arange(tokens.shape[1], device=model.device)) * own}
     mask = torch.cat([mask[index], own], dim=1)
     rest = _forward_and_score(
-        model, ends, input_ids=tokens, attention_mask=mask, past_key_values=cache, use_cache=True, **positions
+        model, ends, input_ids=tokens, attention_mask=mask, use_cache=True, **positions, **{CACHE_NAME: cache}
     )
     found[0, longer] += rest[0]
     found[1, longer] *= rest[1]

@@ -12,6 +12,7 @@ from accelerate import Accelerator
 from datasets import Dataset
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
+from ..compat.transformers_caches import generate
 from ..data.sequences import TEST_FIRST, HMMSequences
 from ..data.windows import StridedWindows
 from ..display import format_duration
@@ -407,7 +408,7 @@ def expected_time(subject: Subject, num_processes: int = 1) -> str:
     if any(reading.passes for reading in readings.values()):
         prompts = prompts[: len(FACTS), : max(1, min(8, length - 4))]
         mask, limits = torch.ones_like(prompts), {"max_new_tokens": 4, "min_new_tokens": 4, "do_sample": False}
-        per_pass = _timed(lambda: model.generate(input_ids=prompts, attention_mask=mask, **limits)) / 4
+        per_pass = _timed(lambda: generate(model, input_ids=prompts, attention_mask=mask, **limits)) / 4
     seconds = {
         name: per_token * reading.tokens / num_processes + per_pass * reading.passes
         for name, reading in readings.items()

@@ -37,6 +37,7 @@ from transformers import (
 from transformers.modeling_outputs import BaseModelOutput, CausalLMOutputWithPast
 
 from ..compat.torch import KeepsTypes
+from ..compat.transformers_caches import CACHE_NAME, cache_among
 from ..errors import InputError
 from ..files import write_digests
 from .arrays import as_tokens
@@ -296,10 +297,13 @@ class HMMForCausalLM(KeepsTypes, PreTrainedModel, GenerationMixin):
         settings = generation_config or self.generation_config
         if settings.top_k is None and kwargs.get("do_sample", settings.do_sample):
             kwargs.setdefault("top_k", 0)
-        if kwargs.get("past_key_values") is None and settings.cache_implementation is None:
+        cache = cache_among(kwargs.pop("cache", None), kwargs.pop("past_key_values", None), kwargs)
+        if cache is None and settings.cache_implementation is None:
             # transformers would make a cache from the number of layers, which an HMM does not have. `forward` accepts
             # this empty one.
-            kwargs["past_key_values"] = DynamicCache()
+            cache = DynamicCache()
+        if cache is not None:
+            kwargs[CACHE_NAME] = cache
         return super().generate(inputs, generation_config, *args, **kwargs)
 
     def forward(
@@ -314,6 +318,7 @@ class HMMForCausalLM(KeepsTypes, PreTrainedModel, GenerationMixin):
         return_dict: bool | None = None,
         logits_to_keep: int | Tensor = 0,
         num_items_in_batch: int | Tensor | None = None,
+        cache: Cache | None = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast | tuple:
         """Read tokens and predict the next one at every position.
@@ -324,7 +329,8 @@ class HMMForCausalLM(KeepsTypes, PreTrainedModel, GenerationMixin):
                 0 for padding, which leaves the belief unchanged. Of the `S >= T` columns only the last `T` are used.
             position_ids (`torch.Tensor` of shape `(B, T)`, *optional*):
                 A 0 after the first column begins another sequence in the row, from `start`.
-            past_key_values ([`BeliefCache`], *optional*): the cache returned by an earlier call.
+            cache, past_key_values ([`BeliefCache`], *optional*):
+                The cache returned by an earlier call, under either name: transformers 5.24 renamed it.
             labels (`torch.Tensor` of shape `(B, T)`, *optional*):
                 Tokens as in `input_ids`; they are shifted here. Positions with -100 are ignored.
             use_cache (`bool`, *optional*): whether to return the belief.
@@ -336,7 +342,7 @@ class HMMForCausalLM(KeepsTypes, PreTrainedModel, GenerationMixin):
         Returns:
             `CausalLMOutputWithPast`: `logits` (B, T, V), float64 log-probabilities ([`LOGIT_OF_ZERO`] for probability
             zero, and for all tokens after an impossible one); `loss`, the mean in nats per label, infinite where a
-            label is impossible; `past_key_values`; `hidden_states`, one tensor (B, T, H) with the belief after each
+            label is impossible; the cache; `hidden_states`, one tensor (B, T, H) with the belief after each
             token.
 
         Raises:
@@ -357,7 +363,7 @@ class HMMForCausalLM(KeepsTypes, PreTrainedModel, GenerationMixin):
         symbols, _ = as_tokens(input_ids.masked_fill(~moves, 0), config.num_symbols)
         process = self._filter()
         start = process.start
-        memory, past = self._memory(past_key_values, batch, start)
+        memory, past = self._memory(cache_among(cache, past_key_values, kwargs), batch, start)
 
         memories = memory.new_empty(batch, length, config.memory_size)
         for t in range(length):
@@ -376,8 +382,8 @@ class HMMForCausalLM(KeepsTypes, PreTrainedModel, GenerationMixin):
         output = CausalLMOutputWithPast(
             loss=loss,
             logits=logits.clamp(min=LOGIT_OF_ZERO),
-            past_key_values=BeliefCache(memory, past + length) if use_cache or use_cache is None else None,
             hidden_states=(self._beliefs_in(memories),) if wanted else None,
+            **{CACHE_NAME: BeliefCache(memory, past + length) if use_cache or use_cache is None else None},
         )
         return output.to_tuple() if return_dict is False else output
 
@@ -395,7 +401,7 @@ class HMMForCausalLM(KeepsTypes, PreTrainedModel, GenerationMixin):
         if not isinstance(cache, BeliefCache) or cache.belief.shape != (batch, self.config.memory_size):
             found = tuple(cache.belief.shape) if isinstance(cache, BeliefCache) else type(cache).__name__
             raise InputError(
-                f"past_key_values holds {found}; expected a BeliefCache of shape {(batch, self.config.memory_size)}"
+                f"the cache holds {found}; expected a BeliefCache of shape {(batch, self.config.memory_size)}"
             )
         return cache.belief, cache.length
 

@@ -39,6 +39,7 @@ from transformers.integrations import is_deepspeed_zero3_enabled
 from trl import DPOConfig, GRPOConfig, SFTConfig
 
 from ..compat.torch import set_timeout_of_all_groups
+from ..compat.transformers_caches import generate
 from ..display import format_date
 from ..errors import InputError
 from ..files import append_jsonl, atomic_file
@@ -333,10 +334,10 @@ class Samples(TrainerCallback):
         sampling = {"do_sample": args.sample_temperature > 0}
         if sampling["do_sample"]:
             sampling["temperature"] = args.sample_temperature
-        output = model.generate(
+        output = generate(
+            model,
             **{name: inputs[name].to(args.device) for name in ("input_ids", "attention_mask")},
             max_new_tokens=args.sample_tokens,
-            use_cache=True,  # training turns it off
             pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id,
             **sampling,
         )

@@ -28,6 +28,7 @@ from transformers import (
 )
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 
+from ..compat.transformers_caches import CACHE_NAME, cache_among, output_cache
 from ..errors import InputError
 from ..hmm.causal_lm import StateCache
 
@@ -154,6 +155,7 @@ class RecurrentModel(RecurrentPreTrainedModel):
         use_cache: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
+        cache: Cache | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast | tuple:
         """Read tokens; `hidden_states` are the embeddings and then the outputs of each layer, (B, T, D)."""
@@ -161,7 +163,7 @@ class RecurrentModel(RecurrentPreTrainedModel):
             raise InputError("expected exactly one of input_ids and inputs_embeds")
         _check_padding(attention_mask)
         hidden = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        before, past = _states(past_key_values, len(self.layers))
+        before, past = _states(cache_among(cache, past_key_values, kwargs), len(self.layers))
         wanted = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         kept, after = [hidden], []
         for layer, state in zip(self.layers, before, strict=True):
@@ -171,8 +173,8 @@ class RecurrentModel(RecurrentPreTrainedModel):
         caches = self.config.use_cache if use_cache is None else use_cache
         output = BaseModelOutputWithPast(
             last_hidden_state=hidden,
-            past_key_values=RecurrentCache(after, past + hidden.shape[1]) if caches else None,
             hidden_states=tuple(kept) if wanted else None,
+            **{CACHE_NAME: RecurrentCache(after, past + hidden.shape[1]) if caches else None},
         )
         return output.to_tuple() if return_dict is False else output
 
@@ -210,6 +212,7 @@ class RecurrentForCausalLM(RecurrentPreTrainedModel, GenerationMixin):
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
         logits_to_keep: int | Tensor = 0,
+        cache: Cache | None = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast | tuple:
         """Read tokens and predict the next one at every position.
@@ -218,7 +221,8 @@ class RecurrentForCausalLM(RecurrentPreTrainedModel, GenerationMixin):
             input_ids (`torch.Tensor` of shape `(B, T)`): tokens in `[0, V)`.
             attention_mask (`torch.Tensor` of shape `(B, S)`, *optional*): 0 for padding, at the end of rows only.
             position_ids (`torch.Tensor`, *optional*): unused, since a state has no positions.
-            past_key_values ([`RecurrentCache`], *optional*): the states to continue from.
+            cache, past_key_values ([`RecurrentCache`], *optional*):
+                The states to continue from, under either name: transformers 5.24 renamed it.
             inputs_embeds (`torch.Tensor` of shape `(B, T, D)`, *optional*): vectors instead of tokens.
             labels (`torch.Tensor` of shape `(B, T)`, *optional*): tokens, shifted here; -100 is ignored.
             use_cache, output_hidden_states (`bool`, *optional*): whether to return the states, and all layers.
@@ -231,7 +235,7 @@ class RecurrentForCausalLM(RecurrentPreTrainedModel, GenerationMixin):
         output = self.model(
             input_ids,
             attention_mask=attention_mask,
-            past_key_values=past_key_values,
+            cache=cache_among(cache, past_key_values, kwargs),
             inputs_embeds=inputs_embeds,
             use_cache=use_cache,
             output_hidden_states=output_hidden_states,
@@ -244,8 +248,8 @@ class RecurrentForCausalLM(RecurrentPreTrainedModel, GenerationMixin):
         result = CausalLMOutputWithPast(
             loss=loss,
             logits=logits,
-            past_key_values=output.past_key_values,
             hidden_states=output.hidden_states,
+            **{CACHE_NAME: output_cache(output)},
         )
         return result.to_tuple() if return_dict is False else result
 
@@ -262,7 +266,7 @@ def _states(cache: Cache | None, layers: int) -> tuple[list[Any], int]:
     if cache is None or (not isinstance(cache, RecurrentCache) and cache.get_seq_length() == 0):
         return [None] * layers, 0
     if not isinstance(cache, RecurrentCache) or len(cache.states) != layers:
-        raise InputError(f"past_key_values is a {type(cache).__name__}; expected a RecurrentCache of {layers} layers")
+        raise InputError(f"the cache is a {type(cache).__name__}; expected a RecurrentCache of {layers} layers")
     return cache.states, cache.length
 
 

@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
+from hmm_datasets.compat.transformers_caches import CACHE_NAMES, output_cache
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.causal_lm import LOGIT_OF_ZERO, BeliefCache, HMMConfig, HMMForCausalLM
@@ -143,19 +144,31 @@ def test_a_cache_continues_where_it_stopped(hmm):
     rows = rows_of(hmm, 3, 10)
     whole = model(rows).logits
     first = model(rows[:, :4])
-    assert isinstance(first.past_key_values, BeliefCache)
-    assert first.past_key_values.get_seq_length() == 4
-    second = model(rows[:, 4:], past_key_values=first.past_key_values, attention_mask=torch.ones_like(rows))
-    torch.testing.assert_close(second.logits, whole[:, 4:], rtol=0, atol=1e-12)
-    assert model(rows, use_cache=False).past_key_values is None
+    past = output_cache(first)
+    assert isinstance(past, BeliefCache)
+    assert past.get_seq_length() == 4
+    for name in CACHE_NAMES:
+        second = model(rows[:, 4:], attention_mask=torch.ones_like(rows), **{name: past})
+        torch.testing.assert_close(second.logits, whole[:, 4:], rtol=0, atol=1e-12)
+    assert output_cache(model(rows, use_cache=False)) is None
 
 
+@pytest.mark.outside(
+    "https://github.com/huggingface/transformers/issues/24841",
+    "read a prompt once, and generate from its cache several times",
+    "`generate` goes on from the belief that an earlier call returned",
+)
+@pytest.mark.outside(
+    "https://github.com/huggingface/transformers/issues/38727",
+    "generate in rounds, giving the cache of the last round back",
+    "the tokens are those of one call",
+)
 def test_a_cache_can_be_given_back_to_generate(hmm):
     model = with_bos(hmm)
     rows = rows_of(hmm, 2, 6)
-    past = model(rows[:, :4]).past_key_values
-    going_on = model.generate(rows, past_key_values=past, max_new_tokens=4)
-    assert torch.equal(going_on, model.generate(rows, max_new_tokens=4))
+    for name in CACHE_NAMES:
+        going_on = model.generate(rows, max_new_tokens=4, **{name: output_cache(model(rows[:, :4]))})
+        assert torch.equal(going_on, model.generate(rows, max_new_tokens=4))
 
 
 def test_left_padding_changes_nothing(hmm):
@@ -184,7 +197,7 @@ def test_right_padding_changes_nothing(hmm):
     padded = torch.cat([row, torch.zeros(1, 3, dtype=torch.long)], dim=1)
     output = model(padded, attention_mask=(torch.arange(10) < 7).long()[None])
     torch.testing.assert_close(output.logits[:, :7], model(row).logits, rtol=0, atol=0)
-    assert torch.equal(output.past_key_values.belief, model(row).past_key_values.belief)
+    assert torch.equal(output_cache(output).belief, output_cache(model(row)).belief)
 
 
 def test_sequences_packed_in_one_row_do_not_see_each_other(hmm):
@@ -307,12 +320,12 @@ def test_bad_input_is_reported_in_one_line(tmp_path):
         model(rows, attention_mask=torch.ones(2, 1, 5, 5))
     with pytest.raises(InputError, match=r"attention_mask has shape \(2, 4\); expected \(2, 5\) or more"):
         model(rows, attention_mask=torch.ones(2, 4))
-    with pytest.raises(InputError, match=r"past_key_values holds \(2, 3\); .* of shape \(1, 3\)"):
-        model(rows[:1], past_key_values=model(rows).past_key_values)
+    with pytest.raises(InputError, match=r"the cache holds \(2, 3\); .* of shape \(1, 3\)"):
+        model(rows[:1], past_key_values=output_cache(model(rows)))
     with pytest.raises(InputError, match="labels contain 7; expected tokens"):
         model(rows, labels=torch.full_like(rows, 7))
     with pytest.raises(InputError, match="cannot be rolled back"):
-        model(rows).past_key_values.crop(-1)
+        output_cache(model(rows)).crop(-1)
     full = DynamicCache()
     full.update(torch.zeros(2, 1, 3, 1), torch.zeros(2, 1, 3, 1), 0)
     with pytest.raises(InputError, match="holds DynamicCache; expected a BeliefCache"):

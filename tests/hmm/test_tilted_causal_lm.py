@@ -9,6 +9,7 @@ import torch
 from brute_force import random_edges
 from transformers import AutoModelForCausalLM
 
+from hmm_datasets.compat.transformers_caches import output_cache
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.causal_lm import LOGIT_OF_ZERO, BeliefCache, HMMForCausalLM
@@ -57,7 +58,7 @@ def test_padding_caches_and_packing_change_nothing(tilted):
     mask[:, :3] = 0
     padded = torch.cat([torch.full((3,), 999), row])[None]
     torch.testing.assert_close(model(padded, attention_mask=mask).logits[:, 3:], expected, rtol=0, atol=0)
-    past = model(padded[:, :6], attention_mask=mask[:, :6]).past_key_values
+    past = output_cache(model(padded[:, :6], attention_mask=mask[:, :6]))
     assert isinstance(past, BeliefCache)
     rest = model(padded[:, 6:], attention_mask=mask, past_key_values=past).logits
     torch.testing.assert_close(rest, expected[:, 3:], rtol=0, atol=0)

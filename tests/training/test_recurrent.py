@@ -8,6 +8,7 @@ from accelerate import Accelerator
 from transformers import AutoModel, AutoModelForCausalLM
 
 from hmm_datasets import HMMSequences
+from hmm_datasets.compat.transformers_caches import CACHE_NAMES, output_cache
 from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation.beliefs import probe_beliefs
 from hmm_datasets.hmm import processes
@@ -34,9 +35,10 @@ def test_logits_depend_on_earlier_tokens_alone(model):
 
 def test_reading_in_two_parts_gives_the_logits_of_one_pass(model):
     first = model(TOKENS[:, :4])
-    second = model(TOKENS[:, 4:], past_key_values=first.past_key_values)
-    assert second.past_key_values.get_seq_length() == 9
-    torch.testing.assert_close(torch.cat([first.logits, second.logits], 1), model(TOKENS).logits)
+    for name in CACHE_NAMES:
+        second = model(TOKENS[:, 4:], **{name: output_cache(first)})
+        assert output_cache(second).get_seq_length() == 9
+        torch.testing.assert_close(torch.cat([first.logits, second.logits], 1), model(TOKENS).logits)
     torch.testing.assert_close(model(TOKENS, logits_to_keep=2).logits, model(TOKENS).logits[:, -2:])
 
 

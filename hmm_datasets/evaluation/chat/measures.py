@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from ...compat.transformers_caches import generate
 from ...data.windows import IGNORED
 from ...errors import InputError
 from ...files import write_json, write_jsonl
@@ -186,7 +187,7 @@ def continue_rows(
         (index for index, row in enumerate(rows) if len(row) <= longest), key=lambda index: -len(rows[index])
     )
     padding = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
-    generation = {"max_new_tokens": max_new_tokens, "do_sample": False, "pad_token_id": padding, "use_cache": True}
+    generation = {"max_new_tokens": max_new_tokens, "do_sample": False, "pad_token_id": padding}
     if temperature > 0:
         generation |= {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
     if stop is not None:
@@ -198,7 +199,7 @@ def continue_rows(
         for first in range(0, len(order), batch_size):
             batch = order[first : first + batch_size]
             tokens, mask = padded_rows([rows[index] for index in batch], model.device, left=True)
-            output = model.generate(input_ids=tokens, attention_mask=mask, **generation)
+            output = generate(model, input_ids=tokens, attention_mask=mask, **generation)
             for index, generated in zip(batch, output[:, tokens.shape[1] :], strict=True):
                 answers[index] = generated.tolist()
             bar.update(len(batch))

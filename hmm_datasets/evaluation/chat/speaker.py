@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, StoppingCriteria, TextStreamer
 
+from ...compat.transformers_caches import generate
 from ...errors import InputError
 from ...hmm import causal_lm  # noqa: F401, so that the model can be an HMM
 from ...hmm.tokenizer import check_symbols, reads_symbols
@@ -141,7 +142,8 @@ class Speaker:
             _interrupts() as interrupted,
         ):
             torch.manual_seed(_seed(self.sampling.seed, len(messages), attempt))
-            output = self.model.generate(
+            output = generate(
+                self.model,
                 input_ids=prompt,
                 attention_mask=torch.ones_like(prompt),
                 generation_config=generation,
@@ -198,7 +200,6 @@ class Speaker:
         if temperature is None:
             temperature = TEMPERATURE if not samples else 1.0 if config.temperature is None else config.temperature
         config.max_length = None
-        config.use_cache = True
         config.eos_token_id = stop_tokens(self.tokenizer, config) or None
         if config.pad_token_id is None:
             config.pad_token_id = self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else 0

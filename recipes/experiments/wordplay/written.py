@@ -51,6 +51,7 @@ def written(folder: Path, prompts: list[str], temperature: float) -> list[str]:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 
+    from hmm_datasets.compat.transformers_caches import generate
     from hmm_datasets.training.models import load_pretrained
 
     model = load_pretrained(AutoModelForCausalLM, str(folder)).eval()
@@ -61,9 +62,7 @@ def written(folder: Path, prompts: list[str], temperature: float) -> list[str]:
         asked = tokenizer(prompt, return_tensors="pt")
         sampling = {"do_sample": temperature > 0, "temperature": temperature or None}
         with torch.inference_mode():
-            found = model.generate(
-                **asked, max_length=model.config.max_position_embeddings, use_cache=True, **sampling
-            )
+            found = generate(model, **asked, max_length=model.config.max_position_embeddings, **sampling)
         texts.append(tokenizer.decode(found[0], skip_special_tokens=True))
     return texts
 

@@ -356,11 +356,10 @@ class Counting(torch.nn.Module):
         super().__init__()
         self.model, self.config, self.device, self.tokens = model, model.config, model.device, 0
 
-    def forward(self, input_ids, attention_mask=None, position_ids=None, past_key_values=None, **inputs):
+    def forward(self, input_ids, attention_mask=None, position_ids=None, **inputs):
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         self.tokens += int(mask[:, -input_ids.shape[1] :].sum())
-        own = {"position_ids": position_ids, "past_key_values": past_key_values}
-        return self.model(input_ids=input_ids, attention_mask=attention_mask, **own, **inputs)
+        return self.model(input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids, **inputs)
 
 
 @pytest.mark.parametrize("corrupted", [False, True])
