@@ -1,6 +1,6 @@
 # make demo    the whole road in some minutes on two cores        make lint    ruff
 # make check   lint, and the tests that are quick                 make test    lint, and all tests but the slow ones
-# make test-newest    the quick tests, with the newest releases that pyproject.toml lets in
+# make test-newest    the quick tests, with the newest releases of the libraries
 # make dist    sdist and wheel in dist/, built and checked        make docs    the documentation in site/, built strictly
 # make notebooks     executes docs/notebooks anew and keeps their outputs: minutes each
 # make gpu     tests and benchmarks that need a GPU; PART="sampler em mfu_125m" for some of benchmarks/gpu.py's parts
@@ -59,13 +59,17 @@ lint: $(VENV)/tools
 	$(BIN)/ruff format --check .
 	$(BIN)/ty check
 
-# An environment of its own, brought up to date each time. tests/compat says by name what a library has changed.
+# An environment of its own, brought up to date each time, with the newest of the libraries whose next minor release
+# pyproject.toml leaves out until it was tried here. tests/compat says by name what a library has changed.
 NEWEST := .venv-newest/bin
+LIBRARIES := transformers trl datasets huggingface_hub accelerate deepspeed
 test-newest:
 	test -d .venv-newest || $(PYTHON) -m venv .venv-newest
 	$(NEWEST)/python -m pip --disable-pip-version-check -q install --upgrade pip uv
 	$(NEWEST)/uv pip install -q -p $(NEWEST)/python --upgrade $(if $(filter 0,$(HAS_GPU)),--torch-backend cpu) -e ".[dev]" \
 		|| $(NEWEST)/python -m pip install -q --upgrade --upgrade-strategy eager -e ".[dev]"
+	$(NEWEST)/python -m pip --disable-pip-version-check -q install --upgrade $(LIBRARIES)
+	$(NEWEST)/python -m pip --disable-pip-version-check list | grep -iE "^(torch|$(subst $() ,|,$(strip $(LIBRARIES)))) "
 	$(NEWEST)/python -m pytest -q tests/compat
 	OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(NEWEST)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile -m "not slow and not launch"
 

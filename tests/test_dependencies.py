@@ -11,6 +11,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from hmm_datasets.compat.versions import LIBRARIES
+
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
@@ -60,6 +62,23 @@ def test_a_dependency_has_bounds_that_let_in_the_version_that_is_tested(requirem
     assert any(bound.operator in ("<", "==") for bound in requirement.specifier)
     version = PINNED.get(canonicalize_name(requirement.name))
     assert version is None or requirement.specifier.contains(version)
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_the_bounds_admit_the_minor_releases_that_the_readme_says_were_tried(name):
+    (sentence,) = re.findall(rf"{name} ((?:\d+\.\d+(?:, | and )?)+)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    tried = [tuple(map(int, version.split("."))) for version in re.findall(r"\d+\.\d+", sentence)]
+    for requirement in (requirement for requirement in ALL if requirement.name == name):
+        for major, minor in tried:
+            assert requirement.specifier.contains(f"{major}.{minor}.9")
+        assert not requirement.specifier.contains(f"{tried[0][0]}.{tried[0][1] - 1}.9")
+        assert not requirement.specifier.contains(f"{tried[-1][0]}.{tried[-1][1] + 1}.0")
+    assert PINNED[canonicalize_name(name)].startswith(f"{tried[-1][0]}.{tried[-1][1]}.")
+
+
+def test_make_tries_the_newest_of_the_same_libraries():
+    (listed,) = re.findall(r"^LIBRARIES := (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert tuple(listed.split()) == LIBRARIES
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("*.py")), ids=lambda path: path.name)

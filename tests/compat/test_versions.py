@@ -1,0 +1,46 @@
+"""A library whose version was not tried is named, once per command."""
+
+import os
+import subprocess
+import sys
+from importlib import metadata
+
+import pytest
+
+from hmm_datasets.compat.versions import WARNED, untried_versions, warn_of_untried_versions
+
+
+def test_a_version_outside_the_bounds_is_named_with_them():
+    installed = metadata.version("trl")
+    assert untried_versions([f"trl=={installed}", "numpy<1"]) == []
+    assert untried_versions(["trl>=0.1,<0.2"]) == [f"trl {installed} (tried: <0.2,>=0.1)"]
+    assert untried_versions(["trl<0.2", 'trl<0.2; extra == "x"']) == [f"trl {installed} (tried: <0.2)"]
+    assert untried_versions(['deepspeed<0.1; extra == "deepspeed"', "accelerate<1.0rc0"])
+
+
+@pytest.mark.launch
+@pytest.mark.outside(
+    "https://github.com/allenai/reward-bench/issues/225",
+    "a newer transformers beside a package that admits only those it was tried with",
+    "pip leaves the untried release out; a process that meets one warns once, by name, and continues",
+)
+def test_a_process_warns_once_and_its_children_do_not(tmp_path):
+    """An installed package with other bounds stands before this one on the path."""
+    folder = tmp_path / "hmm_datasets-0.2.0.dist-info"
+    folder.mkdir()
+    bounds = "Metadata-Version: 2.4\nName: hmm-datasets\nVersion: 0.2.0\nRequires-Dist: datasets<0.1\n"
+    (folder / "METADATA").write_text(bounds)
+    program = "import subprocess, sys, hmm_datasets.compat.torch, hmm_datasets.compat.datasets"
+    child = f"{program}; subprocess.run([sys.executable, '-c', 'import hmm_datasets.compat.torch'])"
+    paths = os.pathsep.join([str(tmp_path), os.getcwd()])
+    environment = {**os.environ, "PYTHONPATH": paths}
+    environment.pop(WARNED, None)
+    for rank, times in (("0", 1), ("1", 0)):
+        command = [sys.executable, "-c", child]
+        result = subprocess.run(command, env={**environment, "RANK": rank}, capture_output=True, text=True, check=True)
+        assert result.stderr.count(f"datasets {metadata.version('datasets')} (tried: <0.1)") == times
+
+
+def test_versions_that_were_tried_are_not_mentioned(recwarn):
+    warn_of_untried_versions()
+    assert [str(warning.message) for warning in recwarn] == []
