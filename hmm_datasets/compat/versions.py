@@ -1,7 +1,7 @@
 """Installed versions of the libraries whose minor releases change what this package relies on.
 
 The bounds in the package's metadata admit what was tested. pip does not keep to them when another package is installed
-later, so a process that meets a version outside them warns of it once, and the programs that it starts do not repeat it.
+later, so a process that meets a version outside them warns of it once, and the programs that it starts do not.
 """
 
 import importlib.metadata

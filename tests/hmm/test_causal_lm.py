@@ -156,7 +156,7 @@ def test_a_cache_continues_where_it_stopped(hmm):
 @pytest.mark.outside(
     "https://github.com/huggingface/transformers/issues/24841",
     "read a prompt once, and generate from its cache several times",
-    "`generate` goes on from the belief that an earlier call returned",
+    "`generate` continues from the belief that an earlier call returned",
 )
 @pytest.mark.outside(
     "https://github.com/huggingface/transformers/issues/38727",
