@@ -17,6 +17,7 @@ from .errors import InputError, suggestion
 from .operations.experiments import experiment_names, experiment_script, name_of
 from .operations.launching import RECIPE_COMMANDS, recipe_of, start
 from .operations.preflight.host import environment_report
+from .runtime.once import one_command
 from .runtime.one_line_errors import one_line_errors
 from .runtime.settings import add_settings, hyphenated, parse_known, settings_from, takes_rest
 
@@ -76,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
-        with one_line_errors():
+        with one_line_errors(), one_command():
             argv = _renamed(argv)
             name, rest = argv[:1], argv[1:]
             if name == ["experiment"] and rest and not rest[0].startswith("-"):

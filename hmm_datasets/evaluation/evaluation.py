@@ -19,6 +19,7 @@ from ..hmm.names import process_of_run
 from ..hub.download import model_file
 from ..report.evaluation_tables import evaluation_text
 from ..report.page import write_page
+from ..runtime.once import one_command
 from ..runtime.settings import setting
 from .chat_core.score import CHAT_CORE_TASKS, DEFAULT_TASKS, check_tasks
 from .targets import data_hashes, provenance
@@ -135,6 +136,7 @@ class EvaluationSettings:
             self.stream_seed = trained_on["data"].get("seed", 0)
 
 
+@one_command()
 def evaluate_model(settings: EvaluationSettings) -> dict[str, Any]:
     """Evaluate a model, write the folder of the evaluation, and print its tables; under a launcher on all ranks.
 

@@ -20,10 +20,13 @@ from urllib.request import getproxies
 from ..compat.huggingface_hub import http_errors, patience
 from ..errors import InputError, first_line
 from ..files import file_digest
+from ..runtime.once import once
 
 PREFIX = "hf://"
 RepoType = Literal["model", "dataset"]
 Result = TypeVar("Result")
+_PATIENCE = 30.0
+"""Seconds to wait for the Hub to name a commit."""
 UNRESOLVED = "the Hub's address cannot be resolved here, and what was downloaded before does not have it"
 
 
@@ -88,9 +91,13 @@ class Repository:
     def __truediv__(self, name: str) -> "Repository":
         return replace(self, path=f"{self.path}/{name}".strip("/"))
 
-    def at(self, commit: str) -> "Repository":
+    def at(self, commit: str | None) -> "Repository":
         """The same at a commit."""
         return replace(self, revision=commit)
+
+    def pinned(self) -> "Repository":
+        """The same at the commit that it means while this command runs; see [`pinned_revision`]."""
+        return self.at(pinned_revision(self.repo_id, self.revision, self.repo_type))
 
     @staticmethod
     def commit_of(path: Path) -> str:
@@ -154,9 +161,13 @@ class ModelName:
         file = "" if self.gguf_file is None else f"{':' if self.on_hub else os.sep}{self.gguf_file}"
         return f"{self.place}{file}" + ("" if self.revision is None else f"@{self.revision}")
 
-    def at(self, revision: str) -> "ModelName":
+    def at(self, revision: str | None) -> "ModelName":
         """The same at a revision."""
         return replace(self, revision=revision)
+
+    def pinned(self) -> "ModelName":
+        """The same at the commit that it means while this command runs; see [`pinned_revision`]."""
+        return self.at(pinned_revision(self.place, self.revision)) if self.on_hub else self
 
 
 def _is_gguf(name: str) -> bool:
@@ -196,6 +207,27 @@ def _resolves(address: str) -> bool:
     return True
 
 
+def pinned_revision(repo_id: str, revision: str | None, repo_type: RepoType = "model") -> str | None:
+    """The revision, resolved to a commit that stays the same while a command runs, whatever is pushed meanwhile.
+
+    It is a [`~huggingface_hub.ResolvedRevision`], a string like the revision itself; or the revision itself if the Hub
+    has none, or does not answer: what reads the files then reports why.
+    """
+    from huggingface_hub import resolve_revision
+    from huggingface_hub.errors import HFValidationError
+
+    def resolved() -> str | None:
+        try:
+            with patience(_PATIENCE):
+                return resolve_revision(
+                    repo_id, repo_type=repo_type, revision=revision, local_files_only=without_network()
+                )
+        except (HFValidationError, OSError, *http_errors()):
+            return revision
+
+    return once((repo_id, revision, repo_type), resolved)
+
+
 def parent_of(path: str) -> str:
     """The folder of a file: its path, or its address on the Hub."""
     return path.rpartition("/")[0]
@@ -225,7 +257,7 @@ def download(
     from huggingface_hub import snapshot_download
 
     def action() -> str:
-        found = Repository.parse(name, revision, repo_type)
+        found = Repository.parse(name, revision, repo_type).pinned()
         folder = snapshot_download(
             found.repo_id,
             repo_type=found.repo_type,
@@ -251,7 +283,7 @@ def download_file(file: Repository, *, again: bool = False) -> Path:
         return hf_hub_download(
             *(file.repo_id, file.path),
             repo_type=file.repo_type,
-            revision=file.revision,
+            revision=file.pinned().revision,
             force_download=again,
             local_files_only=without_network(),
         )
@@ -269,7 +301,7 @@ def model_file(model: str, name: str) -> Path | None:
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
-    found = ModelName.parse(model)
+    found = ModelName.parse(model).pinned()
     if not found.on_hub:
         path = Path(found.place, name)
         return path if path.is_file() and found.gguf_file in (None, name) else None

@@ -29,6 +29,7 @@ from ..files import read_yaml
 from . import environment, heartbeats
 from .credentials import masked_arguments
 from .lock import exclusive_lock
+from .once import one_command
 from .one_line_errors import one_line_errors
 from .parent_watch import end_with_launcher
 from .process_identity import print_place
@@ -114,7 +115,7 @@ def run(main: Callable[..., None], *kinds: type | str) -> None:
     _silence_libraries()
     with contextlib.suppress(io.UnsupportedOperation):  # stderr is not a file, for example in a notebook
         faulthandler.enable()  # prints a traceback when a signal kills the process
-    with exit_without_teardown(), one_line_errors():
+    with exit_without_teardown(), one_line_errors(), one_command():
         problem = environment.take_from_mpi()
         if problem is not None:
             raise InputError(problem)

@@ -49,6 +49,7 @@ from ..hmm.tokenizer import reads_symbols
 from ..hub.download import UNRESOLVED, ModelName, check_downloaded, model_file, without_network
 from ..hub.gguf import load_gguf
 from ..runtime import environment
+from ..runtime.once import one_command
 from ..runtime.settings import setting
 from ..runtime.shipped import local_or_shipped
 
@@ -327,7 +328,9 @@ def _found_config(name: str) -> "PreTrainedConfig":
             config = load_pretrained(AutoConfig, name)
         else:
             alone = not path.exists() and without_network()
-            config = AutoConfig.from_pretrained(str(path), trust_remote_code=False, local_files_only=alone)
+            revision = None if path.exists() else ModelName.parse(name).pinned().revision
+            where = {"revision": revision, "local_files_only": alone}
+            config = AutoConfig.from_pretrained(str(path), trust_remote_code=False, **where)
     except InputError:
         raise
     except (OSError, ValueError, KeyError) as error:
@@ -409,15 +412,20 @@ def load_pretrained(auto_class: Any, name_or_path: str) -> Any:
         `InputError`: neither a folder with such files nor a repository on the Hub; the weights are truncated; or a
             downloaded file has changed.
     """
-    from safetensors import SafetensorError
-
     from . import recurrent  # noqa: F401, so that LSTMs and GRUs are loaded too
+
+    with one_command():
+        return _load(auto_class, name_or_path)
+
+
+def _load(auto_class: Any, name_or_path: str) -> Any:
+    from safetensors import SafetensorError
 
     found = ModelName.parse(name_or_path)
     if found.gguf_file is not None:
         with _without_bar():
             return _with_causal_loss(load_gguf(auto_class, found))
-    name, revision = found.place, found.revision
+    name, revision = found.place, found.pinned().revision
     is_local = Path(name).is_dir()
     how: dict[str, Any] = {"trust_remote_code": False}
     if not is_local:

@@ -25,6 +25,7 @@ from ...compat.transformers_caches import generate
 from ...errors import InputError
 from ...hmm import causal_lm  # noqa: F401, so that the model can be an HMM
 from ...hmm.tokenizer import check_symbols, reads_symbols
+from ...runtime.once import one_command
 from ...text.corpora.conversations import Messages
 from ...text.tokenizers.chat_templates import end_of_turn, lay_out, stop_tokens
 from ...training.models import load_pretrained, tokenizer_of
@@ -98,6 +99,7 @@ class Speaker:
         `InputError`: there is no such model, it has no tokenizer, or one of more tokens than it has.
     """
 
+    @one_command()
     def __init__(self, name: str, sampling: Sampling, mode: Mode = "auto"):
         self.name = name
         self.sampling = sampling

@@ -46,7 +46,7 @@ def load_tokenizer(name: str | os.PathLike) -> "PreTrainedTokenizerFast":
     """
     from transformers import AutoTokenizer
 
-    name, found = os.fspath(name), ModelName.parse(name)
+    name, found = os.fspath(name), ModelName.parse(name).pinned()
     alone = found.on_hub and without_network()
     try:
         if found.gguf_file is not None:
