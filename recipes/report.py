@@ -30,7 +30,7 @@ class ReportSettings:
     """The experiment to report on."""
 
     experiment: str = setting(MISSING, "Folder of the runs.")
-    license: str = setting("cdla-sharing-1.0", "Licence of everything made from the corpus.")
+    license: str | None = setting(None, "Licence that the cards state, such as cc0-1.0; none if left out.")
 
 
 def main(settings: ReportSettings) -> None:
@@ -49,7 +49,7 @@ def main(settings: ReportSettings) -> None:
     faults = []
     if "pretrain_hmm" in names:
         history = read_log(root / "pretrain_hmm" / "history.jsonl")
-        plot_loss(history, root / "loss.png", title="A small Llama on sequences of an HMM")
+        plot_loss(history, root / "loss.png", title="Loss on sequences of an HMM")
         plot_divergence(history, root / "divergence.png", title="How far the model is from each predictor")
     if (root / "evaluate_hmm" / "report.json").exists():
         report["optimum"] = measured = read_json(root / "evaluate_hmm" / "report.json")["optimum"]
@@ -96,7 +96,7 @@ def _stage_table(summaries: dict[str, dict]) -> str:
     return text_table(["run", "parameters", "steps", "tokens", "tokens/s", "held-out loss"], rows)
 
 
-def _write_cards(root: Path, licence: str, summaries: dict[str, dict]) -> None:
+def _write_cards(root: Path, licence: str | None, summaries: dict[str, dict]) -> None:
     from hmm_datasets.hub.kinds.process import write_hmm_card
     from hmm_datasets.training.run_card import write_run_card
 
@@ -110,14 +110,15 @@ def _write_cards(root: Path, licence: str, summaries: dict[str, dict]) -> None:
         _write_dataset(root, licence)
 
 
-def _write_dataset(root: Path, licence: str) -> None:
+def _write_dataset(root: Path, licence: str | None) -> None:
     """Write the sequences that the model was trained on as a data set, unless it is there already."""
     from hmm_datasets import HMM
     from hmm_datasets.files import read_json
     from hmm_datasets.hub.kinds.process import SETTINGS_NAME, write_hmm_dataset
+    from hmm_datasets.hub.redaction import Redaction
 
     hmm = HMM.from_pretrained(root / "hmm" / "hmm")
-    corpus = read_json(root / "hmm" / "run.json")["settings"]["corpus"]
+    corpus = Redaction(root / "hmm").without_paths(read_json(root / "hmm" / "run.json")["settings"]["corpus"])
     data = read_json(root / "pretrain_hmm" / "run.json")["data"]
     written = root / "dataset" / SETTINGS_NAME
     if written.exists():
@@ -131,7 +132,7 @@ def _write_dataset(root: Path, licence: str) -> None:
         length=data["length"],
         seed=data["seed"],
         name=f"Sequences of an HMM of {corpus}",
-        description=f"an HMM of {hmm.num_states} states over the {hmm.num_symbols} most frequent words of {corpus}",
+        description=f"an HMM of {hmm.num_states} states and {hmm.num_symbols} symbols, fitted to {corpus}",
         licence=licence,
     )
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import sysconfig
@@ -17,6 +18,7 @@ pytest.importorskip("hatchling", reason="the wheel is built by hatchling, of the
 pytestmark = pytest.mark.launch
 
 ROOT = Path(__file__).resolve().parents[1]
+LSTM = "--length 8 --max_steps 2 --global_batch_size 4 --per_device_train_batch_size 2"
 TINY = ("--length", 8, "--model", "1m", "--max_steps", 2, "--global_batch_size", 4, "--per_device_train_batch_size", 2)
 
 
@@ -115,6 +117,25 @@ def test_modules_come_from_the_environment_of_the_wheel(installed, tmp_path):
     assert all(Path(line).is_relative_to(installed.packages) for line in result.stdout.split())
 
 
+def test_use_and_reproduce_of_a_card_run_as_written(installed, tmp_path):
+    """A network of this package, which transformers alone cannot load."""
+    command, weights = f"hmm-datasets pretrain --hmm mess3 --model lstm.json --output_dir run {LSTM}", []
+    for name in ("first", "again"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "lstm.json").write_text('{"model_type": "recurrent", "hidden_size": 8, "num_hidden_layers": 1}')
+        installed.run(folder, *shlex.split(command)[1:])
+        weights.append((folder / "run" / "model.safetensors").read_bytes())
+        card = (folder / "run" / "README.md").read_text()
+        command = card.split("```sh\n")[1].partition("\n```")[0]
+    assert weights[0] == weights[1]
+    use = card.split("```python\n")[1].partition("\n```")[0].replace("USER/NAME", str(folder / "run"))
+    program = f"{use}\nprint(model.num_parameters())"
+    python = installed.folder / "bin" / "python"
+    result = subprocess.run([python, "-c", program], env=installed.environment, capture_output=True, text=True)
+    assert result.stdout.split(), result.stderr
+
+
 # Slurm's programs as far as a batch file uses them, on two nodes that are both this machine.
 STUBS = {
     "srun": """out=; while [ "$1" != bash ]; do case "$1" in --output=*) out="${1#--output=}";; esac; shift; done
@@ -149,7 +170,7 @@ def test_a_copied_batch_file_trains_on_a_fitted_hmm_on_two_nodes_from_the_instal
     assert logs.count("supervise: finished: finished") == 2
     record = json.loads((folder / "run" / "run.json").read_text())
     assert record["world_size"] == 2
-    assert str(installed.packages / "hmm_datasets" / "shipped" / "recipes" / "pretrain.py") in record["command"]
+    assert record["command"].startswith("hmm-datasets pretrain --hmm fit/hmm")
     assert record["commit"] is None
     assert (folder / "run" / "model.safetensors").is_file()
     card = (folder / "run" / "README.md").read_text()

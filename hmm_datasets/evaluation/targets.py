@@ -9,7 +9,6 @@ import hashlib
 import itertools
 import platform
 import re
-import shlex
 import sys
 import time
 from dataclasses import asdict
@@ -24,14 +23,13 @@ from ..hmm.process import Process
 from ..hmm.storage import CONFIG_NAME, FAMILY_NAME, PROCESS_NAME
 from ..hub.download import ModelName, branches_of, model_file
 from ..runtime import environment
-from ..runtime.credentials import masked_arguments
 from ..text.corpora.loading import find_corpus, load_corpus
 from ..text.corpora.presets import CORPORA
 from ..text.stream import TokenStream
 from ..text.stream.index import INDEX_NAME
 from ..text.tokenizers.words import INDEX_NAME as WORDS_NAME
 from ..text.tokenizers.words import WordCorpus
-from ..training.record import git_commit, package_versions
+from ..training.record import command_line, git_commit, package_versions
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -92,7 +90,7 @@ def provenance(settings: "EvaluationSettings", model: "PreTrainedModel") -> dict
         "versions": package_versions(),
         "python": platform.python_version(),
         "commit": git_commit(),
-        "command": shlex.join([Path(sys.argv[0]).name, *masked_arguments(sys.argv[1:])]),
+        "command": command_line(),
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
 

@@ -59,6 +59,7 @@ TYPES: dict[str, Types] = {
         "stages": ([_STAGE],),
         "details": ([_DETAIL],),
         "base_model": (str, NoneType),
+        "is_loaded_by_package": (bool,),
         "datasets": ([str],),
         "repo_id": (str, NoneType),
         "limits": ([str],),
@@ -134,7 +135,15 @@ TYPES: dict[str, Types] = {
     },
 }
 OPTIONAL: dict[str, dict[str, Any]] = {
-    "model": {"stages": [], "details": [], "base_model": None, "datasets": [], "repo_id": None, "limits": []},
+    "model": {
+        "stages": [],
+        "details": [],
+        "base_model": None,
+        "is_loaded_by_package": False,
+        "datasets": [],
+        "repo_id": None,
+        "limits": [],
+    },
     "hmm": {
         **{"summary": None, "is_hmm": True, "is_exact": True, "optimal_loss": None},
         **{"versions": {}, "datasets": [], "repo_id": None, "limits": []},
@@ -228,6 +237,7 @@ def write_card(kind: CardKind, folder: str | os.PathLike, facts: dict[str, Any])
           estimated and 0 if the value is exact; `floor` (`dict` like a metric, or None): the best possible value;
         - optional: `stages` (`list[dict]`): each with `stage`, `data` and `tokens`, which are None if unknown;
           `details` (`list[dict]` of `name` and `value`): more rows of the first table;
+          `is_loaded_by_package` (`bool`): whether transformers alone cannot load it;
           `base_model` (`str`), `datasets` (`list[str]`, names on the Hub), `repo_id` (`str`), `limits` (`list[str]`,
           added to the section of that name).
 

@@ -24,7 +24,7 @@ from ..errors import InputError
 from ..files import read_yaml
 from ..runtime.children import SignalHandler, send_to_children
 from ..runtime.settings import hyphenated
-from ..runtime.shipped import EXPERIMENTS, local_or_shipped, shipped
+from ..runtime.shipped import EXPERIMENTS, RECIPES, local_or_shipped, shipped
 from .experiments import experiment_names, experiment_script, name_of, read_experiment
 from .recipe_help import declared_kinds, own_settings, recipe_help
 
@@ -52,28 +52,28 @@ class RecipeCommand:
 
 
 RECIPE_COMMANDS = {
-    "fit": RecipeCommand("fit_hmm.py", "fit an HMM to a corpus or to sequences, by Baum-Welch", "--corpus"),
+    "fit": RecipeCommand(RECIPES["fit"], "fit an HMM to a corpus or to sequences, by Baum-Welch", "--corpus"),
     "tokenize": RecipeCommand(
-        "tokenize_corpus.py",
+        RECIPES["tokenize"],
         "train a tokenizer, write token streams; --executor slurm on a cluster",
         "--corpus",
         launches=False,
     ),
     "tokenize-with-datatrove": RecipeCommand(
-        "tokenize_with_datatrove.py", "write token streams on a cluster", launches=False
+        RECIPES["tokenize-with-datatrove"], "write token streams on a cluster", launches=False
     ),
-    "pretrain": RecipeCommand("pretrain.py", "pretrain a model, on an HMM, a family or text"),
-    "midtrain": RecipeCommand("midtrain.py", "train a model further, on a mixture of token streams"),
-    "sft": RecipeCommand("sft.py", "fine-tune a model on conversations"),
-    "grpo": RecipeCommand("grpo.py", "train a model on rewards of its own answers, by GRPO"),
-    "dpo": RecipeCommand("dpo.py", "train a model on preferences, by DPO"),
+    "pretrain": RecipeCommand(RECIPES["pretrain"], "pretrain a model, on an HMM, a family or text"),
+    "midtrain": RecipeCommand(RECIPES["midtrain"], "train a model further, on a mixture of token streams"),
+    "sft": RecipeCommand(RECIPES["sft"], "fine-tune a model on conversations"),
+    "grpo": RecipeCommand(RECIPES["grpo"], "train a model on rewards of its own answers, by GRPO"),
+    "dpo": RecipeCommand(RECIPES["dpo"], "train a model on preferences, by DPO"),
     "evaluate": RecipeCommand(
-        "evaluate_model.py", "report in a folder how far a model is from the optimum", "--model"
+        RECIPES["evaluate"], "report in a folder how far a model is from the optimum", "--model"
     ),
-    "answers": RecipeCommand("answers.py", "show how a fine-tuned model answered held-out questions", launches=False),
-    "report": RecipeCommand("report.py", "write one report on the runs of an experiment", launches=False),
-    "push-all": RecipeCommand("push.py", "push several folders of an experiment to the Hub", launches=False),
-    "demo": RecipeCommand("demo/run.py", "run the demo in outputs/demo: some minutes on two cores", launches=False),
+    "answers": RecipeCommand(RECIPES["answers"], "show how a chat model answered held-out questions", launches=False),
+    "report": RecipeCommand(RECIPES["report"], "write one report on the runs of an experiment", launches=False),
+    "push-all": RecipeCommand(RECIPES["push-all"], "push several folders of an experiment to the Hub", launches=False),
+    "demo": RecipeCommand(RECIPES["demo"], "run the demo in outputs/demo: some minutes on two cores", launches=False),
 }
 
 _USAGE = """\

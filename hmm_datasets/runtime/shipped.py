@@ -12,6 +12,24 @@ from ..files import atomic_file, atomic_folder
 
 FOLDERS = ("recipes", "accelerate_configs", "ds_configs", "model_cards")
 EXPERIMENTS = "recipes/experiments"
+RECIPES = {
+    "fit": "fit_hmm.py",
+    "tokenize": "tokenize_corpus.py",
+    "tokenize-with-datatrove": "tokenize_with_datatrove.py",
+    "pretrain": "pretrain.py",
+    "midtrain": "midtrain.py",
+    "sft": "sft.py",
+    "grpo": "grpo.py",
+    "dpo": "dpo.py",
+    "evaluate": "evaluate_model.py",
+    "answers": "answers.py",
+    "report": "report.py",
+    "push-all": "push.py",
+    "demo": "demo/run.py",
+}
+"""The recipes by their names, as paths below `recipes/`."""
+_COMMANDS = {"tokenize-with-datatrove": "tokenize", "push-all": "push"}
+"""The commands that start a recipe which has another name."""
 _RENAMED = {"benchmark": "benchmark_models"}
 """Folders of experiments that had another name when they were below `recipes/`."""
 
@@ -21,6 +39,19 @@ def shipped(name: str | os.PathLike = "") -> Path:
     package = Path(__file__).resolve().parents[1]
     installed = package / "shipped"
     return (installed if installed.is_dir() else package.parent) / name
+
+
+def command_of_script(script: str | os.PathLike) -> list[str] | None:
+    """The words that start a shipped recipe or experiment, wherever it is installed; None for other scripts."""
+    path = Path(script).resolve()
+    if not path.is_relative_to(shipped("recipes").resolve()):
+        return None
+    name = path.relative_to(shipped("recipes").resolve()).as_posix()
+    recipe = next((recipe for recipe, script in RECIPES.items() if script == name), None)
+    if recipe is not None:
+        return ["hmm-datasets", _COMMANDS.get(recipe, recipe)]
+    is_experiment = Path("recipes", name).parent.parent == Path(EXPERIMENTS) and path.name == "run.py"
+    return ["hmm-datasets", "experiment", path.parent.name.replace("_", "-")] if is_experiment else None
 
 
 def local_or_shipped(name: str | os.PathLike, *folders: str) -> Path:

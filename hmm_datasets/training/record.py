@@ -33,6 +33,7 @@ from ..hub.gguf import gguf_path, read_header
 from ..runtime import environment
 from ..runtime.credentials import masked, masked_arguments
 from ..runtime.run_identity import check_folder_identity, write_identity
+from ..runtime.shipped import command_of_script
 from .models import parameter_size
 
 
@@ -155,10 +156,19 @@ def write_record(
 
 
 def command_line() -> str:
-    """The command that started this program, with access tokens and keys masked."""
+    """The command that started this program, with access tokens and keys masked.
+
+    A recipe is started by `hmm-datasets`, which finds it in an installed package too; the launcher and its flags are
+    left out, since they change no result.
+    """
     if Path(sys.argv[0]).name == "ipykernel_launcher.py":
         return "(in a notebook)"
-    return shlex.join([Path(sys.executable).name, *masked_arguments(sys.argv)])
+    script, *arguments = masked_arguments(sys.argv)
+    words = command_of_script(script)
+    if words is None:
+        is_installed = os.access(script, os.X_OK) and not script.endswith(".py")
+        words = [Path(script).name] if is_installed else [Path(sys.executable).name, script]
+    return shlex.join([*words, *arguments])
 
 
 def device_name() -> str:

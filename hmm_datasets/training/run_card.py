@@ -71,13 +71,21 @@ def write_run_card(
             "versions": record["versions"],
             "metrics": metrics,
             "floor": floor,
-            "details": _details(
-                record, summary, own.get("base"), redaction, (folder / "adapter_config.json").exists()
-            ),
+            "details": _details(record, summary, own.get("base"), redaction),
+            "is_loaded_by_package": _is_loaded_by_package(folder),
             "base_model": base if base and base.count("/") == 1 and not Path(base).exists() else None,
         },
     )
     return True
+
+
+def _is_loaded_by_package(folder: Path) -> bool:
+    """Whether transformers alone cannot load a model: its class is of this package, or its base is a GGUF file."""
+    adapter, config = folder / "adapter_config.json", folder / "config.json"
+    if adapter.exists():
+        base = read_json(adapter).get("base_model_name_or_path") or ""
+        return ModelName.parse(base).gguf_file is not None or _is_loaded_by_package(Path(base))
+    return config.exists() and read_json(config).get("model_type") == "recurrent"
 
 
 def _details(
@@ -85,7 +93,6 @@ def _details(
     summary: Mapping[str, Any],
     base: Mapping[str, Any] | None,
     redaction: Redaction,
-    is_adapter: bool,
 ) -> list[dict[str, str]]:
     """Where the weights come from, and what training took."""
     found = []
@@ -95,10 +102,6 @@ def _details(
         found += [(f"SHA-256 of its {name}", f"`{digest}`") for name, digest in sorted(base["weights"].items())]
         if "quantization" in base:
             found.append(("Quantization of the parent", f"{base['quantization']}, read into float32"))
-            if is_adapter:
-                found.append(
-                    ("Loaded by", "`hmm_datasets.training.models.load_pretrained`, as its parent is a GGUF file")
-                )
     if record.get("device"):
         count = record["world_size"]
         found.append(("Hardware", record["device"] if count == 1 else f"{count} processes on {record['device']}"))

@@ -28,7 +28,7 @@ TEXT = (
 STAGES = (
     SideBySide((HMM, TEXT)),
     ("Fine-tuning on story questions, on two processes", RECIPE.format("sft", "sft") + " --launch cpu2"),
-    ("Report", "hmm-datasets report --experiment outputs/demo"),
+    ("Report", "hmm-datasets report --experiment outputs/demo --license cdla-sharing-1.0"),
     ("Push", RECIPE.format("push", "push")),
     ("What the chat model answers to questions it never saw", "hmm-datasets answers --model outputs/demo/sft"),
 )

@@ -120,11 +120,13 @@ def test_a_report_of_a_text_only_experiment_says_what_is_there(stages, tmp_path,
     spec = importlib.util.spec_from_file_location("report", path)
     spec.loader.exec_module(report := importlib.util.module_from_spec(spec))
     report.main(report.ReportSettings(str(tmp_path / "root")))
+    assert card(tmp_path / "root" / "midtrain").data.license is None, "nobody named one"
+    report.main(report.ReportSettings(str(tmp_path / "root"), license="cc0-1.0"))
     assert set(read_json(tmp_path / "root" / "report.json")["runs"]) == set(STEPS)
     assert (tmp_path / "root" / "text_loss.png").exists()
     said = capsys.readouterr().out
     assert all(name in said for name in STEPS)
-    assert card(tmp_path / "root" / "midtrain").data.license == "cdla-sharing-1.0"
+    assert card(tmp_path / "root" / "midtrain").data.license == "cc0-1.0"
     assert (tmp_path / "root" / "sft" / "README.md").read_text() == "# By hand\n"
 
 

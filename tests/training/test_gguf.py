@@ -142,6 +142,9 @@ def test_a_run_that_begins_with_it_is_saved_and_names_it(use_peft, file, model, 
     card = (tmp_path / "README.md").read_text()
     assert f"SHA-256 of its tiny.gguf | `{digest}`" in card.replace("**", "")
     assert "F32, read into float32" in card
+    use = card.split("```python\n")[1].partition("\n```")[0].replace("USER/NAME", str(tmp_path))
+    exec(use, used := {})
+    torch.testing.assert_close(used["model"](tokens).logits, tuned)
 
 
 def test_a_name_means_a_file_a_folder_or_a_repository(file, tmp_path):
