@@ -1,7 +1,8 @@
 """Comparing several evaluations: the results of each, and its difference from the first one on the same items.
 
 Two runs are paired, task by task, if both were measured on the same items: sequences with the same fingerprint,
-stream, length and number; documents with the same bytes in the same order; or questions from the same files. Their
+stream, length and number; documents with the same bytes in the same order, read in the same windows; or questions from
+the same files, as many of them cut. Their
 difference then has an interval from the paired bootstrap ([`~hmm_datasets.statistics`]) over sequences, over
 documents, or over the questions within each task. This interval is much narrower than two separate ones suggest. For
 runs that were measured on different items there is no difference; a line says what differs, and each result has its
@@ -64,8 +65,8 @@ class ReportFolder:
 
 _SAME = {
     "optimum": ("fingerprint", "seed", "first", "length", "num_sequences", "floor"),
-    "text": ("unit", "num_documents", "bytes"),
-    "core": ("baselines", "max_per_task"),
+    "text": ("unit", "num_documents", "bytes", "window", "stride"),
+    "core": ("baselines", "max_per_task", "prompts_cut"),
     "chat_core": ("max_per_task",),
 }
 _QUESTIONS = ("sha256", "shots", "items", "baseline")  # of a task of questions
@@ -137,7 +138,8 @@ def pair(task: str, first: ReportFolder, other: ReportFolder, seed: int) -> Diff
 
 def _changed(names: Sequence[str], first: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
     """The first of these settings that differs between two runs, or None."""
-    return next((f"{name} is {other[name]}, not {first[name]}" for name in names if first[name] != other[name]), None)
+    pairs = ((name, first.get(name), other.get(name)) for name in names)  # absent in reports of earlier versions
+    return next((f"{name} is {after}, not {before}" for name, before, after in pairs if before != after), None)
 
 
 def _changes(score: str, first: ReportFolder, other: ReportFolder) -> dict[str, np.ndarray]:

@@ -466,7 +466,9 @@ def score_core(
 
     Returns:
         `dict`: the result of the metric `core`, with `corrupted_score`, `max_per_task`, `max_length` and `beginning`
-        (`BOS`, `EOS` or None). In `tasks` each task also has `type`, `shots`, `sha256` of its file,
+        (`BOS`, `EOS` or None); `prompts`, how many were read, `prompts_cut`, how many of these were cut to
+        `max_length`, so that solved examples or a part of the question are missing, and `longest_prompt`, in tokens
+        before it was cut. In `tasks` each task also has `type`, `shots`, `sha256` of its file,
         `corrupted_accuracy` and `corrupted_centered`. `items` has for each item its task, its number after the
         shuffle, `gold` and `predicted` or `target`, the `losses` of its options in nats per token, whether it is
         `correct`, and the same for the control under `corrupted`. A task of one item has no control. The result is
@@ -490,6 +492,7 @@ def score_core(
     if not accelerator.is_main_process:
         return {}
     made = {"max_per_task": max_per_task, "max_length": limit, "beginning": encoder.kind}
+    made |= {"prompts": encoder.prompts, "prompts_cut": encoder.cut, "longest_prompt": encoder.longest}
     return _summary(questions, items, baselines, max_per_task) | made | {"items": items}
 
 
@@ -551,10 +554,11 @@ def _parts(of: Questions, corrupted: bool) -> int:
 
 
 class _Encoder:
-    """Encodes prompts as tokens after a beginning token, cut to a maximum length."""
+    """Encodes prompts as tokens after a beginning token, cut to a maximum length, and counts those that are cut."""
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase", limit: int | None):
         self.tokenizer, self.limit = tokenizer, limit
+        self.prompts = self.cut = self.longest = 0
         self.beginning, self.kind = beginning_token(tokenizer)
 
     def options(self, of: Questions, asked: list[list[dict]], numbers: Iterable[int]) -> list[list[list[Row]]]:
@@ -581,6 +585,8 @@ class _Encoder:
                 f"{task.label}: a prompt has only one token; the tokenizer needs a BOS or an EOS to precede it"
             )
         lost = 0 if self.limit is None else max(0, len(prompt) - self.limit)
+        self.prompts, self.cut = self.prompts + 1, self.cut + (lost > 0)
+        self.longest = max(self.longest, len(prompt))
         return Row(prompt[lost:], max(1, first - lost))
 
 

@@ -128,6 +128,19 @@ def _core_sentence(core: Report) -> str:
     return (
         f"{core['name']}: {core['score']:.4f}{_interval(core['low'], core['high'])}, "
         f"{core['baselines']} baselines; with corrupted inputs {figure_text(core['corrupted_score'])}.{warning}"
+        f"{_cut_prompts(core)}"
+    )
+
+
+def _cut_prompts(core: Report) -> str:
+    """A sentence about prompts that were too long for the model; nothing if all were read whole."""
+    cut = core.get("prompts_cut", 0)  # absent in reports of earlier versions
+    if not cut:
+        return ""
+    return (
+        f" {cut:,} of {core['prompts']:,} prompts were longer than the {core['max_length']:,} tokens that the model "
+        f"takes (the longest has {core['longest_prompt']:,}) and lost their beginning, so they were scored with fewer "
+        "solved examples than the table says."
     )
 
 

@@ -307,6 +307,30 @@ def _with_causal_loss(model: Any) -> Any:
     return model
 
 
+def _check_causal(auto_class: Any, model: Any, name: str) -> None:
+    """Raise `InputError` if a model that is loaded as a causal one sees the tokens that it should predict.
+
+    transformers loads encoders such as BERT as causal models, with a warning, unless their configuration says that
+    they are decoders. Models of such a type are called on two rows that differ in the last token.
+    """
+    import torch
+    from transformers import MODEL_FOR_MASKED_LM_MAPPING
+
+    if auto_class.__name__ != "AutoModelForCausalLM" or type(model.config) not in MODEL_FOR_MASKED_LM_MAPPING:
+        return
+    tokens = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]], device=model.device) % model.config.vocab_size
+    was_training = model.training
+    with torch.no_grad():
+        logits = model.eval()(input_ids=tokens).logits[:, :3]
+    model.train(was_training)
+    if not torch.allclose(logits[0], logits[1], atol=1e-4):
+        raise InputError(
+            f"{name}: a {type(model).__name__} that sees the tokens after a position too, as a masked language model "
+            "does, so that the loss of its next token means nothing; expected a causal language model, whose "
+            "config.json has is_decoder true if it is of this type"
+        )
+
+
 def _with_own_generation(model: Any, name: str, revision: str | None) -> Any:
     """Give a model with an adapter the generation config beside the adapter; transformers takes that of the base."""
     if getattr(model, "peft_config", None) and model.can_generate():
@@ -453,6 +477,7 @@ def _load(auto_class: Any, name_or_path: str) -> Any:
         ) from None
     if not is_local and environment.local_rank() == 0:
         _check_downloaded(name_or_path, with_weights="use_safetensors" in how)
+    _check_causal(auto_class, loaded, name_or_path)
     return loaded
 
 

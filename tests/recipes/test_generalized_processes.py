@@ -12,8 +12,15 @@ from hmm_datasets.runtime.shipped import EXPERIMENTS, shipped
 FOLDER = shipped(EXPERIMENTS) / "generalized_processes"
 RECIPE = load("generalized_processes")
 
-ROW = {"process": "moon", "architecture": "llama", "rmse": 0.1, "markov_rmse": 0.3, "untrained_rmse": 0.2}
-ROW |= {"cosines_r2": 0.9, "best_of_order_3": 0.15}
+ROW = {
+    "process": "moon",
+    "architecture": "llama",
+    "rmse": 0.1,
+    "markov_rmse": 0.3,
+    "untrained_rmse": 0.2,
+    "of_paper": "moon()",
+}
+ROW |= {"cosines_r2": 0.9, "best_of_order_3": 0.15, "of_paper": "moon()"}
 
 
 def test_cosines_of_scaled_vectors_are_the_same_and_those_of_others_are_not():
@@ -36,6 +43,16 @@ def test_the_claim_counts_the_networks_whose_error_is_the_lowest_of_the_three():
     rows = [ROW, ROW | {"untrained_rmse": 0.05}, ROW | {"markov_rmse": 0.09}]
     claim = RECIPE.findings(rows, 10)[0]
     assert (claim.measured, claim.published) == (1, "all of 3")
+
+
+def test_processes_that_the_paper_has_not_are_compared_with_nothing():
+    other = ROW | {"process": "mess3(x=0.3, a=0.5)", "of_paper": None}
+    findings = RECIPE.findings([ROW, other], 10)
+    assert [(one.measured, one.published) for one in findings[:2]] == [(1, "all of 1"), (1, None)]
+    of_other = [one for one in findings if one.quantity.startswith("mess3")]
+    assert len(of_other) == 3
+    assert not any(one.published for one in of_other)
+    assert of_other[0].difference == "the paper has not this process"
 
 
 @pytest.mark.parametrize(("name", "models"), [("small", 8), ("full", 16)])

@@ -85,6 +85,13 @@ def test_positions_out_of_range_are_refused():
         measure.fit_power_law(np.zeros((2, 10)), 2, 8)
 
 
+@pytest.mark.parametrize(("count", "straight"), [(2, False), (64, True)])
+def test_the_excess_of_few_chains_is_not_taken_for_a_power_law(count, straight):
+    """Once the chain is known the excess falls exponentially, and a line through it has a slope of no meaning."""
+    excess = measure.excess_by_position(random_chain_mixture(count, 2), 256, 257, seed=1)
+    assert measure.fit_power_law(excess, 32, 256).is_straight == straight
+
+
 @pytest.mark.parametrize("config", ["small.yaml", "full.yaml"])
 def test_the_settings_name_processes_with_exact_excess(config):
     flags = ["--config", str(FOLDER / config), "--counts", "3", "5", "--mess3", "2"]
@@ -97,6 +104,10 @@ def test_the_settings_name_processes_with_exact_excess(config):
 def test_wrong_settings_are_refused():
     with pytest.raises(InputError, match="counts is"):
         RECIPE.NonergodicSettings("x", counts=[])
+    with pytest.raises(InputError, match="2 or more, so that one is unknown"):
+        RECIPE.NonergodicSettings("x", counts=[1, 8])
+    with pytest.raises(InputError, match="mess3 is 1"):
+        RECIPE.NonergodicSettings("x", mess3=1)
     with pytest.raises(InputError, match="less than length 64"):
         RECIPE.NonergodicSettings("x", length=64)
 

@@ -21,6 +21,28 @@ def test_errors_are_averaged_over_positions_then_over_seeds():
     assert (found[0].published, found[1].published) == ("0.411", None)
 
 
+def test_published_numbers_stand_beside_the_task_of_the_paper_only():
+    recipe = vars(load("wind_tunnels"))
+    shared = {"architecture": "llama", "parameters": 10, "steps": 2, "batch_size": 3, "of_means": [0.0] * 40}
+
+    def findings(**changes):
+        settings = recipe["WindTunnelSettings"]("unused", architectures=["llama"], **changes)
+        trials = [
+            shared | {"task": task, "trained": trained, "of_each": [0.1] * 60}
+            for task, trained, _ in recipe["lengths_of"](settings)
+        ]
+        return {(one.quantity.split(" (")[0]): one for one in recipe["findings"](settings, trials)}
+
+    paper = findings()
+    assert paper["bijection, llama, trained on 20 pairs, 20 pairs"].published == "0.003"
+    assert paper["hmm, llama, trained on 20 symbols, 50 symbols"].published == "0.0288"
+    other = findings(num_values=24, trained_symbols=30)
+    assert not any(one.published for one in other.values())
+    named = other["bijection, llama, trained on 20 pairs, 20 pairs"].difference
+    assert named.startswith("not compared with 0.003 (v1, by a summary), which is for values of a bijection 20 and ")
+    assert "trained symbols 20 and not 30" in other["hmm, llama, trained on 30 symbols, 50 symbols"].difference
+
+
 @pytest.mark.launch
 def test_the_experiment_runs_to_its_report(program, succeeded, tmp_path):
     config = ("--config", "recipes/experiments/wind_tunnels/small.yaml", "--output_dir", tmp_path)

@@ -118,6 +118,16 @@ def test_a_run_compared_with_itself_has_no_difference(folders, tmp_path):
         ("optimum", {}, lambda row: {**row, "tokens": 23}, "the sequences or their tokens differ"),
         ("text", {"bytes": 1}, None, "bytes is 1"),
         ("text", {}, lambda row: {**row, "bytes": row["bytes"] + (-1) ** row["document"]}, "other bytes"),
+        ("text", {"window": 16}, None, "window is 16, not "),
+        ("text", {"stride": 3}, None, "stride is 3, not "),
+        pytest.param(
+            *("core", {"prompts_cut": 4}, None, "prompts_cut is 4, not "),
+            marks=pytest.mark.outside(
+                "https://github.com/EleutherAI/lm-evaluation-harness/issues/3421",
+                "compare models with different context windows although long prompts are cut",
+                "`compare` gives no difference where another number of prompts was cut, and names the numbers",
+            ),
+        ),
         ("core", {"baselines": "v2"}, None, "baselines is v2, not v1"),
         ("core", {"tasks": {}}, None, "tasks none, not hellaswag, lambada_openai, copa"),
     ],

@@ -47,11 +47,19 @@ class BeliefGeometrySettings:
     num_sequences: int = setting(2048, "Held-out sequences that probes are fitted and tested on.")
     checkpoints: bool = setting(False, "Also probe every checkpoint.")
     launch: str = setting("cpu2", "Launch configuration of all commands; empty for none.")
+    length: int | None = setting(None, f"Symbols per sequence; by default {LENGTHS['mess3']} and {LENGTHS['rrxor']}.")
+    seed: int = setting(0, "Seed of the weights and of the sequences.")
 
     def __post_init__(self):
         unknown = sorted(set(self.processes) - LENGTHS.keys())
         if unknown or not self.processes:
             raise InputError(f"processes is {self.processes}; expected some of {', '.join(LENGTHS)}")
+        if self.length is not None and self.length < 2:
+            raise InputError(f"length is {self.length}; expected 2 symbols or more")
+
+    def length_of(self, name: str) -> int:
+        """Symbols per sequence of a process."""
+        return LENGTHS[name] if self.length is None else self.length
 
 
 def main(settings: BeliefGeometrySettings) -> None:
@@ -74,7 +82,8 @@ def stages(settings: BeliefGeometrySettings, folder: Path, name: str) -> list[tu
     evaluate = f"hmm-datasets evaluate {where['pretrain']} {launch}--num_sequences {settings.num_sequences} "
     training = (
         f"hmm-datasets pretrain {launch}--config belief_geometry/pretrain.yaml --hmm {where['hmm']} "
-        f"--length {LENGTHS[name]} --model {shlex.quote(settings.model)} "
+        f"--length {settings.length_of(name)} --model {shlex.quote(settings.model)} --seed {settings.seed} "
+        f"--stream_seed {settings.seed} "
         f"--train_tokens {trained_tokens(settings, name)} --output_dir {where['pretrain']}"
     )
     found = [
@@ -94,7 +103,7 @@ def stages(settings: BeliefGeometrySettings, folder: Path, name: str) -> list[tu
 
 def trained_tokens(settings: BeliefGeometrySettings, name: str) -> int:
     """Tokens that the model of one process is trained on; every sequence has a beginning token too."""
-    return settings.train_sequences * (LENGTHS[name] + 1)
+    return settings.train_sequences * (settings.length_of(name) + 1)
 
 
 def report(settings: BeliefGeometrySettings, folder: Path, seconds: float) -> None:
@@ -107,7 +116,13 @@ def report(settings: BeliefGeometrySettings, folder: Path, seconds: float) -> No
 
     reports = {name: read_json(folder / name / "evaluation" / "report.json") for name in settings.processes}
     clouds = {
-        name: probed_beliefs(folder / name / "pretrain", folder / name / "hmm", LENGTHS[name], settings.num_sequences)
+        name: probed_beliefs(
+            folder / name / "pretrain",
+            folder / name / "hmm",
+            settings.length_of(name),
+            settings.num_sequences,
+            seed=settings.seed,
+        )
         for name in settings.processes
     }
     figures = {name: found["beliefs"]["layers"] for name, found in reports.items()}
@@ -131,7 +146,7 @@ def report(settings: BeliefGeometrySettings, folder: Path, seconds: float) -> No
         if name == "rrxor":
             for where, share in clouds[name].nearest().items():
                 findings.append(Finding(f"rrxor: share of positions nearest to their own belief, {where}", share))
-    lengths = " and ".join(f"{LENGTHS[name]} ({name})" for name in reports)
+    lengths = " and ".join(f"{settings.length_of(name)} ({name})" for name in reports)
     write_result(
         folder,
         Paper(
@@ -139,8 +154,8 @@ def report(settings: BeliefGeometrySettings, folder: Path, seconds: float) -> No
         ),
         findings,
         protocol=(
-            f"One model per process ({settings.model}), {settings.train_sequences:,} sequences, one seed; linear "
-            f"probes on {settings.num_sequences} held-out sequences of {lengths} "
+            f"One model per process ({settings.model}), {settings.train_sequences:,} sequences, seed {settings.seed}; "
+            f"linear probes on {settings.num_sequences} held-out sequences of {lengths} "
             "symbols, fitted on one half and tested on the other. The last layer is the hidden state after the final "
             "norm. Numbers of the paper were not read, only what its abstract says; its models are not Llamas."
         ),

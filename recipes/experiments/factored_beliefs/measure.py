@@ -23,6 +23,8 @@ from hmm_datasets.hmm.structured.factored import FactoredProcess
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+_CONSTANT = 1e-9
+"""Range of a probability below which it does not change."""
 SHARES = (0.95, 0.99)
 """Shares of the variance for which the number of principal components is given."""
 
@@ -62,6 +64,11 @@ class FactoredMeasure:
     @property
     def _factors(self) -> list[np.ndarray]:
         return [part.flatten(0, 1).numpy() for name, part in self.beliefs.items() if name != "joint"]
+
+    def constant_factor(self) -> int | None:
+        """The first factor whose belief is the same after every symbol of all sequences; None if there is none."""
+        constant = (number for number, part in enumerate(self._factors) if np.ptp(part, axis=0).max() < _CONSTANT)
+        return next(constant, None)
 
     @cached_property
     def floor(self) -> float:

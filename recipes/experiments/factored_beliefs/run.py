@@ -18,6 +18,7 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
+from hmm_datasets.errors import InputError
 from hmm_datasets.runtime.program import run
 from hmm_datasets.runtime.settings import setting
 
@@ -61,6 +62,11 @@ def main(settings: FactoredBeliefsSettings) -> None:
     for noise in settings.noises:
         process = FactoredProcess(factors, noise=noise)
         measure = FactoredMeasure(process, settings.length, settings.num_sequences)
+        if (constant := measure.constant_factor()) is not None:
+            raise InputError(
+                f"factors has {settings.factors[constant]}, whose belief is the same after every symbol; expected "
+                "processes whose belief changes, such as one of two states or more"
+            )
         print(f"noise {noise:g}: {process.describe()}", flush=True)
         bos = process.num_symbols
         config = architecture_config(

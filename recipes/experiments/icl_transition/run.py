@@ -29,6 +29,7 @@ import shlex
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from hmm_datasets.errors import InputError
 from hmm_datasets.runtime.program import run
 from hmm_datasets.runtime.settings import setting
 
@@ -49,8 +50,13 @@ class ICLTransitionSettings:
     max_steps: int = setting(600, "Optimizer steps.")
     num_sequences: int = setting(1024, "Held-out sequences that the model is measured on.")
     models: list[str] = setting([], "Folders or names of pretrained models to measure instead.")
+    seed: int = setting(0, "Seed of the weights and of the sequences.")
     separator: str = setting("\n", "With models: the text between two symbols.")
     batch_size: int = setting(4, "With models: sequences of a forward pass.")
+
+    def __post_init__(self):
+        if self.models and self.num_states > len(LETTERS):
+            raise InputError(f"num_states is {self.num_states}; with models expected at most {len(LETTERS)} letters")
 
 
 def main(settings: ICLTransitionSettings) -> None:
@@ -77,7 +83,9 @@ def measure(settings: ICLTransitionSettings) -> None:
     from hmm_datasets.training.models import load_pretrained
 
     process = chains(settings)
-    tokens = process.sample(settings.num_sequences, settings.length, seed=1)  # a model trained here read those of 0
+    tokens = process.sample(
+        settings.num_sequences, settings.length, seed=settings.seed + 1
+    )  # not the stream trained on
     found, tables = {}, []
     for name in settings.models:
         symbols = SymbolTokens.of(
@@ -118,7 +126,8 @@ def stages(settings: ICLTransitionSettings) -> tuple[tuple[str, str], ...]:
         (
             "A Llama of two layers; every row from a different chain",
             f"hmm-datasets pretrain --launch cpu2 --config icl_transition/pretrain.yaml --hmm {source} "
-            f"--length {settings.length} --max_steps {settings.max_steps} --output_dir {model}",
+            f"--length {settings.length} --max_steps {settings.max_steps} --seed {settings.seed} "
+            f"--stream_seed {settings.seed} --output_dir {model}",
         ),
         (
             "Which predictor was it like, and when?",

@@ -48,8 +48,10 @@ class NonergodicSettings:
     seed: int = setting(0, "Seed of the chains, the sequences and the model.")
 
     def __post_init__(self):
-        if not self.counts or min(self.counts) < 1:
-            raise InputError(f"counts is {self.counts}; expected numbers of chains, 1 or more")
+        if not self.counts or min(self.counts) < 2:
+            raise InputError(f"counts is {self.counts}; expected numbers of chains, 2 or more, so that one is unknown")
+        if self.mess3 == 1 or self.mess3 < 0:
+            raise InputError(f"mess3 is {self.mess3}; expected 2 components or more, or 0 for none")
         if not 1 <= self.fit_first <= self.fit_last / 2 or self.fit_last >= self.length:
             raise InputError(
                 f"fit_first is {self.fit_first}, fit_last {self.fit_last}; expected 1 or more, to at least twice as "
@@ -66,16 +68,18 @@ def main(settings: NonergodicSettings) -> None:
     folder, began = Path(settings.output_dir), time.monotonic()
     sources = processes_of(settings)
     largest = f"{max(settings.counts):,} chains"
-    sources[largest].save_pretrained(folder / "process")
-    run_or_exit([training(settings, folder)])
-    excess = {}
+    excess, fits = {}, {}
     for name, source in sources.items():
         print(f"excess of the optimum of {name}", flush=True)
         excess[name] = excess_by_position(source, settings.num_sequences, settings.length, seed=settings.seed + 1)
+        # Before the training, which is in vain if there is nothing to fit.
+        fits[name] = fit_power_law(excess[name], settings.fit_first, settings.fit_last)
+    sources[largest].save_pretrained(folder / "process")
+    run_or_exit([training(settings, folder)])
     predictor = predictor_of(folder / "model")
     held_out = {"seed": settings.seed + 1, "predictor": predictor}
     excess["model"] = excess_by_position(sources[largest], settings.num_sequences, settings.length, **held_out)
-    fits = {name: fit_power_law(rows, settings.fit_first, settings.fit_last) for name, rows in excess.items()}
+    fits["model"] = fit_power_law(excess["model"], settings.fit_first, settings.fit_last)
     draw(excess, fits, settings, folder / "excess.png")
     report(settings, folder, excess, fits, largest, time.monotonic() - began)
 
@@ -149,7 +153,8 @@ def draw(excess: dict[str, Any], fits: dict[str, Any], settings: NonergodicSetti
             means = [rows[:, a:b].mean() for a, b in spans]
             color = "black" if name == "model" else colors[number % len(colors)]
             who = f"Llama, {max(settings.counts):,} chains" if name == "model" else f"optimum, {name}"
-            label = f"{who}: exponent {fits[name].exponent:.2f}"
+            fit = fits[name]
+            label = f"{who}: exponent {fit.exponent:.2f}" if fit.is_straight else f"{who}: no power law"
             axes.plot(centers, means, color=color, label=label, **markers(number, len(centers)))
         axes.plot(centers, [1 / t for t in centers], color="grey", linestyle=":", label="theory for chains: 1/t")
         axes.set(xscale="log", yscale="log", xlabel="symbols of context, t", ylabel="excess over the oracle (nats)")
@@ -173,6 +178,10 @@ def report(
     findings = []
     for name, fit in fits.items():
         who = f"Llama, {largest}" if name == "model" else f"optimum, {name}"
+        if not fit.is_straight:
+            quantity = f"largest distance of the logarithm of the excess from a line: {who}"
+            findings.append(Finding(quantity, fit.deviation, difference="no power law in the fitted range"))
+            continue
         findings.append(
             Finding(
                 f"exponent of the excess: {who} (95%: {fit.interval[0]:.3f} to {fit.interval[1]:.3f})",

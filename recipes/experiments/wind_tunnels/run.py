@@ -21,17 +21,20 @@ from pathlib import Path
 from typing import Any
 
 from hmm_datasets.errors import InputError
+from hmm_datasets.report.published import Published
 from hmm_datasets.runtime.program import run
 from hmm_datasets.runtime.settings import setting
 
 FIRST_VERSION = "v1, by a summary"
 LATER = "another note, version unstated"
+OF_PAPER = {"bijection": {"values of a bijection": 20, "trained pairs": 20}, "hmm": {"trained symbols": 20}}
+"""The settings of the paper's tasks."""
 PUBLISHED = {
-    ("bijection", "llama", 20): ("0.003", FIRST_VERSION),
-    ("hmm", "llama", 20): ("7.5e-5, or 0.049", f"{FIRST_VERSION}; {LATER}"),
-    ("hmm", "llama", 50): ("0.0288", FIRST_VERSION),
-    ("hmm", "mamba", 20): ("0.024", LATER),
-    ("hmm", "lstm", 20): ("0.411", LATER),
+    ("bijection", "llama", 20): Published("0.003", FIRST_VERSION, OF_PAPER["bijection"]),
+    ("hmm", "llama", 20): Published("7.5e-5, or 0.049", f"{FIRST_VERSION}; {LATER}", OF_PAPER["hmm"]),
+    ("hmm", "llama", 50): Published("0.0288", FIRST_VERSION, OF_PAPER["hmm"]),
+    ("hmm", "mamba", 20): Published("0.024", LATER, OF_PAPER["hmm"]),
+    ("hmm", "lstm", 20): Published("0.411", LATER, OF_PAPER["hmm"]),
 }
 """Published entropy errors in bits, read at second hand, by task, architecture and number of pairs or symbols.
 A multilayer perceptron has 1.85 on bijections and 0.41 on HMMs."""
@@ -187,18 +190,20 @@ def findings(settings: WindTunnelSettings, trials: list[dict[str, Any]]) -> list
                 one for one in trials if (one["task"], one["trained"], one["architecture"]) == (task, trained, name)
             ]
             mean, error, *_ = clustered_mean([[mean_to(one, length)] for one in chosen])
-            numbers, where = PUBLISHED.get((task, name, length), (None, "")) if trained >= 20 else (None, "")
             means = np.mean([mean_to(one, length, "of_means") for one in chosen])
             unit = "pairs" if task == "bijection" else "symbols"
+            note = (
+                f"{chosen[0]['parameters']:,} parameters, {trial_rows(chosen[0]):,} rows; "
+                f"{means:.3g} if entropies are averaged first"
+            )
+            paper, actual = PUBLISHED.get((task, name, length)), {f"trained {unit}": trained}
+            actual["values of a bijection"] = settings.num_values
             found.append(
                 Finding(
                     f"{task}, {name}, trained on {trained} {unit}, {length} {unit} (bits)",
                     mean,
                     standard_error=error,
-                    published=numbers,
-                    where=where,
-                    difference=f"{chosen[0]['parameters']:,} parameters, {trial_rows(chosen[0]):,} rows; "
-                    f"{means:.3g} if entropies are averaged first",
+                    **({"difference": note} if paper is None else paper.beside(note, **actual)),
                 )
             )
     return found

@@ -21,6 +21,7 @@ from transformers.modeling_outputs import CausalLMOutput
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation.core import CORE_TASKS, Questions, score_core, tokens_to_read
+from hmm_datasets.report.evaluation_tables import _cut_prompts
 from hmm_datasets.text.tokenizers.bpe import train_bpe
 
 DATA = os.environ.get("HMM_DATASETS_CORE_DATA")
@@ -126,6 +127,28 @@ def test_the_default_limit_is_that_of_the_model(tokenizer, folder, accelerator):
     found = score_core(model, tokenizer, folder, accelerator)
     assert found["max_length"] == 64
     compare(found, model, tokenizer, folder, 1e-9, beginning=[tokenizer.bos_token_id], limit=64)
+
+
+@pytest.mark.outside(
+    "https://github.com/EleutherAI/lm-evaluation-harness/issues/3115",
+    "know when cutting a prompt on the left takes the question or its examples away",
+    "prompts are cut on the left as by others; the report counts those that were, and the text names the longest",
+)
+@pytest.mark.outside(
+    "https://github.com/EleutherAI/lm-evaluation-harness/pull/2585",
+    "a warning when tokens are dropped because a sequence is longer than the context",
+    "a sentence beside the score, with the number of prompts that were cut",
+)
+def test_prompts_that_are_cut_are_counted_and_reported(model, tokenizer, folder, accelerator):
+    whole = score_core(model, tokenizer, folder, accelerator, corrupted=False)
+    assert (whole["prompts_cut"], _cut_prompts(whole)) == (0, "")
+    longest = whole["longest_prompt"]
+    assert score_core(model, tokenizer, folder, accelerator, corrupted=False, max_length=longest)["prompts_cut"] == 0
+    short = score_core(model, tokenizer, folder, accelerator, corrupted=False, max_length=longest - 1)
+    assert 0 < short["prompts_cut"] < short["prompts"] == whole["prompts"]
+    told = _cut_prompts(short)
+    assert f"{short['prompts_cut']} of {short['prompts']} prompts were longer than the {longest - 1} tokens" in told
+    assert f"(the longest has {longest})" in told
 
 
 def test_a_cut_keeps_the_first_shuffled_items_and_draws_examples_from_them(model, tokenizer, folder, accelerator):

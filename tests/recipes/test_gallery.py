@@ -1,0 +1,89 @@
+"""Every experiment with other settings than its own: it runs, or refuses before it trains."""
+
+import pytest
+
+from hmm_datasets.files import read_json
+from hmm_datasets.operations.experiments import experiment_names, experiment_script
+from hmm_datasets.operations.recipe_help import own_settings
+
+WITHOUT_SEED = {
+    "benchmark-models": "scores models that are published, on the held-out sequences of the benchmark",
+    "chat-ladder": "its stages have the seeds of their YAML files",
+    "leaky-tokenizer": "seeds",
+    "tr1": "its jobs have the seeds of their YAML files",
+    "wordplay": "its stages have the seeds of their YAML files",
+    "zac-gpt": "its stages have the seeds of their YAML files",
+}
+SMALL = {"steps": 2, "batch_size": 4, "num_sequences": 16, "width": 8, "layers": 1, "heads": 1}
+"""Settings of a run of a second, as far as an experiment has them."""
+
+REFUSED = {
+    "one state": (
+        "factored-beliefs",
+        ("--factors", "process:coin", "process:mess3"),
+        "factors has process:coin, whose belief is the same after every symbol",
+    ),
+    "no memory": (
+        "generalized-processes",
+        ("--processes", "coin()"),
+        "processes has coin(), whose predictive vectors are all the same",
+    ),
+    "twice": (
+        "generalized-processes",
+        ("--processes", "mess3()", "mess3(x=0.05, a=0.85)"),
+        "processes has mess3 twice, as mess3(x=0.05, a=0.85) the second time",
+    ),
+    "one chain": ("nonergodic", ("--counts", 1), "counts is [1]; expected numbers of chains, 2 or more"),
+    "letters": ("icl-transition", ("--models", "x", "--num_states", 30), "with models expected at most 26 letters"),
+    "length": ("belief-geometry", ("--length", 1), "length is 1; expected 2 symbols or more"),
+}
+
+
+def command(name: str, folder: object, *flags: object) -> list[str]:
+    names = {one.name for one in own_settings(experiment_script(name))}
+    small = [word for key, value in SMALL.items() if key in names for word in (f"--{key}", value)]
+    words = ["-m", "hmm_datasets.cli", "experiment", name, "--output_dir", folder, *small, *flags]
+    return list(map(str, words))
+
+
+@pytest.mark.parametrize("name", experiment_names())
+def test_an_experiment_has_a_seed(name):
+    names = {one.name for one in own_settings(experiment_script(name))}
+    assert names & {"seed", "seeds"} or name in WITHOUT_SEED
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_measured_is_refused_before_training(case, program, tmp_path):
+    name, flags, expected = REFUSED[case]
+    result = program.run(*command(name, tmp_path / "out", *flags))
+    assert result.returncode == 2, result.stdout
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert expected in line
+    assert not list((tmp_path / "out").rglob("*.safetensors")), "nothing was trained"
+
+
+@pytest.mark.launch
+def test_two_parameters_of_one_process_have_folders_of_their_own(program, succeeded, tmp_path):
+    """Also a process of two states, whose predictive vectors lie on a line."""
+    calls = ("mess3(x=0.05, a=0.85)", "mess3(x=0.3, a=0.5)", "golden_mean(p=0.3)")
+    flags = ("--processes", *calls, "--architectures", "gru", "--context", 4, "--seed", 3)
+    succeeded(program.run(*command("generalized-processes", tmp_path, *flags)))
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == [
+        "golden_mean(p=0.3)-gru",
+        "mess3(x=0.3,a=0.5)-gru",
+        "mess3-gru",
+    ]
+    models = read_json(tmp_path / "result.json")["models"]
+    assert [row["of_paper"] for row in models] == ["mess3(x=0.05, a=0.85)", None, None]
+    findings = read_json(tmp_path / "result.json")["findings"]
+    assert [one["published"] for one in findings[:2]] == ["all of 1", None]
+
+
+@pytest.mark.launch
+def test_belief_geometry_runs_with_another_length_and_seed(program, succeeded, tmp_path):
+    flags = ("--processes", "rrxor", "--length", 12, "--seed", 5, "--train_sequences", 64, "--launch", "")
+    succeeded(program.run(*command("belief-geometry", tmp_path, *flags, "--num_sequences", 16)))
+    data = read_json(tmp_path / "rrxor" / "pretrain" / "run.json")["data"]
+    assert (data["length"], data["seed"]) == (12, 5)
+    assert "12 (rrxor) symbols" in read_json(tmp_path / "result.json")["protocol"]
