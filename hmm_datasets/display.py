@@ -47,3 +47,19 @@ def format_date(moment: float) -> str:
     ```
     """
     return time.strftime("%a %d %b %H:%M", time.localtime(moment))
+
+
+def describe_weights(weights: dict[str, str]) -> str:
+    """The types of a model's weights in words.
+
+    Args:
+        weights (`dict`): see [`~hmm_datasets.training.precision.types_of_weights`].
+
+    ```python
+    >>> describe_weights({"weights": "float32", "frozen": "bfloat16"})
+    'weights and moments in float32, those that are not trained in bfloat16'
+
+    ```
+    """
+    frozen = f", those that are not trained in {weights['frozen']}" if "frozen" in weights else ""
+    return f"weights and moments in {weights['weights']}{frozen}"

@@ -29,7 +29,7 @@ from ..training.plan.plan import Plan
 from ..training.plan.ways_to_shard import NETWORK, Job, Option, linear_activations, options, reason
 from ..training.post_training.conversations import conversation_data, preference_data
 from ..training.post_training.lora import with_adapter
-from ..training.precision import launched_in
+from ..training.precision import launched_in, type_of_weights
 from ..training.settings import DPOSettings, PretrainSettings, SFTSettings
 from ..training.sources import ConversationSettings, DataSettings, MixtureSettings, TrainingData
 from .launching import recipe_settings
@@ -173,13 +173,19 @@ class Recipe:
     @property
     def precision(self) -> str:
         """`"bf16"`, `"fp16"` or `"fp32"`: that of autocast, without it that of the weights."""
-        of_weights = {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(self.config.dtype, "fp32")
+        of_weights = {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(self.dtype, "fp32")
         return of_weights if self.settings.mixed_precision == "no" else self.settings.mixed_precision
 
     @property
+    def dtype(self) -> torch.dtype:
+        """Type of the model's weights while it is trained."""
+        is_adapter = getattr(self.settings, "use_peft", False)
+        return type_of_weights(self.settings, self.config.dtype, is_adapter=is_adapter)
+
+    @property
     def weight_bytes(self) -> int:
-        """Bytes of a weight as the model is loaded."""
-        return weight_bytes(self.config)
+        """Bytes of a weight while the model is trained."""
+        return min(4, self.dtype.itemsize)
 
     def activations(self, micro_batch_size: int, recomputes: bool, sharded: bool) -> int:
         """Peak bytes of activations under ZeRO and FSDP2 (`sharded`) or DDP, see [`peak_activations`]."""

@@ -222,6 +222,8 @@ def _replayer(record: dict[str, Any], folder: str, max_steps: int, rollbacks: Se
     if recorded.get("streams") is not None:
         data = _settings_of(MixtureSettings, recorded).load()
         model = load_pretrained(AutoModelForCausalLM, recorded["model"])
+        if "dtype" not in recorded and model.dtype == torch.bfloat16:  # an earlier version trained in it
+            settings.dtype = "bfloat16"
     elif recorded.get("hmm") is not None or recorded.get("tokens") is not None:
         data = _settings_of(DataSettings, recorded).load()
         model = new_model(_settings_of(ModelSettings, recorded).config(data))

@@ -7,18 +7,26 @@ else in float32. A launcher tells its processes "no" also when nobody has asked 
 nothing said. What is found is then written into the settings, so records, cards and checkpoints name what was used.
 
 In every precision the loss is computed and reported in float32.
+
+Weights, and with them the moments of the optimizer, are float32 in every precision, also of a model that was published
+in bfloat16: there a step of relative size below 2^-9 leaves a weight as it is (Zamirai et al., "Revisiting BFloat16
+training", 2020), so most weights would never change at the learning rates of fine-tuning. `--dtype bfloat16` asks for
+it nevertheless, and halves the memory. The frozen base of an adapter stays as its file has it.
 """
 
 import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils import is_peft_model
 from transformers.utils import is_torch_bf16_gpu_available
 
+from ..display import describe_weights
 from ..errors import InputError
 from ..files import read_json
 from ..runtime import environment
@@ -26,6 +34,8 @@ from ..runtime import environment
 LAUNCHER_VARIABLE = "ACCELERATE_MIXED_PRECISION"
 """Environment variable by which the launcher tells its processes a precision."""
 _LONG_NAMES = {"bf16": "bfloat16", "fp16": "float16", "no": "float32"}
+WEIGHT_TYPES = ("float32", "bfloat16")
+"""Types of weights and moments that can be asked for."""
 
 
 def find_precision(settings: Any) -> tuple[str, str]:
@@ -71,16 +81,88 @@ def find_precision(settings: Any) -> tuple[str, str]:
     return precision, origin
 
 
-def describe_precision(precision: str, origin: str) -> str:
-    """The precision in a sentence without its subject.
+def describe_precision(precision: str, origin: str, weights: dict[str, str] | None = None) -> str:
+    """The precision in a sentence without its subject; `weights` are those of [`types_of_weights`].
 
     ```python
-    >>> describe_precision("no", "the default on a CPU")
-    'trains in float32, the default on a CPU'
+    >>> describe_precision("no", "the default on a CPU", {"weights": "float32"})
+    'trains in float32, the default on a CPU; weights and moments in float32'
 
     ```
     """
-    return f"trains in {_LONG_NAMES[precision]}, {origin}"
+    sentence = f"trains in {_LONG_NAMES[precision]}, {origin}"
+    return sentence if weights is None else f"{sentence}; {describe_weights(weights)}"
+
+
+def check_dtype(settings: Any) -> None:
+    """Raise [`InputError`] for a type of weights that does not exist, or that the way of sharding does not keep."""
+    if settings.dtype is not None and settings.dtype not in WEIGHT_TYPES:
+        raise InputError(f"dtype is {settings.dtype!r}; expected {' or '.join(WEIGHT_TYPES)}, or leave it out")
+    is_sharded = environment.uses_deepspeed() or os.environ.get("ACCELERATE_USE_FSDP") == "true"
+    if settings.dtype == "bfloat16" and is_sharded and not getattr(settings, "use_peft", False):
+        raise InputError(
+            "dtype is bfloat16, but DeepSpeed and FSDP2 keep a float32 copy of the weights; leave it out, or launch "
+            "with ddp"
+        )
+
+
+def type_of_weights(settings: Any, saved: torch.dtype | None, *, is_adapter: bool) -> torch.dtype:
+    """The type of a model's weights in training.
+
+    Args:
+        settings (`TrainingArguments`): its `dtype` is None where nothing was said.
+        saved (`torch.dtype`, *optional*): type of the weights in the model's files.
+        is_adapter (`bool`): whether an adapter is trained beside them.
+    """
+    if settings.dtype is not None:
+        return getattr(torch, settings.dtype)
+    saved = saved or torch.float32
+    return saved if is_adapter else torch.promote_types(saved, torch.float32)
+
+
+def set_type_of_weights(model: torch.nn.Module, settings: Any, *, is_base: bool = False) -> None:
+    """Give the weights of a model the type that they are trained in, see [`type_of_weights`].
+
+    Weights that DeepSpeed has divided already are left alone, since it keeps a float32 copy of its own, and so are
+    quantized ones.
+
+    Args:
+        model (`nn.Module`): the model, with an adapter or without.
+        settings (`TrainingArguments`): see [`type_of_weights`].
+        is_base (`bool`, *optional*): whether an adapter is yet to be put beside it.
+    """
+    if getattr(model, "is_quantized", False) or any(hasattr(one, "ds_id") for one in model.parameters()):
+        return
+    has_adapter = is_peft_model(model)
+    for weight in chain(model.parameters(), model.buffers()):
+        if not weight.is_floating_point():
+            continue
+        if has_adapter and weight.requires_grad:
+            wanted = torch.promote_types(weight.dtype, torch.float32)
+        else:
+            wanted = type_of_weights(settings, weight.dtype, is_adapter=is_base or has_adapter)
+        if (
+            isinstance(weight, torch.nn.Parameter) or wanted.itemsize > weight.dtype.itemsize
+        ):  # buffers are only raised
+            weight.data = weight.data.to(wanted)
+
+
+def types_of_weights(model: torch.nn.Module) -> dict[str, str]:
+    """The type of the weights that are trained, as `weights`, and of others, as `frozen`, if it is another.
+
+    DeepSpeed trains a float32 copy of weights that it has divided.
+    """
+
+    def name(is_trained: bool) -> str:
+        weights = [one for one in model.parameters() if one.is_floating_point() and one.requires_grad == is_trained]
+        types = {
+            "float32" if hasattr(one, "ds_id") and is_trained else str(one.dtype).removeprefix("torch.")
+            for one in weights
+        }
+        return " and ".join(sorted(types))
+
+    trained, frozen = name(True), name(False)
+    return {"weights": trained} | ({"frozen": frozen} if frozen and frozen != trained else {})
 
 
 def has_bfloat16() -> bool:

@@ -114,6 +114,7 @@ def write_record(
     lineage: dict[str, Any] | None = None,
     remedy: str = "choose another output_dir",
     identity: dict[str, Any] | None = None,
+    weights: dict[str, str] | None = None,
 ) -> dict:
     """Write `run.json` on rank 0: the resolved settings, the data, versions, command, host and git commit.
 
@@ -129,6 +130,7 @@ def write_record(
         lineage (`dict`, *optional*): where the model comes from; see [`~hmm_datasets.training.record.lineage`].
         remedy (`str`, *optional*): advice in the error message.
         identity (`dict`, *optional*): further sections of the identity, which are written but not compared.
+        weights (`dict`, *optional*): see [`~hmm_datasets.training.precision.types_of_weights`].
 
     Raises:
         `InputError`: the folder has a run on other data; the message names what differs.
@@ -147,6 +149,7 @@ def write_record(
         "commit": git_commit(),
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
+    record |= {} if weights is None else {"types": weights}
     if lineage is not None:
         record["lineage"] = lineage
     if environment.rank() == 0:

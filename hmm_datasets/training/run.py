@@ -38,7 +38,7 @@ from .checkpoints.saving import UNFINISHED_NAME
 from .checkpoints.verifying import list_steps, optimizer_checkpoint, verify_checkpoint
 from .models import count_parameters
 from .plan.plan import Plan
-from .precision import describe_precision
+from .precision import describe_precision, types_of_weights
 from .record import History, lineage, shard_sizes, weights_of, write_record
 from .run_card import write_run_card
 from .trainer import StepTrainer
@@ -141,6 +141,8 @@ class Run:
         trainer.begin(self.data, start)
         if plan is not None and start is not None:
             _check_tokens(plan, start, args.accept_changes)
+        if start is not None and not trainer.is_deepspeed_enabled:
+            _name_new_type(trainer, start)
         rows = rows_identity(trainer.rollbacks)
         trainer.accelerator.wait_for_everyone()  # every rank has looked for its start
         if args.should_save:
@@ -155,6 +157,7 @@ class Run:
         write_record(
             *(args.output_dir, {**self.settings, **args.to_dict()}, self.data, args.accept_changes, origin),
             identity=rows,
+            weights=types_of_weights(trainer.model),
         )
         if args.should_save and plan is not None:
             _save_named_process(self.folder, self.settings, plan)
@@ -164,7 +167,8 @@ class Run:
         """Train to the end of the budget; False if the run was stopped before, on request, with a checkpoint."""
         trainer, args = self.trainer, self.args
         interruptions = _add_callbacks(trainer)
-        trainer.say(f"{args.output_dir}: {describe_precision(args.mixed_precision, args.precision_origin)}")
+        weights = types_of_weights(trainer.model)
+        trainer.say(f"{args.output_dir}: {describe_precision(args.mixed_precision, args.precision_origin, weights)}")
         if self.plan is not None:
             trainer.say(f"{args.output_dir}: {self.plan}")
         if args.idle_devices:
@@ -241,6 +245,14 @@ def _set_later_aside(trainer: StepTrainer, folder: Path, start: Start | None) ->
             f"{folder}: {moved}: {aside.reason}; moved aside to {aside.folder}, and brought back by: hmm-datasets "
             f"checkpoint restore {folder}"
         )
+
+
+def _name_new_type(trainer: StepTrainer, start: Start) -> None:
+    """Print a line if a checkpoint is from an earlier version, which trained such a model in bfloat16."""
+    path, weights = start.folder / "config.json", types_of_weights(trainer.model)["weights"]
+    saved = read_json(path).get("dtype") if path.exists() else None
+    if saved is not None and saved != weights:
+        trainer.say(f"{start.folder}: has weights in {saved}; from here on they and their moments are in {weights}")
 
 
 def _check_same_start(start: Start | None) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..compat.deepspeed import whole_models
-from ..display import format_duration
+from ..display import describe_weights, format_duration
 from ..files import read_json, weights_sha256
 from ..hub.cards import is_own_card, write_card
 from ..hub.download import ModelName
@@ -66,7 +66,7 @@ def write_run_card(
             "global_batch": summary["global_batch_size"],
             "length": settings.get("max_length") or plan.get("row_length") or data.get("length"),
             "learning_rate": summary["learning_rate"],
-            "precision": "bf16" if settings.get("bf16") else "fp16" if settings.get("fp16") else "fp32",
+            "precision": _precision(record),
             "command": redaction.without_paths(record["command"]),
             "versions": record["versions"],
             "metrics": metrics,
@@ -86,6 +86,13 @@ def _is_loaded_by_package(folder: Path) -> bool:
         base = read_json(adapter).get("base_model_name_or_path") or ""
         return ModelName.parse(base).gguf_file is not None or _is_loaded_by_package(Path(base))
     return config.exists() and read_json(config).get("model_type") == "recurrent"
+
+
+def _precision(record: Mapping[str, Any]) -> str:
+    """What was computed in, and what the weights were kept in; records of earlier versions do not have the latter."""
+    settings = record["settings"]
+    computed = "bf16" if settings.get("bf16") else "fp16" if settings.get("fp16") else "fp32"
+    return f"{computed}; {describe_weights(record['types'])}" if "types" in record else computed
 
 
 def _details(

@@ -31,7 +31,7 @@ from .plan.budget import BUDGETS, Budget, accumulation_steps
 from .plan.forecast import Rate, assumed_rate
 from .plan.plan import Plan, make_plan
 from .post_training.lora import LoRASettings
-from .precision import find_precision, launched_in
+from .precision import check_dtype, find_precision, launched_in
 from .sources import TrainingData
 from .step.loss import check_z_loss
 from .step.spikes import check_spikes
@@ -155,6 +155,11 @@ class RunSettings(WatchSettings):
 
     bf16: bool | None = setting(None, "Compute in bfloat16; by default on GPUs that have it. false for float32.")
     fp16: bool | None = setting(None, "Compute in float16, for GPUs without bfloat16.")
+    dtype: str | None = setting(
+        None,
+        "Type of weights and moments: float32, or bfloat16 for half the memory, in which small updates are lost; by "
+        "default float32, and for the frozen base of an adapter that of its file.",
+    )
     train_sampling_strategy: str = "sequential"
     include_num_input_tokens_seen: str = "non_padding"
     logging_steps: float = 10
@@ -186,6 +191,7 @@ class RunSettings(WatchSettings):
                 f"copy_checkpoints_to is {self.copy_checkpoints_to}, where {self.output_dir} is; name another disk"
             )
         check_z_loss(self.z_loss)
+        check_dtype(self)
         check_spikes(self)
         given = {name: getattr(self, name) for name in BUDGETS}
         given["max_steps"] = self.max_steps if self.max_steps > 0 else None

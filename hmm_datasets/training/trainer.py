@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from tqdm import tqdm
-from transformers import Trainer, TrainerCallback
+from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.utils.generic import is_flash_attention_requested
 
 from ..compat.deepspeed import reduce_whole_gradients
@@ -55,7 +55,7 @@ from .output_layer import (
     without_adapter,
 )
 from .plan.plan import Plan
-from .precision import keep_loss_in_float32
+from .precision import keep_loss_in_float32, set_type_of_weights
 from .run_card import write_run_card
 from .step.component import Component, LogitScores, Scores, in_order
 from .step.consumption import Phases, RunTotals, Throughput, count_on_all_ranks
@@ -89,6 +89,11 @@ class StepTrainer(ShardedTrainer):
 
     def __init__(self, *args, plan: Plan | None = None, **kwargs):
         self.hub_pushes = HubPushes(self)
+        given = [*args, *kwargs.values()]
+        settings = next(one for one in given if isinstance(one, TrainingArguments))
+        model = next((one for one in given if isinstance(one, torch.nn.Module)), None)
+        if model is not None:  # before a reference is made like it, or its log-probabilities are computed
+            set_type_of_weights(model, settings, is_base=kwargs.get("peft_config") is not None)
         super().__init__(*args, **kwargs)
         self.plan = self._plan() if plan is None else plan
         self.schedule = self.args.batch_schedule

@@ -14,6 +14,8 @@ from hmm_datasets.operations.planning import plan_recipe, planned, weight_bytes
 from hmm_datasets.training.models import load_pretrained
 from hmm_datasets.training.plan.compute import USABLE, find_device
 from hmm_datasets.training.plan.forecast import peak_activations
+from hmm_datasets.training.precision import set_type_of_weights
+from hmm_datasets.training.settings import SFTSettings
 
 # Llama 3.2 1B, 3.1 8B and 3.1 70B: width, layers, heads, width of the feed-forward layers, tied embeddings.
 SHAPES = {
@@ -94,17 +96,20 @@ def test_memory_of_answers_includes_their_keys_and_values(configs):
     assert chat["activations"] >= 2 * 16 * 8 * 64 * 8 * 64 * 2  # both, layers, rows, tokens, heads, features, bytes
 
 
-def test_a_model_in_bfloat16_is_planned_as_it_is_loaded_and_trained(tmp_path):
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_model_in_bfloat16_is_planned_as_it_is_trained(dtype, tmp_path):
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
     LlamaForCausalLM(LlamaConfig(vocab_size=50, **sizes)).to(torch.bfloat16).save_pretrained(tmp_path)
     model = load_pretrained(AutoModelForCausalLM, str(tmp_path))
     assert model.dtype.itemsize == weight_bytes(model.config) == 2
+    flags = ["--dtype", dtype] if dtype == "bfloat16" else []
+    set_type_of_weights(model, SFTSettings(str(tmp_path / "run"), dtype=dtype if flags else None))
     optimizer = torch.optim.AdamW(model.parameters())
     model(input_ids=torch.zeros(1, 4, dtype=torch.int64), labels=torch.zeros(1, 4, dtype=torch.int64)).loss.backward()
     optimizer.step()
-    plan = plan_recipe("sft", ["--model", str(tmp_path / "config.json"), *SFT])
-    assert plan["precision"] == "bf16"
+    plan = plan_recipe("sft", ["--model", str(tmp_path / "config.json"), *SFT, *flags])
+    assert plan["precision"] == {"float32": "fp32", "bfloat16": "bf16"}[dtype]
     found = plan["memory"]["ddp"]
     kept = [tensor for state in optimizer.state.values() for tensor in state.values() if tensor.dim()]
     for name, tensors in (
@@ -120,7 +125,7 @@ def test_fine_tuning_is_planned_from_a_configuration_alone_and_an_adapter_needs_
     pytest.importorskip("peft")
     command = ["plan", "sft", "--model", configs["8b"], *SFT, "--bf16", "true", "--devices", "A100", "--json"]
     found = []
-    for flags in (["--ranks", "1"], ["--ranks", "1", "--use_peft", "true"]):
+    for flags in (["--ranks", "1", "--dtype", "bfloat16"], ["--ranks", "1", "--use_peft", "true"]):
         assert main([*command, *flags]) == 0
         found += json.loads(capsys.readouterr().out)
     full, adapter = found

@@ -12,8 +12,9 @@ accelerate, DeepSpeed and torch actually keep:
 | zero2 | c | c/W, and two buckets | 12/W |
 | zero3 | c/W | c/W | 12/W |
 
-`s` is the size of the weights as they are loaded: 4 in float32, but a published model is mostly in bfloat16 and is
-trained in it, moments included; an adapter is in float32 beside it (`s` is 4 for gradients and optimizer).
+`s` is the size of the weights as they are trained: 4 in float32, also of a model that was published in bfloat16, or 2
+with `dtype` bfloat16, moments included. The base of an adapter is as its file has it, and the adapter in float32
+beside it (`s` is 4 for gradients and optimizer).
 `c` is 2 in bfloat16 or float16, else 4; DeepSpeed's optimizer keeps a float32 copy of the weights. Sharded weights are
 gathered one layer at a time; the gathered layer is counted with activations. Under FSDP2 accelerate reduces gradients
 once per step, and until then every rank keeps those of the whole model; with `sync_each_batch` (in
@@ -190,7 +191,7 @@ def memory_per_rank(
         trained (`int`, *optional*): number of parameters that are trained, as with LoRA; by default all.
         reduces_once (`bool`, *optional*): whether a step has several micro-batches, and gradients are reduced after
             the last, unless the strategy does it after each.
-        weight_bytes (`int`, *optional*, defaults to 4): bytes of a weight as the model is loaded: `s`.
+        weight_bytes (`int`, *optional*, defaults to 4): bytes of a weight while the model is trained: `s`.
 
     ```python
     >>> memory_per_rank("zero3", parameters=1000, world_size=4, activations=0, low_precision=True)
