@@ -24,8 +24,10 @@ def main(mixture: MixtureSettings, settings) -> None:
     from hmm_datasets.evaluation.during_training import add_task_evaluations
     from hmm_datasets.training.models import load_pretrained
     from hmm_datasets.training.run import train_and_save
+    from hmm_datasets.training.supported import check_planned
     from hmm_datasets.training.trainer import Pretrainer
 
+    check_planned(settings)
     set_seed(settings.seed)
     data = mixture.load()
     model = load_pretrained(AutoModelForCausalLM, mixture.model)

@@ -28,8 +28,10 @@ def main(data_settings: DataSettings, model_settings: ModelSettings, settings) -
     from hmm_datasets.evaluation.optimum import BaselineComparison
     from hmm_datasets.training.models import new_model
     from hmm_datasets.training.run import train_and_save
+    from hmm_datasets.training.supported import check_planned
     from hmm_datasets.training.trainer import Pretrainer
 
+    check_planned(settings)
     set_seed(settings.seed)
     data = data_settings.load()
     model = new_model(model_settings.config(data))

@@ -35,6 +35,7 @@ from .precision import check_dtype, find_precision, launched_in
 from .sources import TrainingData
 from .step.loss import check_z_loss
 from .step.spikes import check_spikes
+from .supported import check_packages, check_planned, check_supported
 
 _PACKAGES = ("tensorboard", "trackio", "wandb")
 
@@ -169,10 +170,14 @@ class RunSettings(WatchSettings):
     default_budget = Budget()
     """Budget of a run if none is set."""
 
+    recipe = "pretrain"
+    """The recipe with these settings, as `supported.TRAINERS` has it."""
+
     idle_devices = 0
     """Number of GPUs that this process sees and does not use."""
 
     def __post_init__(self):
+        check_supported(self)
         steps = accumulation_steps(self.global_batch_size, environment.world_size(), self.per_device_train_batch_size)
         if self.gradient_accumulation_steps not in (1, steps):
             raise InputError(
@@ -215,8 +220,7 @@ class RunSettings(WatchSettings):
             )
         self.idle_devices = max(0, self.n_gpu - 1)
         self._n_gpu = min(1, self.n_gpu)  # transformers would copy the model to all of them and read a batch for each
-        if getattr(self, "sync_ref_model", False):  # a setting of TRL's trainers with a reference
-            raise InputError("sync_ref_model: the reference would not survive a resume; leave it out")
+        check_packages(self)
 
     def __getstate__(self) -> dict[str, Any]:
         """The state for pickling, without the Hub token, which must not be written to a file."""
@@ -263,6 +267,7 @@ class RunSettings(WatchSettings):
             model ([`~transformers.PreTrainedModel`]): the model it trains.
             world_size (`int`, *optional*): number of processes; by default the current one.
         """
+        check_planned(self)
         passed_over = self.passed_over
         starts = possible_starts(self.output_dir, passed_over, copies=self.copies) if self.resume else ()
         for start in (*starts, None):
@@ -338,6 +343,7 @@ class SFTSettings(OptimizerSettings, LoRASettings, RunSettings, SFTConfig):
 
     assistant_only_loss: bool = True
 
+    recipe = "sft"
     default_budget = Budget(num_train_epochs=3.0)
 
     def __post_init__(self):
@@ -357,6 +363,7 @@ class DPOSettings(OptimizerSettings, LoRASettings, RunSettings, DPOConfig):
 
     precompute_ref_log_probs: bool = True
 
+    recipe = "dpo"
     default_budget = Budget(num_train_epochs=1.0)
 
     def __post_init__(self):
@@ -379,6 +386,7 @@ class GRPOSettings(OptimizerSettings, LoRASettings, RunSettings, GRPOConfig):
     num_completions_to_print: int | None = 0
     include_num_input_tokens_seen: str = "no"  # TRL counts prompts and completions when they are generated
 
+    recipe = "grpo"
     default_budget = Budget(num_train_epochs=1.0)
 
     def __post_init__(self):

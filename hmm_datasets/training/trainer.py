@@ -60,7 +60,7 @@ from .run_card import write_run_card
 from .step.component import Component, LogitScores, Scores, in_order
 from .step.consumption import Phases, RunTotals, Throughput, count_on_all_ranks
 from .step.held_out_loss import HeldOutLoss
-from .step.loss import StepLoss, ZLoss
+from .step.loss import SmoothedLoss, StepLoss, ZLoss
 from .step.not_finite import FiniteLoss, SkippedSteps
 from .step.rows import ROW_INDEX, CheckedStreams, LoggedRows
 from .step.spikes import LossSpikes
@@ -95,6 +95,8 @@ class StepTrainer(ShardedTrainer):
         if model is not None:  # before a reference is made like it, or its log-probabilities are computed
             set_type_of_weights(model, settings, is_base=kwargs.get("peft_config") is not None)
         super().__init__(*args, **kwargs)
+        if self.label_smoother is not None:
+            self.label_smoother = SmoothedLoss(settings.label_smoothing_factor)
         self.plan = self._plan() if plan is None else plan
         self.schedule = self.args.batch_schedule
         self.start: Start | None = None
@@ -302,7 +304,9 @@ class StepTrainer(ShardedTrainer):
         rows = unpacked_rows() if are_unpacked else nullcontext()
         with rows, self.loss_in_chunks(model, labels, return_outputs) as scores:
             has_outputs = return_outputs or (needs_scores and scores is None and self.loss_has_logits)
-            loss = super().compute_loss(model, inputs, has_outputs, num_items_in_batch)
+            loss = super().compute_loss(
+                model, dict(inputs), has_outputs, num_items_in_batch
+            )  # which may remove labels
         loss, outputs = loss if has_outputs else (loss, None)
         if needs_scores and scores is None:
             scores = self.label_scores(model, inputs, outputs)

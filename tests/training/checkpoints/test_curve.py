@@ -86,7 +86,7 @@ def test_the_precision_of_the_launcher_is_in_every_record_and_is_compared(tmp_pa
     train(tmp_path, 1, **on_cpu)
     assert read_json(tmp_path / "run.json")["settings"]["bf16"] is True
     assert read_json(tmp_path / "checkpoint-1" / "identity.json")["settings"]["bf16"] is True
-    assert "| Precision | bf16 |" in (tmp_path / "README.md").read_text()
+    assert "| Precision | bf16; weights and moments in float32 |" in (tmp_path / "README.md").read_text()
     monkeypatch.delenv("ACCELERATE_MIXED_PRECISION")
     with pytest.raises(InputError, match=r"settings\.bf16 was True and is False; choose another .* settings\.bf16$"):
         train(tmp_path, 2, **on_cpu)
