@@ -6,6 +6,7 @@ only in what the user accepts.
 """
 
 import json
+import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from ..errors import InputError
 from ..files import read_json, write_json
 
 IDENTITY_NAME = "identity.json"
+_SHA256 = re.compile("[0-9a-f]{64}")
 
 Identity = Mapping[str, Mapping[str, Any]]
 
@@ -68,7 +70,7 @@ def check_identity(
     """
     now = as_saved(now)
     changes = {
-        f"{section}.{name}": f"was {before[section].get(name)!r} and is {now[section].get(name)!r}"
+        f"{section}.{name}": _change(before[section].get(name), now[section].get(name))
         for section in sorted(before.keys() & now.keys())
         for name in sorted(before[section].keys() | now[section].keys())
         if before[section].get(name) != now[section].get(name)
@@ -81,3 +83,10 @@ def check_identity(
     if changes:
         offer = "" if accepted is None else f", or accept the changes with --accept_changes {' '.join(changes)}"
         raise InputError(f"{path}: of another run: {'; '.join(map(' '.join, changes.items()))}; {remedy}{offer}")
+
+
+def _change(before: Any, now: Any) -> str:
+    """How a value has changed, in words; of digests, which nobody reads, the beginnings."""
+    if all(isinstance(one, str) and _SHA256.fullmatch(one) for one in (before, now)):
+        return f"has changed (SHA-256 {before[:12]}... to {now[:12]}...)"
+    return f"was {before!r} and is {now!r}"

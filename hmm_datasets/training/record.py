@@ -34,6 +34,7 @@ from ..runtime import environment
 from ..runtime.credentials import masked, masked_arguments
 from ..runtime.run_identity import check_folder_identity, write_identity
 from ..runtime.shipped import command_of_script
+from .content import SECTION
 from .models import parameter_size
 
 
@@ -129,7 +130,8 @@ def write_record(
             program cannot continue with other data, so that the error does not suggest it.
         lineage (`dict`, *optional*): where the model comes from; see [`~hmm_datasets.training.record.lineage`].
         remedy (`str`, *optional*): advice in the error message.
-        identity (`dict`, *optional*): further sections of the identity, which are written but not compared.
+        identity (`dict`, *optional*): further sections of the identity, which are written but not compared; that of
+            the content of data and weights is recorded too.
         weights (`dict`, *optional*): see [`~hmm_datasets.training.precision.types_of_weights`].
 
     Raises:
@@ -150,6 +152,7 @@ def write_record(
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
     record |= {} if weights is None else {"types": weights}
+    record |= {name: section for name, section in (identity or {}).items() if name == SECTION}
     if lineage is not None:
         record["lineage"] = lineage
     if environment.rank() == 0:

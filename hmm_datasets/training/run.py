@@ -29,13 +29,14 @@ from ..runtime.environment import seconds_before
 from ..runtime.events import append_event
 from ..runtime.lock import exclusive_lock
 from ..runtime.process_identity import this_place
-from ..runtime.run_identity import check_folder_identity, write_identity
+from ..runtime.run_identity import IDENTITY_NAME, check_folder_identity, write_identity
 from ..runtime.stop_requests import parse_time
 from .callbacks import Interruptions, LogSpacedEvaluation, Profile, ProgressLine, Samples
 from .checkpoints.archive import set_later_aside
 from .checkpoints.resuming import Start, find_start, rows_identity
 from .checkpoints.saving import UNFINISHED_NAME
 from .checkpoints.verifying import list_steps, optimizer_checkpoint, verify_checkpoint
+from .content import CACHE_NAME, SECTION, weights_digest
 from .models import count_parameters
 from .plan.plan import Plan
 from .precision import describe_precision, types_of_weights
@@ -106,6 +107,9 @@ class Run:
         self.folder, self.args, self.plan = Path(trainer.args.output_dir), trainer.args, trainer.plan
         self.commit = None if base is None else commit_of(base)
         self.data = data | self._versions()
+        if base is not None:
+            trainer.content["weights"] = weights_digest(base, self.folder / CACHE_NAME)
+        self.identity = {"data": self.data} | ({SECTION: trainer.content} if trainer.content else {})
         self.summary: dict[str, Any] = {}
         self.seconds = 0.0
 
@@ -121,10 +125,10 @@ class Run:
     def prepare(self) -> bool:
         """Check that the folder, and that of the copies, are of this run; False if it is finished already."""
         args = self.args
-        check_folder_identity(self.folder, {"data": self.data}, args.accept_changes)
+        check_folder_identity(self.folder, self.identity, args.accept_changes)
         if args.copies is not None:
             remedy = "choose another copy_checkpoints_to"
-            check_folder_identity(args.copies, {"data": self.data}, args.accept_changes, remedy=remedy)
+            check_folder_identity(args.copies, self.identity, args.accept_changes, remedy=remedy)
         finished = _finished(args)
         if finished is None:
             return True
@@ -141,8 +145,8 @@ class Run:
         trainer.begin(self.data, start)
         if plan is not None and start is not None:
             _check_tokens(plan, start, args.accept_changes)
-        if start is not None and not trainer.is_deepspeed_enabled:
-            _name_new_type(trainer, start)
+        if start is not None:
+            _name_unknown(trainer, start)
         rows = rows_identity(trainer.rollbacks)
         trainer.accelerator.wait_for_everyone()  # every rank has looked for its start
         if args.should_save:
@@ -150,13 +154,13 @@ class Run:
             for folder in filter(None, (self.folder, args.copies)):
                 _set_later_aside(trainer, folder, start)
             if args.copies is not None:
-                write_identity(args.copies, {"data": self.data} | rows)
+                write_identity(args.copies, self.identity | rows)
         trainer.checkpoints.begin()
         stage = trainer.stage or ("pretraining" if self.base is None else "midtraining")
         origin = lineage(self.base, stage=stage, data=_description(self.settings, plan), commit=self.commit)
         write_record(
             *(args.output_dir, {**self.settings, **args.to_dict()}, self.data, args.accept_changes, origin),
-            identity=rows,
+            identity=self.identity | rows,
             weights=types_of_weights(trainer.model),
         )
         if args.should_save and plan is not None:
@@ -247,11 +251,17 @@ def _set_later_aside(trainer: StepTrainer, folder: Path, start: Start | None) ->
         )
 
 
-def _name_new_type(trainer: StepTrainer, start: Start) -> None:
-    """Print a line if a checkpoint is from an earlier version, which trained such a model in bfloat16."""
+def _name_unknown(trainer: StepTrainer, start: Start) -> None:
+    """Print what cannot be compared with a checkpoint of an earlier version, and what differs from it."""
+    path = start.folder / IDENTITY_NAME
+    if trainer.content and path.exists() and SECTION not in read_json(path):
+        trainer.say(
+            f"{start.folder}: has no digests of {' and '.join(trainer.content)}, as earlier versions wrote none; that "
+            "they have not changed since could not be checked"
+        )
     path, weights = start.folder / "config.json", types_of_weights(trainer.model)["weights"]
     saved = read_json(path).get("dtype") if path.exists() else None
-    if saved is not None and saved != weights:
+    if saved is not None and saved != weights and not trainer.is_deepspeed_enabled:
         trainer.say(f"{start.folder}: has weights in {saved}; from here on they and their moments are in {weights}")
 
 
@@ -289,7 +299,7 @@ def _optimizer_weights(optimizer: str, base: str | None) -> dict[str, str]:
 def _check_tokens(plan: Plan, start: Start, accepted: Collection[str]) -> None:
     """Refuse to continue if the rows before `start` do not have the number of tokens that were consumed by then."""
     expected = plan.tokens_at(start.step)
-    if start.tokens != expected and not any(name.startswith("data.") for name in accepted):
+    if start.tokens != expected and not any(name.startswith(("data.", f"{SECTION}.")) for name in accepted):
         raise InputError(
             f"{start.folder}: consumed {start.tokens:,} tokens, but the {plan.schedule.rows_before(start.step):,} "
             f"rows before it now have {expected:,}; the data have changed since: restore them, or choose "

@@ -35,6 +35,7 @@ from .checkpoints.resuming import (
 )
 from .checkpoints.saving import Checkpoints, loadable, writer_of
 from .checkpoints.sharded import ShardedTrainer
+from .content import SECTION
 from .hub_pushes import HubPushes
 from .optimizers import (
     apply_changes,
@@ -79,6 +80,7 @@ class StepTrainer(ShardedTrainer):
         totals ([`~hmm_datasets.training.step.consumption.RunTotals`]): totals over all starts of the run.
         start ([`~hmm_datasets.training.checkpoints.resuming.Start`], *optional*): the checkpoint it continues from.
         identity (`dict`, *optional*): what determines the loss curve of the run; written into every checkpoint.
+        content (`dict`): digests of what it reads, see [`~hmm_datasets.training.content`].
     """
 
     extra_columns = (ROW_INDEX,)
@@ -89,6 +91,7 @@ class StepTrainer(ShardedTrainer):
 
     def __init__(self, *args, plan: Plan | None = None, **kwargs):
         self.hub_pushes = HubPushes(self)
+        self.content: dict[str, str] = {}
         given = [*args, *kwargs.values()]
         settings = next(one for one in given if isinstance(one, TrainingArguments))
         model = next((one for one in given if isinstance(one, torch.nn.Module)), None)
@@ -178,6 +181,8 @@ class StepTrainer(ShardedTrainer):
         self.rollbacks = list(rollbacks)
         self.passed_over, self.all_rows = rows_passed_over(self.rollbacks), self.train_dataset
         self.identity, self.start = curve_identity(self, data) | rows_identity(self.rollbacks), start
+        if self.content:
+            self.identity[SECTION] = self.content
         self.schedule = args.batch_schedule.continued(start, args.world_size * args.per_device_train_batch_size)
         is_read_once = self.reads_in_order and start is not None and self._has_rows_for_all_steps()
         if self.reads_in_order and (start is not None or self.passed_over):

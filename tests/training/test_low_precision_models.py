@@ -1,60 +1,18 @@
 """A model that was published in bfloat16 is trained in float32, in every trainer, unless bfloat16 is asked for."""
 
-from functools import partial
-
 import pytest
 import torch
-from datasets import Dataset
 from safetensors.torch import load_file
-from tiny_chat import WORDS, message
-from tiny_runs import random_rows
+from tiny_trainers import trainer_of
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from transformers.data.data_collator import default_data_collator
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json
-from hmm_datasets.training.post_training.trainers import FineTuner, PolicyTuner, PreferenceTuner
 from hmm_datasets.training.precision import types_of_weights
 from hmm_datasets.training.run import train_and_save
-from hmm_datasets.training.settings import DPOSettings, GRPOSettings, PretrainSettings, SFTSettings
-from hmm_datasets.training.trainer import Pretrainer
+from hmm_datasets.training.settings import PretrainSettings, SFTSettings
 
 peft = pytest.importorskip("peft")
-
-ASKED = [(message("user", f"Say {one} and {two}."), one, two) for one in WORDS for two in WORDS if one != two]
-
-
-def trainer_of(name, folder, model, tokenizer, **given):
-    defaults = {
-        "max_steps": 8,
-        "global_batch_size": 8,
-        "per_device_train_batch_size": 8,
-        "learning_rate": 1e-5 if name in ("sft", "midtrain") else 1e-6,
-        "bf16": False,
-        "save_strategy": "no",
-        "report_to": "none",
-        "logging_steps": 8,
-    }
-    given = defaults | given
-    if name == "midtrain":
-        settings = PretrainSettings(str(folder), warmup_steps=0, **given)
-        return Pretrainer(
-            model=model, args=settings, train_dataset=random_rows(64), data_collator=default_data_collator
-        )
-    if name == "sft":
-        rows = [{"messages": asked + message("assistant", f"{one} {two}")} for asked, one, two in ASKED]
-        kind, settings = FineTuner, SFTSettings(str(folder), max_length=48, **given)
-    elif name == "dpo":
-        rows = [
-            {"prompt": asked, "chosen": message("assistant", one), "rejected": message("assistant", two)}
-            for asked, one, two in ASKED
-        ]
-        kind, settings = PreferenceTuner, DPOSettings(str(folder), max_length=48, **given)
-    else:
-        rows = [{"prompt": asked} for asked, _, _ in ASKED]
-        kind = partial(PolicyTuner, reward_funcs=[lambda completions, **_: [len(str(one)) for one in completions]])
-        settings = GRPOSettings(str(folder), num_generations=4, max_completion_length=8, **given)
-    return kind(model=model, args=settings, train_dataset=Dataset.from_list(rows), processing_class=tokenizer)
 
 
 @pytest.fixture(scope="module")

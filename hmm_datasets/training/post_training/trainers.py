@@ -7,14 +7,16 @@ from functools import cached_property
 from pathlib import Path
 
 import torch
+from datasets import Dataset
 from transformers import PreTrainedModel
 from transformers.integrations import is_deepspeed_zero3_enabled
 from trl import SFTTrainer
 
-from ...compat.trl import OpenDPOTrainer, OpenGRPOTrainer
+from ...compat.trl import PAIR_COLUMNS, OpenDPOTrainer, OpenGRPOTrainer
 from ...data.rows import ShuffledEpochs
 from ...errors import InputError
 from ...text.tokenizers.chat_templates import marked_template
+from ..content import rows_digest
 from ..models import check_packed
 from ..plan.plan import Plan
 from ..settings import SFTSettings
@@ -26,6 +28,7 @@ from .lora import lora_config, save_merged
 from .rewards import Tool, prepare_for_tools
 
 _MANY_CUT = 0.05  # share of conversations
+_TOKENS = ("input_ids", "labels", "assistant_masks", "completion_mask", "seq_lengths", *PAIR_COLUMNS)
 
 
 class AdapterTrainer(StepTrainer):
@@ -39,7 +42,10 @@ class AdapterTrainer(StepTrainer):
     def __init__(self, *args, peft_config=None, **kwargs):
         if peft_config is None:
             peft_config = lora_config(kwargs["args"])
+        rows = kwargs.get("train_dataset")
+        of_rows = {"rows": rows_digest(rows)} if isinstance(rows, Dataset) else {}
         super().__init__(*args, peft_config=peft_config, **kwargs)
+        self.content = of_rows | self.content
         if peft_config is not None and self.is_fsdp_enabled:
             raise InputError("use_peft: adapters are not resumed under FSDP2; launch with ddp, zero1 or zero2")
 
@@ -221,6 +227,7 @@ def plan_prepared(trainer: StepTrainer, data: type[ConversationData | Preference
         seed=args.row_seed,
         test_rows=trainer.eval_dataset,
     )
+    trainer.content["tokens"] = rows_digest(trainer.train_dataset, _TOKENS)
     plan = args.plan(rows, trainer.model)
     trainer.train_dataset = plan.train_rows()
     return plan
