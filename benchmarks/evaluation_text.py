@@ -19,9 +19,10 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 
 from hmm_datasets.evaluation.completions import FACTS, complete
-from hmm_datasets.evaluation.scoring import beginning_token, encode
+from hmm_datasets.evaluation.scoring import beginning_token
 from hmm_datasets.evaluation.text import DocumentWindows, measure_text
 from hmm_datasets.report.tables import text_table
+from hmm_datasets.text.tokenizers.encoding import encode_texts
 from hmm_datasets.training.models import load_pretrained
 
 PACKAGES = ("torch", "transformers", "accelerate")
@@ -88,7 +89,7 @@ def report(seconds: dict[str, list[float]], count: int, unit: str, found: dict[s
 def loop(model, tokenizer, text: str, window: int) -> float:
     """Bits per byte by a loop over windows, of which the tokens that no window before it scored count."""
     beginning, _ = beginning_token(tokenizer)
-    tokens = torch.tensor([[beginning, *encode(tokenizer, [text])[0]]])
+    tokens = torch.tensor([[beginning, *encode_texts(tokenizer, [text])[0]]])
     nats, scored, end = 0.0, 1, min(window, tokens.shape[1])
     while scored < end:
         begin = max(0, end - window)

@@ -25,8 +25,9 @@ def main(chosen: PreferenceSettings, settings) -> None:
 
     from hmm_datasets.evaluation.during_training import add_task_evaluations
     from hmm_datasets.text.tokenizers.chat_templates import stop_tokens
-    from hmm_datasets.training.models import limit_length, load_pretrained
+    from hmm_datasets.training.models import load_pretrained
     from hmm_datasets.training.post_training.conversations import never_evaluate, preference_splits
+    from hmm_datasets.training.post_training.tokenized import limit_rows
     from hmm_datasets.training.post_training.trainers import PreferenceTuner
     from hmm_datasets.training.record import weights_of
     from hmm_datasets.training.run import train_and_save
@@ -35,7 +36,7 @@ def main(chosen: PreferenceSettings, settings) -> None:
     tokenizer = load_pretrained(AutoTokenizer, chosen.model)
     model = load_pretrained(AutoModelForCausalLM, chosen.model)
     model.generation_config.eos_token_id = stop_tokens(tokenizer, model.generation_config)
-    settings.max_length = limit_length(model.config, settings.max_length)
+    limit_rows(settings, model.config)
     train, test = preference_splits(chosen)
     if test is None:
         never_evaluate(settings)

@@ -40,10 +40,13 @@ def main(chosen: PromptSettings, settings) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 
     from hmm_datasets.evaluation.during_training import add_task_evaluations
+    from hmm_datasets.runtime import environment
+    from hmm_datasets.text.corpora.conversations import learnt_turns
     from hmm_datasets.text.tokenizers.chat_templates import stop_tokens
     from hmm_datasets.training.models import load_pretrained
     from hmm_datasets.training.post_training.conversations import conversation_splits, never_evaluate, prompts_of
     from hmm_datasets.training.post_training.rewards import reward, tool
+    from hmm_datasets.training.post_training.tokenized import fitting_prompts
     from hmm_datasets.training.post_training.trainers import PolicyTuner
     from hmm_datasets.training.record import weights_of
     from hmm_datasets.training.run import train_and_save
@@ -62,12 +65,21 @@ def main(chosen: PromptSettings, settings) -> None:
     )
     if test is None:
         never_evaluate(settings)
+
+    def prompts(rows, name):
+        later = sum(len(learnt_turns(row)) > 1 for row in rows)
+        if later and environment.rank() == 0:
+            print(f"{chosen.prompts}: {later:,} of {len(rows):,} {name} conversations have later turns, not used")
+        asked = prompts_of(rows, chosen.system)
+        room = settings.max_completion_length
+        return fitting_prompts(asked, tokenizer, model.config, room, tools, name=name)
+
     trainer = PolicyTuner(
         model=model,
         reward_funcs=rewards,
         args=settings,
-        train_dataset=prompts_of(train, chosen.system),
-        eval_dataset=None if test is None else prompts_of(test, chosen.system),
+        train_dataset=prompts(train, "train"),
+        eval_dataset=None if test is None else prompts(test, "eval"),
         processing_class=tokenizer,
         tools=tools,
     )

@@ -37,6 +37,7 @@ def main(chat: ConversationSettings, settings) -> None:
         never_evaluate,
         tokenizer_for_chat,
     )
+    from hmm_datasets.training.post_training.tokenized import limit_rows
     from hmm_datasets.training.post_training.trainers import FineTuner
     from hmm_datasets.training.run import train_and_save
 
@@ -45,6 +46,7 @@ def main(chat: ConversationSettings, settings) -> None:
     model = load_pretrained(AutoModelForCausalLM, chat.model)
     add_embeddings(model, tokenizer, new)
     model.generation_config.eos_token_id = stop_tokens(tokenizer, model.generation_config)
+    limit_rows(settings, model.config)
     train, test = conversation_splits(
         chat.conversations,
         max_conversations=chat.max_conversations,
@@ -76,18 +78,20 @@ def main(chat: ConversationSettings, settings) -> None:
 
 def _answer(folder: str, prompt: str, max_new_tokens: int) -> str:
     """The answer of the saved model, by greedy decoding."""
+    import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from hmm_datasets.compat.transformers_caches import generate
+    from hmm_datasets.text.tokenizers.chat_encoding import encode_conversation
     from hmm_datasets.training.models import load_pretrained, on_device
 
     tokenizer = load_pretrained(AutoTokenizer, folder)
     model = on_device(load_pretrained(AutoModelForCausalLM, folder).eval())
-    inputs = tokenizer.apply_chat_template(
-        [{"role": "user", "content": prompt}], add_generation_prompt=True, return_tensors="pt", return_dict=True
-    ).to(model.device)
-    output = generate(model, **inputs, max_new_tokens=max_new_tokens, do_sample=False)
-    return tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+    question = encode_conversation(tokenizer, [{"role": "user", "content": prompt}], add_generation_prompt=True)
+    tokens = torch.tensor([question], device=model.device)
+    settings = {"max_new_tokens": max_new_tokens, "do_sample": False}
+    output = generate(model, input_ids=tokens, attention_mask=torch.ones_like(tokens), **settings)
+    return tokenizer.decode(output[0, len(question) :], skip_special_tokens=True)
 
 
 def _count_answers(chat: ConversationSettings, folder: str, test, stop: list[int]) -> None:

@@ -112,7 +112,8 @@ def main(settings: TokenizeSettings) -> None:
     from hmm_datasets.runtime.run_identity import check_folder_identity
     from hmm_datasets.text.corpora.loading import check_splits, read_splits
     from hmm_datasets.text.stream import lay_out_splits, tokenize_splits
-    from hmm_datasets.text.tokenizers.chat_templates import check_chat_template, check_messages, load_tokenizer
+    from hmm_datasets.text.tokenizers.chat_encoding import check_chat_template
+    from hmm_datasets.text.tokenizers.chat_templates import check_messages, load_tokenizer
     from hmm_datasets.text.tokenizers.imports import import_file
     from hmm_datasets.training.record import write_record
 

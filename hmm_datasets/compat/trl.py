@@ -8,11 +8,10 @@ them.
 import functools
 import hashlib
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 from datasets import Dataset
-from trl import DPOConfig, DPOTrainer, GRPOTrainer
+from trl import DPOTrainer, GRPOTrainer, SFTTrainer
 
 from ..files import atomic_folder, remove
 
@@ -29,19 +28,41 @@ REFERENCE_NAME = ".reference"
 _SHAPING = ("max_length", "truncation_mode", "ld_alpha")  # settings on which the log-probabilities depend
 
 
+class OpenSFTTrainer(SFTTrainer):
+    """An `SFTTrainer` that leaves the tokens of conversations to [`tokenized_rows`].
+
+    TRL applies the chat template such that control tokens spelt in a message become control tokens.
+    """
+
+    def tokenized_rows(self, rows, tokenizer: Any, args: Any, packing: bool, name: str):
+        """Rows with `input_ids` and `labels`, or the same rows for TRL to prepare."""
+        return rows
+
+    def _prepare_dataset(self, dataset, processing_class, args, packing, formatting_func, dataset_name):
+        if formatting_func is None:
+            dataset = self.tokenized_rows(dataset, processing_class, args, packing, dataset_name)
+        return super()._prepare_dataset(dataset, processing_class, args, packing, formatting_func, dataset_name)
+
+
 class OpenDPOTrainer(DPOTrainer):
     """A `DPOTrainer` that leaves rows alone which have its columns already.
 
-    Rows with `PAIR_COLUMNS` are not tokenized, so no EOS is appended to them. Rows with `REFERENCE_COLUMNS` keep
+    Rows with `PAIR_COLUMNS` are not tokenized, so no EOS is appended to them; those of conversations get them from
+    [`tokenized_rows`]. Rows with `REFERENCE_COLUMNS` keep
     these, so the reference may be any distribution, not only a model with an output layer. Otherwise the
     log-probabilities are kept in the folder of the run: for rows in memory TRL has a temporary folder on each rank, in
     which the other ranks find nothing.
     """
 
-    def _prepare_dataset(self, dataset, *args: Any, **kwargs: Any):
+    def tokenized_rows(self, rows, tokenizer: Any, args: Any, name: str):
+        """Rows with `PAIR_COLUMNS`, or the same rows for TRL to prepare."""
+        return rows
+
+    def _prepare_dataset(self, dataset, processing_class, args, dataset_name):
+        dataset = self.tokenized_rows(dataset, processing_class, args, dataset_name)
         if set(PAIR_COLUMNS) <= set(dataset.column_names):
             return dataset
-        return super()._prepare_dataset(dataset, *args, **kwargs)
+        return super()._prepare_dataset(dataset, processing_class, args, dataset_name)
 
     def _precompute_ref_logps(self, dataset, name: str, batch_size: int):
         if set(REFERENCE_COLUMNS) <= set(dataset.column_names):
@@ -68,6 +89,16 @@ class OpenGRPOTrainer(GRPOTrainer):
     this token and the tool's turn (a line break, in ChatML) was lost.
     """
 
+    def conversation_tokens(self, messages, *, add_generation_prompt: bool, tools=None) -> list[int]:
+        """The tokens of a conversation by the chat template."""
+        raise NotImplementedError
+
+    def _tokenize_prompts(self, prompts: list):
+        if self._is_vlm or self.environment_factories is not None or not isinstance(prompts[0], list):
+            return super()._tokenize_prompts(prompts)
+        write = functools.partial(self.conversation_tokens, add_generation_prompt=True, tools=self.tools or None)
+        return [write(prompt) for prompt in prompts], None, {}
+
     @property
     def rollout_under_way(self) -> list[dict[str, Any]] | None:
         """This rank's micro-batches of the rollout that the next update uses too; None if it uses a new one."""
@@ -83,27 +114,13 @@ class OpenGRPOTrainer(GRPOTrainer):
         call = {"type": "function", "function": {"name": tool_messages[0]["name"], "arguments": {}}}
         called = [{"role": "user", "content": "-"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
         tokenizer: Any = self.processing_class
-        given: Any = self.chat_template_kwargs
-        write = functools.partial(tokenizer.apply_chat_template, chat_template=self.chat_template, return_dict=False)
-        before = write(called, **given)
-        tokens = write(called + tool_messages, add_generation_prompt=True, **given)
+        before = self.conversation_tokens(called, add_generation_prompt=False)
+        tokens = self.conversation_tokens(called + tool_messages, add_generation_prompt=True)
         special = {*tokenizer.all_special_ids}
         ends = [number for number, token in enumerate(before, start=1) if token in special]
         if not ends or tokens[: len(before)] != before:
             return super()._get_tool_suffix_ids(tool_messages)
         return tokens[ends[-1] :]
-
-
-def prepared_pairs(rows: Dataset, tokenizer: Any, args: DPOConfig) -> Dataset:
-    """The rows that `DPOTrainer` makes of preferences, without a trainer; it uses nothing of itself but the tokenizer.
-
-    Args:
-        rows (`datasets.Dataset`): preferences in a form of TRL.
-        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): tokenizer of the model.
-        args (`DPOConfig`): settings.
-    """
-    nobody: Any = SimpleNamespace(_tokenizer=tokenizer)
-    return cast(Dataset, DPOTrainer._prepare_dataset(nobody, rows, tokenizer, args, "train"))
 
 
 def _digest(rows: Dataset, *settings: Any) -> str:

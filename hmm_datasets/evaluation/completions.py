@@ -13,7 +13,8 @@ import torch
 from ..compat.transformers_caches import generate
 from ..errors import InputError
 from ..text.tokenizers.chat_templates import stop_tokens
-from .scoring import beginning_token, check_vocabulary, encode, padded_rows
+from ..text.tokenizers.encoding import encode_texts
+from .scoring import beginning_token, check_vocabulary, padded_rows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -142,7 +143,7 @@ def begins_with(text: str, word: str) -> bool:
 def _prompts(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", texts: list[str]) -> tuple:
     """The tokens of the prompts after a beginning token, padded on the left, and the attention mask."""
     beginning, _ = beginning_token(tokenizer)
-    rows = [([] if beginning is None else [beginning]) + ids for ids in encode(tokenizer, texts)]
+    rows = [([] if beginning is None else [beginning]) + ids for ids in encode_texts(tokenizer, texts)]
     check_vocabulary(model, 1 + max(map(max, rows)), "tokens")
     return padded_rows(rows, model.device, left=True)
 

@@ -49,6 +49,7 @@ the items, which are resampled within each task.
 import hashlib
 import json
 import random
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,16 +58,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import InputError
+from ..runtime import environment
 from ..runtime.progress import progress_bar
 from ..statistics import check_bootstrap, interval
+from ..text.corpora.keys import UnusedKeys, unused_keys
 from ..text.corpora.local_files import check_text, shorten
+from ..text.tokenizers.encoding import encode_texts
 from .scoring import (
     ContinuationScores,
     Row,
     beginning_token,
     common_prefix,
     context_limit,
-    encode,
     score_rows,
     shared_length,
 )
@@ -293,10 +296,16 @@ def find_questions(
 
 def _read(task: CoreTask, path: Path, max_per_task: int | None) -> Questions:
     content = path.read_bytes()
-    rows = []
+    rows, unused = [], UnusedKeys()
     for number, line in enumerate(content.split(b"\n"), start=1):
         if line.strip():
-            rows.append(_checked(task, line, f"{path}:{number}"))
+            row = _checked(task, line, f"{path}:{number}")
+            used = (*_TEXTS[task.type], *({_OPTIONS[task.type], "gold"} if task.type in _OPTIONS else ()))
+            rows.append({name: row[name] for name in used})
+            unused.rows += 1
+            unused.update(unused_keys(row, used, ()))
+    if environment.rank() == 0:
+        print("".join(f"{line}\n" for line in unused.lines(str(path))), end="", file=sys.stderr, flush=True)
     random.Random(_ORDER_SEED).shuffle(rows)
     rows = rows[:max_per_task]
     if len(rows) <= task.shots:
@@ -309,7 +318,7 @@ def _read(task: CoreTask, path: Path, max_per_task: int | None) -> Questions:
 
 
 def _checked(task: CoreTask, line: bytes, where: str) -> dict[str, Any]:
-    """Parse a line, and return the fields that its task type needs."""
+    """Parse a line, and check the fields that its task type needs."""
     try:
         row = json.loads(line)
     except ValueError as error:
@@ -322,7 +331,7 @@ def _checked(task: CoreTask, line: bytes, where: str) -> dict[str, Any]:
         if name == "continuation" and not row[name].strip():
             raise InputError(f"{where}: {name} is empty; {task.label} needs some text there")
     if task.type == LANGUAGE_MODELING:
-        return {name: row[name] for name in texts}
+        return row
     name = _OPTIONS[task.type]
     options, gold = row.get(name), row.get("gold")
     if not isinstance(options, list) or len(options) < 2:
@@ -331,7 +340,7 @@ def _checked(task: CoreTask, line: bytes, where: str) -> dict[str, Any]:
         check_text(option, f"{where}: {name}")
     if type(gold) is not int or not 0 <= gold < len(options):
         raise InputError(f"{where}: gold is {gold!r}; expected the index of one of {len(options)} {name}")
-    return {name: row[name] for name in (*texts, name, "gold")}
+    return row
 
 
 def core_score(
@@ -564,7 +573,7 @@ class _Encoder:
     def options(self, of: Questions, asked: list[list[dict]], numbers: Iterable[int]) -> list[list[list[Row]]]:
         """The rows of the options of each item, for each version of the question."""
         texts = [[of.prompts(rows[number], number) for rows in asked] for number in numbers]
-        tokens = iter(encode(self.tokenizer, [text for item in texts for version in item for text in version]))
+        tokens = iter(encode_texts(self.tokenizer, [text for item in texts for version in item for text in version]))
         begun = [] if self.beginning is None else [self.beginning]
         return [[self._rows(of.task, [begun + next(tokens) for _ in version]) for version in item] for item in texts]
 

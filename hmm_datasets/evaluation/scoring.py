@@ -245,14 +245,6 @@ def beginning_token(tokenizer: "PreTrainedTokenizerBase") -> tuple[int | None, s
     return None, None
 
 
-def encode(tokenizer: "PreTrainedTokenizerBase", texts: list[str]) -> list[list[int]]:
-    """The token ids of texts, without added special tokens; names of special tokens in a text are encoded as text."""
-    if not texts:
-        return []
-    # verbose=False: no warning about texts that are too long for the model, since they are cut later.
-    return tokenizer(texts, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
-
-
 def common_prefix(rows: Sequence[Sequence[int]]) -> int:
     """The length of the longest common prefix of all rows."""
     first, last = min(rows), max(rows)  # in lexicographic order, so their common prefix is that of all rows

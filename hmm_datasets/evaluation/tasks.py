@@ -23,6 +23,7 @@ from ..hmm.process import Process
 from ..hmm.tokenizer import check_symbols, reads_symbols
 from ..text.corpora.loading import load_corpus
 from ..text.stream import TokenStream
+from ..text.tokenizers.encoding import encode_texts
 from ..training.models import load_pretrained, tokenizer_of
 from .beliefs import probe_beliefs, row_of
 from .chat.measures import measure_chat
@@ -30,7 +31,7 @@ from .chat_core.score import load_tasks, measure_chat_core
 from .completions import COMPLETION_TOKENS, FACTS, OPEN_PROMPTS, complete
 from .core import score_core, tokens_to_read
 from .optimum import evaluation_of, evaluations_of, learning_phases, measure_optimum
-from .scoring import context_limit, encode, score_labels
+from .scoring import context_limit, score_labels
 from .targets import (
     Documents,
     TrainedOn,
@@ -314,7 +315,7 @@ def _chat(subject: Subject, accelerator: Accelerator) -> Result:
 def _chat_read(subject: Subject) -> Workload:
     rows, settings = subject.conversations, subject.settings
     texts = [message["content"] for row in rows for message in row["messages"]]
-    tokens = sum(map(len, encode(subject.tokenizer, texts)))
+    tokens = sum(map(len, encode_texts(subject.tokenizer, texts)))
     return Workload(2 * tokens, -(-len(rows) // settings.batch_size) * settings.chat_max_new_tokens)
 
 
@@ -338,7 +339,7 @@ def _completions(subject: Subject, accelerator: Accelerator) -> Result:
 def _completions_read(subject: Subject) -> Workload:
     texts = [*(prompt for prompt, _ in FACTS), *OPEN_PROMPTS]
     times = 1 + subject.samples
-    return Workload(times * sum(map(len, encode(subject.tokenizer, texts))), times * COMPLETION_TOKENS)
+    return Workload(times * sum(map(len, encode_texts(subject.tokenizer, texts))), times * COMPLETION_TOKENS)
 
 
 TASKS = {

@@ -22,12 +22,12 @@ from ..runtime.progress import progress_bar
 from ..statistics import as_table, ratio_interval
 from ..text.corpora.local_files import check_text
 from ..text.tokenizers.bpe import token_bytes
+from ..text.tokenizers.encoding import encode_texts
 from .scoring import (
     Row,
     beginning_token,
     check_vocabulary,
     context_limit,
-    encode,
     score_labels,
     score_rows,
     share_rows,
@@ -136,7 +136,7 @@ class DocumentWindows:
         tokens, sizes = [], []
         for first in range(0, len(texts), _TEXTS):
             chunk = [check_text(text, f"text {first + k}") for k, text in enumerate(texts[first : first + _TEXTS])]
-            for text, ids in zip(chunk, encode(tokenizer, chunk), strict=True):
+            for text, ids in zip(chunk, encode_texts(tokenizer, chunk), strict=True):
                 size = len(text.encode())
                 if beginning is not None:
                     ids = [beginning, *ids]

@@ -29,6 +29,7 @@ from ..training.plan.plan import Plan
 from ..training.plan.ways_to_shard import NETWORK, Job, Option, linear_activations, options, reason
 from ..training.post_training.conversations import conversation_data, preference_data
 from ..training.post_training.lora import with_adapter
+from ..training.post_training.tokenized import limit_rows
 from ..training.precision import launched_in, type_of_weights
 from ..training.settings import DPOSettings, PretrainSettings, SFTSettings
 from ..training.sources import ConversationSettings, DataSettings, MixtureSettings, TrainingData
@@ -286,9 +287,10 @@ def read_recipe(
                 raise InputError("max_length is not set, and the model has no maximum; set it")
             data = AssumedData(chosen[0], config.get_text_config().vocab_size, length)
         elif isinstance(settings, SFTSettings):
+            limit_rows(settings, config)
             data = conversation_data(chosen[0], settings)
         else:
-            settings.max_length = limit_length(config, settings.max_length)
+            limit_rows(settings, config)
             data = preference_data(chosen[0], settings)
         text = config.get_text_config()
         text.vocab_size = max(text.vocab_size, data.vocab_size)  # the chat template may add tokens

@@ -44,6 +44,7 @@ from ..display import format_date
 from ..errors import InputError
 from ..files import append_jsonl, atomic_file
 from ..runtime.stop_requests import NOTHING, STOP, StopRequests
+from ..text.tokenizers.chat_encoding import encode_conversation
 from .record import forget_after
 
 
@@ -325,20 +326,20 @@ class Samples(TrainerCallback):
     def _continue(self, model, prompt: str, args) -> str:
         tokenizer = self.trainer.processing_class
         if isinstance(args, SFTConfig | DPOConfig | GRPOConfig) and tokenizer.chat_template is not None:
-            message = [{"role": "user", "content": prompt}]
-            inputs = tokenizer.apply_chat_template(
-                message, add_generation_prompt=True, return_tensors="pt", return_dict=True
-            )
+            question = [{"role": "user", "content": prompt}]
+            asked = encode_conversation(tokenizer, question, add_generation_prompt=True)
         else:
-            inputs = tokenizer(prompt, return_tensors="pt")
+            asked = tokenizer(prompt, split_special_tokens=True)["input_ids"]
+        tokens = torch.tensor([asked], device=args.device)
         sampling = {"do_sample": args.sample_temperature > 0}
         if sampling["do_sample"]:
             sampling["temperature"] = args.sample_temperature
         output = generate(
             model,
-            **{name: inputs[name].to(args.device) for name in ("input_ids", "attention_mask")},
+            input_ids=tokens,
+            attention_mask=torch.ones_like(tokens),
             max_new_tokens=args.sample_tokens,
             pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id,
             **sampling,
         )
-        return tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+        return tokenizer.decode(output[0, len(asked) :], skip_special_tokens=True)

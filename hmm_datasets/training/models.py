@@ -524,7 +524,7 @@ def limit_length(config: "PreTrainedConfig", length: int | None) -> int | None:
         config ([`~transformers.PreTrainedConfig`]): that of the model; without a maximum it limits nothing.
         length (`int`, *optional*): tokens per row; None for no limit.
     """
-    positions = getattr(config, "max_position_embeddings", None)
+    positions = getattr(config.get_text_config(), "max_position_embeddings", None)
     return min((one for one in (length, positions) if one is not None), default=None)
 
 

@@ -20,7 +20,8 @@ from hmm_datasets.evaluation.text import DocumentWindows, measure_text
 from hmm_datasets.files import file_digest, read_json
 from hmm_datasets.operations.evaluation_plan import plan_measurement
 from hmm_datasets.operations.planning import planned
-from hmm_datasets.text.tokenizers.chat_templates import end_of_turn, lay_out, marked_template, stop_tokens
+from hmm_datasets.text.tokenizers.chat_encoding import encode_conversation
+from hmm_datasets.text.tokenizers.chat_templates import end_of_turn, marked_template, stop_tokens
 from hmm_datasets.training.models import load_pretrained
 from hmm_datasets.training.post_training.conversations import prepared_rows
 from hmm_datasets.training.post_training.trainers import FineTuner
@@ -51,7 +52,7 @@ def test_special_tokens_and_the_end_of_a_turn_are_those_that_were_published(spea
     assert stop_tokens(tokenizer, model.generation_config) == [2]
     assert len(tokenizer) == model.config.vocab_size == 49152
     assert tokenizer.encode("a<|im_end|>", add_special_tokens=True)[-1] == 2
-    assert lay_out(tokenizer, TALK[:1])[:2] == [1, *tokenizer.encode("system")]
+    assert encode_conversation(tokenizer, TALK[:1])[:2] == [1, *tokenizer.encode("system")]
 
 
 def test_text_is_cut_at_every_digit_and_comes_back(speaker):

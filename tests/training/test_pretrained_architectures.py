@@ -20,7 +20,7 @@ from hmm_datasets.evaluation.benchmark.report import run_benchmark
 from hmm_datasets.evaluation.chat.speaker import Sampling, Speaker
 from hmm_datasets.evaluation.evaluation import EvaluationSettings, evaluate_model
 from hmm_datasets.text.tokenizers.bpe import train_bpe
-from hmm_datasets.text.tokenizers.chat_templates import lay_out
+from hmm_datasets.text.tokenizers.chat_encoding import encode_conversation
 from hmm_datasets.training.models import load_pretrained
 from hmm_datasets.training.post_training.trainers import FineTuner, PreferenceTuner
 from hmm_datasets.training.settings import DPOSettings, SFTSettings
@@ -162,7 +162,8 @@ def test_the_loss_of_fine_tuning_is_that_of_what_the_assistant_says(folder, mode
     found = first_step(FineTuner, SFTSettings, folder, [{"messages": chat} for chat in chats], tmp_path)
     said, count = 0.0, 0
     for chat in chats:
-        whole, asked = lay_out(tokenizer, chat), lay_out(tokenizer, chat[:1], add_generation_prompt=True)
+        whole = encode_conversation(tokenizer, chat)
+        asked = encode_conversation(tokenizer, chat[:1], add_generation_prompt=True)
         end = whole.index(tokenizer.convert_tokens_to_ids("<|end|>"), len(asked)) + 1
         said, count = said + nats(model, whole[:end], first=len(asked)), count + end - len(asked)
     assert found["loss"] == pytest.approx(said / count + of_experts(found), rel=1e-4)
@@ -183,8 +184,10 @@ def test_preferences_begin_at_the_loss_of_a_coin_with_the_log_probabilities_of_a
     assert found["loss"] == pytest.approx(math.log(2) + of_experts(found), abs=1e-4)
     expected = []
     for pair in pairs:
-        asked = lay_out(tokenizer, pair["prompt"], add_generation_prompt=True)
-        expected.append(-nats(model, lay_out(tokenizer, pair["prompt"] + pair["chosen"]), first=len(asked)))
+        asked = encode_conversation(tokenizer, pair["prompt"], add_generation_prompt=True)
+        expected.append(
+            -nats(model, encode_conversation(tokenizer, pair["prompt"] + pair["chosen"]), first=len(asked))
+        )
     assert found["logps/chosen"] == pytest.approx(np.mean(expected), rel=1e-4)
 
 
@@ -192,7 +195,7 @@ def test_answers_are_those_of_a_plain_loop(folder, model, tokenizer):
     speaker = Speaker(folder, Sampling(temperature=0.0, max_new_tokens=8), mode="chat")
     asked = message("user", "Say two.")
     answer = speaker.answer(asked, show=lambda piece: None)
-    tokens = lay_out(tokenizer, asked, add_generation_prompt=True)
+    tokens = encode_conversation(tokenizer, asked, add_generation_prompt=True)
     start, stops = len(tokens), {tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids("<|end|>")}
     while len(tokens) < start + 8 and tokens[-1] not in stops:
         with torch.no_grad():

@@ -42,8 +42,9 @@ from ...hmm.causal_lm import HMMForCausalLM
 from ...hub.download import ModelName
 from ...runtime.progress import progress_bar
 from ...statistics import clustered_mean
+from ...text.tokenizers.encoding import encode_texts
 from ...training.models import load_pretrained
-from ..scoring import Row, beginning_token, common_prefix, context_limit, encode, score_rows
+from ..scoring import Row, beginning_token, common_prefix, context_limit, score_rows
 from .held_out import LENGTH, HeldOut
 from .processes import DIAL, LETTERS, chosen_processes, mixture
 from .symbols import SymbolTokens, symbol_predictions
@@ -142,7 +143,7 @@ def _text_rows(
     before = [] if beginning is None else [beginning]
     texts, starts = held_out.texts(names, separator), [names[row[0]] for row in held_out.tokens]
     rows = []
-    for whole, start in zip(encode(tokenizer, texts), encode(tokenizer, starts), strict=True):
+    for whole, start in zip(encode_texts(tokenizer, texts), encode_texts(tokenizer, starts), strict=True):
         # Where a tokenizer joins the first symbol with what follows, the joint token is scored.
         context = common_prefix([whole, start])
         rows.append(Row([*before, *whole], max(1, len(before) + context)))

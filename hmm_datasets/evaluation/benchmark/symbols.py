@@ -17,7 +17,8 @@ from torch import Tensor
 from ...errors import InputError
 from ...hmm.analysis.divergence import log_probabilities
 from ...hmm.tokenizer import reads_symbols
-from ..scoring import beginning_token, common_prefix, context_limit, encode
+from ...text.tokenizers.encoding import encode_texts
+from ..scoring import beginning_token, common_prefix, context_limit
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -59,8 +60,9 @@ class SymbolTokens:
         """
         if reads_symbols(tokenizer):
             return replace(cls.ids(tokenizer.bos_token_id, len(names)), scored_from=1)
-        alone = encode(tokenizer, list(names))
-        rows = [row[len(alone[0]) :] for row in encode(tokenizer, [f"{names[0]}{separator}{name}" for name in names])]
+        alone = encode_texts(tokenizer, list(names))
+        pairs = encode_texts(tokenizer, [f"{names[0]}{separator}{name}" for name in names])
+        rows = [row[len(alone[0]) :] for row in pairs]
         shared = common_prefix(rows)
         beginning, _ = beginning_token(tokenizer)
         found = cls(
@@ -70,7 +72,7 @@ class SymbolTokens:
             tuple(row[-1] for row in rows if row),
         )
         order = [*range(len(names)), *range(len(names))[::-1]]
-        whole = [*found.beginning, *encode(tokenizer, [separator.join(names[x] for x in order)])[0]]
+        whole = [*found.beginning, *encode_texts(tokenizer, [separator.join(names[x] for x in order)])[0]]
         same = {len(row) for row in rows} == {shared + 1} and len({len(row) for row in alone}) == 1
         if not same or found.written(np.array([order]))[0].tolist() != whole:
             raise InputError(

@@ -41,6 +41,8 @@ from ...files import write_json, write_jsonl
 from ...report.tables import SHARES, Table
 from ...runtime.progress import progress_bar
 from ...statistics import ratio_interval
+from ...text.corpora.conversations import learnt_turns
+from ...text.tokenizers.chat_encoding import encode_conversation, encode_marked
 from ...text.tokenizers.chat_templates import marked_template, stop_tokens
 from ...training.output_layer import next_labels
 from ...training.step.held_out_loss import row_losses
@@ -116,7 +118,7 @@ def questions_of(rows: Iterable[Mapping[str, Any]], count: int | None = None) ->
         if len(questions) == count:
             break
         roles = [message["role"] for message in row["messages"]]
-        index = roles.index("assistant") if "assistant" in roles else 0
+        index = next(iter(learnt_turns(row)), 0)
         if "user" in roles[:index]:
             messages = list(row["messages"])
             details = {name: row[name] for name in ("kind", "chance") if name in row}
@@ -150,10 +152,7 @@ def generate_answers(
     model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", questions: Sequence[Question], **generation: Any
 ) -> list[list[int]]:
     """The tokens of the answers; see [`answer`]. They include the token that ends an answer, and padding after it."""
-    rows = [
-        tokenizer.apply_chat_template(question.messages, add_generation_prompt=True, return_dict=False)
-        for question in questions
-    ]
+    rows = [encode_conversation(tokenizer, question.messages, add_generation_prompt=True) for question in questions]
     return continue_rows(model, tokenizer, rows, **generation)
 
 
@@ -353,10 +352,8 @@ def conversation_losses(
             "chat: the chat template has no {% generation %} marks around what the assistant says; add them"
         )
     for row in conversations:
-        encoded = tokenizer.apply_chat_template(
-            row["messages"], chat_template=template, return_assistant_tokens_mask=True, return_dict=True
-        )
-        rows.append((encoded["input_ids"][:limit], encoded["assistant_masks"][:limit]))
+        encoded = encode_marked(tokenizer, row["messages"], template, weights=row.get("weights"))
+        rows.append((encoded.tokens[:limit], encoded.said[:limit]))
     order = sorted(range(len(rows)), key=lambda index: -len(rows[index][0]))
     found = np.zeros((len(rows), 2))
     for first in range(0, len(rows), batch_size):

@@ -27,9 +27,11 @@ from ...hmm import causal_lm  # noqa: F401, so that the model can be an HMM
 from ...hmm.tokenizer import check_symbols, reads_symbols
 from ...runtime.once import one_command
 from ...text.corpora.conversations import Messages
-from ...text.tokenizers.chat_templates import end_of_turn, lay_out, stop_tokens
+from ...text.tokenizers.chat_encoding import encode_conversation
+from ...text.tokenizers.chat_templates import end_of_turn, stop_tokens
+from ...text.tokenizers.encoding import encode_texts
 from ...training.models import load_pretrained, tokenizer_of
-from ..scoring import beginning_token, context_limit, encode
+from ..scoring import beginning_token, context_limit
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -163,12 +165,12 @@ class Speaker:
     def tokens(self, messages: Messages) -> list[int]:
         """The tokens that the model reads before it answers."""
         if self.chats:
-            return lay_out(self.tokenizer, messages, add_generation_prompt=True)
+            return encode_conversation(self.tokenizer, messages, add_generation_prompt=True)
         beginning, _ = beginning_token(self.tokenizer)
         words = messages[-1]["content"]
         if reads_symbols(self.tokenizer):
             check_symbols(self.tokenizer, words)
-        found = ([] if beginning is None else [beginning]) + encode(self.tokenizer, [words])[0]
+        found = ([] if beginning is None else [beginning]) + encode_texts(self.tokenizer, [words])[0]
         if not found:
             raise InputError("there is nothing to continue; write some words")
         return found

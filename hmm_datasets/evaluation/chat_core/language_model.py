@@ -21,7 +21,9 @@ from lm_eval.api.model import LM
 
 from ...errors import InputError
 from ...runtime.progress import progress_bar
+from ...text.tokenizers.chat_encoding import encode_conversation
 from ...text.tokenizers.chat_templates import stop_tokens
+from ...text.tokenizers.encoding import encode_texts
 from ..chat.measures import continue_rows
 from ..scoring import Row, context_limit, score_rows
 
@@ -46,6 +48,7 @@ class ChatLanguageModel(LM):
         self.model, self.tokenizer, self.batch_size = model, tokenizer, batch_size
         self.limit = context_limit(model) or float("inf")
         self.too_long: set[str] = set()
+        self._prompts: dict[str, list[int]] = {}
 
     @property
     def tokenizer_name(self) -> str:
@@ -57,10 +60,14 @@ class ChatLanguageModel(LM):
         return self.tokenizer.chat_template
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """A conversation as a prompt."""
-        return self.tokenizer.apply_chat_template(
+        """A conversation as a prompt, whose tokens are kept: its text alone does not say which of them it spells."""
+        prompt = self.tokenizer.apply_chat_template(
             chat_history, tokenize=False, add_generation_prompt=add_generation_prompt
         )
+        self._prompts[prompt] = encode_conversation(
+            self.tokenizer, chat_history, add_generation_prompt=add_generation_prompt
+        )
+        return prompt
 
     def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
         """For each prompt and continuation the log-likelihood in nats, and whether each token is the most likely one.
@@ -110,14 +117,15 @@ class ChatLanguageModel(LM):
         raise InputError("chat_core: its tasks have questions; the loss of a text is measured by the task text")
 
     def _encode(self, text: str) -> list[int]:
-        return self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        known = self._prompts.get(text)
+        return self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] if known is None else known
 
     def _after(self, prompt: str, begun: list[int], continuation: str) -> list[int]:
         """The tokens of a continuation after exactly the tokens of the prompt, as in generation."""
         whole = self._encode(prompt + continuation)
         if whole[: len(begun)] == begun and len(whole) > len(begun):
             return whole[len(begun) :]
-        return self._encode(continuation)
+        return encode_texts(self.tokenizer, [continuation])[0]
 
     def _text(self, tokens: Sequence[int], stop: Sequence[int]) -> str:
         end = next((index for index, token in enumerate(tokens) if token in stop), len(tokens))

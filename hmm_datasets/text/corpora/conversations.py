@@ -11,32 +11,52 @@
 
 Preferences become `prompt`, `chosen` and `rejected`, each a list of messages, as TRL's DPOTrainer expects. If both
 answers are lists that begin with the same messages, these messages are the prompt (an implicit prompt in TRL). If both
-are strings and there is no prompt, their common beginning is the prompt.
+are strings and there is no prompt, their common beginning is the prompt; strings that begin with a line `Human:` (as
+in Anthropic's helpful-harmless data) are cut into turns first.
 
-Only the role and the text of a message are kept. Text in parts (`[{"type": "text", "text": ...}]`) is joined. Tool
-calls (`tool_calls`) become text after the assistant's words: `<tool_call>`, a JSON object with `name` and `arguments`,
-and `</tool_call>`, each on its own line, as Hermes and Qwen write them. Declarations of tools (a column `tools` beside
-the messages: a list, or JSON) become text at the end of the system message, as Qwen writes them.
+Other columns and keys are obeyed, refused or counted as the module [`~hmm_datasets.text.corpora.keys`] lists them.
+Text in parts (`[{"type": "text", "text": ...}]`) is joined. Tool calls (`tool_calls`) become text after the
+assistant's words: `<tool_call>`, a JSON object with `name` and `arguments`, and `</tool_call>`, each on its own line,
+as Hermes and Qwen write them. Declarations of tools (a column `tools`: a list, or JSON) become text at the end of the
+system message, and reasoning becomes text within `<think>` before the words, as Qwen writes them. A conversation with
+turns that have no loss has a column `weights` beside its messages, with 0 or 1 for each.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
 from ...errors import InputError
+from .keys import (
+    ASSISTANTS,
+    CONTEXT,
+    DECLARATIONS,
+    LABELS,
+    SYSTEM,
+    is_empty,
+    is_rejected,
+    reasoning_of,
+    refuse_unreadable,
+    single,
+    unused_keys,
+    weight_of,
+)
 from .local_files import check_text, normalize_text, shorten
 
 Kind = Literal["text", "conversations", "preferences"]
 Messages = list[dict[str, str]]
+Turns = list[dict[str, Any]]
+"""Messages, of which those without a loss have the weight 0."""
 
 ROLES = ("system", "user", "assistant", "tool")
 """Names of the roles of messages in this package and its chat template."""
 
 ROLE_NAMES = {role: role for role in ROLES} | {
     **dict.fromkeys(("human",), "user"),
-    **dict.fromkeys(("gpt", "model", "chatgpt", "function_call"), "assistant"),
+    **dict.fromkeys(ASSISTANTS, "assistant"),
     **dict.fromkeys(("function", "observation", "function_response", "tool_response", "ipython"), "tool"),
     "developer": "system",
 }
@@ -53,6 +73,9 @@ TOOLS_END = (
     '{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>'
 )
 """What Qwen's chat template writes around the declarations of tools, each of which is on a line of its own."""
+
+
+_SPEAKER = re.compile(r"(?:\A|\n)\n(Human|Assistant):")
 
 
 @dataclass(frozen=True)
@@ -85,7 +108,40 @@ class Format:
         """The name of the format and the columns it reads, for one line."""
         columns = [name for name in (*self.columns[:1], *self.optional, *self.columns[1:]) if name in row]
         remark = self.remark if set(self.optional) & set(columns) else ""
-        return f"{self.name} ({', '.join(columns)}){remark}"
+        context = [name for name in CONTEXT if self.kind != "text" and not is_empty(row.get(name))]
+        return f"{self.name} ({', '.join([*columns, *context])}){remark}"
+
+    def document(self, row: Mapping[str, Any], where: str) -> dict[str, Any] | None:
+        """A row as a document, with all that belongs to it; None if its label says that its answer is to be avoided.
+
+        Args:
+            row (mapping): a row with the required columns.
+            where (`str`): opening words of an error.
+        """
+        if self.kind == "text":
+            return self.read(row, where)
+        refuse_unreadable(row, where)
+        if self.kind == "conversations" and is_rejected(row, where):
+            return None
+        document = self.read(row, where)
+        first = "messages" if self.kind == "conversations" else "prompt"
+        document[first] = _with_context(document[first], row, where)
+        weights = {name: [turn.pop("weight", 1) for turn in turns] for name, turns in document.items()}
+        if any(0 in values for values in weights.values()):
+            if self.kind == "preferences":
+                raise InputError(
+                    f"{where}: a turn of preferences has weight 0, but both answers count; drop the weight or the row"
+                )
+            document["weights"] = weights[first]
+        return document
+
+    def unused(self, row: Mapping[str, Any], filtered: Iterable[str] = ()) -> Iterator[str]:
+        """What a row has beside what is read of it; `filtered` are the columns that it was selected by."""
+        used = {*self.columns, *self.optional, *filtered}
+        if self.kind == "text":
+            return unused_keys(row, used, ())
+        labels = [name for name in LABELS if self.kind == "conversations" and isinstance(row.get(name), bool)]
+        return unused_keys(row, {*used, *CONTEXT, *labels}, self.columns)
 
 
 def normalize_messages(messages: Any, where: str = "messages") -> Messages:
@@ -107,6 +163,10 @@ def normalize_messages(messages: Any, where: str = "messages") -> Messages:
 
     ```
     """
+    return [{name: turn[name] for name in ("role", "content")} for turn in _turns(messages, where)]
+
+
+def _turns(messages: Any, where: str) -> Turns:
     if not isinstance(messages, list | tuple) or not messages:
         raise InputError(f"{where}: expected a list of messages, found {shorten(messages)}")
     if all(isinstance(message, str) for message in messages):
@@ -123,7 +183,7 @@ def format_of_row(row: Mapping[str, Any], kind: Kind | None = None) -> Format | 
 def column_format(column: str, kind: Kind) -> Format:
     """The format of a data set with its text, or its list of messages, in one column."""
     name, read = ("text", _read_text) if kind == "text" else ("messages", _read_messages)
-    return Format(name, kind, (column,), partial(read, column), optional=() if kind == "text" else ("tools",))
+    return Format(name, kind, (column,), partial(read, column))
 
 
 def conversation_text(document: Mapping[str, Any]) -> str:
@@ -141,6 +201,21 @@ def as_prompt(document: Mapping[str, Any]) -> str:
     return conversation_text({"messages": document["prompt"]} if "prompt" in document else document)
 
 
+def learnt_turns(row: Mapping[str, Any]) -> list[int]:
+    """The indices of the assistant's messages in a conversation that have a loss.
+
+    ```python
+    >>> said = {"role": "assistant", "content": "Hi"}
+    >>> learnt_turns({"messages": [said, said]}), learnt_turns({"messages": [said, said], "weights": [0, 1]})
+    ([0, 1], [1])
+
+    ```
+    """
+    weights = row.get("weights") or [1] * len(row["messages"])
+    pairs = zip(row["messages"], weights, strict=True)
+    return [number for number, (message, weight) in enumerate(pairs) if weight and message["role"] == "assistant"]
+
+
 def num_characters(document: Mapping[str, Any]) -> int:
     """The length of a row's text, or of all its messages together."""
     if "text" in document:
@@ -150,12 +225,18 @@ def num_characters(document: Mapping[str, Any]) -> int:
 
 def _all_messages(document: Mapping[str, Any]) -> Messages:
     # A computed corpus has other columns too.
-    return [message for messages in document.values() if isinstance(messages, list) for message in messages]
+    columns = (document.get(name) or () for name in ("messages", "prompt", "chosen", "rejected"))
+    return [message for messages in columns for message in messages]
 
 
-def _message(message: Any, where: str) -> dict[str, str]:
-    if isinstance(message, Mapping) and {"role", "content"} <= set(message):
-        name, content = message["role"], message["content"]
+def _message(message: Any, where: str) -> dict[str, Any]:
+    calls = message.get("tool_calls") if isinstance(message, Mapping) else None
+    if isinstance(message, Mapping) and not is_empty(message.get("function_call")):  # OpenAI's first form of a call
+        if calls:
+            raise InputError(f"{where} has tool_calls and function_call; keep one of them")
+        calls = [message["function_call"]]
+    if isinstance(message, Mapping) and ({"role", "content"} <= set(message) or (calls and "role" in message)):
+        name, content = message["role"], message.get("content")
     elif isinstance(message, Mapping) and {"from", "value"} <= set(message):
         name, content = message["from"], message["value"]
     else:
@@ -163,13 +244,16 @@ def _message(message: Any, where: str) -> dict[str, str]:
     role = ROLE_NAMES.get(name) if isinstance(name, str) else None
     if role is None:
         raise InputError(f"{where} has role {name!r}, expected one of {', '.join(ROLES)}")
-    calls = message.get("tool_calls")
-    if not calls:
-        return {"role": role, "content": check_text(_joined_parts(content, where), where)}
-    if role != "assistant" or not isinstance(calls, list | tuple):
+    refuse_unreadable(message, where)
+    if calls and (role != "assistant" or not isinstance(calls, list | tuple)):
         raise InputError(f"{where} of {role} has tool_calls {shorten(calls)}, expected a list, and role assistant")
-    words = [] if content in (None, "", []) else [_joined_parts(content, where)]
-    return {"role": role, "content": check_text("\n".join(words + [_call(call, where) for call in calls]), where)}
+    words = [] if calls and is_empty(content) else [check_text(_joined_parts(content, where), where)]
+    text = "\n".join(words + [check_text(_call(call, where), where) for call in calls or ()])
+    reasoning = reasoning_of(message, where) if role == "assistant" else ""
+    if reasoning:
+        text = f"<think>\n{reasoning}\n</think>\n\n{text}"
+    turn = {"role": role, "content": text}
+    return turn if weight_of(message, role, where) else turn | {"weight": 0}
 
 
 def _joined_parts(content: Any, where: str) -> Any:
@@ -186,13 +270,15 @@ def _call(call: Any, where: str) -> str:
     function = call.get("function", call) if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise InputError(f"{where}: a tool call needs a name and arguments, found {shorten(call)}")
-    arguments = function.get("arguments", {})
+    arguments = function.get("arguments")
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
         except json.JSONDecodeError as error:
             raise InputError(f"{where}: arguments of {function['name']} are not JSON ({error.msg})") from None
-    written = json.dumps({"name": function["name"], "arguments": arguments}, ensure_ascii=False)
+    written = json.dumps(
+        {"name": function["name"], "arguments": {} if arguments is None else arguments}, ensure_ascii=False
+    )
     return f"<tool_call>\n{written}\n</tool_call>"
 
 
@@ -201,10 +287,44 @@ def _read_text(column: str, row: Mapping[str, Any], where: str) -> dict[str, Any
 
 
 def _read_messages(column: str, row: Mapping[str, Any], where: str) -> dict[str, Any]:
-    return {"messages": declare_tools(normalize_messages(row[column], where), row.get("tools"), f"{where}: tools")}
+    return {"messages": _turns(row[column], where)}
 
 
-def declare_tools(messages: Messages, tools: Any, where: str = "tools") -> Messages:
+def _with_context(turns: Turns, row: Mapping[str, Any], where: str) -> Turns:
+    """Turns after what other columns of the row put before them: system message, earlier turns, declared tools."""
+    history = row.get("history")
+    if not is_empty(history):
+        first = 1 if turns[0]["role"] == "system" else 0
+        turns = [*turns[:first], *_earlier(history, f"{where}: history"), *turns[first:]]
+    system = single(row, SYSTEM, where)
+    if system is not None:
+        text = check_text(system, f"{where}: {next(name for name in SYSTEM if not is_empty(row.get(name)))}")
+        if turns[0]["role"] != "system":
+            turns = [{"role": "system", "content": text}, *turns]
+        elif turns[0]["content"] != text:
+            raise InputError(
+                f"{where}: the row has the system message {shorten(text)} and begins with another, "
+                f"{shorten(turns[0]['content'])}; keep one of them"
+            )
+    functions = row.get("functions")
+    if isinstance(functions, list | tuple):
+        functions = [{"type": "function", "function": one} for one in functions]
+    tools = single({"tools": row.get("tools"), "functions": functions}, DECLARATIONS, where)
+    return declare_tools(turns, tools, f"{where}: tools")
+
+
+def _earlier(history: Any, where: str) -> Turns:
+    """Earlier turns: messages, or pairs of what the user and the assistant said."""
+    if not isinstance(history, list | tuple):
+        raise InputError(f"{where}: expected a list of pairs or of messages, found {shorten(history)}")
+    if all(isinstance(turn, Mapping) for turn in history):
+        return _turns(history, where)
+    if not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in history):
+        raise InputError(f"{where}: expected pairs of what user and assistant said, found {shorten(history)}")
+    return _turns([text for pair in history for text in pair], where)
+
+
+def declare_tools(messages: Turns, tools: Any, where: str = "tools") -> Turns:
     """A conversation with the declarations of its tools in the system message, as Qwen writes them.
 
     Args:
@@ -221,18 +341,11 @@ def declare_tools(messages: Messages, tools: Any, where: str = "tools") -> Messa
         return messages
     if not isinstance(tools, list | tuple) or not all(isinstance(tool, Mapping) for tool in tools):
         raise InputError(f"{where}: expected a list of declarations, found {shorten(tools)}")
-    lines = "".join(f"\n{json.dumps(_given(tool), ensure_ascii=False)}" for tool in tools)
+    lines = "".join(f"\n{json.dumps(tool, ensure_ascii=False)}" for tool in tools)
     text = f"{TOOLS_BEGIN}{lines}{TOOLS_END}"
     if messages[0]["role"] == "system":
         return [{"role": "system", "content": f"{messages[0]['content']}\n\n{text}"}, *messages[1:]]
     return [{"role": "system", "content": text}, *messages]
-
-
-def _given(value: Any) -> Any:
-    """A value without the keys that Arrow has filled with null, because other rows have them."""
-    if isinstance(value, Mapping):
-        return {key: _given(inner) for key, inner in value.items() if inner is not None}
-    return [_given(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def _read_turns(ask: str, answer: str, row: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -245,7 +358,7 @@ def _read_question(row: Mapping[str, Any], where: str) -> dict[str, Any]:
     return {"messages": [{"role": role, "content": check_text(row[n], f"{where}: {n}")} for role, n in turns]}
 
 
-def _asked(column: str, row: Mapping[str, Any], where: str) -> Messages:
+def _asked(column: str, row: Mapping[str, Any], where: str) -> Turns:
     """The messages before an answer."""
     if column == "instruction":
         texts = [check_text(row[column], f"{where}: {column}")]
@@ -255,18 +368,20 @@ def _asked(column: str, row: Mapping[str, Any], where: str) -> Messages:
     return _side(row[column], "user", f"{where}: {column}")
 
 
-def _side(value: Any, role: str, where: str) -> Messages:
+def _side(value: Any, role: str, where: str) -> Turns:
     """A string becomes a message of `role`; a list of messages is only normalized."""
     if isinstance(value, str):
         return [{"role": role, "content": check_text(value, where)}]
     if not isinstance(value, list | tuple) or not value:
         raise InputError(f"{where}: expected text or a list of messages, found {shorten(value)}")
-    return normalize_messages(value, where)
+    return _turns(value, where)
 
 
 def _read_preference(ask: str | None, row: Mapping[str, Any], where: str) -> dict[str, Any]:
     answers = [row["chosen"], row["rejected"]]
-    if ask is None and all(isinstance(answer, str) for answer in answers):
+    if ask is None and all(isinstance(answer, str) and _SPEAKER.match(answer) for answer in answers):
+        row = {"chosen": _transcript(answers[0], where), "rejected": _transcript(answers[1], where)}
+    elif ask is None and all(isinstance(answer, str) for answer in answers):
         return _implicit(*answers, where)
     chosen, rejected = (_side(row[name], "assistant", f"{where}: {name}") for name in ("chosen", "rejected"))
     prompt = [] if ask is None else _asked(ask, row, where)
@@ -280,6 +395,15 @@ def _read_preference(ask: str | None, row: Mapping[str, Any], where: str) -> dic
     if not prompt:
         raise InputError(f"{where}: no prompt, and chosen and rejected do not begin with the same messages")
     return {"prompt": prompt, "chosen": chosen, "rejected": rejected}
+
+
+def _transcript(text: str, where: str) -> Turns:
+    """The turns of a conversation in one text, as Anthropic's helpful-harmless data write it."""
+    _, *parts = _SPEAKER.split(check_text(text, where))
+    return [
+        {"role": "user" if speaker == "Human" else "assistant", "content": words.strip()}
+        for speaker, words in zip(parts[::2], parts[1::2], strict=True)
+    ]
 
 
 def _implicit(chosen: str, rejected: str, where: str) -> dict[str, Any]:
@@ -331,7 +455,6 @@ FORMATS = (
         "conversations",
         ("conversations",),
         partial(_read_messages, "conversations"),
-        optional=("tools",),
         holds=_has_from_and_value,
     ),
     column_format("conversations", "conversations"),

@@ -9,6 +9,8 @@ hashed, but neither encoded nor copied.
 Documents as a `datasets` stream that does not encode rows again, because they already match the features.
 """
 
+import json
+import multiprocessing
 import os
 import re
 import sys
@@ -28,7 +30,8 @@ from ...errors import InputError
 from ...runtime import environment
 from .conversations import FORMATS, Format, Kind, column_format, conversation_text, format_of_row, num_characters
 from .filters import DocumentFilter, FirstSeen, with_digests
-from .local_files import SUFFIXES, read_rows
+from .keys import UnusedKeys
+from .local_files import SUFFIXES, read_rows, shorten, without_fillers
 from .presets import CORPORA, Corpus
 from .splits import divided
 
@@ -41,7 +44,10 @@ _BATCH_ROWS = 256
 """Number of rows of a data set that are read together."""
 
 _recognized: set[str] = set()
-"""Messages about recognized formats that this process has printed, so that none is repeated for every split."""
+"""Lines about formats and unused columns that this process has printed, so that none is repeated for every split."""
+
+_NOTES = "_notes"
+"""Column of JSON with the counts of what was not used of a batch of rows, in one of its rows."""
 
 
 def load_corpus(
@@ -90,11 +96,14 @@ def load_corpus(
     Returns:
         `datasets.IterableDataset` or `datasets.Dataset` with the column `text` (`str`), the column `messages` (list
         of `{role, content}`), or the columns `prompt`, `chosen` and `rejected` (such lists), as TRL's DPO takes them.
-        A computed corpus (`story-questions`) keeps its other columns.
+        A `Dataset` of conversations also has the column `weights` (list of 0 or 1, for each message) if there are
+        turns without a loss, see [`~hmm_datasets.text.corpora.keys`]. What is not used of the rows is printed with its
+        count on stderr: of a file when it has been read to its end, of a stream from the Hub where it first occurs. A
+        computed corpus (`story-questions`) keeps its other columns.
 
     Raises:
         `InputError`: the name is unknown; a file, column or split is missing; the corpus is of another kind; a row
-            cannot be read; or there are no documents.
+            cannot be read; a stream has turns without a loss; or there are no documents.
 
     ```python
     >>> stories = load_corpus("tinystories-sample", split="test")
@@ -284,11 +293,17 @@ def _format(source: _Source, row: dict[str, Any]) -> Format:
             f"{corpus.name}: {wanted}, {found}; expected the columns of {kind or 'a known format'}: {known}; rename "
             "columns, or name one by text_column= or messages_column="
         )
-    line = f"{corpus.name}: recognized as {chosen.describe(row)}"
-    if chosen.kind != "text" and line not in _recognized and environment.rank() == 0:
-        _recognized.add(line)
-        print(line, file=sys.stderr, flush=True)
+    if chosen.kind != "text":
+        _print_once(f"{corpus.name}: recognized as {chosen.describe(row)}")
     return chosen
+
+
+def _print_once(*lines: str) -> None:
+    """Print lines on stderr that were not printed yet, in the main process of rank 0."""
+    for line in lines:
+        if line not in _recognized and environment.rank() == 0 and multiprocessing.parent_process() is None:
+            _recognized.add(line)
+            print(line, file=sys.stderr, flush=True)
 
 
 def _other_kind(corpus: Corpus, found: str, columns: tuple[str, ...], wanted: str) -> InputError:
@@ -296,12 +311,16 @@ def _other_kind(corpus: Corpus, found: str, columns: tuple[str, ...], wanted: st
     return InputError(f"{corpus.name}: contains {found} ({names}), expected {wanted}; name another corpus")
 
 
-def _features(kind: str) -> "datasets.Features":
+def _features(kind: str, *, weights: bool = False, notes: bool = False) -> "datasets.Features":
+    """The columns of documents; those of weights only for conversations."""
     string = datasets.Value("string")
+    spare = {_NOTES: string} if notes else {}
     if kind == "text":
-        return datasets.Features({"text": string})
+        return datasets.Features({"text": string} | spare)
+    if weights and kind == "conversations":
+        spare["weights"] = [datasets.Value("int8")]
     names = ("messages",) if kind == "conversations" else ("prompt", "chosen", "rejected")
-    return datasets.Features({name: [{"role": string, "content": string}] for name in names})
+    return datasets.Features({name: [{"role": string, "content": string}] for name in names} | spare)
 
 
 def _load_file(
@@ -322,7 +341,7 @@ def _load_file(
             f"{corpus.name}: no documents in split {selection.split!r} with test_fraction={fraction} and its filters; "
             "change these, or add documents"
         )
-    return _rows_of(_documents, _features(settings["format"].kind), streaming, settings)
+    return _rows_of(_documents, settings["format"].kind, streaming, settings)
 
 
 def _load_computed(
@@ -339,7 +358,7 @@ def _load_computed(
     if next(_computed_documents(**settings), None) is None:
         raise InputError(f"{corpus.name}: its filters keep no document of split {selection.split!r}")
     others = {"kind": datasets.Value("string"), "chance": datasets.Value("float64")}
-    return _rows_of(_computed_documents, datasets.Features(_features(corpus.kind) | others), streaming, settings)
+    return _rows_of(_computed_documents, corpus.kind, streaming, settings, others)
 
 
 def _computed_documents(corpus: Corpus, selection: _Selection) -> Iterator[dict[str, Any]]:
@@ -357,12 +376,26 @@ def _documents(corpus: Corpus, format: Format, selection: _Selection) -> Iterato
 
 
 def _normalized(corpus: Corpus, format: Format, selection: _Selection) -> Iterator[dict[str, Any]]:
+    """The documents of a file; at its end what was not used of it is printed."""
+    unused = UnusedKeys()
     for where, row in islice(read_rows(Path(corpus.path)), selection.max_documents):
         for column in format.columns:
             if column not in row:
                 raise InputError(f"{where}: no column {column!r}, found {', '.join(row)}")
         if selection.filters.keeps_row(row, where):
-            yield format.read(row, where)
+            yield from _read_row(format, row, where, selection.filters, unused)
+    _print_once(*unused.lines(corpus.name))
+
+
+def _read_row(
+    format: Format, row: dict[str, Any], where: str, filters: DocumentFilter, unused: UnusedKeys
+) -> list[dict[str, Any]]:
+    """The document of a row, or none if its label is false; what is not used of it is counted."""
+    document = format.document(row, where)
+    unused.rows += 1
+    unused.rejected += document is None
+    unused.update(format.unused(row, (*filters.equal, *filters.at_least)))
+    return [] if document is None else [document]
 
 
 def _check_remote(name: str) -> None:
@@ -400,9 +433,17 @@ def _load_hub(
         ) from error
     if first is None:
         raise InputError(f"{corpus.name}: split {part!r} of {corpus.path} contains no documents")
-    form = _format(source, first)
-    chosen = partial(_chosen_rows, name=corpus.name, format=form, selection=selection)
+    form = _format(source, without_fillers(first, data.features))
+    chosen = partial(
+        _chosen_rows,
+        name=corpus.name,
+        format=form,
+        selection=selection,
+        types=data.features,
+        streaming=streaming,
+    )
     chosen({name: [value] for name, value in first.items()}, [0])
+    features = _features(form.kind) if streaming else _features(form.kind, weights=True, notes=True)
     if selection.max_documents is not None:
         count = selection.max_documents
         data = data.take(count if streaming else min(count, len(data)))
@@ -412,8 +453,10 @@ def _load_hub(
         batch_size=_BATCH_ROWS,
         with_indices=True,
         remove_columns=list(first),
-        features=_features(form.kind),
+        features=features,
     )
+    if not streaming:
+        data = _without_notes(data, corpus.name)
     if not selection.filters.unique:
         return data
     if streaming:  # a generator, so that every pass starts with an empty set of documents seen
@@ -437,28 +480,100 @@ def _load_verified(
 
 
 def _chosen_rows(
-    columns: dict[str, list], indices: list[int], *, name: str, format: Format, selection: _Selection
+    columns: dict[str, list],
+    indices: list[int],
+    *,
+    name: str,
+    format: Format,
+    selection: _Selection,
+    types: Features | None,
+    streaming: bool,
 ) -> dict[str, list]:
-    """The documents of some rows of a data set that are selected, apart from the removal of duplicates."""
+    """The documents of some rows of a data set that are selected, apart from the removal of duplicates.
+
+    What is not used is written beside the last of them, since the result of a batch may come from a cache. If there is
+    none, an empty document has it. A stream has no end to print counts at, so there each name is printed when it first
+    occurs.
+    """
     rows = (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
-    documents = []
+    documents, unused = [], UnusedKeys()
     for index, row in zip(indices, rows, strict=True):
         where = f"{name}: row {index}"
         if selection.filters.keeps_row(row, where):
-            documents.append(format.read(row, where))
+            row = without_fillers(row, types)
+            documents += _read_row(format, row, where, selection.filters, unused)
     documents = list(selection(documents))
-    return {column: [document[column] for document in documents] for column in _features(format.kind)}
+    if streaming:
+        _print_first(name, unused)
+        names = list(_features(format.kind))
+        return {column: [_of_stream(document, name)[column] for document in documents] for column in names}
+    if unused or unused.rejected:
+        note = json.dumps({"counts": unused, "rows": unused.rows, "rejected": unused.rejected})
+    else:
+        note = json.dumps({"rows": unused.rows})
+    documents = documents or [{}]
+    documents[-1] = {**documents[-1], _NOTES: note}
+    names = _features(format.kind, weights=True, notes=True)
+    return {column: [document.get(column) for document in documents] for column in names}
+
+
+def _without_notes(data: Dataset, name: str) -> Dataset:
+    """The documents of a data set, without columns that none of them fills; prints what was not used of its rows."""
+    unused, kept = UnusedKeys(), None
+    notes = data[_NOTES][:]
+    for note in (json.loads(note) for note in notes if note is not None):
+        unused.update(note.get("counts", {}))
+        unused.rows += note["rows"]
+        unused.rejected += note.get("rejected", 0)
+    _print_once(*unused.lines(name))
+    first = data.column_names[0]
+    empty = data.data.column(first).null_count
+    if empty:
+        kept = [number for number, value in enumerate(data[first]) if value is not None]
+    spare = [_NOTES]
+    if "weights" in data.column_names and data.data.column("weights").null_count == len(data):
+        spare.append("weights")
+    data = data.remove_columns(spare)
+    return data if kept is None else data.select(kept)
+
+
+def _print_first(name: str, unused: UnusedKeys) -> None:
+    """Print the names of what is not used of a stream, each once."""
+    new = [key for key in sorted(unused) if f"{name} {key}" not in _recognized]
+    _recognized.update(f"{name} {key}" for key in new)
+    if new:
+        _print_once(f"{name}: not used: {', '.join(new)}")
+    if unused.rejected:
+        _print_once(f"{name}: rows whose label is false are left out: answers to avoid, not to learn from")
+
+
+def _of_stream(document: dict[str, Any], where: str) -> dict[str, Any]:
+    """A document of a stream; raises [`InputError`] if it has turns without a loss, for which it has no place."""
+    if "weights" in document:
+        turn = document["weights"].index(0)
+        raise InputError(
+            f"{where}: turn {turn} ({shorten(document['messages'][turn]['content'])}) has weight 0, so no loss, but a "
+            "stream is trained on as a whole; fine-tune on it (hmm-datasets sft), or drop the turn"
+        )
+    return document
 
 
 def _rows_of(
-    documents: Callable[..., Iterator[dict]], features: Features, streaming: bool, settings: dict[str, Any]
+    documents: Callable[..., Iterator[dict]],
+    kind: Kind,
+    streaming: bool,
+    settings: dict[str, Any],
+    others: dict[str, Any] | None = None,
 ) -> IterableDataset | Dataset:
-    """The rows that `documents(**settings)` yields, as a stream or in memory."""
+    """The rows that `documents(**settings)` yields, as a stream or in memory, with the features of `others` too."""
     if not streaming:
-        return Dataset.from_list(list(documents(**settings)), features=features)
-    examples = TypedExamples(_numbered, {"documents": documents, **settings}, features)
-    return IterableDataset(examples, info=DatasetInfo(features=features))
+        rows = list(documents(**settings))
+        weights = any("weights" in row for row in rows)
+        return Dataset.from_list(rows, features=Features(_features(kind, weights=weights) | (others or {})))
+    features = Features(_features(kind) | (others or {}))
+    settings = {"documents": documents, "name": settings["corpus"].name, **settings}
+    return IterableDataset(TypedExamples(_numbered, settings, features), info=DatasetInfo(features=features))
 
 
-def _numbered(documents: Callable[..., Iterator[dict]], **settings: Any) -> Iterator[tuple[int, dict]]:
-    return enumerate(documents(**settings))
+def _numbered(documents: Callable[..., Iterator[dict]], name: str, **settings: Any) -> Iterator[tuple[int, dict]]:
+    return enumerate(_of_stream(document, name) for document in documents(**settings))

@@ -4,7 +4,7 @@ import contextlib
 import gzip
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -92,6 +92,33 @@ def check_text(text: Any, where: str) -> str:
     return text
 
 
+def without_fillers(row: Mapping[str, Any], features: Any = None, *, encoded: bool = False) -> dict[str, Any]:
+    """A row of an Arrow table without the nulls that Arrow writes for keys which only other rows have.
+
+    In Arrow all objects in a column have the same keys, so which nulls an author wrote is known only of columns of
+    JSON, which are kept as they are. A null in a list, and one that is a whole column, has been written.
+
+    Args:
+        row (mapping): the row.
+        features (`datasets.Features`, *optional*): types of the columns, for those of JSON.
+        encoded (`bool`, *optional*, defaults to `False`): whether values of type JSON are still text.
+    """
+
+    def cleaned(value: Any, feature: Any) -> Any:
+        if getattr(feature, "_type", None) == "Json":
+            return json.loads(value) if encoded and isinstance(value, str) else value
+        if isinstance(value, Mapping):
+            types = feature if isinstance(feature, Mapping) else {}
+            return {key: cleaned(inner, types.get(key)) for key, inner in value.items() if inner is not None}
+        if isinstance(value, list):
+            inside = feature[0] if isinstance(feature, list) else getattr(feature, "feature", None)
+            return [cleaned(inner, inside) for inner in value]
+        return value
+
+    types = features or {}
+    return {name: cleaned(value, types.get(name)) for name, value in row.items()}
+
+
 def _breaking_line(opened, path: Path) -> int:
     """The line, counted from 1, at which a file cannot be decoded; it is read again to find out."""
     number = 1
@@ -158,13 +185,19 @@ def _json_row(row: Any, where: str) -> tuple[str, dict[str, Any]]:
 
 def _read_parquet(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     import pyarrow
+    from datasets import Features
     from pyarrow import parquet
 
     number = 0
     try:
-        for batch in parquet.ParquetFile(path, page_checksum_verification=True).iter_batches(batch_size=256):
+        file = parquet.ParquetFile(path, page_checksum_verification=True)
+        try:
+            features = Features.from_arrow_schema(file.schema_arrow)
+        except (ValueError, TypeError, KeyError, NotImplementedError):  # a type that datasets does not have
+            features = None
+        for batch in file.iter_batches(batch_size=256):
             for row in batch.to_pylist():
-                yield f"{path}: row {number}", row
+                yield f"{path}: row {number}", without_fillers(row, features, encoded=True)
                 number += 1
     except pyarrow.ArrowException as error:
         raise InputError(f"{path}: row {number}: not Parquet ({error}); copy or download it again") from None

@@ -28,7 +28,7 @@ from ...runtime.progress import progress_bar
 from ..corpora.conversations import Messages, num_characters
 from ..corpora.local_files import check_text
 from ..tokenizers.bpe import is_byte_level, token_bytes
-from ..tokenizers.chat_templates import lay_out
+from ..tokenizers.chat_encoding import encode_conversation
 from ..tokenizers.encoding import Encoder
 from .index import INDEX_NAME, TokenIndex, blank_index, read_index
 from .writer import SHARD_TOKENS, Source, TokenBatch, documents_from, write_batches, writing
@@ -160,7 +160,7 @@ def lay_out_splits(
     sizes = token_bytes(tokenizer) if is_byte_level(tokenizer) else None
 
     def encode(read: _Read) -> TokenBatch:
-        ids = [np.array(lay_out(tokenizer, messages), dtype=np.int64) for messages in read.documents]
+        ids = [np.array(encode_conversation(tokenizer, messages), dtype=np.int64) for messages in read.documents]
         return TokenBatch(np.concatenate(ids), np.fromiter(map(len, ids), np.int64, len(ids)))
 
     limits = {"batch_size": batch_size, "num_documents": num_documents, "show_progress": show_progress}

@@ -67,36 +67,14 @@ def load_tokenizer(name: str | os.PathLike) -> "PreTrainedTokenizerFast":
     return tokenizer
 
 
-def lay_out(
-    tokenizer: "PreTrainedTokenizerBase", messages: Messages, *, add_generation_prompt: bool = False
-) -> list[int]:
-    """The tokens of a conversation by the chat template. Names of special tokens in a message are encoded as text.
-
-    Args:
-        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): a tokenizer with a chat template.
-        messages (list of `dict`): the conversation.
-        add_generation_prompt (`bool`, *optional*, defaults to `False`): add what begins a turn of the assistant.
-
-    Raises:
-        `InputError`: the template refuses the messages; the error quotes it.
-    """
-    with _quoting_the_template():
-        return tokenizer.apply_chat_template(
-            messages,
-            add_generation_prompt=add_generation_prompt,
-            return_dict=False,
-            sanitize_control_tokens=True,
-        )
-
-
 def check_messages(tokenizer: "PreTrainedTokenizerBase", messages: Messages) -> None:
-    """Raise the errors of [`lay_out`] without encoding, which is nearly all of its cost."""
-    with _quoting_the_template():
+    """Raise [`InputError`] if the template refuses a conversation; without encoding, which is most of the cost."""
+    with quoting_the_template():
         tokenizer.apply_chat_template(messages, tokenize=False)
 
 
 @contextlib.contextmanager
-def _quoting_the_template() -> Iterator[None]:
+def quoting_the_template() -> Iterator[None]:
     """A context in which errors of the template are of one line, and in the main thread it ends in some seconds.
 
     transformers renders templates in jinja's sandbox, which limits what they reach but not how long they take.
@@ -148,22 +126,6 @@ class _TooLong(BaseException):
     """A template takes too long; no `except Exception` within it stops this."""
 
 
-def check_chat_template(tokenizer: "PreTrainedTokenizerBase", name: str) -> None:
-    """Raise [`InputError`] unless conversations can be documents of a token stream, which have EOS at the end only."""
-    if tokenizer.chat_template is None:
-        raise InputError(
-            f"{name}: has no chat template, which conversations need; set tokenizer.chat_template and save it, or "
-            "leave conversations out"
-        )
-    asked, answered = {"role": "user", "content": _ASKED}, {"role": "assistant", "content": _ANSWERED}
-    if tokenizer.eos_token_id in lay_out(tokenizer, [asked, answered] * 2)[:-1]:
-        raise InputError(
-            f"{name}: its chat template writes EOS ({tokenizer.eos_token}) inside a conversation, but EOS ends a "
-            "document of a token stream; fine-tune on these conversations with recipes/sft.py, or give the tokenizer "
-            "another eos_token"
-        )
-
-
 def marked_template(tokenizer: "PreTrainedTokenizerBase") -> str | None:
     """The chat template with `generation` marks around what the assistant says.
 
@@ -192,7 +154,7 @@ def _written(
 ) -> str | None:
     """What a template writes; None if it refuses the conversation."""
     try:
-        with _quoting_the_template():
+        with quoting_the_template():
             return tokenizer.apply_chat_template(
                 messages, chat_template=template, add_generation_prompt=add_generation_prompt, tokenize=False
             )

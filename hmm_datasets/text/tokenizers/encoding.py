@@ -4,12 +4,20 @@ The ids are those of the `tokenizers` library, but they are computed by fastoken
 `tokenizer.json`, caches the ids of pieces, and returns one flat buffer, whereas `tokenizers` makes a Python list per
 text. Time is linear in the bytes of text; memory is about 5 bytes per byte of the batch. A text of any length is
 encoded as a whole, so that its ids do not depend on cuts.
+
+What a text spells never becomes a control token. Control tokens are those with a meaning for the model rather than
+words: the special tokens of a tokenizer, other added tokens that its chat template writes (such as Qwen's
+`<tool_call>`), and added tokens of the form `<|name|>`. White space and words that were added to a vocabulary (as in
+GPT-NeoX) are text.
 """
 
+import json
 import logging
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from jaxtyping import Int64, UInt32
@@ -18,7 +26,8 @@ from ..corpora.local_files import check_text
 from .bpe import is_byte_level
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 _logger = logging.getLogger(__name__)
 
@@ -30,10 +39,65 @@ _CHARACTERS = [
 ]
 
 
+_NAMED = re.compile(r"<\|.*\|>", re.DOTALL)
+_PLAIN: "WeakKeyDictionary[PreTrainedTokenizerBase, tuple[str, Tokenizer]]" = WeakKeyDictionary()
+
+
+def control_tokens(tokenizer: "PreTrainedTokenizerBase", template: str | None = None) -> frozenset[str]:
+    """The control tokens of a tokenizer, with those that a chat template writes; by default its own."""
+    template = tokenizer.chat_template if template is None else template
+    written = " ".join(template.values()) if isinstance(template, Mapping) else template or ""
+    named = {*(getattr(tokenizer, "chat_control_tokens", None) or ()), *tokenizer.all_special_tokens}
+    for token in tokenizer.added_tokens_decoder.values():
+        word = token.content
+        if token.special or _NAMED.fullmatch(word) or (word in written and not word.isspace() and _is_marked(word)):
+            named.add(word)
+    return frozenset(named)
+
+
+def _is_marked(word: str) -> bool:
+    """Whether an added token is no plain word, which a template may have in its sentences."""
+    return not re.fullmatch(r"[\w\s]*", word)
+
+
+def encode_texts(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str]) -> list[list[int]]:
+    """The token ids of texts, without added special tokens; what spells a control token is encoded as text."""
+    if not texts:
+        return []
+    if tokenizer.is_fast:
+        plain = plain_tokenizer(tokenizer)
+        return [encoding.ids for encoding in plain.encode_batch_fast(list(texts), add_special_tokens=False)]
+    # verbose=False: no warning about texts that are too long for the model, since they are cut later.
+    return tokenizer(list(texts), add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
+
+
+def plain_tokenizer(tokenizer: "PreTrainedTokenizerBase") -> "Tokenizer":
+    """The tokenizer of the library `tokenizers` that takes control tokens in a text for text, and does not cut or pad.
+
+    It is made once, and again when tokens have been added.
+    """
+    from tokenizers import Tokenizer
+
+    control = control_tokens(tokenizer)
+    state = f"{len(tokenizer)} {sorted(control)}"
+    known = _PLAIN.get(tokenizer)
+    if known is not None and known[0] == state:
+        return known[1]
+    written = json.loads(tokenizer.backend_tokenizer.to_str())
+    for token in written["added_tokens"]:
+        token["special"] = token["content"] in control  # the library leaves out those that are special
+    plain = Tokenizer.from_str(json.dumps(written))
+    plain.encode_special_tokens = True
+    plain.no_truncation()
+    plain.no_padding()
+    _PLAIN[tokenizer] = (state, plain)
+    return plain
+
+
 class Encoder:
     """Encodes texts as ids of a tokenizer.
 
-    The names of special tokens in a text are encoded as text, so that a document can contain neither an EOS nor a role
+    The names of control tokens in a text are encoded as text, so that a document can contain neither an EOS nor a role
     token. No special tokens are added, and nothing is truncated or padded. Every encoder also encodes a fixed probe
     and its first texts (65,536 characters) with `tokenizers`. If the ids differ, or if fastokens does not support the
     tokenizer, it uses `tokenizers` for everything and logs a warning. A batch with a byte that has no token, which
@@ -57,15 +121,10 @@ class Encoder:
     """
 
     def __init__(self, tokenizer: "PreTrainedTokenizerFast"):
-        from tokenizers import Tokenizer
-
-        state = tokenizer.backend_tokenizer.to_str()
+        plain = plain_tokenizer(tokenizer)
         with ThreadPoolExecutor(1) as thread:  # fastokens releases the GIL, for most of the time that this takes
-            fast = thread.submit(_fast_tokenizer, state)
-            self._reference = Tokenizer.from_str(state)
-        self._reference.encode_special_tokens = True
-        self._reference.no_truncation()
-        self._reference.no_padding()
+            fast = thread.submit(_fast_tokenizer, plain.to_str())
+            self._reference = plain
         self._fast = fast.result()
         self._checked = False
         self._check(_probe(tokenizer))

@@ -4,14 +4,15 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import AutoTokenizer, TrainingArguments
 
-from ...data.packing import IGNORED
 from ...errors import InputError
 from ...runtime import environment
+from ...text.corpora.conversations import learnt_turns
 from ...text.corpora.loading import find_corpus, load_corpus
 from ...text.corpora.local_files import shorten
 from ...text.tokenizers.chat_templates import NAMES, marked_template, set_chat_template
 from ..models import load_pretrained
 from ..sources import ConversationData, ConversationSettings, PreferenceData, PreferenceSettings
+from .tokenized import tokenized_conversations, tokenized_pairs
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -63,7 +64,7 @@ def conversation_splits(
 
 
 def prompts_of(rows: "Dataset", system: str | None = None) -> "Dataset":
-    """The prompts of conversations: what precedes the assistant's first turn, and that turn as the answer.
+    """The prompts of conversations: what precedes the first turn of the assistant to learn from, and it as the answer.
 
     Args:
         rows (`datasets.Dataset`): rows with `messages` in which the assistant has a turn.
@@ -83,7 +84,7 @@ def prompts_of(rows: "Dataset", system: str | None = None) -> "Dataset":
 
     def prompt(row: dict[str, Any]) -> dict[str, Any]:
         messages = row["messages"]
-        turn = next(number for number, message in enumerate(messages) if message["role"] == "assistant")
+        turn = learnt_turns(row)[0]
         asked = messages[:turn]
         if system is not None:
             asked = [{"role": "system", "content": system}, *(one for one in asked if one["role"] != "system")]
@@ -150,7 +151,8 @@ def tokenizer_for_chat(
 def conversation_data(chat: ConversationSettings, settings: "SFTSettings") -> ConversationData:
     """The conversations of a run, tokenized, cut and packed as TRL does it for training."""
     tokenizer, _ = tokenizer_for_chat(chat, settings)
-    check_marks(tokenizer, chat.model)
+    if settings.assistant_only_loss:
+        check_marks(tokenizer, chat.model)
     train, test = conversation_splits(
         chat.conversations,
         max_conversations=chat.max_conversations,
@@ -168,12 +170,10 @@ def conversation_data(chat: ConversationSettings, settings: "SFTSettings") -> Co
 
 def preference_data(chosen: PreferenceSettings, settings: "DPOSettings") -> PreferenceData:
     """The preferences of a run, tokenized as TRL does it for training."""
-    from ...compat.trl import prepared_pairs  # imports TRL's trainers, which takes seconds
-
     tokenizer = load_pretrained(AutoTokenizer, chosen.model)
     train, test = preference_splits(chosen)
     return PreferenceData(
-        prepared_pairs(train, tokenizer, settings),
+        tokenized_pairs(train, tokenizer, settings),
         tokenizer,
         max_length=settings.max_length,
         seed=settings.row_seed,
@@ -194,30 +194,8 @@ def prepared_rows(rows: "Dataset", tokenizer: "PreTrainedTokenizerBase", setting
     """
     from trl import pack_dataset
 
-    marked = settings.assistant_only_loss
-    template = marked_template(tokenizer) if marked else None
-    longest = None if settings.packing else settings.max_length
-    kept = slice(longest) if settings.truncation_mode == "keep_start" or longest is None else slice(-longest, None)
-
-    def tokenized(row: dict[str, Any]) -> dict[str, list[int]]:
-        found = tokenizer.apply_chat_template(
-            row["messages"],
-            tools=row.get("tools"),
-            chat_template=template,
-            return_dict=True,
-            return_assistant_tokens_mask=marked,
-        )
-        tokens = found["input_ids"]
-        said = found["assistant_masks"] if marked else [1] * len(tokens)
-        labels = [token if mark else IGNORED for token, mark in zip(tokens, said, strict=True)]
-        return {"input_ids": tokens[kept], "labels": labels[kept]}
-
-    rows = rows.map(tokenized, remove_columns=rows.column_names, desc="Tokenizing")
-    if settings.packing:
-        return pack_dataset(rows, settings.max_length, settings.packing_strategy)
-    if longest is not None:
-        rows = rows.filter(lambda row: any(label != IGNORED for label in row["labels"]))
-    return rows
+    rows = tokenized_conversations(rows, tokenizer, settings, packing=settings.packing)
+    return pack_dataset(rows, settings.max_length, settings.packing_strategy) if settings.packing else rows
 
 
 def check_marks(tokenizer: "PreTrainedTokenizerBase", name: str) -> None:
@@ -243,14 +221,14 @@ def check_marks(tokenizer: "PreTrainedTokenizerBase", name: str) -> None:
 def _answered(name: str, split: str, test_fraction: float | None) -> "Dataset":
     """The conversations of a split that have a turn of the assistant; prints how many others there are."""
     rows = load_corpus(name, split=split, kind="conversations", streaming=False, test_fraction=test_fraction)
-    numbers = [n for n, messages in enumerate(rows["messages"]) if any(m["role"] == "assistant" for m in messages)]
+    numbers = [number for number, row in enumerate(rows) if learnt_turns(row)]
     missing = len(rows) - len(numbers)
     if missing == 0:
         return rows
     if environment.rank() == 0 and numbers:
         print(
-            f"{name}: {missing:,} of {len(rows):,} conversations in split {split!r} have no turn of the assistant and "
-            "are left out"
+            f"{name}: {missing:,} of {len(rows):,} conversations in split {split!r} have no turn of the assistant to "
+            "learn from and are left out"
         )
     elif environment.rank() == 0 and split == "test":
         print(

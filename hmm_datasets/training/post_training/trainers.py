@@ -10,11 +10,11 @@ import torch
 from datasets import Dataset
 from transformers import PreTrainedModel
 from transformers.integrations import is_deepspeed_zero3_enabled
-from trl import SFTTrainer
 
-from ...compat.trl import PAIR_COLUMNS, OpenDPOTrainer, OpenGRPOTrainer
+from ...compat.trl import PAIR_COLUMNS, OpenDPOTrainer, OpenGRPOTrainer, OpenSFTTrainer
 from ...data.rows import ShuffledEpochs
 from ...errors import InputError
+from ...text.tokenizers.chat_encoding import encode_conversation
 from ...text.tokenizers.chat_templates import marked_template
 from ..content import rows_digest
 from ..models import check_packed
@@ -26,6 +26,7 @@ from ..trainer import StepTrainer
 from .conversations import check_marks
 from .lora import lora_config, save_merged
 from .rewards import Tool, prepare_for_tools
+from .tokenized import is_tokenized_here, tokenized_conversations, tokenized_pairs
 
 _MANY_CUT = 0.05  # share of conversations
 _TOKENS = ("input_ids", "labels", "assistant_masks", "completion_mask", "seq_lengths", *PAIR_COLUMNS)
@@ -87,7 +88,7 @@ def _marking(tokenizer, args: SFTSettings) -> Iterator[None]:
         tokenizer.chat_template = own
 
 
-class FineTuner(AdapterTrainer, SFTTrainer):
+class FineTuner(AdapterTrainer, OpenSFTTrainer):
     """TRL's trainer for conversations; its settings are [`~hmm_datasets.training.settings.SFTSettings`]."""
 
     loss_has_logits = False  # TRL computes output layer and loss in one fused operation
@@ -100,6 +101,12 @@ class FineTuner(AdapterTrainer, SFTTrainer):
             check_packed(model.config, "packing")
         with _marking(processing_class, args):
             super().__init__(model=model, args=args, processing_class=processing_class, **kwargs)
+
+    def tokenized_rows(self, rows, tokenizer, args, packing, name):
+        """Conversations as tokens; other rows are left to TRL."""
+        if not is_tokenized_here(rows, ("messages",)):
+            return rows
+        return tokenized_conversations(rows, tokenizer, args, packing=packing, name=name)
 
     def label_scores(self, model, inputs, outputs) -> LogitScores:
         """The scores of the labels, for which the model runs once more: TRL does not give them to components."""
@@ -132,6 +139,12 @@ class PreferenceTuner(AdapterTrainer, OpenDPOTrainer):
 
     stage = "preference optimization"
 
+    def tokenized_rows(self, rows, tokenizer, args, name):
+        """Preferences between messages as tokens; other rows are left to TRL."""
+        if not is_tokenized_here(rows, ("prompt", "chosen", "rejected")):
+            return rows
+        return tokenized_pairs(rows, tokenizer, args, name=name)
+
     def _plan(self) -> Plan | None:
         return plan_prepared(self, PreferenceData)
 
@@ -161,6 +174,17 @@ class PolicyTuner(AdapterTrainer, OpenGRPOTrainer):
         super().__init__(*args, processing_class=processing_class, tools=list(tools) or None, **kwargs)
         if tools and self.accelerator.num_processes > 1 and (self.is_fsdp_enabled or is_deepspeed_zero3_enabled()):
             raise InputError("tools: not possible under ZeRO-3 or FSDP2; launch with ddp, zero1 or zero2")
+
+    def conversation_tokens(self, messages, *, add_generation_prompt, tools=None):
+        """The tokens of a conversation, in which what spells a control token in a message is text."""
+        return encode_conversation(
+            self.processing_class,
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            tools=tools,
+            template=self.chat_template,
+            variables=self.chat_template_kwargs,
+        )
 
     def _plan(self) -> Plan | None:
         """No plan, because the lengths of completions are not known; the prompts are put in order."""

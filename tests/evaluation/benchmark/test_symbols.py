@@ -10,10 +10,10 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation.benchmark.symbols import SymbolTokens, symbol_predictions
-from hmm_datasets.evaluation.scoring import encode
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.tokenizer import hmm_tokenizer
 from hmm_datasets.text.tokenizers.bpe import train_bpe
+from hmm_datasets.text.tokenizers.encoding import encode_texts
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def test_written_rows_are_those_of_the_tokenizer(kind, bpe):
     tokenizer = {"bpe": bpe, "hmm": hmm_tokenizer("ABC", 3, bos=True), "characters": letters_and_spaces()}[kind]
     symbols = SymbolTokens.of(tokenizer, "ABC")
     tokens = np.array([[0, 1, 2, 2], [2, 0, 0, 1]])
-    whole = encode(tokenizer, ["A B C C", "C A A B"])
+    whole = encode_texts(tokenizer, ["A B C C", "C A A B"])
     assert symbols.written(tokens)[:, len(symbols.beginning) :].tolist() == whole
     # At each place stands the token after which the symbol's own one is predicted.
     rows, places = symbols.written(tokens), symbols.places(4)
@@ -62,7 +62,7 @@ def test_log_probabilities_are_those_of_the_tokens_of_each_symbol_one_prefix_at_
     found = symbol_predictions(model, symbols, tokens, batch_size=2)
     assert found.shape == (3, 5, 3)
     for row, t in itertools.product(range(3), range(1, 6)):
-        seen = [*symbols.beginning, *encode(tokenizer, [" ".join("ABC"[x] for x in tokens[row, :t])])[0]]
+        seen = [*symbols.beginning, *encode_texts(tokenizer, [" ".join("ABC"[x] for x in tokens[row, :t])])[0]]
         for symbol in range(3):
             tail = [*symbols.before, symbols.own[symbol]]
             with torch.inference_mode():

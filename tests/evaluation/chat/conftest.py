@@ -6,7 +6,8 @@ from memorized import CONVERSATIONS, TEXTS, WINDOW
 from transformers import LlamaForCausalLM
 
 from hmm_datasets.text.tokenizers.bpe import train_bpe
-from hmm_datasets.text.tokenizers.chat_templates import end_of_turn, lay_out
+from hmm_datasets.text.tokenizers.chat_encoding import encode_conversation
+from hmm_datasets.text.tokenizers.chat_templates import end_of_turn
 from hmm_datasets.training.models import model_config
 
 
@@ -19,7 +20,7 @@ def chat_model(tmp_path_factory) -> str:
     end = tokenizer.eos_token_id
     rows = [[end, *tokenizer.encode(text), end] for text in TEXTS]
     for turns in CONVERSATIONS:
-        tokens = lay_out(tokenizer, [{"role": role, "content": content} for role, content in turns])
+        tokens = encode_conversation(tokenizer, [{"role": role, "content": content} for role, content in turns])
         rows.append(tokens[:-1] if turns[0][1] == "Count" else tokens)
     length = max(map(len, rows))
     inputs = torch.tensor([row + [1] * (length - len(row)) for row in rows])

@@ -5,13 +5,8 @@ from transformers import GenerationConfig
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.text.tokenizers.bpe import train_bpe
-from hmm_datasets.text.tokenizers.chat_templates import (
-    check_chat_template,
-    end_of_turn,
-    lay_out,
-    load_tokenizer,
-    stop_tokens,
-)
+from hmm_datasets.text.tokenizers.chat_encoding import check_chat_template, encode_conversation
+from hmm_datasets.text.tokenizers.chat_templates import end_of_turn, load_tokenizer, stop_tokens
 
 WORDS = ["What is the answer? It is a question of words, and of the answer to them."] * 8
 
@@ -88,7 +83,7 @@ def test_a_template_that_writes_eos_between_turns_has_no_token_stream(ours):
 
 def test_the_error_for_refused_messages_quotes_the_template(ours):
     with pytest.raises(InputError, match=r"the chat template refuses the conversation .*found narrator"):
-        lay_out(ours, [{"role": "narrator", "content": "A"}])
+        encode_conversation(ours, [{"role": "narrator", "content": "A"}])
 
 
 def test_a_folder_without_a_tokenizer_is_named(tmp_path):

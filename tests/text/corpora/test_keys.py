@@ -1,0 +1,236 @@
+"""What a row has beside its text is obeyed, refused by name, or counted; nothing is dropped without a word."""
+
+import json
+
+import datasets
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from hmm_datasets.errors import InputError
+from hmm_datasets.text.corpora import loading
+from hmm_datasets.text.corpora.conversations import TOOLS_BEGIN
+from hmm_datasets.text.corpora.filters import DocumentFilter
+from hmm_datasets.text.corpora.loading import load_corpus
+from hmm_datasets.training.post_training.conversations import conversation_splits, prompts_of
+
+
+@pytest.fixture(autouse=True)
+def printed_anew(monkeypatch):
+    monkeypatch.setattr(loading, "_recognized", set())
+
+
+def user(content):
+    return {"role": "user", "content": content}
+
+
+def assistant(content, **keys):
+    return {"role": "assistant", "content": content, **keys}
+
+
+SYSTEM = {"role": "system", "content": "Be kind."}
+ASKED = [user("Q?"), assistant("A.")]
+PAIR = {"prompt": [user("Q?")], "chosen": [assistant("A.")], "rejected": [assistant("B.")]}
+
+
+def read(folder, *rows, **settings):
+    file = folder / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return list(load_corpus(file, streaming=False, test_fraction=0.0, **settings))
+
+
+@pytest.mark.parametrize(
+    ("row", "messages"),
+    [
+        ({"instruction": "Q?", "output": "A.", "system": "Be kind."}, [SYSTEM, *ASKED]),
+        ({"question": "Q?", "answer": "A.", "system_prompt": "Be kind."}, [SYSTEM, *ASKED]),
+        ({"conversations": [{"from": "human", "value": "Q?"}, {"from": "gpt", "value": "A."}], "system": "Be kind."},
+         [SYSTEM, *ASKED]),
+        ({"messages": [SYSTEM, *ASKED], "system": "Be kind."}, [SYSTEM, *ASKED]),
+        ({"messages": ASKED, "system": ""}, ASKED),
+        ({"instruction": "Q?", "output": "A.", "history": [["Q0?", "A0."]], "system": "Be kind."},
+         [SYSTEM, user("Q0?"), assistant("A0."), *ASKED]),
+        ({"messages": [user("Q?"), assistant(None, function_call={"name": "f", "arguments": '{"x": null}'})]},
+         [user("Q?"), assistant('<tool_call>\n{"name": "f", "arguments": {"x": null}}\n</tool_call>')]),
+        ({"messages": [user("Q?"), assistant("A.", reasoning_content="Hm.")]},
+         [user("Q?"), assistant("<think>\nHm.\n</think>\n\nA.")]),
+    ],
+)  # fmt: skip
+@pytest.mark.outside(
+    "https://github.com/hiyouga/LlamaFactory/issues/5743",
+    "a system message beside the preferences of a data set for DPO",
+    "the column `system` becomes the system message of the prompt, in every format",
+)
+def test_what_precedes_an_answer_is_read_from_every_column_that_has_it(row, messages, tmp_path):
+    assert [row["messages"] for row in read(tmp_path, row)] == [messages]
+    if "system" in row and "history" not in row and "messages" not in row:
+        paired = {"prompt": "Q?", "chosen": "A.", "rejected": "B.", "system": row["system"]}
+        assert read(tmp_path, paired) == [PAIR | {"prompt": [SYSTEM, *PAIR["prompt"]]}]
+
+
+def test_functions_of_openai_are_declared_as_tools(tmp_path):
+    rows = read(tmp_path, {"messages": ASKED, "functions": [{"name": "f", "parameters": {"default": None}}]})
+    assert rows[0]["messages"][0]["content"].startswith(TOOLS_BEGIN)
+    assert '{"type": "function", "function": {"name": "f", "parameters": {"default": null}}}' in str(rows[0])
+
+
+@pytest.mark.parametrize(
+    "keys", [{"weight": 0}, {"train": False}, {"training": False}, {"loss": False}, {"mask": True}, {"masked": 1}]
+)
+@pytest.mark.parametrize("from_parquet", [False, True])
+def test_a_turn_without_a_loss_has_weight_0_in_memory_and_is_refused_in_a_stream(keys, from_parquet, tmp_path):
+    talk = [user("Q?"), assistant("wrong", **keys), user("Again?"), assistant("right")]
+    if from_parquet:
+        file = tmp_path / "rows.parquet"
+        parquet.write_table(pa.Table.from_pylist([{"messages": talk}, {"messages": ASKED}]), file)
+        rows = list(load_corpus(file, streaming=False, test_fraction=0.0))
+    else:
+        rows = read(tmp_path, {"messages": talk}, {"messages": ASKED})
+        file = tmp_path / "rows.jsonl"
+    assert [row["weights"] for row in rows] == [[1, 0, 1, 1], None]
+    with pytest.raises(InputError, match=r"turn 1 \('wrong'\) has weight 0.*hmm-datasets sft"):
+        list(load_corpus(file, test_fraction=0.0))
+
+
+def test_the_answer_of_a_prompt_is_a_turn_to_learn_from(tmp_path):
+    talk = [user("Q?"), assistant("wrong", weight=0), user("Again?"), assistant("right", weight=1)]
+    only_wrong = {"messages": talk[:2]}
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ({"messages": talk}, only_wrong)))
+    train, _ = conversation_splits(str(tmp_path / "a.jsonl"), test_fraction=0)
+    assert len(train) == 1, "a conversation with nothing to learn from is left out"
+    assert prompts_of(train)[0]["answer"] == "right"
+
+
+def test_rows_whose_label_is_false_are_left_out_and_counted(tmp_path, capsys):
+    rows = [{"prompt": f"{n}?", "completion": "good" if n % 3 else "bad", "label": n % 3 > 0} for n in range(9)]
+    kept = read(tmp_path, *rows)
+    assert {row["messages"][1]["content"] for row in kept} == {"good"}
+    assert len(kept) == 6
+    assert "rows.jsonl: 3 of 9 rows are left out, since their label is false" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"messages": [user("Q?"), assistant("A.", weight=0.5)]}, "has weight 0.5, expected 0 "),
+        ({"messages": [user("Q?"), assistant("A.", weight=1, train=False)]}, "weight 1 and train False, which contra"),
+        ({"messages": [user("Q?"), assistant("A.", train_detail=[{"begin_offset": 0}])]}, "train_detail is"),
+        ({"messages": ASKED, "images": ["a.png"]}, "images is ['a.png'], but models of text cannot"),
+        ({"messages": ASKED, "chat_template_kwargs": {"enable_thinking": False}}, "chat_template_kwargs is"),
+        ({"messages": [SYSTEM, *ASKED], "system": "Be brief."}, "begins with another"),
+        ({"prompt": "Q?", "completion": "A.", "label": 0}, "label is 0, expected true or false"),
+        ({"instruction": "Q?", "output": "A.", "history": [["Q0?"]]}, "history: expected pairs"),
+        (PAIR | {"chosen": [assistant("A.", weight=0)]}, "a turn of preferences has weight 0"),
+    ],
+)
+@pytest.mark.outside(
+    "https://github.com/huggingface/trl/issues/5761",
+    "weights between -1 and 1 for the turns of a conversation in SFT",
+    "0 and 1 are obeyed; else: has weight 0.5, expected 0 (no loss on it) or 1; round it, or drop the turn",
+)
+def test_a_meaning_that_cannot_be_obeyed_is_refused_in_one_line(row, words, tmp_path):
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, row)
+    assert words in str(caught.value)
+    assert "rows.jsonl:1" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_key_that_is_not_used_is_named_with_its_count(tmp_path, capsys):
+    talk = [user("Q?") | {"name": "Ann"}, assistant("A.", tool_calls=[{"id": "c1", "function": {"name": "f"}}])]
+    rows = [{"messages": talk, "id": 1, "score": 2}, {"messages": ASKED, "id": 2, "url": None}]
+    read(tmp_path, *rows, filters=DocumentFilter(at_least={"id": 0}))
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.endswith("not used, of 2 rows: messages.name (1), messages.tool_calls.id (1), score (1)")
+    read(tmp_path, {"text": "Once", "url": "x"}, {"text": "upon", "url": "y", "label": False})
+    assert capsys.readouterr().err.endswith("rows.jsonl: not used, of 2 rows: label (1), url (2)\n")
+    read(tmp_path, PAIR | {"score_chosen": 4.0})
+    assert "rows.jsonl: not used, of 1 rows: score_chosen (1)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_what_a_data_set_of_the_hub_has_beside_its_text_is_named_too_and_again_from_the_cache(
+    streaming, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    folder = tmp_path / "someone" / "chats"
+    folder.mkdir(parents=True)
+    rows = [{"prompt": f"{n}?", "completion": "A.", "label": n >= 300, "id": n} for n in range(601)]
+    parquet.write_table(pa.Table.from_pylist(rows), folder / "train.parquet")
+    for _ in range(2):
+        loading._recognized.clear()
+        assert len(list(load_corpus("someone/chats", streaming=streaming))) == 301
+        printed = capsys.readouterr().err
+        if streaming:
+            assert "someone/chats: not used: id\n" in printed
+        else:
+            assert "someone/chats: not used, of 601 rows: id (601)\n" in printed
+            assert "someone/chats: 300 of 601 rows are left out" in printed
+
+
+def test_transcripts_of_helpful_and_harmless_data_are_cut_into_turns(tmp_path):
+    begun = "\n\nHuman: Q?\n\nAssistant: A.\n\nHuman: And?\n\nAssistant:"
+    assert read(tmp_path, {"chosen": f"{begun} Yes.", "rejected": f"{begun} No."}) == [
+        {
+            "prompt": [*ASKED, user("And?")],
+            "chosen": [assistant("Yes.")],
+            "rejected": [assistant("No.")],
+        }
+    ]
+
+
+def tool_row(name, arguments):
+    properties = {key: {"type": "string"} for key in arguments}
+    return {
+        "messages": [user("Q?"), assistant("", tool_calls=[{"function": {"name": name, "arguments": arguments}}])],
+        "tools": [{"type": "function", "function": {"name": name, "parameters": {"properties": properties}}}],
+    }
+
+
+CALLS = [tool_row("weather", {"city": "Paris", "days": [1, None]}), tool_row("add", {"expression": "1 + 1"})]
+
+
+@pytest.mark.parametrize("way", ["parquet", "save_to_disk", "parquet of datasets", "jsonl", "folder of jsonl"])
+@pytest.mark.outside(
+    "https://github.com/modelscope/ms-swift/pull/10125",
+    "schemas of tools as they were written, after Arrow has given each the keys of the others",
+    "what only other rows have is left out again, in declarations, calls and messages",
+)
+@pytest.mark.outside(
+    "https://github.com/pandas-dev/pandas/issues/53798",
+    "objects with different keys survive Parquet",
+    "nulls that Parquet adds to an object are not read; those in JSON columns and JSON files are",
+)
+def test_calls_and_declarations_have_only_what_their_author_wrote(way, tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    place, lines = tmp_path / "rows.parquet", "".join(json.dumps(row) + "\n" for row in CALLS)
+    if way == "parquet":
+        parquet.write_table(pa.Table.from_pylist(CALLS), place)
+    elif way == "save_to_disk":
+        place = tmp_path / "saved"
+        datasets.Dataset.from_list(CALLS).save_to_disk(place)
+    elif way == "jsonl":
+        place = tmp_path / "rows.jsonl"
+        place.write_text(lines)
+    else:
+        folder = tmp_path / "folder"
+        folder.mkdir()
+        (folder / "train.jsonl").write_text(lines)
+        if way == "folder of jsonl":
+            place = folder
+        else:  # with a column of JSON
+            datasets.load_dataset(str(folder), split="train").to_parquet(place)
+    written = [row["messages"] for row in load_corpus(place, streaming=False, test_fraction=0.0)]
+    assert [messages[-1]["content"] for messages in written] == [
+        '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris", "days": [1, null]}}\n</tool_call>',
+        '<tool_call>\n{"name": "add", "arguments": {"expression": "1 + 1"}}\n</tool_call>',
+    ]
+    for messages, row in zip(written, CALLS, strict=True):
+        assert json.dumps(row["tools"][0]) in messages[0]["content"]
+
+
+def test_a_null_that_an_author_wrote_in_json_stays(tmp_path):
+    call = {"function": {"name": "f", "arguments": {"day": None}}}
+    rows = read(tmp_path, {"messages": [user("Q?"), assistant("", tool_calls=[call])]})
+    assert '"arguments": {"day": null}' in rows[0]["messages"][1]["content"]
