@@ -8,6 +8,7 @@ Bits per byte: a loss that compares models with different tokenizers.
 
 import copy
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +22,7 @@ from ..errors import InputError
 from ..runtime.progress import progress_bar
 from ..statistics import as_table, ratio_interval
 from ..text.corpora.local_files import check_text
-from ..text.tokenizers.bpe import token_bytes
-from ..text.tokenizers.encoding import encode_texts
+from ..text.tokenizers.text_sizes import LostText, sized_texts, token_bytes, token_characters
 from .scoring import (
     Row,
     beginning_token,
@@ -95,7 +95,8 @@ class DocumentWindows:
     With `length = M + 1` and `stride = M` this gives the rolling log-likelihood of lm-evaluation-harness for a model
     of at most `M` tokens, provided that the harness encodes without adding tokens.
 
-    Bytes are those of the text in UTF-8. If the first token is only context, its bytes do not count.
+    Bytes and characters are those of the text, in UTF-8, that the scored tokens stand for (see
+    [`~hmm_datasets.text.tokenizers.text_sizes`]). If the first token is only context, they do not include its own.
 
     Args:
         texts (sequence of `str`):
@@ -109,8 +110,9 @@ class DocumentWindows:
 
     Attributes:
         rows (list of lists of `Row`): for each document its windows, each with the first token that it scores.
-        tokens (`np.ndarray` of shape `(D,)`), bytes (`np.ndarray` of shape `(D,)`): numbers of scored tokens and bytes
-            of each document.
+        tokens (`np.ndarray` of shape `(D,)`), bytes (`np.ndarray` of shape `(D,)`), characters (`np.ndarray` of shape
+            `(D,)`): numbers of scored tokens, bytes and characters of each document.
+        lost ([`~hmm_datasets.text.tokenizers.text_sizes.LostText`]): what of the texts the tokenizer loses.
 
     Raises:
         `InputError`: a text that is not a string, a length below 2, a stride outside `[1, length)`, or nothing to
@@ -133,27 +135,33 @@ class DocumentWindows:
         self.length, self.stride = length, stride
         beginning, _ = beginning_token(tokenizer)
         self.rows: list[list[Row]] = []
-        tokens, sizes = [], []
+        self.lost = LostText()
+        self._sizes: list[tuple[np.ndarray, np.ndarray]] = []
         for first in range(0, len(texts), _TEXTS):
             chunk = [check_text(text, f"text {first + k}") for k, text in enumerate(texts[first : first + _TEXTS])]
-            for text, ids in zip(chunk, encode_texts(tokenizer, chunk), strict=True):
-                size = len(text.encode())
+            for ids, num_bytes, characters in sized_texts(tokenizer, chunk, self.lost):
                 if beginning is not None:
                     ids = [beginning, *ids]
-                elif ids:
-                    size = max(0, size - len(tokenizer.decode(ids[:1]).encode()))
+                else:
+                    num_bytes, characters = num_bytes[1:], characters[1:]
                 self.rows.append(list(_strided(ids, length, stride)))
-                tokens.append(max(0, len(ids) - 1))
-                sizes.append(size)
-        self.tokens, self.bytes = np.array(tokens, np.int64), np.array(sizes, np.int64)
+                self._sizes.append((num_bytes, characters))
+        self._count()
         if self.tokens.sum() == 0:
             raise InputError(f"no token to score in {len(self.rows)} texts; pass longer ones")
+
+    def _count(self) -> None:
+        """Count the tokens, bytes and characters of each document; windows are cut off at the end alone."""
+        counts = [sum(len(row.tokens) - row.first for row in rows) for rows in self.rows]
+        self.tokens = np.array(counts, np.int64)
+        parts = [[sizes[:count].sum() for sizes in both] for both, count in zip(self._sizes, counts, strict=True)]
+        self.bytes, self.characters = np.array(parts, np.int64).reshape(-1, 2).T
 
     def __len__(self) -> int:
         return sum(map(len, self.rows))
 
-    def first(self, count: int, tokenizer: "PreTrainedTokenizerBase") -> "DocumentWindows":
-        """The first windows; bytes of a document that is cut are those of its scored tokens, decoded."""
+    def first(self, count: int) -> "DocumentWindows":
+        """The first windows; of a document that is cut only the tokens that are scored count."""
         found, room = copy.copy(self), count
         found.rows = []
         for rows in self.rows:
@@ -161,11 +169,8 @@ class DocumentWindows:
                 break
             found.rows.append(rows[:room])
             room -= len(rows)
-        last, kept = found.rows[-1], len(found.rows)
-        found.tokens, found.bytes = self.tokens[:kept].copy(), self.bytes[:kept].copy()
-        if len(last) < len(self.rows[kept - 1]):
-            scored = [token for row in last for token in row.tokens[row.first :]]
-            found.tokens[-1], found.bytes[-1] = len(scored), len(tokenizer.decode(scored).encode())
+        found._sizes = self._sizes[: len(found.rows)]
+        found._count()
         return found
 
 
@@ -200,10 +205,11 @@ def measure_text(
     Returns:
         `dict`: `perplexity`, `nats_per_token`, `bits_per_byte` and its `standard_error`; `perplexity_low`,
         `perplexity_high`, `bits_per_byte_low` and `bits_per_byte_high`, bounds of intervals at `level`, None for a
-        single document; `num_tokens`, `bytes`, `num_documents`; `window`, `stride` and `least_context`, the minimum
-        number of tokens before a scored one except near the beginning of a document; `unit`, what was resampled
-        (`document` or `window`); and `items`, for each unit its number, `nats`, `tokens` and `bytes`. Empty on ranks
-        other than the main one.
+        single document; `bits_per_character` and `characters` (None for a stream with unknown tokens); `num_tokens`,
+        `bytes`, `num_documents`; `lost_text`, what of the text the tokenizer loses (None if nothing), which is also
+        printed on stderr; `window`, `stride` and `least_context`, the minimum number of tokens before a scored one
+        except near the beginning of a document; `unit`, what was resampled (`document` or `window`); and `items`, for
+        each unit its number, `nats`, `tokens` and `bytes`. Empty on ranks other than the main one.
 
     Raises:
         `InputError`: a model with fewer tokens than the text has, or a window too long for the model.
@@ -213,21 +219,25 @@ def measure_text(
         raise InputError(f"window={windows.length}: the model takes {limit} tokens; set window to {limit + 1} or less")
     if isinstance(windows, DocumentWindows):
         if max_windows is not None:
-            windows = windows.first(max_windows, tokenizer)
-        nats, tokens, num_bytes = _score_documents(model, windows, accelerator, batch_size)
+            windows = windows.first(max_windows)
+        nats, counts = _score_documents(model, windows, accelerator, batch_size)
+        lost = windows.lost
         unit, num_documents = "document", len(windows.rows)
     else:
         count = len(windows) if max_windows is None else min(max_windows, len(windows))
-        nats, tokens, num_bytes = _score_stream(model, tokenizer, windows, count, accelerator, batch_size)
+        nats, counts, lost = _score_stream(model, tokenizer, windows, count, accelerator, batch_size)
         unit, num_documents = "window", _documents_read(windows, count)
     if not accelerator.is_main_process:
         return {}
     if getattr(windows, "by_document", False):
         unit = "document"
         texts = windows.texts(np.arange(count))
-        nats, tokens, num_bytes = (np.bincount(texts, weights=values) for values in (nats, tokens, num_bytes))
-        tokens, num_bytes = tokens.astype(np.int64), num_bytes.astype(np.int64)
-    return _figures(nats, tokens, num_bytes, unit, seed) | {
+        nats, *counts = (np.bincount(texts, weights=values) for values in (nats, *counts))
+        counts = [values.astype(np.int64) for values in counts]
+    if lost.describe():
+        print(lost.describe(), file=sys.stderr)
+    return _figures(nats, *counts, unit, seed) | {
+        "lost_text": lost.report(),
         "num_documents": num_documents,
         "window": windows.length,
         "stride": windows.stride,
@@ -239,6 +249,7 @@ def _figures(
     nats: Float64[np.ndarray, "D"],
     tokens: Int64[np.ndarray, "D"],
     num_bytes: Int64[np.ndarray, "D"],
+    characters: Int64[np.ndarray, "D"],
     unit: str,
     seed: int,
 ) -> dict[str, Any]:
@@ -251,6 +262,8 @@ def _figures(
         "perplexity_high": None if high is None else _exp(high),
         "nats_per_token": mean,
         **bits,
+        "bits_per_character": float(nats.sum() / math.log(2) / characters.sum()) if characters.sum() else None,
+        "characters": int(characters.sum()) or None,
     }
     rows = zip(nats.tolist(), tokens.tolist(), num_bytes.tolist(), strict=True)
     items = [{unit: index, "nats": n, "tokens": t, "bytes": b} for index, (n, t, b) in enumerate(rows)]
@@ -268,8 +281,8 @@ def _exp(value: float) -> float:
 
 def _score_documents(
     model: "PreTrainedModel", windows: DocumentWindows, accelerator: "Accelerator", batch_size: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Nats, tokens and bytes of each document."""
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Nats of each document; and its tokens, bytes and characters."""
     groups = [[row] for rows in windows.rows for row in rows]
     bar = progress_bar(len(groups), " windows", desc="evaluate")
     with bar:
@@ -277,7 +290,7 @@ def _score_documents(
     counts = [len(rows) for rows in windows.rows]
     owners = np.repeat(np.arange(len(counts)), counts)
     nats = np.bincount(owners, weights=scores.nats.numpy(), minlength=len(counts))
-    return nats, windows.tokens, windows.bytes
+    return nats, [windows.tokens, windows.bytes, windows.characters]
 
 
 def _score_stream(
@@ -287,11 +300,12 @@ def _score_stream(
     count: int,
     accelerator: "Accelerator",
     batch_size: int,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Nats, tokens and bytes of each of the first `count` windows."""
+) -> tuple[np.ndarray, list[np.ndarray], LostText]:
+    """Nats of each of the first `count` windows; their tokens, bytes and characters; and what was lost of the text."""
     check_vocabulary(model, windows.stream.index.vocab_size, "tokens")
-    sizes = torch.from_numpy(token_bytes(tokenizer))
-    nats, tokens, num_bytes = [], [], []
+    sizes = [torch.from_numpy(values) for values in (token_bytes(tokenizer), token_characters(tokenizer))]
+    unknown, lost = getattr(tokenizer, "unk_token_id", None), LostText()
+    nats, counts = [], [[], [], []]
     for rows in shared_batches(Subset(windows, range(count)), batch_size, accelerator, "windows"):
         mine = {name: share_rows(column, accelerator) for name, column in rows.items()}
         targets = mine["labels"][:, 1:]
@@ -299,9 +313,15 @@ def _score_stream(
         labels = rows["labels"][:, 1:]
         scored = labels != IGNORED
         nats.append(accelerator.gather(scores)[: len(labels)].cpu().numpy())
-        tokens.append(scored.sum(-1).numpy())
-        num_bytes.append(torch.where(scored, sizes[labels.clamp(min=0)], 0).sum(-1).numpy())
-    return tuple(np.concatenate(values) for values in (nats, tokens, num_bytes))
+        counts[0].append(scored.sum(-1).numpy())
+        for values, size in zip(counts[1:], sizes, strict=True):
+            values.append(torch.where(scored, size[labels.clamp(min=0)], 0).sum(-1).numpy())
+        if unknown is not None and sizes[0][unknown]:
+            lost.unknown += int((labels == unknown).sum())
+    found = [np.concatenate(values) for values in counts]
+    if lost.unknown:  # it is not known how many characters its bytes are
+        found[2] = np.zeros_like(found[2])
+    return np.concatenate(nats), found, lost
 
 
 def _documents_read(windows: "TokenWindows | StridedWindows", count: int) -> int:

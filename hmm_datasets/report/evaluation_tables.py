@@ -258,6 +258,7 @@ def _text(text: Report) -> list[Table]:
     rows = [
         ["bits per byte", figure_text(text["bits_per_byte"]),
          interval_text(text["bits_per_byte_low"], text["bits_per_byte_high"])],
+        ["bits per character", figure_text(text.get("bits_per_character")), ""],
         ["perplexity per token", figure_text(text["perplexity"]),
          interval_text(text["perplexity_low"], text["perplexity_high"])],
         ["nats per token", figure_text(text["nats_per_token"]), ""],
@@ -267,6 +268,12 @@ def _text(text: Report) -> list[Table]:
         f"{text['window']:,} tokens, each scored token with a context of at least {text['least_context']:,}; "
     )
     note += "one has no interval" if text["bits_per_byte_low"] is None else f"intervals by resampling {text['unit']}s"
+    lost = text.get("lost_text")
+    if lost:
+        note += (
+            f"; the tokenizer loses text ({lost['characters']:,} characters, {lost['unknown_tokens']:,} unknown "
+            "tokens), so bits per byte and per character do not compare with those of other tokenizers"
+        )
     return [Table("Loss on held-out text", ["measure", "value", f"{text['level']:.0%} interval"], rows, note)]
 
 

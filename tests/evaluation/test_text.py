@@ -11,7 +11,8 @@ from hmm_datasets.evaluation import text as text_module
 from hmm_datasets.evaluation.text import measure_text
 from hmm_datasets.text.corpora.loading import load_corpus
 from hmm_datasets.text.stream import TokenStream, tokenize_corpus
-from hmm_datasets.text.tokenizers.bpe import token_bytes, train_bpe
+from hmm_datasets.text.tokenizers.bpe import train_bpe
+from hmm_datasets.text.tokenizers.text_sizes import token_bytes
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,8 @@ import numpy as np
 from ...errors import InputError
 from ...files import write_json
 from ...runtime.progress import progress_bar
-from ..tokenizers.bpe import is_byte_level, token_bytes
+from ..tokenizers.bpe import is_byte_level
+from ..tokenizers.text_sizes import token_bytes
 from .index import ENDS_DTYPE, ENDS_SUFFIX, INDEX_NAME, Shard, TokenIndex, with_shards
 from .reader import map_file, verify_ends
 from .tokenization import tokenizer_index

@@ -27,9 +27,10 @@ from ...runtime import heartbeats
 from ...runtime.progress import progress_bar
 from ..corpora.conversations import Messages, num_characters
 from ..corpora.local_files import check_text
-from ..tokenizers.bpe import is_byte_level, token_bytes
+from ..tokenizers.bpe import is_byte_level
 from ..tokenizers.chat_encoding import encode_conversation
 from ..tokenizers.encoding import Encoder
+from ..tokenizers.text_sizes import token_bytes
 from .index import INDEX_NAME, TokenIndex, blank_index, read_index
 from .writer import SHARD_TOKENS, Source, TokenBatch, documents_from, write_batches, writing
 

@@ -11,9 +11,6 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-import numpy as np
-from jaxtyping import Int
-
 from ...errors import InputError
 from ...runtime import environment
 from ...runtime.progress import progress_bar
@@ -197,26 +194,3 @@ def _checked(texts: Iterable[str], show_progress: bool) -> Iterator[str]:
 def is_byte_level(tokenizer: "PreTrainedTokenizerFast") -> bool:
     """Whether every token except the special ones stands for bytes of text."""
     return "ByteLevel" in tokenizer.backend_tokenizer.to_str()
-
-
-def token_bytes(tokenizer: "PreTrainedTokenizerFast") -> Int[np.ndarray, "V"]:
-    """Number of bytes of text that each token of a byte-level tokenizer stands for; 0 for special tokens.
-
-    Args:
-        tokenizer (`transformers.PreTrainedTokenizerFast`):
-            A byte-level BPE tokenizer, for example from [`train_bpe`] or GPT-2.
-
-    Returns:
-        `np.ndarray` of shape `(V,)`, int64.
-
-    Raises:
-        `InputError`: the tokenizer is not byte-level.
-    """
-    if not is_byte_level(tokenizer):
-        raise InputError("the tokenizer is not byte-level; bits per byte need a tokenizer whose tokens are bytes")
-    sizes = np.zeros(len(tokenizer), dtype=np.int64)
-    special = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
-    for token, number in tokenizer.get_vocab().items():
-        # A byte-level vocabulary writes every byte as one character.
-        sizes[number] = 0 if number in special else len(token)
-    return sizes

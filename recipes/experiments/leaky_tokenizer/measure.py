@@ -16,8 +16,8 @@ from jaxtyping import Int64
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.statistics import Difference, check_bootstrap, interval, resampled_sums
-from hmm_datasets.text.tokenizers.bpe import token_bytes
 from hmm_datasets.text.tokenizers.encoding import Encoder
+from hmm_datasets.text.tokenizers.text_sizes import token_bytes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

@@ -300,7 +300,8 @@ def test_bits_per_byte_on_text_counts_the_bytes_of_the_tokens_predicted(accelera
     from hmm_datasets.evaluation import text
 
     # Token k has k bytes.
-    monkeypatch.setattr(text, "token_bytes", lambda tokenizer: np.arange(16))
+    for name in ("token_bytes", "token_characters"):
+        monkeypatch.setattr(text, name, lambda tokenizer: np.arange(16))
     document = RANDOM.integers(1, 15, 99).tolist()
     write_tokens([document], tmp_path, vocab_size=16, eos_id=15, tokenizer_hash="", corpus="numbers")
     windows = TokenWindows(TokenStream(tmp_path), 10)

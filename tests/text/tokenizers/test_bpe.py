@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from hmm_datasets.errors import InputError
 from hmm_datasets.text.corpora.loading import load_corpus
 from hmm_datasets.text.stream import tokenizer_hash
-from hmm_datasets.text.tokenizers.bpe import MIN_VOCAB_SIZE, SPECIAL_TOKENS, SPLIT_PATTERNS, token_bytes, train_bpe
+from hmm_datasets.text.tokenizers.bpe import MIN_VOCAB_SIZE, SPECIAL_TOKENS, SPLIT_PATTERNS, train_bpe
+from hmm_datasets.text.tokenizers.text_sizes import token_bytes
 from hmm_datasets.text.tokenizers.words import word_tokenizer
 
 

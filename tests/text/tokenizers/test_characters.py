@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.text.tokenizers.bpe import token_bytes
 from hmm_datasets.text.tokenizers.characters import CHARACTER_SPECIAL_TOKENS, character_tokenizer
 from hmm_datasets.text.tokenizers.encoding import Encoder
+from hmm_datasets.text.tokenizers.text_sizes import token_bytes
 
 
 @pytest.mark.launch

@@ -29,7 +29,9 @@ Returns:
     perplexity, perplexity_low, perplexity_high: perplexity and its interval; all bounds are None for a single text.
     nats_per_token: logarithm of the perplexity.
     bits_per_byte, bits_per_byte_low, bits_per_byte_high, standard_error: bits per byte, its interval and its error.
-    num_tokens, bytes, num_documents: numbers of scored tokens, bytes and documents.
+    bits_per_character: bits per character of the text.
+    lost_text: what of the texts the tokenizer loses, so that bits do not compare with those of others; or None.
+    num_tokens, bytes, characters, num_documents: numbers of scored tokens, bytes, characters and documents.
     window, stride, least_context: settings of the windows, and the minimum context of a token.
     unit, level: unit of the bootstrap (document), and level of the intervals.
     items: for each text its number, nats, tokens, bytes.
