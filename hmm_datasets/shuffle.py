@@ -13,6 +13,8 @@ import numba
 import numpy as np
 from jaxtyping import Int
 
+from . import array_input
+
 _ROUNDS = 8
 
 
@@ -61,9 +63,7 @@ def indices_in_epochs(indices: Sequence[int], size: int, epochs: int, seed: int 
 
     ```
     """
-    wanted = np.asarray(indices)
-    if wanted.size and wanted.dtype.kind not in "iu":
-        raise TypeError(f"indices must be integers, found {wanted.dtype}")
+    wanted = array_input.indices("indices", indices)
     wanted, total = wanted.astype(np.int64), size * epochs
     outside = (wanted < -total) | (wanted >= total)
     if outside.any():

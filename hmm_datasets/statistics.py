@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Num
 
+from .array_input import numbers
 from .errors import InputError
 
 
@@ -155,15 +156,12 @@ class ClusteredMean(NamedTuple):
 
 
 def as_table(name: str, rows: Any, ndim: int = 2) -> Float[np.ndarray, "..."]:
-    """Convert nested lists to a float64 array with `ndim` axes.
+    """Convert nested lists or an array to a float64 array with `ndim` axes.
 
     Raises:
-        `InputError`: rows of unequal length, or another number of axes.
+        `InputError`: rows of unequal length, an entry that is missing or no real number, or another number of axes.
     """
-    try:
-        table = np.asarray(rows, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise InputError(f"{name} are ragged, or not numbers; expected sequences of equal length") from None
+    table = numbers(name, rows)
     if table.ndim != ndim or table.size == 0:
         raise InputError(f"{name} have shape {table.shape}; expected {ndim} axes, none empty")
     return table

@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Int
 from torch.utils.data import Dataset
 
+from ..array_input import numbers
 from ..errors import InputError
 from ..hmm.integers import integer
 from .rows import rows_at
@@ -72,7 +73,7 @@ class InterleavedRows(Dataset):
         exhausted: Literal["stop", "repeat", "error"] = "stop",
         num_rows: int | None = None,
     ):
-        shares = np.asarray(weights, dtype=np.float64)
+        shares = numbers("weights", weights)
         if shares.shape != (len(sources),) or len(sources) == 0 or not ((shares > 0) & np.isfinite(shares)).all():
             raise InputError(f"weights are {list(weights)} for {len(sources)} sources; expected one above 0 for each")
         if by not in ("examples", "tokens"):

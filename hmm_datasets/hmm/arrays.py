@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float, Int
 
+from ..array_input import FILL_IN, LEAVE_OUT, Observed, Ragged, integer_array, integers, numbers, observed
 from ..errors import InputError
 from .analysis.stationary import cesaro_limit
 from .kernels.threads import in_parallel
@@ -24,6 +25,7 @@ ONE_COLUMN = (
     ", since tokens of shape (N, 1) are N sequences of one symbol here; of sequences that follow each other in one "
     "column, as hmmlearn has them, `rows_of_column(tokens, lengths)` of hmm_datasets.hmm.arrays makes rows"
 )
+_LEAVE_OUT_ROWS = f"{LEAVE_OUT}; of padding at the end of rows give lengths="
 _MAX_DENSE = 1 << 13  # states of a dense transition table, which takes 512 MB then
 _RESCALE = 1e-9  # rows whose sum is nearer to one are kept bit for bit, so that saving and loading change nothing
 
@@ -71,55 +73,77 @@ def as_tables(
     return start, transition, emission, edges
 
 
-def as_tokens(tokens: Any, num_symbols: int, lengths: Any = None) -> "tuple[torch.Tensor, torch.Tensor | None]":
+def as_tokens(tokens: Any, num_symbols: int | None, lengths: Any = None) -> "tuple[torch.Tensor, torch.Tensor | None]":
     """Check an array of tokens of shape `(B, T)` and its `lengths` (B,); return both as int64 tensors.
 
-    Tokens beyond the length of a row may be anything; they are returned as 0.
+    Tokens beyond the length of a row may be anything, missing too; they are returned as 0. Without `num_symbols` every
+    integer of 0 or more is a symbol.
     """
     import torch
 
-    given = None
-    if not isinstance(tokens, torch.Tensor):
-        try:
-            array = np.asarray(tokens)
-        except ValueError:
-            raise InputError("tokens are ragged; expected a (B, T) array, padded, with lengths=") from None
-        if array.dtype.kind not in "iu" and array.size > 0:
-            raise InputError(f"tokens have type {array.dtype}; expected integers")
-        given, tokens = array, torch.from_numpy(array.astype(np.int64))
-    elif tokens.is_floating_point() or tokens.is_complex():
-        raise InputError(f"tokens have type {tokens.dtype}; expected integers")
-    if tokens.ndim != 2:
-        raise InputError(f"tokens have shape {tuple(tokens.shape)}; expected (B, T)")
-    tokens = tokens.long()
+    try:
+        found = observed("tokens", tokens)
+    except Ragged:
+        raise InputError("tokens are ragged; expected a (B, T) array, padded, with lengths=") from None
+    if found.values.ndim != 2:
+        raise InputError(f"tokens have shape {tuple(found.values.shape)}; expected (B, T)")
+    beyond, missing = None, found.missing
     if lengths is not None:
-        lengths = lengths if torch.is_tensor(lengths) else torch.as_tensor(np.asarray(lengths))
-        if lengths.shape != tokens.shape[:1] or (lengths.is_floating_point() and lengths.numel() > 0):
-            raise InputError(
-                f"lengths are {lengths.dtype} of shape {tuple(lengths.shape)}; expected integers, one for each of "
-                f"the {len(tokens)} rows{ONE_COLUMN if tokens.shape[1] == 1 else ''}"
-            )
-        lengths = lengths.to(tokens.device).long()
-        wrong = ((lengths < 0) | (lengths > tokens.shape[1])).nonzero()
-        if len(wrong) > 0:
-            row = int(wrong[0])
-            raise InputError(f"lengths[{row}] is {int(lengths[row])}; expected 0..{tokens.shape[1]}")
-        beyond = torch.arange(tokens.shape[1], device=tokens.device) >= lengths.unsqueeze(-1)
+        device = found.values.device if torch.is_tensor(found.values) else None
+        lengths = _as_lengths(lengths, tuple(found.values.shape)).to(device)
+        beyond = torch.arange(found.values.shape[1], device=device) >= lengths.unsqueeze(-1)
+        missing = None if missing is None else missing & ~beyond.cpu().numpy()
+    Observed(found.values, missing).refuse_missing("tokens", _LEAVE_OUT_ROWS)
+    given = integers("tokens", found)
+    tokens = given.long() if torch.is_tensor(given) else torch.from_numpy(given.astype(np.int64))
+    if beyond is not None:
         tokens = tokens.masked_fill(beyond, 0)
     if tokens.numel() == 0:
         return tokens, lengths
     # On a CPU by NumPy: the threads of torch would keep a core busy for milliseconds that the work to come could use.
     # Bytes as they were given are compared many at a time.
-    if given is None or lengths is not None:
-        given = tokens.numpy() if tokens.device.type == "cpu" else tokens
-    least, most = given.min(), given.max()
-    if least < 0 or most >= num_symbols:
-        row, position = ((tokens < 0) | (tokens >= num_symbols)).nonzero()[0].tolist()
+    if torch.is_tensor(given) or lengths is not None:
+        compared = tokens.numpy() if tokens.device.type == "cpu" else tokens
+    else:
+        compared = given
+    least, most = compared.min(), compared.max()
+    if least < 0 or (num_symbols is not None and most >= num_symbols):
+        wrong = tokens < 0 if num_symbols is None else (tokens < 0) | (tokens >= num_symbols)
+        row, position = wrong.nonzero()[0].tolist()
+        symbols = "0 or more" if num_symbols is None else f"0..{num_symbols - 1}"
+        # As it was given, since an unsigned integer of 64 bits may not be one of 63.
         raise InputError(
-            f"tokens[{row}, {position}] is {tokens[row, position].item()}; the symbols of this HMM are "
-            f"0..{num_symbols - 1}"
+            f"tokens[{row}, {position}] is {given[row, position].item()}; the symbols of this HMM are {symbols}"
         )
     return tokens, lengths
+
+
+def _as_lengths(lengths: Any, shape: tuple[int, int]) -> "torch.Tensor":
+    """The number of tokens in each of the rows, int64."""
+    import torch
+
+    expected = f"integers, one for each of the {shape[0]} rows{ONE_COLUMN if shape[1] == 1 else ''}"
+    found = observed("lengths", lengths)
+    if tuple(found.values.shape) != shape[:1]:
+        raise InputError(f"lengths have shape {tuple(found.values.shape)}; expected {expected}")
+    values = integers("lengths", Observed(found.refuse_missing("lengths", FILL_IN)), expected)
+    table = values.long() if torch.is_tensor(values) else torch.from_numpy(values.astype(np.int64))
+    wrong = ((table < 0) | (table > shape[1])).nonzero()
+    if len(wrong) > 0:
+        row = int(wrong[0])
+        raise InputError(f"lengths[{row}] is {int(values[row])}; expected 0..{shape[1]}")
+    return table
+
+
+def token_table(tokens: Any) -> Any:
+    """Tokens of shape `(N, T)` as an array or tensor of any integer type, none missing; no token is looked at.
+
+    For what reads them part by part, and checks each with [`as_tokens`].
+    """
+    found = integers("tokens", Observed(observed("tokens", tokens).refuse_missing("tokens", _LEAVE_OUT_ROWS)))
+    if found.ndim != 2:
+        raise InputError(f"tokens have shape {tuple(found.shape)}; expected (N, T)")
+    return found
 
 
 def rows_of_column(tokens: Any, lengths: Any = None) -> tuple[np.ndarray, np.ndarray]:
@@ -143,10 +167,10 @@ def rows_of_column(tokens: Any, lengths: Any = None) -> tuple[np.ndarray, np.nda
 
     ```
     """
-    column = np.asarray(tokens)
+    column = integer_array("tokens", tokens, _LEAVE_OUT_ROWS)
     if column.ndim not in (1, 2) or column.size != len(column):
         raise InputError(f"tokens have shape {column.shape}; expected (N, 1) or (N,), sequences one after the other")
-    lengths = np.array([len(column)] if lengths is None else lengths, np.int64)
+    lengths = integer_array("lengths", [len(column)] if lengths is None else lengths).astype(np.int64)
     if lengths.ndim != 1 or (lengths < 0).any() or lengths.sum() != len(column):
         raise InputError(f"lengths sum to {lengths.sum()}; expected {len(column)}, the number of tokens")
     rows = np.zeros((len(lengths), lengths.max(initial=0)), column.dtype)
@@ -156,10 +180,7 @@ def rows_of_column(tokens: Any, lengths: Any = None) -> tuple[np.ndarray, np.nda
 
 def array(name: str, values: Any, ndim: int) -> np.ndarray:
     """`values` as a float64 array with `ndim` axes, none of them empty."""
-    try:
-        table = np.array(values, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise InputError(f"{name} is not an array of numbers with {ndim} axes") from None
+    table = np.array(numbers(name, values))
     if table.ndim != ndim or 0 in table.shape:
         raise InputError(f"{name} has shape {table.shape}; expected {ndim} axes, none empty")
     return table

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float
 
+from ..array_input import numbers
 from ..compat.pomegranate import import_pomegranate, sparse_transition
 from ..errors import InputError
 from .model import HMM
@@ -213,15 +214,16 @@ def from_dynamax(params: Any) -> HMM:
     """
     try:
         start, transition = params.initial.probs, params.transitions.transition_matrix
-        emission = np.asarray(params.emissions.probs, dtype=np.float64)
-    except (AttributeError, TypeError, ValueError):
+        emission = params.emissions.probs
+    except AttributeError:
         raise InputError(
             f"params is a {type(params).__name__}; expected the parameters of a dynamax CategoricalHMM, as "
             "its initialize returns them"
         ) from None
+    emission = numbers("emissions.probs", emission)
     if emission.ndim != 3 or emission.shape[1] != 1:
         raise InputError(f"emissions.probs has shape {emission.shape}; expected (H, 1, E), one symbol per step")
-    return HMM(start=np.asarray(start), transition=np.asarray(transition), emission=emission[:, 0])
+    return HMM(start=start, transition=transition, emission=emission[:, 0])
 
 
 def to_dynamax(hmm: HMM) -> "tuple[DynamaxHMM, Any, Any]":

@@ -1,6 +1,7 @@
 """The check of sizes, lengths, counts, seeds and indices: integers within bounds, of any integer type.
 
-A float is none, whatever its value: one that was rounded, or divided, would be cut off or fail somewhere later.
+A float is none, whatever its value: one that was rounded, or divided, would be cut off or fail somewhere later. Nor is
+a boolean, which is a switch that was given in the place of a number.
 """
 
 import operator
@@ -11,8 +12,11 @@ from ..errors import InputError
 
 def integer(name: str, value: Any, minimum: int, exponent: int) -> int:
     """`value` as an integer in `[minimum, 2**exponent)`."""
+    # Python takes its booleans and those of torch for 0 and 1, and drops the mask of an array without axes.
+    is_boolean = isinstance(value, bool) or str(getattr(value, "dtype", "")) == "torch.bool"
+    is_number = not is_boolean and not hasattr(value, "mask")
     try:
-        number = operator.index(value)
+        number = operator.index(value) if is_number else -1
     except TypeError:
         number = -1
     if not minimum <= number < 1 << exponent:

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int, UInt
 
+from ..array_input import numbers
 from ..errors import InputError
 from .arrays import as_tokens
 from .integers import integer
@@ -183,7 +184,8 @@ class TiltedHMM:
         from .analysis.divergence import kl_divergence
 
         values, is_tensor = self._as_tokens(tokens)
-        policy = torch.as_tensor(log_probs, device=values.device).double()
+        table = log_probs if isinstance(log_probs, torch.Tensor) else torch.tensor(numbers("log_probs", log_probs))
+        policy = table.to(values.device).double()
         if policy.shape != (*values.shape, self.num_symbols):
             raise InputError(
                 f"log_probs has shape {tuple(policy.shape)}; expected {(*values.shape, self.num_symbols)}, a "
@@ -360,10 +362,7 @@ class TiltedHMM:
 
 
 def _as_rewards(rewards: Any, symbols: int) -> np.ndarray:
-    try:
-        table = np.array(rewards, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise InputError("rewards is not an array of numbers") from None
+    table = np.array(numbers("rewards", rewards))
     if table.shape not in ((symbols,), (symbols, symbols)):
         raise InputError(
             f"rewards has shape {table.shape}; expected ({symbols},), one per symbol, or ({symbols}, {symbols}), one "

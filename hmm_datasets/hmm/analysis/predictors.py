@@ -27,7 +27,7 @@ from torch import Tensor
 from ...errors import InputError
 from ...runtime.progress import progress_bar
 from .. import inference
-from ..arrays import as_tokens
+from ..arrays import as_tokens, token_array, token_table
 from ..integers import integer
 from ..model import HMM
 from ..process import Process
@@ -125,7 +125,7 @@ def viterbi_predictions(tokens: Int[np.ndarray, "B T"], hmm: HMM) -> Float[np.nd
 
     ```
     """
-    tokens = np.asarray(tokens)
+    tokens = token_array(tokens, hmm.num_symbols)
     with np.errstate(divide="ignore"):
         if hmm.edges is None:
             following, start, moves = hmm.transition @ hmm.emission, np.log(hmm.start), np.log(hmm.transition)
@@ -262,9 +262,7 @@ def stream(
     Yields:
         [`Batch`]: in order, every sequence once.
     """
-    tokens = tokens if isinstance(tokens, torch.Tensor) else np.asarray(tokens)
-    if tokens.ndim != 2:
-        raise InputError(f"tokens have shape {tuple(tokens.shape)}; expected (N, T)")
+    tokens = token_table(tokens)
     count, length = tokens.shape
     if batch_size is None:
         symbols = predictor(_on(tokens[:1], device)).shape[-1] if count > 0 else 1
@@ -354,6 +352,8 @@ def window_losses(
 
     ```
     """
+    tokens = token_table(tokens)
+    tokens = tokens.numpy(force=True) if isinstance(tokens, torch.Tensor) else tokens
     count, length = tokens.shape
     if length == 0:
         raise InputError(f"tokens have shape {tokens.shape}; expected (N, L) with one token or more in each sequence")

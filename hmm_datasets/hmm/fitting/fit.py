@@ -134,7 +134,7 @@ def fit_hmm(
         test_tokens, test_lengths = _rows(test_tokens, test_lengths)
     if num_symbols is not None:
         num_symbols = integer("num_symbols", num_symbols, 1, 31)
-    values, lengths = as_tokens(tokens, num_symbols or _count_symbols(tokens), lengths)
+    values, lengths = as_tokens(tokens, num_symbols, lengths)
     data = Sequences(values.cpu(), None if lengths is None else lengths.cpu())
     if data.num_tokens == 0:
         raise InputError("there is no token to fit an HMM to; give at least one sequence")
@@ -366,11 +366,3 @@ def _rows(tokens: Any, lengths: Any) -> tuple[Any, Any]:
     shape = np.shape(tokens) if lengths is not None else ()
     is_column = shape[1:] in ((), (1,)) and len(shape) > 0 and np.sum(lengths) == shape[0] != len(lengths)
     return rows_of_column(tokens, lengths) if is_column else (tokens, lengths)
-
-
-def _count_symbols(tokens: Any) -> int:
-    try:
-        values = tokens if torch.is_tensor(tokens) else np.asarray(tokens)
-        return max(1, int(values.max()) + 1) if np.prod(values.shape) > 0 else 1
-    except (TypeError, ValueError, OverflowError):
-        return 1  # these are not integers, which `as_tokens` reports

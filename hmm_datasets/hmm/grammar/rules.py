@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from ...array_input import FILL_IN, integer_array
 from ...errors import InputError
 from ..arrays import array
 from ..integers import integer
@@ -104,10 +105,10 @@ def expected_lengths(
 
 
 def _numbers(name: str, values: Any, columns: int) -> np.ndarray:
-    found = np.array(values)
+    found = integer_array(name, values, FILL_IN)
     if found.size == 0:
         return np.zeros((0, columns), dtype=np.int64)
-    if found.ndim != 2 or found.shape[1] != columns or found.dtype.kind not in "iu":
+    if found.ndim != 2 or found.shape[1] != columns:
         raise InputError(f"{name} is {found.dtype} of shape {found.shape}; expected integers, {columns} per rule")
     if found.min() < 0:
         row = int(np.argwhere(found < 0)[0, 0])

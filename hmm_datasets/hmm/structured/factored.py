@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt
 
+from ...array_input import integer_array
 from ...errors import InputError
 from ..analysis.stationary import entropy
 from ..arrays import as_given, kronecker_product, token_array
@@ -224,7 +225,7 @@ class FactoredProcess(Process):
 
     def encode(self, parts: Int[Any, "... F"]) -> Int[np.ndarray, "..."]:
         """The product code of each tuple of symbols: `((x_1 E_2 + x_2) E_3 + x_3) ...`."""
-        parts = np.asarray(parts)
+        parts = integer_array("parts", parts)
         if parts.shape[-1:] != (self.num_factors,) or (parts < 0).any() or (parts >= np.array(self.sizes)).any():
             raise InputError(f"parts have shape {parts.shape}; expected (..., {self.num_factors}) below {self.sizes}")
         code = np.zeros(parts.shape[:-1], np.int64)
@@ -234,7 +235,7 @@ class FactoredProcess(Process):
 
     def decode(self, codes: Int[Any, "..."]) -> Int[np.ndarray, "... F"]:
         """The symbols of the factors of each product code, the inverse of [`encode`][FactoredProcess.encode]."""
-        codes = np.asarray(codes)
+        codes = integer_array("codes", codes)
         if codes.size > 0 and not 0 <= codes.min() <= codes.max() < math.prod(self.sizes):
             raise InputError(f"codes lie in {codes.min()} .. {codes.max()}; expected 0 .. {math.prod(self.sizes) - 1}")
         return np.moveaxis(self._digits(codes.reshape(1, -1)), 0, -1).reshape(*codes.shape, self.num_factors)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from jaxtyping import Float, Int
 
+from ...array_input import numbers
 from ...errors import InputError
 from ..analysis.stationary import cesaro_limit
 from ..arrays import as_given, check_dense, distribution, over_rows, summed_logs, token_array
@@ -67,8 +68,9 @@ class SemiMarkov(Process):
             )
         if start is None:
             start = self.stationary()
-        elif np.ndim(start) == 1:
-            start = np.reshape(start, (-1, 1)) * self.duration if len(start) == states else np.asarray(start)
+        else:
+            start = numbers("start", start)
+            start = start.reshape(-1, 1) * self.duration if start.shape == (states,) else start
         if np.shape(start) != (states, longest):
             raise InputError(f"start has shape {np.shape(start)}; expected ({states},) or ({states}, {longest})")
         flat = distribution("start", np.ravel(start), 1, False)

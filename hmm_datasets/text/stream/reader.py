@@ -32,6 +32,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int, Integer
 
+from ...array_input import indices
 from ...errors import InputError
 from ...files import file_digest
 from ...hub.download import Repository, download_file, is_address
@@ -424,8 +425,8 @@ def _groups(shards: np.ndarray, rows: np.ndarray) -> list[tuple[int, np.ndarray]
 
 def _checked(values: np.ndarray, low: int, high: int, what: str, size: int) -> Int[np.ndarray, "B"]:
     """Return integers as int64; raise an error if one is outside `low` to `high`, both inclusive."""
-    values = np.asarray(values)
-    if values.ndim != 1 or (values.size and values.dtype.kind not in "iu"):
+    values = indices(what, values)
+    if values.ndim != 1:
         raise TypeError(f"{what}: expected integers of shape (B,), found {values.dtype} {values.shape}")
     values = values.astype(np.int64)
     outside = (values < low) | (values > high)

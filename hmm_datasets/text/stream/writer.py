@@ -23,6 +23,7 @@ from typing import TypeVar
 import numpy as np
 from jaxtyping import Int, Integer
 
+from ...array_input import FILL_IN, integer_array
 from ...display import format_bytes
 from ...errors import InputError, disk_full, is_disk_full
 from ...files import discard, put_folder, restored, write_json
@@ -183,7 +184,8 @@ def write_tokens(
     ```
     """
     blank = blank_index(corpus, tokenizer_hash, vocab_size, eos_id, shard_tokens)
-    if token_bytes is not None and np.shape(token_bytes) != (vocab_size,):
+    token_bytes = None if token_bytes is None else integer_array("token_bytes", token_bytes, FILL_IN)
+    if token_bytes is not None and token_bytes.shape != (vocab_size,):
         raise InputError(f"token_bytes has the shape {np.shape(token_bytes)}, expected ({vocab_size},)")
 
     def batches(first: int) -> Generator[TokenBatch]:
@@ -275,7 +277,7 @@ class ShardWriter:
 
     def __init__(self, folder: Path, index: TokenIndex, token_bytes: np.ndarray | None):
         self.folder, self.index = folder, index
-        self.token_bytes = None if token_bytes is None else np.asarray(token_bytes)
+        self.token_bytes = token_bytes
         self.shard: _OpenShard | None = None
         self.num_read = self._num_finished()
         self.last_document = None
@@ -457,8 +459,8 @@ def _token_arrays(documents: Iterator[tuple[int, Sequence[int]]]) -> list[np.nda
     """The next documents of a numbered source, up to about 65,000 tokens."""
     arrays, num_tokens = [], 0
     for number, ids in documents:
-        array = np.asarray(ids) if len(ids) else np.zeros(0, dtype=np.int64)
-        if array.ndim != 1 or array.dtype.kind not in "iu":
+        array = integer_array(f"document {number}: token ids", ids)
+        if array.ndim != 1:
             raise InputError(f"document {number}: expected a list of token ids, found {array.dtype} {array.shape}")
         arrays.append(array.astype(np.int64, copy=False))
         num_tokens += len(array)
