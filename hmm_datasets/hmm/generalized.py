@@ -49,10 +49,12 @@ class GeneralizedHMM(Process):
             negative (breadth first, up to 64 tokens or 4,096 predictive vectors). None where no word of any length has
             one: without negative entries, or with finitely many predictive vectors. A longer word with a negative
             probability raises an error where it is met.
+        precision (`float`): probabilities of symbols up to this are rounding, and count as 0: the operators determine
+            them no better, as after a change to a basis of large condition number. 0 without negative entries.
 
     Raises:
-        `InputError`: shapes disagree, `final` is no fixed point, or a word has a negative probability; the message
-            gives a shortest such word.
+        `InputError`: shapes disagree, `final` is no fixed point, a word has a negative probability (the message gives
+            a shortest such word), or the operators determine probabilities no better than to 1e-3.
 
     ```python
     >>> process = GeneralizedHMM([[[0.5, 0.2], [0.2, 0.1]], [[0.5, -0.2], [-0.2, 0.1]]], initial=[1, 0], final=[1, 0])
@@ -75,7 +77,7 @@ class GeneralizedHMM(Process):
         self._normalize_initial(given=initial is not None)
         self.vocabulary = checked_names(vocabulary, self.num_symbols)
         self._make_read_only()
-        self.checked_length = self._check_words()
+        self.checked_length, self.precision = self._check_words()
 
     @classmethod
     def from_hmm(cls, hmm: HMM) -> "GeneralizedHMM":
@@ -122,6 +124,19 @@ class GeneralizedHMM(Process):
         for state in range(self.num_states):
             columns += self.operators[:, :, state] * self.final[state]
         return columns
+
+    @cached_property
+    def scales(self) -> Float[np.ndarray, "H"]:
+        """Scales of the coordinates: with `operators * scales / scales[:, None]` rows and columns have like sizes.
+
+        They are ones where a predictive vector is a distribution of states.
+        """
+        if all((table >= 0).all() for table in self.arrays().values()) and (self.final == 1).all():
+            return np.ones(self.num_states)
+        from scipy.linalg import matrix_balance
+
+        _, (scales, _) = matrix_balance(np.abs(self.operators).sum(axis=0), permute=False, separate=True)
+        return scales
 
     def settings(self) -> dict[str, Any]:
         return {} if self.vocabulary is None else {"vocabulary": list(self.vocabulary)}
@@ -228,8 +243,8 @@ class GeneralizedHMM(Process):
         return optimal_loss(self, length, num_sequences, seed)
 
     @property
-    def _tables(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        return self.operators.reshape(-1), self.columns.reshape(-1), self.initial, self.final
+    def _tables(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, float]:
+        return self.operators.reshape(-1), self.columns.reshape(-1), self.initial, self.final, self.precision
 
     def _filtered(self, tokens: Any, wanted: str) -> Any:
         from .kernels.linear import filter_words
@@ -288,14 +303,14 @@ class GeneralizedHMM(Process):
         norm = float(self.initial @ self.final)
         if given and abs(norm - 1) > _REFUSE:
             raise InputError(f"initial @ final is {norm:.6g}, not 1; divide initial by it")
-        if not given and abs(norm) < _RESCALE * np.abs(self.initial).max() * np.abs(self.final).max():
+        if not given and abs(norm) <= _RESCALE * (np.abs(self.initial) @ np.abs(self.final)):
             raise InputError("operators.sum(0) has no stationary vector with initial @ final = 1; give initial=")
         if not given or abs(norm - 1) > _RESCALE:
             self.initial = self.initial / norm
 
-    def _check_words(self) -> int | None:
+    def _check_words(self) -> tuple[int | None, float]:
         if all((table >= 0).all() for table in self.arrays().values()):
-            return None
+            return None, 0.0
         from .analysis.predictive_vectors import check_words
 
         return check_words(self)
@@ -320,9 +335,17 @@ def _fixed_vector(name: str, matrix: Float[np.ndarray, "H H"]) -> Float[np.ndarr
     if name == "final" and np.abs(matrix @ ones - ones).max() <= _REFUSE:
         return ones
     _, values, right = np.linalg.svd(matrix - np.eye(len(matrix)))
-    if values[-1] > _REFUSE * max(1.0, values[0]) or (len(values) > 1 and values[-2] <= _REFUSE * max(1.0, values[0])):
-        found = "no" if values[-1] > _REFUSE * max(1.0, values[0]) else "more than one"
-        raise InputError(
-            f"operators.sum(0) has {found} fixed point that could be {name}, to {_REFUSE:g}; give {name}="
-        )
-    return right[-1] / right[-1][np.abs(right[-1]).argmax()]
+    limit = _REFUSE * max(1.0, values[0])
+    if values[-1] <= limit and (len(values) == 1 or values[-2] > limit):
+        vector = right[-1]
+    else:
+        # Singular values depend on the basis, eigenvalues do not.
+        eigenvalues, vectors = np.linalg.eig(matrix)
+        (near,) = np.nonzero(np.abs(eigenvalues - 1) <= _REFUSE)
+        if len(near) != 1:
+            found = "more than one" if len(near) else "no"
+            raise InputError(
+                f"operators.sum(0) has {found} fixed point that could be {name}, to {_REFUSE:g}; give {name}="
+            )
+        vector = vectors[:, near[0]].real
+    return vector / vector[np.abs(vector).argmax()]

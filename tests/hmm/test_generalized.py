@@ -238,6 +238,64 @@ def test_operators_that_give_a_word_a_negative_probability_are_refused_by_the_wo
         GeneralizedHMM(operators[:2] * 2, [1, 0, 2.0], [1, 0, 0])
 
 
+def changed_basis(process: GeneralizedHMM, basis: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The same process with predictive vectors `v @ basis`."""
+    inverse = np.linalg.inv(basis)
+    return inverse @ process.operators @ basis, process.initial @ basis, inverse @ process.final
+
+
+def bases(states: int, condition: float, generator: np.random.Generator) -> np.ndarray:
+    """A random matrix of the condition number."""
+    left, right = (np.linalg.qr(generator.standard_normal((states, states)))[0] for _ in range(2))
+    return left @ np.diag(np.geomspace(1, condition, states)) @ right
+
+
+@pytest.mark.parametrize("kind", ["rotated", "condition 1e3", "gaussian", "triangular", "scaled"])
+def test_a_process_in_another_basis_is_the_same_process(kind):
+    """Rounding along words of probability 0 (half of the words of these processes) is no negative probability."""
+    generator, draw = np.random.default_rng(3), np.random.default_rng
+    made = {
+        "rotated": lambda states: bases(states, 1.0, generator),
+        "condition 1e3": lambda states: bases(states, 1e3, generator),
+        "gaussian": lambda states: generator.standard_normal((states, states)),
+        "triangular": lambda states: np.triu(generator.standard_normal((states, states))) + 3 * np.eye(states),
+        "scaled": lambda states: np.diag(10.0 ** draw(generator.integers(1 << 32)).uniform(-5, 5, states)),
+    }[kind]
+    hmms = [processes.even(), processes.golden_mean(), processes.rrxor(), processes.mess3()]
+    for source in (*map(GeneralizedHMM.from_hmm, hmms), processes.moon(), processes.frdn()):
+        tokens, losses = source.sample(20, 50, seed=1), source.optimal_loss(4).nats
+        for number in range(8):
+            operators, initial, final = changed_basis(source, made(source.num_states))
+            arguments = (initial, final) if number % 2 or not source.is_stationary else ()
+            other = GeneralizedHMM(operators, *arguments)
+            # Entries of a basis of condition number c determine probabilities to c^2 times 1e-16.
+            np.testing.assert_allclose(other.log_likelihood(tokens), source.log_likelihood(tokens), atol=1e-7)
+            np.testing.assert_allclose(other.optimal_loss(4).nats, losses, atol=1e-8)
+            assert np.isfinite(source.log_likelihood(other.sample(50, 40, seed=2))).all()
+
+
+def test_a_negative_probability_in_another_basis_is_refused():
+    generator, source = np.random.default_rng(4), processes.bloch_walk()
+    broken = source.operators.copy()
+    broken[:2, 0, :] += [[0.0, 0.13, 0.0], [0.0, -0.13, 0.0]]
+    moved = changed_basis(source, np.eye(3))[1:]
+    with pytest.raises(InputError, match="negative probability"):
+        GeneralizedHMM(broken, *moved)
+    for number in range(40):
+        basis = bases(3, 10.0 ** (number % 5), generator)
+        inverse = np.linalg.inv(basis)
+        with pytest.raises(InputError, match="negative probability"):
+            GeneralizedHMM(inverse @ broken @ basis, source.initial @ basis, inverse @ source.final)
+
+
+def test_operators_that_determine_no_probabilities_are_refused_with_the_reason():
+    basis = bases(3, 1e7, np.random.default_rng(5))
+    with pytest.raises(
+        InputError, match=r"no better than to .*; expected 1e-3 or less, as in a basis of smaller condi"
+    ):
+        GeneralizedHMM(*changed_basis(processes.moon(), basis))
+
+
 def test_a_negative_probability_beyond_the_words_checked_is_met_as_an_error(monkeypatch):
     from hmm_datasets.hmm.analysis import predictive_vectors
 

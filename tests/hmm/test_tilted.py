@@ -269,7 +269,10 @@ def test_bad_input_is_reported_in_one_line():
     )
     assert message(hmm, [0, np.nan, 0], 1.0, 4) == "rewards[1] is nan; expected a finite number"
     assert message(hmm, np.diag([0, 0, np.inf]), 1.0, 4) == "rewards[2, 2] is inf; expected a finite number"
-    assert message(hmm, [[1], [2, 3]], 1.0, 4) == "rewards is not an array of numbers, since its rows have unequal lengths"
+    assert (
+        message(hmm, [[1], [2, 3]], 1.0, 4)
+        == "rewards is not an array of numbers, since its rows have unequal lengths"
+    )
     for beta in (0, -1.0, np.nan, np.inf, "large", None):
         assert message(hmm, ones, beta, 4).startswith(f"beta is {beta}; expected a number above 0")
     assert message(hmm, ones, 1e-200, 4) == (

@@ -100,8 +100,8 @@ def mixed_states(hmm: "HMM", depth: int, *, tolerance: float = TOLERANCE, max_st
 class Tree:
     """Mixed states of an HMM grown level by level from `R` beliefs of given probabilities.
 
-    A subclass for another process (`predictive_vectors`) replaces `_probs` and `_advance`. The attributes `beliefs`,
-    `next_token_probs` and `following` are those of [`MixedStates`].
+    A subclass for another process (`predictive_vectors`) replaces `_compared`, `_probs` and `_advance`. The attributes
+    `beliefs`, `next_token_probs` and `following` are those of [`MixedStates`].
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Tree:
         self._origins: list[tuple[int, ...]] = [()] * len(roots)
         self._expanded = 0
         self._cells = _Cells(tolerance)
-        self._cells.numbers(roots, 0)
+        self._cells.numbers(self._compared(roots), 0)
 
     @property
     def closed(self) -> bool:
@@ -138,7 +138,7 @@ class Tree:
             rows = slice(first, min(first + size, count))
             indices, symbols = np.nonzero(self.next_token_probs[rows])
             after = self._advance(self.beliefs[rows], indices, symbols)
-            numbers, new = self._cells.numbers(after, count + len(origins))
+            numbers, new = self._cells.numbers(self._compared(after), count + len(origins))
             following[first - self._expanded + indices, symbols] = numbers
             parts.append(after[new])
             origins += zip((first + indices[new]).tolist(), symbols[new].tolist(), strict=True)
@@ -152,6 +152,10 @@ class Tree:
         self._expanded = count
         self.depth += 1
         return True
+
+    def _compared(self, beliefs: Float[np.ndarray, "M W"]) -> Float[np.ndarray, "M H"]:
+        """The coordinates by which two beliefs are equal."""
+        return beliefs
 
     def _probs(self, beliefs: Float[np.ndarray, "M H"]) -> Float[np.ndarray, "M E"]:
         """The distribution of the next symbol after each belief."""
@@ -180,6 +184,11 @@ class Tree:
                 return
             flow = (distribution[:, None] * self.next_token_probs)[known]
             distribution = np.bincount(self.following[known], weights=flow, minlength=len(distribution))
+
+    def odds_of_new(self, first: int, odds: Float[np.ndarray, "M"]) -> Float[np.ndarray, "N"]:
+        """The probabilities of the first words that lead to the beliefs from `first` on, from those of the others."""
+        origins = np.array(self._origins[first:], dtype=np.int64).reshape(-1, 2)
+        return odds[origins[:, 0]] * self.next_token_probs[origins[:, 0], origins[:, 1]]
 
     def words(self) -> list[tuple[int, ...]]:
         """The first word that leads to each belief."""

@@ -3,7 +3,10 @@
 A predictive vector is what the past says about the future, as a belief is for an HMM. They form a tree of words, in
 which equal vectors are merged, grown as in `mixed_states`. Whether all words of a generalized HMM have non-negative
 probabilities is undecidable (Denis and Esposito, Fundamenta Informaticae 86, 2008). So the words of a tree of bounded
-depth and size are checked.
+depth and size are checked. Operators in a basis of condition number `c` determine probabilities to about `c^2` times
+the rounding of a number, and a word of probability zero gets one of that size and any sign: conditioned on it, nothing
+is known. The spread between copies of the process with other rounding shows how large that is (as in Vignes, Math.
+Comput. Simul. 35, 1993).
 
 The entropy rate is exact in two cases. Where there are finitely many predictive vectors, they are the states of a
 unifilar chain, and the rate is the mean entropy of the next symbol. Where a symbol has an operator of rank one, every
@@ -13,7 +16,7 @@ reward; Kac 1947). Words that are not in the tree add between 0 and `ln E` nats 
 """
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -41,6 +44,13 @@ SEARCH_DEPTH = 64
 SEARCH_VECTORS = 4096
 """Maximum number of predictive vectors in that search; it ends at a smaller depth where there are more."""
 
+_COPIES = 3
+_ERROR = 4 * np.finfo(float).eps  # of the largest entry: the order of the rounding of a change of basis
+_MARGIN = 8.0  # of rounding over the largest spread of the copies
+_UNKNOWN = 1e-2
+_COMMON = 1e-6  # probability of a word that is not rare
+_LEAST_PRECISION = 1e-3
+
 _MAX_VECTORS = 1 << 14  # of a tree for the entropy rate
 _MAX_CLOSED = 1024  # predictive vectors of a process that has finitely many of them
 _MAX_STEPS = 1 << 17  # between two occurrences of a symbol
@@ -48,48 +58,107 @@ _ENOUGH = 1e-9  # nats: bounds that are nearer to each other are taken for the e
 
 
 class PredictiveTree(Tree):
-    """Predictive vectors grown level by level from given ones."""
+    """Predictive vectors grown level by level from given ones.
+
+    Where operators have negative entries, a row of `beliefs` holds a vector and after it those of the copies of the
+    process that differ from it by rounding. How far their probabilities are from each other is how well the operators
+    determine them, after any word.
+    """
 
     def __init__(
         self, process: "GeneralizedHMM", roots: Float[np.ndarray, "R H"], weights: Float[np.ndarray, "R"] | None = None
     ):
+        self._copies, self._scales = _copies(process), process.scales
         # Coordinates of predictive vectors have any scale, unlike probabilities.
-        scale = max(1.0, float(np.abs(roots).max()))
-        super().__init__(process, roots, np.ones(1) if weights is None else weights, min(TOLERANCE * scale, 0.5))
+        scale = max(1.0, float(np.abs(roots * self._scales).max()))
+        generator = np.random.default_rng(1)
+        others = [_moved(roots, 1 / self._scales, generator) for _ in self._copies]
+        others = [rows / (rows @ copy.final)[:, None] for rows, copy in zip(others, self._copies, strict=True)]
+        rows = np.concatenate([roots, *others], axis=1)
+        super().__init__(process, rows, np.ones(1) if weights is None else weights, min(TOLERANCE * scale, 0.5))
 
-    def _probs(self, beliefs: Float[np.ndarray, "M H"]) -> Float[np.ndarray, "M E"]:
-        probs, sizes = signed_probs(self.hmm, beliefs)
-        probs[probs <= ROUNDING * sizes] = 0.0
-        return probs / probs.sum(axis=1, keepdims=True)
+    def signed_probs(self, rows: slice) -> tuple[Float[np.ndarray, "M E"], Float[np.ndarray, "M E"]]:
+        """The products that are next-token probabilities, and how large such a product may be by rounding alone."""
+        return self._signed(self.beliefs[rows])
+
+    def _signed(self, beliefs: Float[np.ndarray, "M W"]) -> tuple[np.ndarray, np.ndarray]:
+        own, *others = self._parts(beliefs)
+        probs, sizes = own @ self.hmm.columns.T, np.abs(own) @ np.abs(self.hmm.columns.T)
+        spread = np.zeros_like(probs)
+        for vectors, copy in zip(others, self._copies, strict=True):
+            spread = np.maximum(spread, np.abs(vectors @ copy.columns.T - probs))
+        return probs, np.maximum(ROUNDING * sizes, _MARGIN * spread)
+
+    def _parts(self, beliefs: Float[np.ndarray, "M W"]) -> list[Float[np.ndarray, "M H"]]:
+        return np.split(beliefs, 1 + len(self._copies), axis=1)
+
+    def _compared(self, beliefs: Float[np.ndarray, "M W"]) -> Float[np.ndarray, "M H"]:
+        return np.ascontiguousarray(self._parts(beliefs)[0] * self._scales)
+
+    def _probs(self, beliefs: Float[np.ndarray, "M W"]) -> Float[np.ndarray, "M E"]:
+        probs, rounding = self._signed(beliefs)
+        probs[probs <= rounding] = 0.0
+        # After a word so rare that its future is not determined there is none.
+        probs[rounding.max(axis=1) > _UNKNOWN] = 0.0
+        totals = probs.sum(axis=1, keepdims=True)
+        return probs / np.where(totals > 0, totals, 1.0)
 
     def _advance(
-        self, beliefs: Float[np.ndarray, "M H"], indices: Int[np.ndarray, "N"], symbols: Int[np.ndarray, "N"]
-    ) -> Float[np.ndarray, "N H"]:
-        vectors = (beliefs @ self.hmm.operators)[symbols, indices]
-        return vectors / (vectors @ self.hmm.final)[:, None]
+        self, beliefs: Float[np.ndarray, "M W"], indices: Int[np.ndarray, "N"], symbols: Int[np.ndarray, "N"]
+    ) -> Float[np.ndarray, "N W"]:
+        after = []
+        for vectors, process in zip(self._parts(beliefs), (self.hmm, *self._copies), strict=True):
+            moved = (vectors @ process.operators)[symbols, indices]
+            after.append(moved / (moved @ process.final)[:, None])
+        return np.concatenate(after, axis=1)
 
 
-def signed_probs(
-    process: "GeneralizedHMM", vectors: Float[np.ndarray, "M H"]
-) -> tuple[Float[np.ndarray, "M E"], Float[np.ndarray, "M E"]]:
-    """The products that are next-token probabilities, and the sums of the absolute values of their terms."""
-    return vectors @ process.columns.T, np.abs(vectors) @ np.abs(process.columns.T)
+class _Copy(NamedTuple):
+    """A process that differs from another by rounding."""
+
+    operators: Float[np.ndarray, "E H H"]
+    final: Float[np.ndarray, "H"]
+    columns: Float[np.ndarray, "E H"]
 
 
-def check_words(process: "GeneralizedHMM") -> int | None:
+def _copies(process: "GeneralizedHMM") -> list[_Copy]:
+    """Copies whose entries have errors as those of a product of matrices; none where nothing can cancel."""
+    if (process.operators >= 0).all() and (process.final >= 0).all() and (process.initial >= 0).all():
+        return []
+    generator, copies, scales = np.random.default_rng(0), [], process.scales
+    for _ in range(_COPIES):
+        operators = _moved(process.operators, scales[:, None] / scales, generator)
+        final = _moved(process.final, scales, generator)
+        copies.append(_Copy(operators, final, operators @ final))
+    return copies
+
+
+def _moved(table: np.ndarray, scales: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    # Zeros are kept, since they are those of a structure: a change of basis leaves none.
+    largest = np.abs(table / scales).max()
+    return table + _ERROR * largest * scales * generator.uniform(-1, 1, table.shape) * (table != 0)
+
+
+def check_words(process: "GeneralizedHMM") -> tuple[int | None, float]:
     """Check that no word has a negative probability, breadth first.
 
     Returns:
-        `int`, *optional*: length up to which all words were checked; None if longer ones lead to no other vectors.
+        `tuple`: the length up to which all words were checked, or None if longer ones lead to no other vectors; and
+            the probability up to which one is rounding, as in [`~hmm_datasets.hmm.generalized.GeneralizedHMM`].
 
     Raises:
-        `InputError`: a word has a negative probability; the message gives a shortest one.
+        `InputError`: a word has a negative probability; the message gives a shortest one. Or the operators determine
+            the probabilities of words that are not rare to no more than `1e-3`.
     """
     tree = PredictiveTree(process, process.initial[None])
-    checked = 0
+    checked, precision, undetermined = 0, 0.0, None
+    odds = np.ones(1)  # the probability of the first word that leads to each vector
     while True:
-        probs, sizes = signed_probs(process, tree.beliefs[checked:])
-        wrong = np.argwhere(probs < -REFUSED * sizes)
+        probs, rounding = tree.signed_probs(slice(checked, None))
+        known = rounding.max(axis=1) <= _UNKNOWN
+        if not known.all() and undetermined is None:
+            undetermined = tree.depth
+        wrong = np.argwhere((probs < -REFUSED / ROUNDING * rounding) & known[:, None])
         if len(wrong) > 0:
             row, symbol = (int(number) for number in wrong[0])
             word = (*tree.words()[checked + row], symbol)
@@ -97,9 +166,21 @@ def check_words(process: "GeneralizedHMM") -> int | None:
                 f"the operators give the word {list(word)} a negative probability ({probs[row, symbol]:.3g} given the "
                 "tokens before the last); expected operators of a process"
             )
+        common = odds[checked:] >= _COMMON
+        precision = max(precision, float(rounding[common].max(initial=0.0)))
+        if precision > _LEAST_PRECISION:
+            raise InputError(
+                f"the operators determine the probabilities of symbols no better than to {precision:.1g}, since "
+                f"entries of up to {np.abs(process.operators).max():.3g} cancel; expected 1e-3 or less, as in "
+                "a basis of smaller condition number"
+            )
         checked = len(tree.beliefs)
         if tree.depth + 1 >= SEARCH_DEPTH or not tree.grow(SEARCH_VECTORS):
-            return None if tree.closed else tree.depth + 1
+            length = None if tree.closed else tree.depth + 1
+            if undetermined is not None:
+                length = undetermined if length is None else min(length, undetermined)
+            return length, precision
+        odds = np.concatenate([odds, tree.odds_of_new(checked, odds)])
 
 
 def entropy_rate(process: "GeneralizedHMM", num_sequences: int, length: int, burn_in: int, seed: int) -> EntropyRate:
@@ -136,7 +217,7 @@ def reset_bounds(process: "GeneralizedHMM") -> EntropyRateBounds | None:
     for symbol, operator in enumerate(process.operators):
         _, values, right = np.linalg.svd(operator)
         probability = float(process.initial @ process.columns[symbol])
-        if probability > 1e-6 and (values[1:] <= ROUNDING * values[0]).all():
+        if probability > 1e-6 and (values[1:] <= max(ROUNDING, process.precision) * values[0]).all():
             root = right[:1] / (right[0] @ process.final)
             break
     else:

@@ -5,8 +5,10 @@ What is known of a sequence is a vector `v` (H,) with `v @ final = 1`. The proba
 that its product with `final` is one again. A token costs `O(E H + H^2)`.
 
 Operators have negative entries, so a probability is a sum of terms that may cancel. A probability of at most
-`ROUNDING` times the sum of the absolute terms is rounding and counts as zero, for drawing as for filtering. One below
-`-REFUSED` times that sum is none: the operators do not define a process, and the kernels report it.
+`ROUNDING` times the sum of the absolute terms is rounding and counts as zero, for drawing as for filtering; so does
+one of at most `floor`, to which the operators determine probabilities (`predictive_vectors` estimates it). One below
+`-REFUSED` times that sum, and below `-BEYOND` times the floor, is none: the operators do not define a process, and
+the kernels report it.
 
 The code uses only additions, products and quotients of float64, in a fixed order, which IEEE 754 defines to the last
 bit and which numba neither reorders nor fuses. A token is the first symbol at which the sum of the probabilities so
@@ -25,13 +27,14 @@ from .draws import LANES, fill_all_words, halves, take_lanes
 
 ROUNDING = 1e-12
 REFUSED = 1e-9
+BEYOND = 1e3  # after rare symbols probabilities are known less well than in the words that were looked at
 
 GATHERED = 2048
 """Entries of operators from each of which lanes gather their own; larger ones do not fit into the nearest cache."""
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def draw_words(operators, columns, initial, final, seed, first, step, out):
+def draw_words(operators, columns, initial, final, floor, seed, first, step, out):
     """Fill row `r` of `out` (N, L) with sequence `first + step r`; return -1, or a row near a negative probability.
 
     `operators` (E H H) and `columns` (E H) are flat. `LANES` sequences are drawn together, and entry `i` of lane `l`
@@ -49,7 +52,7 @@ def draw_words(operators, columns, initial, final, seed, first, step, out):
         fill_lanes(vectors, initial)
         for t in range(np.uint64(out.shape[1])):
             fill_all_words(low, high, ahead, t, k0, k1, words)
-            if not fill_probs(vectors, columns, states, found, size, total, probs):
+            if not fill_probs(vectors, columns, states, floor, found, size, total, probs):
                 return n
             draw_lanes(words, total, probs, found, size, drawn)
             for lane in range(lanes):
@@ -66,7 +69,7 @@ def fill_lanes(vectors, initial):
 
 
 @numba.njit(cache=True, nogil=True, forceinline=True, error_model="numpy")
-def fill_probs(vectors, columns, states, found, size, total, probs):
+def fill_probs(vectors, columns, states, floor, found, size, total, probs):
     """Fill `probs` (E LANES) with the probabilities of the next symbol, and `total` with their sums; return whether
     none is negative. `found` and `size` are overwritten."""
     width = np.uint64(LANES)
@@ -84,8 +87,8 @@ def fill_probs(vectors, columns, states, found, size, total, probs):
                 found[lane] += term
                 size[lane] += abs(term)
         for lane in range(width):
-            negative += found[lane] < -REFUSED * size[lane]
-            probs[x * width + lane] = found[lane] if found[lane] > ROUNDING * size[lane] else 0.0
+            negative += found[lane] < -max(REFUSED * size[lane], BEYOND * floor)
+            probs[x * width + lane] = found[lane] if found[lane] > max(ROUNDING * size[lane], floor) else 0.0
             total[lane] += probs[x * width + lane]
     return negative == 0
 
@@ -173,7 +176,7 @@ def add_logs(probs, read, total, likelihood, logs):
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def filter_words(operators, columns, initial, final, tokens, vectors, distributions, logs):
+def filter_words(operators, columns, initial, final, floor, tokens, vectors, distributions, logs):
     """Read the rows of `tokens` (B, T); return -1, or a row near one with a negative probability.
 
     Fills those of `vectors` (B, T+1, H), `distributions` (B, T+1, E) and `logs` (B,), the log-likelihoods, that are
@@ -192,7 +195,7 @@ def filter_words(operators, columns, initial, final, tokens, vectors, distributi
         if logs is not None:
             logs[n : n + LANES] = 0.0
         for t in range(length + np.uint64(1)):
-            if not fill_probs(own, columns, states, found, size, total, probs):
+            if not fill_probs(own, columns, states, floor, found, size, total, probs):
                 return n
             for lane in range(lanes):
                 row = np.uint64(n) + lane
