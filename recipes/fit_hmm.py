@@ -133,6 +133,8 @@ def main(settings: CorpusSettings, fit_settings: FitSettings) -> None:
         summary = {
             "epochs": result.history[-1]["epoch"] + 1 if result.history else 0,
             "best_epoch": result.epoch,
+            "converged": result.converged,
+            "reason": result.reason,
             "train_log_likelihood": result.train_log_likelihood,
             "test_log_likelihood": result.test_log_likelihood,
             "entropy_rate": rate.value,
@@ -152,6 +154,7 @@ def main(settings: CorpusSettings, fit_settings: FitSettings) -> None:
             f"{result.hmm} of epoch {result.epoch}: log-likelihood {result.train_log_likelihood:.4f} nats per token "
             f"on train{held_out}; entropy rate {rate.value:.4f} +- {rate.standard_error:.4f}"
         )
+        print(f"{'converged' if result.converged else 'not converged'}: {result.reason}")
 
 
 def _words(settings: CorpusSettings):

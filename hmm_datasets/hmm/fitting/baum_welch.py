@@ -32,6 +32,7 @@ from ...runtime.stop_requests import STOP, Stopped, StopRequests
 from .. import inference
 from ..model import HMM
 
+_SAME = 1e-6  # difference of probabilities that rounding of float32 explains
 _CACHED_ENTRIES = 1 << 16  # of the beliefs of one step, which should stay in the cache of a core
 _MIN_ROWS, _MAX_ROWS = 64, 512  # fewer make products slow, more do not make them faster
 _TABLE_BYTES = {"cpu": 1 << 28, "cuda": 1 << 31}  # of the (T, B, H) table; a GPU needs thousands of rows
@@ -249,10 +250,13 @@ def mean_log_likelihood(
 
 
 def maximize(counts: Statistics, previous: HMM, pseudocounts: Mapping[str, float]) -> HMM:
-    """The HMM whose rows are the expected counts plus pseudocounts, normalized."""
+    """The HMM whose rows are the expected counts plus pseudocounts, normalized; zeros of `previous` stay zero.
+
+    EM keeps zeros by itself, which is how left-to-right models are written down, and so does hmmlearn with a prior.
+    """
     tables = {}
     for name, table in counts.tables().items():
-        table = table + pseudocounts[name]
+        table = np.where(getattr(previous, name) > 0, table + pseudocounts[name], 0.0)
         totals = table.sum(-1, keepdims=True)
         # A state that is never visited has no counts; without a prior its row stays the same.
         tables[name] = np.where(totals > 0, table / np.where(totals > 0, totals, 1.0), getattr(previous, name))
@@ -260,8 +264,15 @@ def maximize(counts: Statistics, previous: HMM, pseudocounts: Mapping[str, float
 
 
 def log_prior(hmm: HMM, pseudocounts: Mapping[str, float]) -> float:
-    """Log-density of the Dirichlet prior at the tables of `hmm`, up to a constant; -inf if a probability is zero."""
-    with np.errstate(divide="ignore"):
-        return float(
-            sum(pseudocounts[name] * np.log(table).sum() for name, table in hmm.tables().items() if pseudocounts[name])
-        )
+    """Log-density of the Dirichlet prior at the tables of `hmm`, up to a constant; it is on entries that are not 0."""
+    tables = {name: table[table > 0] for name, table in hmm.tables().items() if pseudocounts[name]}
+    return float(sum(pseudocounts[name] * np.log(table).sum() for name, table in tables.items()))
+
+
+def tied_states(hmm: HMM) -> tuple[int, int] | None:
+    """The first two states whose emissions are the same, which Baum-Welch cannot tell apart; None without such."""
+    for state, row in enumerate(hmm.emission):
+        (same,) = np.nonzero(np.abs(hmm.emission[:state] - row).max(axis=1, initial=0.0) <= _SAME)
+        if len(same) > 0:
+            return int(same[0]), state
+    return None

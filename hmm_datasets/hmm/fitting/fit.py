@@ -26,6 +26,7 @@ does not depend on it.
 import contextlib
 import copy
 import itertools
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -56,12 +57,14 @@ from .baum_welch import (
     maximize,
     mean_log_likelihood,
     sum_counts,
+    tied_states,
 )
 from .initial import guess_from_contexts, random_guess
 from .pomegranate_fit import check_pomegranate, pomegranate_epoch
 from .settings import FitSettings
 from .state import (
     HISTORY_NAME,
+    Ending,
     FitResult,
     FitState,
     chosen_restart,
@@ -70,6 +73,8 @@ from .state import (
     newest_checkpoint,
     save_state,
 )
+
+_logger = logging.getLogger(__name__)
 
 
 def fit_hmm(
@@ -101,7 +106,10 @@ def fit_hmm(
         num_symbols (`int`, *optional*): `E`; by default one more than the largest token.
         lengths (array of shape `(N,)`, *optional*): number of tokens in each row; the rest is padding.
         test_tokens, test_lengths (*optional*): held-out sequences, for early stopping and the choice among restarts.
-        initial ([`HMM`], *optional*): first guess, instead of `settings.init`.
+        initial ([`HMM`], *optional*): first guess, instead of `settings.init`. Entries of 0 stay 0 whatever the
+            pseudocounts, as in hmmlearn, so that the graph of a left-to-right model is kept; give small positive
+            numbers for what the fit may fill. States with equal emissions are not told apart, which the `reason` of
+            the result says.
         vocabulary (sequence of `str`, *optional*): names of the symbols, kept in the HMM.
         checkpoint_dir (path, *optional*): folder for the checkpoints `epoch-N/` and `history.jsonl`. If it has
             checkpoints of the same settings and data, the fit resumes from the newest.
@@ -177,7 +185,7 @@ class _Fit:
             self.data.tokens.shape, self.settings.num_states, self.dtype, self.workers.device
         )
         if self.settings.backend == "pomegranate":
-            check_pomegranate(self.settings, self.folder, self.workers.num_ranks)
+            check_pomegranate(self.settings, self.folder, self.workers.num_ranks, self.initial)
         self.writes = self.folder is not None and self.workers.rank == 0
         self.show_progress = self.show_progress and self.workers.rank == 0
         self.identity = {}
@@ -239,7 +247,27 @@ class _Fit:
             test = self._score(hmm, self.held_out)
             if test < state.best_score:
                 hmm, epoch, test = state.best, state.best_epoch, state.best_score
-        return FitResult(hmm, epoch, self._score(hmm, self.data), test, state.history)
+        converged, reason = self._ending(state)
+        return FitResult(hmm, epoch, self._score(hmm, self.data), test, state.history, converged, reason)
+
+    def _ending(self, state: FitState) -> Ending:
+        ending = state.ending(self.settings)
+        if ending is None:
+            gain = state.gain()
+            last = "" if gain is None else f", the last of which gained {gain[1]:.2g} nats per token"
+            ending = Ending(False, f"max_epochs={self.settings.max_epochs} were done{last}")
+        tied = self._still_tied(state.hmm)
+        return ending if tied is None else Ending(ending.converged, f"{ending.reason}; {tied}")
+
+    def _still_tied(self, hmm: HMM) -> str | None:
+        """That two states of `initial` have equal emissions after the fit too, since nothing tells them apart."""
+        pair = None if self.initial is None else tied_states(self.initial)
+        if pair is None or tied_states(hmm) is None:
+            return None
+        return (
+            f"states {pair[0]} and {pair[1]} of initial emit symbols with equal probabilities, and Baum-Welch, which "
+            "cannot tell them apart, has not moved them; start from emissions that differ, or leave initial out"
+        )
 
     def _epoch(self, state: FitState, bar: Any, title: str) -> dict:
         began = time.perf_counter()
@@ -262,8 +290,12 @@ class _Fit:
             if self.settings.update_every is None:
                 row["log_posterior"] = log_likelihood + log_prior(state.hmm, self.settings.pseudocounts)
         row["train_log_likelihood"] = log_likelihood / self.data.num_tokens
+        prior = log_prior(state.hmm, self.settings.pseudocounts)
+        row["objective"] = row["train_log_likelihood"] + prior / self.data.num_tokens
         state.observe(row)
         state.hmm, state.epoch = hmm, state.epoch + 1
+        if state.epoch == 1 and self.workers.rank == 0 and (tied := self._still_tied(hmm)) is not None:
+            _logger.warning("%s", tied)
         row["updates"] = state.updates
         row["tokens_per_second"] = self.data.num_tokens / (time.perf_counter() - began)
         return row

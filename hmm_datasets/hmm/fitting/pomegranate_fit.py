@@ -26,7 +26,9 @@ from .state import FitState
 _TABLE_BYTES = 1 << 28  # of one table (B, T, H, H) in float32; pomegranate keeps a few of them
 
 
-def check_pomegranate(settings: FitSettings, checkpoint_dir: str | os.PathLike | None, num_ranks: int) -> None:
+def check_pomegranate(
+    settings: FitSettings, checkpoint_dir: str | os.PathLike | None, num_ranks: int, initial: HMM | None = None
+) -> None:
     """Check that pomegranate supports the settings.
 
     Raises:
@@ -36,6 +38,12 @@ def check_pomegranate(settings: FitSettings, checkpoint_dir: str | os.PathLike |
     if priors:
         name, value = f"{priors[0]}_pseudocount", settings.pseudocounts[priors[0]]
         raise InputError(f"{name} is {value}, but pomegranate has a prior on emissions only; set {name} to 0")
+    if settings.pseudocounts["emission"] > 0 and initial is not None and (initial.emission == 0).any():
+        state, symbol = np.argwhere(initial.emission == 0)[0].tolist()
+        raise InputError(
+            f"initial.emission[{state}, {symbol}] is 0, which pomegranate's prior would fill; set "
+            "emission_pseudocount to 0, or use backend torch, which keeps it"
+        )
     refused = (
         ("update_every", settings.update_every, "has no stochastic EM"),
         ("dtype", settings.dtype if settings.dtype == "float64" else None, "computes in float32"),

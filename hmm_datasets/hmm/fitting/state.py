@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,6 +27,13 @@ _STATISTICS_NAME = "statistics.safetensors"
 
 # Settings that may differ between the runs of one fit, because they change only how long it runs and what it saves.
 _FREE = {"max_epochs", "tolerance", "patience", "save_every"}
+
+
+class Ending(NamedTuple):
+    """Whether a fit ended because it had converged, and the reason as a sentence."""
+
+    converged: bool
+    reason: str
 
 
 @dataclass
@@ -65,14 +72,36 @@ class FitState:
         """The rows of the history that belong to this first guess."""
         return [row for row in self.history if row["restart"] == self.restart]
 
-    def finished(self, settings: FitSettings) -> bool:
-        """Whether the last epoch gained less than the tolerance, or held-out data has not improved for too long."""
-        rows = self.rows()
+    def gain(self) -> tuple[str, float] | None:
+        """What the last epoch gained in nats per token, and of what: the quantity that the updates maximize."""
+        rows = self.rows()[-2:]
         if len(rows) < 2:
-            return False
-        gain = rows[-1]["train_log_likelihood"] - rows[-2]["train_log_likelihood"]
-        stale = "test_log_likelihood" in rows[-1] and self.epoch - 1 - self.best_epoch >= settings.patience
-        return stale or abs(gain) < settings.tolerance
+            return None
+        # Rows of fits that began before it was written have no objective.
+        name = "objective" if all("objective" in row for row in rows) else "train_log_likelihood"
+        return name, rows[1][name] - rows[0][name]
+
+    def ending(self, settings: FitSettings) -> Ending | None:
+        """Why the fit is finished: the last epoch gained less than the tolerance, or held-out data has not improved
+        for too long. None if it is not."""
+        found = self.gain()
+        if found is None:
+            return None
+        gain = found[1]
+        stale = self.epoch - 1 - self.best_epoch
+        if abs(gain) < settings.tolerance:
+            of = "log-posterior" if any(settings.pseudocounts.values()) else "log-likelihood"
+            reason = (
+                f"an epoch changed the {of} by {gain:.2g} nats per token, less than tolerance={settings.tolerance:g}"
+            )
+            return Ending(True, reason)
+        if "test_log_likelihood" in self.rows()[-1] and stale >= settings.patience:
+            return Ending(False, f"held-out data had not improved for {stale} epochs, patience={settings.patience}")
+        return None
+
+    def finished(self, settings: FitSettings) -> bool:
+        """Whether the fit is finished."""
+        return self.ending(settings) is not None
 
 
 @dataclass(frozen=True)
@@ -84,11 +113,15 @@ class FitResult:
         epoch (`int`): number of epochs after which `hmm` was reached.
         train_log_likelihood (`float`): nats per token on the training data under `hmm`.
         test_log_likelihood (`float` or `None`): the same on held-out data.
+        converged (`bool`): whether the fit ended because an epoch gained less than `tolerance`, and not at
+            `max_epochs` or because held-out data no longer improved.
+        reason (`str`): why it ended, in a sentence, which also names states that the fit cannot tell apart.
         history (list of `dict`): a row per epoch, as in `history.jsonl`. It has `epoch`, counted from 0; `restart` and
             `seed` of the first guess; `train_log_likelihood` of the HMM that the epoch started with (with
             `update_every`, of the changing HMM); `log_posterior` (nats, all tokens) of the same HMM, without
-            `update_every`; `test_log_likelihood` of the HMM that the epoch started with; `updates` so far; and
-            `tokens_per_second`.
+            `update_every`; `objective`, the log-likelihood and the log-density of the prior, which the fit maximizes
+            and stops by (nats per token); `test_log_likelihood` of the HMM that the epoch started with; `updates` so
+            far; and `tokens_per_second`.
     """
 
     hmm: HMM
@@ -96,6 +129,8 @@ class FitResult:
     train_log_likelihood: float
     test_log_likelihood: float | None
     history: list[dict]
+    converged: bool = False
+    reason: str = ""
 
 
 def identity_of(
@@ -203,14 +238,14 @@ def newest_checkpoint(folder: Path) -> Path | None:
 
 
 def chosen_restart(states: Sequence[FitState]) -> FitState:
-    """The state whose last row has the highest log-likelihood, on held-out data if there is some.
+    """The state whose last row has the highest log-likelihood on held-out data, or without them the highest objective.
 
     Its history becomes the rows of all states.
     """
 
     def score(state: FitState) -> float:
         row = state.rows()[-1]
-        return row.get("test_log_likelihood", row["train_log_likelihood"])
+        return row.get("test_log_likelihood", row.get("objective", row["train_log_likelihood"]))
 
     best = max(states, key=score)
     best.history = [row for state in states for row in state.rows()]
