@@ -241,6 +241,16 @@ def leak(model, batch, **settings) -> float:
     return float((before - after)[behind].abs().max())
 
 
+@pytest.mark.outside(
+    "https://github.com/huggingface/trl/issues/3067",
+    "know whether packed samples attend to each other",
+    "they do not: changing one document leaves the logits of the others alone",
+)
+@pytest.mark.outside(
+    "https://github.com/MeetKai/functionary/issues/132",
+    "packing without cross-contamination and without flash attention",
+    "works with sdpa and eager attention",
+)
 def test_no_document_sees_another(model, packed):
     assert leak(model, batch_of(packed), use_cache=False) == 0
 
@@ -274,6 +284,11 @@ def test_the_loss_of_packed_rows_is_that_of_the_documents_by_their_tokens(model,
     assert loss == pytest.approx(expected, rel=1e-6)  # the loss is taken in float32
 
 
+@pytest.mark.outside(
+    "https://github.com/modelscope/ms-swift/issues/4736",
+    "does packing block attention between samples in training?",
+    "yes, also with the collator of transformers",
+)
 def test_a_trainer_with_the_library_collator_sees_no_document_from_another(model, packed, tmp_path):
     expected, _ = loss_of_documents(model, default_data_collator(packed.__getitems__(range(4))))
     arguments = TrainingArguments(

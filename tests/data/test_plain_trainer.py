@@ -173,6 +173,16 @@ for name, rows in data.items():
 """
 
 
+@pytest.mark.outside(
+    "https://github.com/huggingface/accelerate/issues/2741",
+    "two processes on CPUs, to debug without GPUs: `--num_processes 2 --cpu` starts one",
+    "`--launch cpu2` starts two, and each reads its half",
+)
+@pytest.mark.outside(
+    "https://github.com/huggingface/transformers/pull/11254",
+    "an iterable data set in distributed training without the same data on all processes",
+    "each rank reads its own rows",
+)
 @pytest.mark.slow
 @pytest.mark.launch
 def test_a_plain_trainer_gives_each_of_two_processes_its_own_half_of_every_step(folders, launch, tmp_path):

@@ -10,6 +10,11 @@ from hmm_datasets.hmm.structured.input_output import InputOutputHMM
 MODEL = driven(2, 3, 2, seed=3)
 
 
+@pytest.mark.outside(
+    "https://github.com/jmschrei/pomegranate/issues/416",
+    "an input-output HMM",
+    "`InputOutputHMM`, exact given the inputs",
+)
 def test_outputs_given_inputs_have_the_law_of_the_definition():
     generator = np.random.default_rng(0)
     inputs = generator.integers(2, size=(4, 6))

@@ -12,6 +12,11 @@ TRANSITION /= TRANSITION.sum(axis=1, keepdims=True)
 DURATION, EMISSION = random_rows(STATES, LONGEST, seed=2), random_rows(STATES, 3, seed=3)
 
 
+@pytest.mark.outside(
+    "https://github.com/probml/dynamax/issues/21",
+    "hidden semi-Markov models",
+    "`SemiMarkov`, with explicit durations and an exact optimum",
+)
 @pytest.mark.parametrize("start", [None, random_rows(1, 4, seed=4)[0], random_rows(1, 24, seed=4).reshape(4, 6)])
 def test_the_structured_filter_agrees_with_the_dense_hmm(start):
     model, dense = (

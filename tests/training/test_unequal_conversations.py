@@ -84,6 +84,21 @@ def agree(folder, whole) -> None:
     assert [step for step, _ in samples(folder)] == [3]
 
 
+@pytest.mark.outside(
+    "https://github.com/huggingface/transformers/issues/24725",
+    "accumulate gradients of rows of unequal lengths as one large batch would",
+    "losses and weights are those of the large batch: every token counts alike",
+)
+@pytest.mark.outside(
+    "https://github.com/huggingface/transformers/issues/37766",
+    "a loss that does not rise with `gradient_accumulation_steps`",
+    "the loss is the mean over the tokens of the global batch for every micro-batch",
+)
+@pytest.mark.outside(
+    "https://github.com/axolotl-ai-cloud/axolotl/issues/3196",
+    "the same training loss for every batch size that makes the same global batch",
+    "equal to rounding",
+)
 def test_micro_batches_change_nothing(program, whole, tmp_path):
     program.main(str(tmp_path), 2)
     agree(tmp_path, whole)

@@ -73,6 +73,11 @@ def test_a_stream_is_the_sequences_of_the_hmm_without_end(load):
     assert rows(load(seed=5), 600) == sequences(600, seed=5)
 
 
+@pytest.mark.outside(
+    "https://github.com/huggingface/datasets/issues/7693",
+    "`load_dataset` of data that are computed, now that scripts are refused",
+    '`load_dataset("hmm", "mess3", length=64)` is a builder of the package, streaming or prepared',
+)
 def test_a_prepared_data_set_has_the_rows_of_the_stream(load):
     settings = {"seed": 5, "num_sequences": 700, "num_test_sequences": 20, "split": None}
     stream, table = load(**settings), load(streaming=False, **settings)
@@ -150,6 +155,11 @@ def test_a_resumed_stream_continues_at_the_next_row(load, read):
     assert rows(resumed(load, stream.state_dict()), 5) == sequences(5, first=read)
 
 
+@pytest.mark.outside(
+    "https://github.com/huggingface/datasets/issues/8308",
+    "resume a stream twice without starting over",
+    "each resume continues at the next sequence",
+)
 def test_resuming_twice_repeats_no_sequence(load):
     stream, seen = load(num_sequences=1000), []
     for count in (10, 300, 7):
@@ -168,6 +178,11 @@ def test_a_second_epoch_starts_over(load):
     assert rows(again) == sequences(4)
 
 
+@pytest.mark.outside(
+    "https://github.com/huggingface/datasets/issues/5454",
+    "resume without iterating over all past data, as `skip` does",
+    "the position is a number: nothing before it is computed",
+)
 def test_resuming_draws_none_of_the_rows_before(load, drawn):
     stream = load()
     rows(stream, 3)

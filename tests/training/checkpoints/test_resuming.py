@@ -135,6 +135,16 @@ def test_killed_after_its_last_checkpoint_a_run_saves_and_evaluates_without_anot
     assert saved[0] == saved[1]
 
 
+@pytest.mark.outside(
+    "https://github.com/huggingface/transformers/pull/40691",
+    "resume in the second epoch with the order of an undisturbed run",
+    "the order of every epoch is that of the undisturbed run",
+)
+@pytest.mark.outside(
+    "https://github.com/huggingface/datasets/issues/7901",
+    "resume a shuffled data set from the middle",
+    "shuffled rows continue at the next one",
+)
 @pytest.mark.launch
 @pytest.mark.parametrize("rows", [12, 14])
 @pytest.mark.parametrize("length", [{"max_steps": 7}, {"max_steps": -1, "num_train_epochs": 2}], ids=str)
