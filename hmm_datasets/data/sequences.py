@@ -164,16 +164,19 @@ class FiniteSequences(HMMSequences):
 class EndlessSequences(HMMSequences, IterableDataset):
     """[`HMMSequences`] without `num_sequences`: read in order, or at any index below 2**40.
 
-    Workers of a `DataLoader` take turns, one block of rows each. For the ranks of a `Trainer`, accelerate distributes
-    whole batches in order. In your own training loop over several ranks, give each rank a different `first`, or use
-    [`by_index`][EndlessSequences.by_index] and a sampler.
+    The order of the rows is the same for any number of workers of a `DataLoader`: the first one draws all, ahead of
+    the training, and the others end at once, since none knows which rows the batches of the others have. For the ranks
+    of a `Trainer`, accelerate distributes whole batches in order. In your own training loop over several ranks, give
+    each rank a different `first`, or use [`by_index`][EndlessSequences.by_index] and a sampler, with which all workers
+    draw.
     """
 
     def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
         worker = get_worker_info()
-        number, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        if worker is not None and worker.id > 0:
+            return
         block = max(1, min(_BLOCK_ROWS, _BLOCK_TOKENS // self.length))
-        for first in range(number * block, self.num_sequences, workers * block):
+        for first in range(0, self.num_sequences, block):
             yield from self.__getitems__(range(first, min(first + block, self.num_sequences)))
 
     def by_index(self) -> FiniteSequences:

@@ -100,6 +100,23 @@ def test_a_resumed_plain_trainer_reads_the_rows_after_those_it_saw(data, folders
     assert [row[1:] for row in seen] == HMM.sample(6 * BATCH, LENGTH).tolist()
 
 
+@pytest.mark.outside(
+    "https://github.com/pytorch/pytorch/issues/30599",
+    "the same rows from an iterable data set for any number of loader workers",
+    "rows of a process keep their order, and a run resumed with another number of workers reads each row once",
+)
+def test_a_plain_trainer_resumed_with_another_number_of_workers_reads_every_row_once_and_in_order(folders, tmp_path):
+    seen = []
+    for steps, workers in ((40, 2), (80, 0), (120, 1)):  # more rows than are drawn at once
+        model, rows = tiny_llama()
+        settings = TrainingArguments(
+            str(tmp_path), max_steps=steps, save_steps=40, dataloader_num_workers=workers, report_to="none"
+        )
+        Trainer(model, settings, train_dataset=HMMSequences(HMM, LENGTH)).train(resume_from_checkpoint=steps > 40)
+        seen += rows
+    assert [row[1:] for row in seen] == HMM.sample(120 * BATCH, LENGTH).tolist()
+
+
 ARCHITECTURES = (
     *("gpt2", "openai-gpt", "bert", "gpt_neo", "gpt_neox", "gptj", "opt", "bloom"),
     *("falcon", "mpt", "phi", "llama", "mistral", "qwen3", "gemma", "mamba"),
