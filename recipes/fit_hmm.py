@@ -105,7 +105,7 @@ def main(settings: CorpusSettings, fit_settings: FitSettings) -> None:
             f"frequent words ({len(words.unique):,} distinct), {len(words.test):,} held out; {train.size:,} tokens in "
             f"windows of {settings.length}"
         )
-    began = time.time()
+    began = time.monotonic()
     limit = None if settings.time_limit is None else parse_time(settings.time_limit)
     # pomegranate keeps no checkpoints, so there is nothing to save
     listening = contextlib.nullcontext() if fit_settings.backend != "torch" else StopRequests(output, limit)
@@ -141,7 +141,7 @@ def main(settings: CorpusSettings, fit_settings: FitSettings) -> None:
             "entropy_rate_error": rate.standard_error,
             "train_tokens": int(train.size),
             "test_tokens": 0 if test is None else int(test.size),
-            "seconds": round(time.time() - began, 1),
+            "seconds": round(time.monotonic() - began, 1),
         } | {
             name: mean_losses(result.hmm, windows, device=settings.device or state.device)
             for name, windows in scored.items()

@@ -49,6 +49,7 @@ class OpenTrainer:
     | `training_length` | the result of `set_initial_training_values` | growing global batches; resuming at the end |
     | `skip_micro_batch` | `current_gradient_accumulation_steps` | the empty micro-batches of a smaller global batch |
     | `gradient_norm` | `_get_grad_norm` | checking that gradients are finite before the optimizer uses them |
+    | `logged_losses`, `continue_losses` | `_tr_loss`, `_total_loss_scalar` | means over steps before a resume |
     | `count_labels` | `_get_num_items_in_batch` | a number that FSDP2 does not round to bfloat16 |
     | `count_tokens` | `_track_num_input_tokens` | counting packed rows, which have no attention mask |
     | `extra_columns` | `_signature_columns` | the index of a row, which is not an argument of the model |
@@ -78,6 +79,16 @@ class OpenTrainer:
     def training_length(self, args, dataloader) -> TrainingLength:
         """The numbers of epochs, steps and micro-batches of the loop."""
         return TrainingLength(*super().set_initial_training_values(args, dataloader))
+
+    @property
+    def logged_losses(self) -> tuple[int, float, float]:
+        """The step of the latest log, the sum of the losses of the steps until then, and that of those since."""
+        return self._globalstep_last_logged, self._total_loss_scalar, self._tr_loss.item()
+
+    def continue_losses(self, step: int, total: float, since: float) -> None:
+        """Continue a run with its `logged_losses`, at the beginning of training."""
+        self._globalstep_last_logged, self._total_loss_scalar = step, total
+        self._tr_loss += since
 
     def skip_micro_batch(self) -> None:
         """Count one micro-batch less in the current step."""

@@ -44,6 +44,28 @@ class OpenSFTTrainer(SFTTrainer):
         return super()._prepare_dataset(dataset, processing_class, args, packing, formatting_func, dataset_name)
 
 
+class OpenMeasures:
+    """Mixin, to be listed before a trainer of TRL: what it has measured, and the tokens that it has counted.
+
+    TRL averages measures over the batches of an evaluation, whatever their sizes, and counts tokens from the start of
+    the process.
+    """
+
+    @property
+    def measures(self) -> dict[str, list[float]]:
+        """The measures of the evaluation under way, by name: one number per batch."""
+        return cast(Any, self)._metrics["eval"]
+
+    @property
+    def measures_since_log(self) -> dict[str, list[float]]:
+        """The measures of training since the latest log, by name: one number per micro-batch."""
+        return cast(Any, self)._metrics["train"]
+
+    def set_token_count(self, count: int) -> None:
+        """Continue to count the tokens of batches from this number."""
+        self._total_train_tokens = count
+
+
 class OpenDPOTrainer(DPOTrainer):
     """A `DPOTrainer` that leaves rows alone which have its columns already.
 

@@ -67,10 +67,10 @@ def run_stages(
         check_stages(
             [(title, shlex.split(command)) for lanes in groups for lane in lanes for title, command in lane], made
         )
-    began = time.time()
+    began = time.monotonic()
     code = _Run(stages, folder).code
     if code == 0:
-        print(f"\nAll stages took {time.time() - began:.0f} s.")
+        print(f"\nAll stages took {time.monotonic() - began:.0f} s.")
     return code
 
 
@@ -145,7 +145,7 @@ class _Run:
             if self.code != 0:
                 return
             say(f"\n[{number}/{self._total}] {title}\n$ {command}")
-            started = time.time()
+            started = time.monotonic()
             errors = None if output is None else subprocess.STDOUT
             words = with_this_interpreter(shlex.split(command))
             code = self._children.run(words, cwd=self._folder, env=environment, stdout=output, stderr=errors)
@@ -155,7 +155,7 @@ class _Run:
                     print(f"stage {number} failed with exit code {code}: {command}", file=sys.stderr, flush=True)
                     self._stop()
                 return
-            say(f"({time.time() - started:.0f} s)")
+            say(f"({time.monotonic() - started:.0f} s)")
 
     def _stop(self) -> None:
         self.code = self.code or 1

@@ -133,7 +133,7 @@ class Interruptions(TrainerCallback):
         self._requests.forget(wanted)
         control.should_save = True
         if wanted == STOP and state.global_step < state.max_steps:
-            control.should_training_stop = self.interrupted = True
+            control.should_training_stop = self.interrupted = self.trainer.is_interrupted = True
         what = "saving and stopping" if self.interrupted else "saving"
         self.trainer.say(f"step {state.global_step:,}: {what} ({self.reason})")
 

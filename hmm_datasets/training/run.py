@@ -5,7 +5,6 @@ the steps before. A run that continues from step `t` gets the remaining rows as 
 1,000,000 takes no longer than resuming at step 10.
 """
 
-import time
 from collections.abc import Collection
 from contextlib import nullcontext
 from dataclasses import asdict
@@ -42,6 +41,7 @@ from .plan.plan import Plan
 from .precision import describe_precision, types_of_weights
 from .record import History, lineage, shard_sizes, weights_of, write_record
 from .run_card import write_run_card
+from .trackers import continue_trackers
 from .trainer import StepTrainer
 
 SUMMARY_NAME = "summary.json"
@@ -111,7 +111,6 @@ class Run:
             trainer.content["weights"] = weights_digest(base, self.folder / CACHE_NAME)
         self.identity = {"data": self.data} | ({SECTION: trainer.content} if trainer.content else {})
         self.summary: dict[str, Any] = {}
-        self.seconds = 0.0
 
     def _versions(self) -> dict[str, Any]:
         """What else the loss curve follows from: the commit of the base on the Hub, and the optimizer's weights."""
@@ -171,6 +170,7 @@ class Run:
         """Train to the end of the budget; False if the run was stopped before, on request, with a checkpoint."""
         trainer, args = self.trainer, self.args
         interruptions = _add_callbacks(trainer)
+        continue_trackers(trainer)
         weights = types_of_weights(trainer.model)
         trainer.say(f"{args.output_dir}: {describe_precision(args.mixed_precision, args.precision_origin, weights)}")
         if self.plan is not None:
@@ -179,7 +179,6 @@ class Run:
             trainer.say(
                 f"{args.output_dir}: trains on one of {args.idle_devices + 1} GPUs; --launch ddp takes them all"
             )
-        began = time.time()
         try:
             trainer.train(resume_from_checkpoint=None if trainer.start is None else str(trainer.start.folder))
         except RolledBack:  # what the end of training would do for trackers and uploads
@@ -188,7 +187,6 @@ class Run:
             raise
         finally:
             interruptions.close()
-        self.seconds = time.time() - began
         heartbeats.enter("finishing")
         if not interruptions.interrupted:
             return True
@@ -205,7 +203,7 @@ class Run:
         trainer, args, plan = self.trainer, self.args, self.plan
         trainer.save_finished()
         evaluation = trainer.evaluate() if trainer.eval_dataset is not None else {}
-        summary = self.summary = _summary(trainer, plan, self.seconds, evaluation)
+        summary = self.summary = _summary(trainer, plan, evaluation)
         if trainer.is_world_process_zero():
             write_json(self.folder / SUMMARY_NAME, summary)
             write_digests(args.output_dir, [SUMMARY_NAME], into=args.output_dir)
@@ -332,8 +330,8 @@ def _add_callbacks(trainer: StepTrainer) -> Interruptions:
     return interruptions
 
 
-def _summary(trainer: StepTrainer, plan: Plan | None, seconds: float, evaluation: dict[str, Any]) -> dict[str, Any]:
-    args, state, start = trainer.args, trainer.state, trainer.start
+def _summary(trainer: StepTrainer, plan: Plan | None, evaluation: dict[str, Any]) -> dict[str, Any]:
+    args, state, start, totals = trainer.args, trainer.state, trainer.start, trainer.totals
     before = 0 if start is None else start.tokens
     planned = None
     if plan is not None:
@@ -348,8 +346,8 @@ def _summary(trainer: StepTrainer, plan: Plan | None, seconds: float, evaluation
         "global_batch_size": args.global_batch_size,
         "world_size": args.world_size,
         "learning_rate": args.learning_rate,
-        "seconds": round(seconds, 1),
-        "tokens_per_second": round((state.num_input_tokens_seen - before) / seconds),
+        "seconds": round(totals.seconds, 1),
+        "tokens_per_second": round(totals.tokens / totals.seconds) if totals.seconds else 0,
         "resumed_from": None if start is None else start.folder.name,
         "parameters": count_parameters(trainer.accelerator.unwrap_model(trainer.model)),
         "distributed_type": str(trainer.accelerator.distributed_type.value),

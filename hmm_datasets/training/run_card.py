@@ -115,8 +115,7 @@ def _details(
     if summary.get("flops"):
         found.append(("Compute", f"{summary['flops']:.3g} FLOPs in this stage"))
     if summary.get("seconds") is not None:
-        resumed = " since it was last resumed" if summary.get("resumed_from") else ""
-        found.append(("Time of this stage", format_duration(summary["seconds"]) + resumed))
+        found.append(("Time of this stage", format_duration(summary["seconds"])))
     if record.get("commit"):
         found.append(("Commit of the code", f"`{record['commit']}`"))
     return [{"name": name, "value": value} for name, value in found]

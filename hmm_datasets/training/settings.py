@@ -1,24 +1,18 @@
 """Settings of the trainers: dataclasses that are checked when they are created.
 
-Experiment trackers (TensorBoard, trackio, W&B and others) that get the rows of `history.jsonl` too.
-
-The Trainer's own callbacks send every value of a row. By default nothing is sent anywhere.
-
 Settings of what is looked at while a run trains, besides the held-out loss: tasks, and where its time goes.
 """
 
-import importlib.util
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel, TrainingArguments
-from transformers.integrations import INTEGRATION_TO_CALLBACK
 from trl import DPOConfig, GRPOConfig, SFTConfig
 
 from ..data.rows import PassedOver
-from ..errors import InputError, suggestion
+from ..errors import InputError
 from ..runtime import environment
 from ..runtime.settings import setting
 from ..runtime.stop_requests import parse_time
@@ -36,26 +30,7 @@ from .sources import TrainingData
 from .step.loss import check_z_loss
 from .step.spikes import check_spikes
 from .supported import check_packages, check_planned, check_supported
-
-_PACKAGES = ("tensorboard", "trackio", "wandb")
-
-
-def check_trackers(names: str | list[str] | None) -> None:
-    """Refuse a tracker that is not available, before a run starts.
-
-    Args:
-        names (`str` or list of `str`, *optional*): the value of `TrainingArguments.report_to`.
-
-    Raises:
-        `InputError`: a tracker that transformers does not know, or whose package is not installed.
-    """
-    known = ["none", "all", *INTEGRATION_TO_CALLBACK]
-    for name in [names] if isinstance(names, str) else names or []:
-        if name not in known:
-            hint = suggestion(name, known) or f"; expected one of {', '.join(known)}"
-            raise InputError(f"report_to: {name} is not a tracker{hint}")
-        if name in _PACKAGES and importlib.util.find_spec(name) is None:
-            raise InputError(f"report_to: {name} is not installed; pip install {name}, or leave it out")
+from .trackers import check_trackers
 
 
 @dataclass

@@ -148,9 +148,9 @@ def finished_trial(path: Path, trial: dict[str, Any], measure: Callable[[], dict
     if {key: found.get(key) for key in trial} == trial:
         print(f"{path}: already done", flush=True)
         return found
-    began = time.time()
+    began = time.monotonic()
     figures = measure()
-    result = {**trial, **figures, "seconds": round(time.time() - began, 1)}
+    result = {**trial, **figures, "seconds": round(time.monotonic() - began, 1)}
     write_json(path, result)
     return result
 

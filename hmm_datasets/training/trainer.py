@@ -60,7 +60,7 @@ from .precision import keep_loss_in_float32, set_type_of_weights
 from .run_card import write_run_card
 from .step.component import Component, LogitScores, Scores, in_order
 from .step.consumption import Phases, RunTotals, Throughput, count_on_all_ranks
-from .step.held_out_loss import HeldOutLoss
+from .step.held_out_loss import HeldOutLoss, HeldOutMeasures
 from .step.loss import SmoothedLoss, StepLoss, ZLoss
 from .step.not_finite import FiniteLoss, SkippedSteps
 from .step.rows import ROW_INDEX, CheckedStreams, LoggedRows
@@ -86,6 +86,10 @@ class StepTrainer(ShardedTrainer):
     extra_columns = (ROW_INDEX,)
     loss_has_logits = True
     """Whether computing the loss also gives the logits; if not, `label_scores` does without."""
+    measures: dict[str, list[float]] | None = None
+    """What the trainer has measured in the evaluation under way, one number per batch, if it does."""
+    measures_since_log: dict[str, list[float]] | None = None
+    """What it has measured in training since the latest row of the log, one number per micro-batch."""
     stage: str | None = None
     """Name of the stage in the lineage of a model; None for pretraining, or midtraining of an earlier model."""
 
@@ -106,11 +110,12 @@ class StepTrainer(ShardedTrainer):
         self.identity: dict[str, Any] | None = None
         self.checkpoints = Checkpoints(self)
         self.throughput = Throughput(self)
-        self.totals = RunTotals()
+        self.totals = RunTotals(self)
         self.rollbacks: list[Rollback] = []
         self.passed_over = PassedOver()
         self.all_rows: Any = self.train_dataset
-        self.step_loss = StepLoss(self)
+        self.step_loss, self.z_loss = StepLoss(self), ZLoss(self)
+        self.is_interrupted = False
         self.components: list[Component] = in_order(
             [
                 Phases(self),
@@ -122,7 +127,8 @@ class StepTrainer(ShardedTrainer):
                 self.step_loss,
                 LoggedRows(self),
                 HeldOutLoss(self),
-                ZLoss(self),
+                HeldOutMeasures(self),
+                self.z_loss,
                 self.throughput,
             ]
         )
@@ -200,6 +206,7 @@ class StepTrainer(ShardedTrainer):
         fixed = ("settings.matrix_optimizer", *(() if is_read_once else ("settings.global_batch_size",)))
         check_start(start.folder, self.identity, writer_of(self), args.accept_changes, fixed, type(args))
         args.ignore_data_skip = is_read_once
+        args.eval_on_start = False  # of the run, which has begun
 
     def _has_rows_for_all_steps(self) -> bool:
         """Whether no row of the data set is read twice; without `max_steps` epochs are counted, which needs all."""
@@ -364,11 +371,42 @@ class StepTrainer(ShardedTrainer):
         return norm
 
     def log(self, logs: dict[str, float], *args, **kwargs) -> None:
-        """Log a row."""
+        """Log a row. The last one is about the whole run, so a start that is interrupted has none."""
         if "loss" in logs:
             for component in self.components:
                 component.before_log(logs)
+        elif "train_runtime" in logs:
+            if self.is_interrupted:
+                return
+            self._account(logs)
         super().log(logs, *args, **kwargs)
+
+    def _account(self, logs: dict[str, float]) -> None:
+        """Replace the Trainer's figures, which are those of this start, by those of the run."""
+        totals = self.totals
+        totals.on_train_end(self.args, self.state, self.control)
+        steps, seconds = max(totals.steps, 1), max(totals.seconds, 1e-9)
+        rows = self.rows_before(self.state.global_step) - self.rows_before(self.state.global_step - totals.steps)
+        logs |= {"train_loss": self.logged_losses[1] / steps, "train_runtime": round(totals.seconds, 4)}
+        logs |= {"train_steps_per_second": round(totals.steps / seconds, 3)}
+        logs |= {"train_samples_per_second": round(rows / seconds, 3)}
+
+    def logs_so_far(self) -> dict[str, Any]:
+        """What was computed since the latest row of the log, as means over ranks; a collective."""
+        step, total, since = self.logged_losses
+        sums = torch.tensor([total, since], dtype=torch.float64, device=self.args.device)
+        total, since = self.accelerator.reduce(sums, "mean").tolist()
+        measured = {name: list(values) for name, values in (self.measures_since_log or {}).items()}
+        return {"losses": [step, total, since], "z_loss": self.z_loss.so_far(), "measures": measured}
+
+    def continue_logs(self, logs: dict[str, Any]) -> None:
+        """Continue with what a checkpoint noted, so that the next row is that of an undisturbed run."""
+        if logs:
+            self.continue_losses(*logs["losses"])
+            if logs["z_loss"] is not None:
+                self.z_loss.continue_from(logs["z_loss"])
+            if self.measures_since_log is not None:
+                self.measures_since_log.update(logs["measures"])
 
     def say(self, line: str) -> None:
         """Write a line above the progress bar, on rank 0."""
@@ -392,6 +430,7 @@ class StepTrainer(ShardedTrainer):
     def save_checkpoint(self, write: Callable[[Path], None]) -> None:
         """Save a checkpoint of the step just done."""
         with during("saving"):
+            self.totals.note_logs()
             self.checkpoints.save(write)
 
     def save_finished(self) -> None:

@@ -10,7 +10,8 @@ from hmm_datasets.evaluation.optimum import BaselineComparison
 from hmm_datasets.files import read_jsonl
 from hmm_datasets.hmm import processes
 from hmm_datasets.training.run import train_and_save
-from hmm_datasets.training.settings import PretrainSettings, SFTSettings, check_trackers
+from hmm_datasets.training.settings import PretrainSettings, SFTSettings
+from hmm_datasets.training.trackers import check_trackers
 from hmm_datasets.training.trainer import Pretrainer
 
 

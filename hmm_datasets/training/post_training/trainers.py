@@ -11,17 +11,19 @@ from datasets import Dataset
 from transformers import PreTrainedModel
 from transformers.integrations import is_deepspeed_zero3_enabled
 
-from ...compat.trl import PAIR_COLUMNS, OpenDPOTrainer, OpenGRPOTrainer, OpenSFTTrainer
+from ...compat.trl import PAIR_COLUMNS, OpenDPOTrainer, OpenGRPOTrainer, OpenMeasures, OpenSFTTrainer
 from ...data.rows import ShuffledEpochs
 from ...errors import InputError
 from ...text.tokenizers.chat_encoding import encode_conversation
 from ...text.tokenizers.chat_templates import marked_template
 from ..content import rows_digest
 from ..models import check_packed
+from ..optimizers import replaced
 from ..plan.plan import Plan
 from ..settings import SFTSettings
 from ..sources import ConversationData, PreferenceData
 from ..step.component import LogitScores
+from ..step.held_out_loss import gathering_rows_once
 from ..trainer import StepTrainer
 from .conversations import check_marks
 from .lora import lora_config, save_merged
@@ -32,7 +34,7 @@ _MANY_CUT = 0.05  # share of conversations
 _TOKENS = ("input_ids", "labels", "assistant_masks", "completion_mask", "seq_lengths", *PAIR_COLUMNS)
 
 
-class AdapterTrainer(StepTrainer):
+class AdapterTrainer(OpenMeasures, StepTrainer):
     """A mixin for a trainer of TRL whose settings include
     [`~hmm_datasets.training.post_training.lora.LoRASettings`].
 
@@ -49,6 +51,11 @@ class AdapterTrainer(StepTrainer):
         self.content = of_rows | self.content
         if peft_config is not None and self.is_fsdp_enabled:
             raise InputError("use_peft: adapters are not resumed under FSDP2; launch with ddp, zero1 or zero2")
+
+    def continue_logs(self, logs) -> None:
+        """Continue with what a checkpoint noted, and with the count of tokens."""
+        super().continue_logs(logs)
+        self.set_token_count(self.state.num_input_tokens_seen)
 
     def save_finished(self) -> None:
         """Save the adapter or the model in the run's folder, and the merged model if the settings ask for it."""
@@ -145,6 +152,14 @@ class PreferenceTuner(AdapterTrainer, OpenDPOTrainer):
             return rows
         return tokenized_pairs(rows, tokenizer, args, name=name)
 
+    def evaluate(self, eval_dataset=None, *args, **kwargs):
+        """Evaluate, in batches of the largest size that divides the rows: every loss is a mean over a whole batch."""
+        rows, size = self.eval_dataset if eval_dataset is None else eval_dataset, self.args.per_device_eval_batch_size
+        if isinstance(rows, Dataset):
+            size = _dividing(len(rows), size)
+        with replaced(self.args, "per_device_eval_batch_size", size), gathering_rows_once(self.accelerator):
+            return super().evaluate(eval_dataset, *args, **kwargs)
+
     def _plan(self) -> Plan | None:
         return plan_prepared(self, PreferenceData)
 
@@ -185,6 +200,16 @@ class PolicyTuner(AdapterTrainer, OpenGRPOTrainer):
             template=self.chat_template,
             variables=self.chat_template_kwargs,
         )
+
+    def evaluate(self, eval_dataset=None, *args, **kwargs):
+        """Evaluate, in batches of which ranks have equal numbers where they can, so that none is repeated."""
+        rows, size = self.eval_dataset if eval_dataset is None else eval_dataset, self.args.per_device_eval_batch_size
+        ranks, completions = self.args.world_size, self.num_generations_eval
+        if isinstance(rows, Dataset) and len(rows) * completions % ranks == 0:
+            even = _dividing(len(rows) * completions // ranks, size)
+            size = even if even * ranks % completions == 0 else size
+        with replaced(self.args, "per_device_eval_batch_size", size):
+            return super().evaluate(eval_dataset, *args, **kwargs)
 
     def _plan(self) -> Plan | None:
         """No plan, because the lengths of completions are not known; the prompts are put in order."""
@@ -228,6 +253,11 @@ class PolicyTuner(AdapterTrainer, OpenGRPOTrainer):
     def floating_point_ops(self, inputs) -> int:
         """FLOPs of the last micro-batch on this rank; `inputs` are its prompts."""
         return self._flops
+
+
+def _dividing(rows: int, size: int) -> int:
+    """The largest number up to `size` that divides a number of rows."""
+    return next(count for count in range(size, 0, -1) if rows % count == 0)
 
 
 def _rollout_path(checkpoint: str, rank: int) -> Path:

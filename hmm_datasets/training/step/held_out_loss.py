@@ -1,11 +1,18 @@
-"""The held-out loss as a mean over tokens, independent of batch size and number of ranks.
+"""The held-out loss and other measures as means over tokens or rows, whatever the batch size and the number of ranks.
 
-The Trainer averages the means of batches, so if rows differ in their number of predicted tokens, its result depends on
-the batch size. Here each row gives its sum and its count, and the rows that ranks repeat to fill their last batch
-count once. For rows in named parts ([`HeldOutParts`]) the loss of each part is reported too.
+The Trainer averages the means of batches, so if rows differ in their number of predicted tokens, or the last batch is
+smaller, its result depends on the batch size. Here each row gives its sum and its count, and the rows that ranks
+repeat to fill their last batch count once. For rows in named parts ([`HeldOutParts`]) the loss of each part is
+reported too.
+
+TRL's trainers compute measures of a batch, and average them over batches too. [`HeldOutMeasures`] weighs each by the
+rows of its batch on all ranks, or by the tokens that it is a mean of, without those that are repeated.
 """
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -48,7 +55,7 @@ def row_losses(losses: Float[torch.Tensor, "B T"], labels: Int[torch.Tensor, "B 
 
 
 class HeldOutLoss(Component):
-    """The loss of an evaluation as a mean over tokens; with `compute_metrics` set, the Trainer's own loss is kept."""
+    """The loss of an evaluation as a mean over tokens, also beside the measures of `compute_metrics`."""
 
     def __init__(self, trainer):
         super().__init__(trainer)
@@ -60,7 +67,7 @@ class HeldOutLoss(Component):
 
     def before_evaluation(self) -> None:
         """Start to collect the losses of rows."""
-        self._rows = [] if self.trainer.compute_metrics is None else None
+        self._rows = []
 
     def after_forward(self, model, labels, scores, loss, num_items) -> torch.Tensor:
         """Return the loss unchanged, and keep each row's sum and count."""
@@ -75,6 +82,88 @@ class HeldOutLoss(Component):
         if rows:
             means = _mean_losses(torch.cat(rows), dataset)
             metrics.update({f"{prefix}_{name}": loss for name, loss in means.items()})
+
+
+_MEANS_OVER_TOKENS = {"entropy": "tokens", "mean_token_accuracy": "tokens", "logits/chosen": "chosen"}
+_MEANS_OVER_TOKENS |= {"logits/rejected": "rejected"}  # other measures are means over rows
+
+
+class HeldOutMeasures(Component):
+    """Weighs the measures that a trainer of TRL computes of the batches of an evaluation."""
+
+    def __init__(self, trainer):
+        super().__init__(trainer)
+        self._counts: dict[str, float] = {}
+        self._sums: dict[str, list[tuple[float, float]]] | None = None
+
+    def before_evaluation(self) -> None:
+        """Start to collect."""
+        self._sums = defaultdict(list)
+
+    def before_forward(self, inputs: dict[str, Any]) -> None:
+        """Take repeated rows out of a batch of an evaluation, and count the others on all ranks."""
+        if self._sums is None or self.trainer.measures is None:
+            return
+        is_pair = "labels" not in inputs and "input_ids" in inputs
+        args, size = self.trainer.args, len(inputs["input_ids" if "input_ids" in inputs else "prompt_ids"])
+        size = size // 2 if is_pair else size
+        kept = (torch.arange(size) + args.process_index * size < self._rows(size)).to(args.device)
+        counts = {"rows": kept.sum()}
+        if is_pair:
+            inputs["completion_mask"] = inputs["completion_mask"] * kept.repeat(2)[:, None]
+            chosen, rejected = inputs["completion_mask"][:, 1:].sum(1).split(size)
+            counts |= {"chosen": chosen.sum(), "rejected": rejected.sum(), "tokens": chosen.sum() + rejected.sum()}
+        elif "labels" in inputs:
+            inputs["labels"] = inputs["labels"].masked_fill(~kept[:, None], IGNORED)
+            counts["tokens"] = (inputs["labels"][:, 1:] != IGNORED).sum()
+        totals = self.trainer.accelerator.reduce(torch.stack(list(counts.values())).double())
+        self._counts = dict(zip(counts, totals.tolist(), strict=True))
+
+    def after_forward(self, model, labels, scores, loss, num_items) -> torch.Tensor:
+        """Take the measures of a batch, with the number of rows or tokens that they are means of."""
+        measures = self.trainer.measures
+        if self._sums is not None and measures is not None and self._counts:
+            for name in measures.keys() - {"num_tokens"}:
+                count = self._counts.get(_MEANS_OVER_TOKENS.get(name, "rows"), self._counts["rows"])
+                self._sums[name] += [(value, count) for value in measures[name]]
+                measures[name].clear()
+        return loss
+
+    def after_evaluation(self, dataset: Dataset, metrics: dict[str, float], prefix: str) -> None:
+        """Give the means to TRL, which logs them."""
+        sums, self._sums = self._sums, None
+        measures = self.trainer.measures
+        for name, values in (sums or {}).items():
+            total = sum(count for _, count in values)
+            if total:
+                measures[name] = [sum(value * count for value, count in values if count) / total]
+
+    def _rows(self, size: int) -> int:
+        """Number of rows of a batch on all ranks, without those that are repeated."""
+        state = self.trainer.accelerator.gradient_state
+        is_last = state.end_of_dataloader and state.remainder > 0
+        return state.remainder if is_last and self.trainer.args.world_size > 1 else size * self.trainer.args.world_size
+
+
+@contextmanager
+def gathering_rows_once(accelerator: Any) -> Iterator[None]:
+    """A context in which `accelerator.gather` leaves out the rows that ranks repeat to fill their last batch.
+
+    Args:
+        accelerator ([`~accelerate.Accelerator`]): the accelerator of an evaluation.
+    """
+    gather = accelerator.gather
+
+    def once(tensors: Any) -> Any:
+        found, state = gather(tensors), accelerator.gradient_state
+        is_last = state.end_of_dataloader and state.remainder > 0 and accelerator.num_processes > 1
+        return found[: state.remainder] if is_last and torch.is_tensor(found) else found
+
+    accelerator.gather = once
+    try:
+        yield
+    finally:
+        del accelerator.gather
 
 
 def _mean_losses(rows: Float[torch.Tensor, "N 2"], dataset: Dataset) -> dict[str, float]:

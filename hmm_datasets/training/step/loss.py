@@ -267,11 +267,22 @@ class ZLoss(Component):
         self._sum += added
         return loss - added
 
+    def so_far(self) -> tuple[float, int] | None:
+        """What was added since the last row, as a mean over ranks, and the step of that row; a collective."""
+        if self._sum is None:
+            return None
+        return self.trainer.accelerator.gather(self._sum).mean().item(), self._since_step
+
+    def continue_from(self, so_far: tuple[float, int]) -> None:
+        """Continue a run that had added this since the last row."""
+        self._sum = torch.tensor(so_far[0], device=self.trainer.args.device)
+        self._since_step = so_far[1]
+
     def before_log(self, row: dict[str, float]) -> None:
         """Add the mean of what was added since the last row."""
         if self._sum is None:
             return
-        total = self.trainer.accelerator.gather(self._sum).mean().item()
+        total, _ = self.so_far()
         row["z_loss"] = total / (self.trainer.state.global_step - self._since_step)
         self._sum = None
 

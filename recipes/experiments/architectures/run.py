@@ -61,9 +61,9 @@ class ArchitectureSettings:
 
 def main(settings: ArchitectureSettings) -> None:
     """Train and measure every model, draw, report."""
-    began = time.time()
+    began = time.monotonic()
     trials = [tried(settings, trial) for trial in trials_of(settings)]
-    report(settings, trials, time.time() - began)
+    report(settings, trials, time.monotonic() - began)
 
 
 def source_of(settings: ArchitectureSettings, task: str):

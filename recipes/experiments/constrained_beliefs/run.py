@@ -52,7 +52,7 @@ def main(settings: ConstrainedBeliefsSettings) -> None:
     from hmm_datasets.evaluation.probes import all_words
     from hmm_datasets.hmm import processes
 
-    began = time.time()
+    began = time.monotonic()
     folder = Path(settings.output_dir)
     found, drawn = [], []
     for x in settings.values:
@@ -68,7 +68,7 @@ def main(settings: ConstrainedBeliefsSettings) -> None:
             found.append(row)
             drawn.append((words, panels))
     draw(found, drawn, folder / "constrained_beliefs.png")
-    write(settings, folder, found, time.time() - began)
+    write(settings, folder, found, time.monotonic() - began)
 
 
 def constrained_beliefs(words: Any) -> Any:

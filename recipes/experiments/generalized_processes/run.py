@@ -65,7 +65,7 @@ def main(settings: GeneralizedProcessesSettings) -> None:
     from hmm_datasets.evaluation.probes import all_words
     from hmm_datasets.hmm.families import load_source
 
-    began = time.time()
+    began = time.monotonic()
     folder = Path(settings.output_dir)
     found, drawn, fingerprints = [], {}, {load_source(f"process:{call}").fingerprint(): call for call in OF_PAPER}
     for call in settings.processes:
@@ -90,7 +90,7 @@ def main(settings: GeneralizedProcessesSettings) -> None:
             found.append(row)
             one["probed"][kind] = probed.astype(np.float32)
     draw(found, drawn, folder / "generalized_processes.png")
-    write(settings, folder, found, time.time() - began)
+    write(settings, folder, found, time.monotonic() - began)
 
 
 def measured(
