@@ -804,6 +804,11 @@ def _recorded(folder: Path) -> dict[str, str]:
     return expected
 
 
+def listed_digests(folder: str | os.PathLike) -> list[str]:
+    """The names of the files whose digests stand in a folder's `digests.json`; none without it."""
+    return list(_recorded(Path(folder))) if (Path(folder) / DIGESTS_NAME).is_file() else []
+
+
 def check_digests(folder: str | os.PathLike, remedy: str | None = None, names: Collection[str] | None = None) -> None:
     """Raise [`InputError`] if a file has changed since it was written. Only the first rank of a machine checks.
 

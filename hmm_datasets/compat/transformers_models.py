@@ -8,7 +8,7 @@ import contextlib
 import copy
 import functools
 import tempfile
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -115,8 +115,10 @@ def finds_documents(kind: type["PreTrainedModel"], config: "PreTrainedConfig") -
     return False
 
 
-def gguf_header(path: Path) -> tuple[dict[str, Any], int]:
-    """The fields of a GGUF file's header, of arrays of strings only the lengths, and the bytes that a whole file has.
+def gguf_header(path: Path) -> tuple[dict[str, Any], int, list[str]]:
+    """The fields of a GGUF file's header, the bytes that a whole file has, and the names of its tensors.
+
+    Of arrays of strings the fields have only the lengths.
 
     The package `gguf` reads it too, but in seconds, since it makes an array of every word of the vocabulary. This can
     be removed once it has a faster way, or transformers a public one.
@@ -126,11 +128,13 @@ def gguf_header(path: Path) -> tuple[dict[str, Any], int]:
     fields, _ = read_gguf_metadata(str(path))
     header = GgufHeader.from_file(str(path))
     ends = [header.data_start + tensor.offset + tensor.nbytes for tensor in header.tensors]
-    return fields, max(ends, default=0)
+    return fields, max(ends, default=0), [tensor.name for tensor in header.tensors]
 
 
-def whole_gguf(auto_class: Any, path: Path) -> Any:
+def whole_gguf(auto_class: Any, path: Path, load: Callable[..., Any]) -> Any:
     """`auto_class.from_pretrained` of a GGUF file, with weights in float32, as a model that can be trained and saved.
+
+    A model is loaded by `load`, which calls `auto_class.from_pretrained` with the other arguments.
 
     transformers leaves the mark of a quantized model on it (`hf_quantizer`, `quantization_config`), though nothing is
     quantized any more: the Trainer then refuses to train it and `save_pretrained` to save it. It reads what else lies
@@ -159,7 +163,7 @@ def whole_gguf(auto_class: Any, path: Path) -> Any:
     names = mock.patch.object(gguf, "get_tensor_name_map", functools.cache(gguf.get_tensor_name_map))
     bar = mock.patch.object(modeling_gguf_pytorch_utils, "tqdm", functools.partial(tqdm, disable=None))
     with _folder_of(path) as folder, names, bar:
-        model = auto_class.from_pretrained(folder, gguf_file=path.name, trust_remote_code=False, **how)
+        model = load(auto_class, folder, gguf_file=path.name, trust_remote_code=False, **how)
     for name in ("hf_quantizer", "is_quantized", "quantization_method"):
         vars(model).pop(name, None)
     vars(model.config).pop("quantization_config", None)

@@ -7,14 +7,18 @@ there only by name.
 
 import importlib.util
 import struct
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..compat.transformers_models import gguf_header, whole_gguf
 from ..errors import InputError, first_line
+from ..files import check_digests
 from ..runtime import environment
 from .download import ModelName, Repository, check_downloaded, download_file
+from .weights import load_whole, refuse_weights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -33,10 +37,12 @@ class GGUFHeader:
     Attributes:
         quantization (`str`): name of the type of most weights, such as `"Q4_1"`.
         cut (`str`, *optional*): name of how text is cut before the vocabulary is applied.
+        unexpected (`list` of `str`): names of tensors that a model of its architecture and depth does not have.
     """
 
     quantization: str
     cut: str | None
+    unexpected: list[str] = field(default_factory=list)
 
 
 def gguf_path(model: ModelName) -> Path:
@@ -53,6 +59,7 @@ def gguf_path(model: ModelName) -> Path:
         path = Path(model.place, file)
         if not path.is_file():
             raise InputError(f"{path}: no such file; expected a model in GGUF format, or USER/REPO:FILE.gguf")
+        check_digests(path.parent, names=[path.name])
         return path
     path = download_file(Repository.parse(model.place, model.revision) / file)
     if environment.local_rank() == 0:
@@ -72,7 +79,7 @@ def read_header(path: Path) -> GGUFHeader:
 
     found = path.stat().st_size
     try:
-        fields, expected = gguf_header(path)
+        fields, expected, tensors = gguf_header(path)
     except ImportError as error:
         raise InputError(f"{path}: reading it needs transformers 5.23 or newer ({error}); update it") from None
     except (ValueError, KeyError, OverflowError, MemoryError, OSError, struct.error) as error:
@@ -88,7 +95,21 @@ def read_header(path: Path) -> GGUFHeader:
             f"{path}: expected a whole model, found one of {parts} parts; join them with llama-gguf-split --merge"
         )
     kinds = {kind.value: kind.name.removeprefix("ALL_").removeprefix("MOSTLY_") for kind in LlamaFileType}
-    return GGUFHeader(kinds.get(fields.get("general.file_type"), "unknown"), fields.get("tokenizer.ggml.pre"))
+    quantization = kinds.get(fields.get("general.file_type"), "unknown")
+    return GGUFHeader(quantization, fields.get("tokenizer.ggml.pre"), _unexpected(fields, tensors))
+
+
+def _unexpected(fields: Mapping[str, Any], tensors: Sequence[str]) -> list[str]:
+    """The tensors that a model of this architecture and depth does not have; transformers leaves them out."""
+    import gguf
+
+    name = fields.get("general.architecture")
+    kinds = {known: kind for kind, known in gguf.MODEL_ARCH_NAMES.items()}
+    if name not in kinds:
+        return []
+    known = gguf.get_tensor_name_map(kinds[name], int(fields.get(f"{name}.block_count", 0))).mapping.values()
+    names = {tensor for _, tensor in known}
+    return [tensor for tensor in tensors if not {tensor, tensor.rpartition(".")[0]} & names]
 
 
 def load_gguf(auto_class: Any, model: ModelName) -> Any:
@@ -103,8 +124,12 @@ def load_gguf(auto_class: Any, model: ModelName) -> Any:
     """
     path = gguf_path(model)
     header = read_header(path)
+    if auto_class.__name__.startswith("AutoModel"):
+        refuse_weights(str(model), [], header.unexpected, [])
     try:
-        loaded = whole_gguf(auto_class, path)
+        loaded = whole_gguf(auto_class, path, partial(load_whole, shown=str(model)))
+    except InputError:
+        raise
     except (OSError, ValueError, KeyError, NotImplementedError, RuntimeError) as error:
         raise InputError(
             f"{path}: transformers makes no {auto_class.__name__.removeprefix('Auto')} of it ({first_line(error)}); "

@@ -48,6 +48,7 @@ from ..files import read_json
 from ..hmm.tokenizer import reads_symbols
 from ..hub.download import UNRESOLVED, ModelName, check_downloaded, model_file, without_network
 from ..hub.gguf import load_gguf
+from ..hub.weights import check_adapter, check_listed, load_whole
 from ..runtime import environment
 from ..runtime.once import one_command
 from ..runtime.settings import setting
@@ -433,8 +434,9 @@ def load_pretrained(auto_class: Any, name_or_path: str) -> Any:
             `"USER/NAME@step-1000"`; see [`~hmm_datasets.hub.download.ModelName.parse`].
 
     Raises:
-        `InputError`: neither a folder with such files nor a repository on the Hub; the weights are truncated; or a
-            downloaded file has changed.
+        `InputError`: neither a folder with such files nor a repository on the Hub; the weights are truncated; a
+            downloaded file, or one whose digest stands in a folder, has changed; or weights are missing, unexpected or
+            of another shape.
     """
     from . import recurrent  # noqa: F401, so that LSTMs and GRUs are loaded too
 
@@ -459,10 +461,20 @@ def _load(auto_class: Any, name_or_path: str) -> Any:
     try:
         with _without_bar() if is_local else contextlib.nullcontext():
             base = _base_of_adapter(auto_class, name_or_path)
-            loaded = auto_class.from_pretrained(name, **how) if base is None else load_pretrained(auto_class, base)
+            if is_local:
+                check_listed(Path(name), auto_class)
+            loaded = (
+                load_whole(auto_class, name, name_or_path, **how)
+                if base is None
+                else load_pretrained(auto_class, base)
+            )
             if base is not None and hasattr(loaded, "load_adapter"):
                 loaded.load_adapter(name, adapter_kwargs={} if is_local else {"revision": revision})
+            if getattr(loaded, "peft_config", None):
+                check_adapter(loaded, _folder_of(name_or_path, "adapter_config.json"), name_or_path)
         loaded = _with_own_generation(_with_causal_loss(loaded), name, revision)
+    except InputError:
+        raise
     except SafetensorError as error:
         if not is_local:
             _check_downloaded(name_or_path)
@@ -479,6 +491,12 @@ def _load(auto_class: Any, name_or_path: str) -> Any:
         _check_downloaded(name_or_path, with_weights="use_safetensors" in how)
     _check_causal(auto_class, loaded, name_or_path)
     return loaded
+
+
+def _folder_of(name: str, file: str) -> Path:
+    """The folder of a model, which has this file."""
+    path = model_file(name, file)
+    return Path(name) if path is None else path.parent
 
 
 def _base_of_adapter(auto_class: Any, name: str) -> str | None:

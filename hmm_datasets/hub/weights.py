@@ -1,0 +1,127 @@
+"""Models with all of their weights: what is missing, left over or of another shape ends the command with its names.
+
+transformers draws missing weights at random, leaves out unexpected ones, and reports both in a table of warnings.
+"""
+
+import logging
+from collections.abc import Collection, Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError
+from ..files import check_digests, listed_digests
+
+_REPORTER = "transformers.modeling_utils"  # the logger of the table of warnings
+_NAMED = 5
+_ADAPTER_PREFIX, _ADAPTER_WEIGHTS = "base_model.model.", "adapter_model.safetensors"
+
+
+def load_whole(auto_class: Any, name: str, shown: str | None = None, **how: Any) -> Any:
+    """`auto_class.from_pretrained(name, **how)`, of a model with all of its weights.
+
+    Args:
+        auto_class: `AutoModelForCausalLM`, or a class of something that has no weights.
+        name (`str`): a folder, or a name on the Hub.
+        shown (`str`, *optional*): the name for the error.
+        **how: further arguments.
+
+    Raises:
+        `InputError`: weights are missing, unexpected, or of another shape than the configuration says.
+    """
+    if not auto_class.__name__.startswith("AutoModel"):
+        return auto_class.from_pretrained(name, **how)
+    with _without_report():
+        try:
+            model, found = auto_class.from_pretrained(name, output_loading_info=True, **how)
+        except RuntimeError as error:
+            if "ignore_mismatched_sizes" not in str(error):
+                raise
+            # Once more, for the names and shapes.
+            how |= {"ignore_mismatched_sizes": True}
+            model, found = auto_class.from_pretrained(name, output_loading_info=True, **how)
+    check_loaded(shown or name, found)
+    return model
+
+
+def check_loaded(name: str, found: Mapping[str, Collection]) -> None:
+    """Raise [`InputError`] for weights that transformers did not load.
+
+    Args:
+        name (`str`): name of the model.
+        found (mapping): what transformers returns for `output_loading_info`.
+    """
+    shapes = [f"{key} {tuple(file)}, not {tuple(model)}" for key, file, model in sorted(found["mismatched_keys"])]
+    refuse_weights(name, sorted(found["missing_keys"]), sorted(found["unexpected_keys"]), shapes)
+
+
+def check_adapter(model: Any, folder: Path, name: str) -> None:
+    """Raise [`InputError`] unless the weights of a model's adapter are those of the file in a folder.
+
+    Args:
+        model ([`~transformers.PreTrainedModel`]): a model with one adapter.
+        folder (`Path`): the folder; one without the file passes.
+        name (`str`): name of the adapter, for the error.
+    """
+    from safetensors import safe_open
+
+    path = folder / _ADAPTER_WEIGHTS
+    if not path.is_file():
+        return
+    expected = {key: tuple(value.shape) for key, value in model.get_adapter_state_dict().items()}
+    with safe_open(path, "pt") as file:
+        shapes = {key: tuple(file.get_slice(key).get_shape()) for key in list(file.keys())}
+    written = {key.removeprefix(_ADAPTER_PREFIX): shape for key, shape in shapes.items()}
+    shared = expected.keys() & written.keys()
+    reshaped = [
+        f"{key} {written[key]}, not {expected[key]}" for key in sorted(shared) if written[key] != expected[key]
+    ]
+    refuse_weights(name, sorted(expected.keys() - shared), sorted(written.keys() - shared), reshaped)
+
+
+def check_listed(folder: Path, auto_class: Any) -> None:
+    """Compare the files that a class reads from a folder with the digests written beside them, if there are some.
+
+    Raises:
+        `InputError`: a file has changed.
+    """
+    patterns = ("config.json", "adapter_config.json")
+    if auto_class.__name__.startswith("AutoModel"):
+        patterns = (*patterns, "*.safetensors", "*.safetensors.index.json")
+    elif auto_class.__name__ == "AutoTokenizer":
+        patterns = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
+    names = [name for name in listed_digests(folder) if any(Path(name).match(pattern) for pattern in patterns)]
+    check_digests(folder, names=[name for name in names if "/" not in name])
+
+
+def refuse_weights(name: str, missing: list[str], unexpected: list[str], shapes: list[str]) -> None:
+    """Raise [`InputError`] if there are missing, unexpected or reshaped weights, with their names."""
+    problems = [
+        f"{what}: {', '.join(keys[:_NAMED])}" + (f" and {len(keys) - _NAMED} more" if len(keys) > _NAMED else "")
+        for what, keys in (
+            (f"{len(missing)} missing weights", missing),
+            (f"{len(unexpected)} unexpected weights", unexpected),
+            (f"{len(shapes)} weights of another shape", shapes),
+        )
+        if keys
+    ]
+    if problems:
+        raise InputError(
+            f"{name}: {'; '.join(problems)}; expected the weights that its config.json describes; copy or convert the "
+            "model again"
+        )
+
+
+@contextmanager
+def _without_report() -> Generator[None]:
+    """A context in which transformers logs no table of the weights that it did not load; the error names them."""
+
+    def is_other(record: logging.LogRecord) -> bool:
+        return "LOAD REPORT" not in str(record.msg)
+
+    logger = logging.getLogger(_REPORTER)
+    logger.addFilter(is_other)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_other)
