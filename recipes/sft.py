@@ -37,7 +37,6 @@ def main(chat: ConversationSettings, settings) -> None:
         never_evaluate,
         tokenizer_for_chat,
     )
-    from hmm_datasets.training.post_training.tokenized import limit_rows
     from hmm_datasets.training.post_training.trainers import FineTuner
     from hmm_datasets.training.run import train_and_save
 
@@ -46,7 +45,6 @@ def main(chat: ConversationSettings, settings) -> None:
     model = load_pretrained(AutoModelForCausalLM, chat.model)
     add_embeddings(model, tokenizer, new)
     model.generation_config.eos_token_id = stop_tokens(tokenizer, model.generation_config)
-    limit_rows(settings, model.config)
     train, test = conversation_splits(
         chat.conversations,
         max_conversations=chat.max_conversations,

@@ -12,8 +12,8 @@ from typing import Any
 from ..errors import InputError
 from ..files import check_digests, listed_digests
 
-_REPORTER = "transformers.modeling_utils"  # the logger of the table of warnings
-_NAMED = 5
+_REPORTERS = ("transformers.modeling_utils", "transformers.integrations.peft")  # loggers of the table of warnings
+_KINDS, _NAMED = ("missing", "unexpected"), 5
 _ADAPTER_PREFIX, _ADAPTER_WEIGHTS = "base_model.model.", "adapter_model.safetensors"
 
 
@@ -52,7 +52,9 @@ def check_loaded(name: str, found: Mapping[str, Collection]) -> None:
         found (mapping): what transformers returns for `output_loading_info`.
     """
     shapes = [f"{key} {tuple(file)}, not {tuple(model)}" for key, file, model in sorted(found["mismatched_keys"])]
-    refuse_weights(name, sorted(found["missing_keys"]), sorted(found["unexpected_keys"]), shapes)
+    # The weights of an adapter are named after it in the model, but not in the file.
+    missing, unexpected = ([key.replace(".default.", ".") for key in sorted(found[f"{kind}_keys"])] for kind in _KINDS)
+    refuse_weights(name, missing, unexpected, shapes)
 
 
 def check_adapter(model: Any, folder: Path, name: str) -> None:
@@ -119,9 +121,11 @@ def _without_report() -> Generator[None]:
     def is_other(record: logging.LogRecord) -> bool:
         return "LOAD REPORT" not in str(record.msg)
 
-    logger = logging.getLogger(_REPORTER)
-    logger.addFilter(is_other)
+    loggers = [logging.getLogger(name) for name in _REPORTERS]
+    for logger in loggers:
+        logger.addFilter(is_other)
     try:
         yield
     finally:
-        logger.removeFilter(is_other)
+        for logger in loggers:
+            logger.removeFilter(is_other)

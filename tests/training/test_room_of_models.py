@@ -5,7 +5,7 @@ import re
 import pytest
 from datasets import Dataset
 from tiny_chat import message, save_tiny_chat
-from transformers import LlamaConfig
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.training.post_training.tokenized import (
@@ -14,6 +14,7 @@ from hmm_datasets.training.post_training.tokenized import (
     tokenized_conversations,
     tokenized_pairs,
 )
+from hmm_datasets.training.post_training.trainers import FineTuner
 from hmm_datasets.training.settings import DPOSettings, SFTSettings
 
 ROOM = 64
@@ -37,6 +38,20 @@ def test_rows_are_limited_to_the_positions_of_the_model_for_sft_and_dpo(asked, l
         assert chosen.max_length == limited
         said = "" if asked == 32 else f"max_length {ROOM}, not {asked}: the model has {ROOM} positions\n"
         assert capsys.readouterr().out == said
+
+
+def test_fine_tuning_reads_at_most_as_many_tokens_as_the_model_has_positions(tokenizer, tmp_path, capsys):
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1}
+    rows = [{"messages": message("user", SHORT) + message("assistant", LONG)}, {"messages": chats(2, 2)[1]}]
+    for packing in (False, True):
+        model = LlamaForCausalLM(
+            LlamaConfig(vocab_size=len(tokenizer), max_position_embeddings=ROOM, pad_token_id=1, **sizes)
+        )
+        args = settings(SFTSettings, tmp_path, max_length=1024, packing=packing, global_batch_size=1)
+        trainer = FineTuner(model=model, args=args, train_dataset=Dataset.from_list(rows), processing_class=tokenizer)
+        tokens = [trainer.train_dataset[number]["input_ids"] for number in range(len(trainer.train_dataset))]
+        assert max(map(len, tokens)) == ROOM
+        assert f"max_length {ROOM}, not 1024: the model has {ROOM} positions" in capsys.readouterr().out
 
 
 def chats(count, long):

@@ -1,6 +1,7 @@
 """TRL's trainers for conversations, preferences and rewards, with the order, counts and checkpoints of pretraining."""
 
 import contextlib
+import copy
 import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
@@ -28,7 +29,7 @@ from ..trainer import StepTrainer
 from .conversations import check_marks
 from .lora import lora_config, save_merged
 from .rewards import Tool, prepare_for_tools
-from .tokenized import is_tokenized_here, tokenized_conversations, tokenized_pairs
+from .tokenized import is_tokenized_here, limit_rows, tokenized_conversations, tokenized_pairs
 
 _MANY_CUT = 0.05  # share of conversations
 _TOKENS = ("input_ids", "labels", "assistant_masks", "completion_mask", "seq_lengths", *PAIR_COLUMNS)
@@ -96,7 +97,10 @@ def _marking(tokenizer, args: SFTSettings) -> Iterator[None]:
 
 
 class FineTuner(AdapterTrainer, OpenSFTTrainer):
-    """TRL's trainer for conversations; its settings are [`~hmm_datasets.training.settings.SFTSettings`]."""
+    """TRL's trainer for conversations; its settings are [`~hmm_datasets.training.settings.SFTSettings`].
+
+    Rows have at most as many tokens as the model has positions.
+    """
 
     loss_has_logits = False  # TRL computes output layer and loss in one fused operation
     stage = "fine-tuning"
@@ -104,8 +108,12 @@ class FineTuner(AdapterTrainer, OpenSFTTrainer):
     def __init__(self, model, args: SFTSettings, *, processing_class=None, **kwargs):
         if args.assistant_only_loss and processing_class is not None:
             check_marks(processing_class, processing_class.name_or_path or "the tokenizer")
-        if args.packing and isinstance(model, PreTrainedModel):
-            check_packed(model.config, "packing")
+        self._row_args = copy.copy(args)
+        if isinstance(model, PreTrainedModel):
+            limit_rows(self._row_args, model.config)
+            if args.packing:
+                args.max_length = self._row_args.max_length  # TRL packs; other rows keep the identity of their run
+                check_packed(model.config, "packing")
         with _marking(processing_class, args):
             super().__init__(model=model, args=args, processing_class=processing_class, **kwargs)
 
@@ -113,7 +121,7 @@ class FineTuner(AdapterTrainer, OpenSFTTrainer):
         """Conversations as tokens; other rows are left to TRL."""
         if not is_tokenized_here(rows, ("messages",)):
             return rows
-        return tokenized_conversations(rows, tokenizer, args, packing=packing, name=name)
+        return tokenized_conversations(rows, tokenizer, self._row_args, packing=packing, name=name)
 
     def label_scores(self, model, inputs, outputs) -> LogitScores:
         """The scores of the labels, for which the model runs once more: TRL does not give them to components."""
@@ -125,13 +133,18 @@ class FineTuner(AdapterTrainer, OpenSFTTrainer):
         )
 
     def _plan(self) -> Plan | None:
-        plan = plan_prepared(self, ConversationData)
-        if plan is not None and self.args.max_length is not None and not self.args.packing:
+        longest = self._row_args.max_length
+        plan = plan_prepared(self, ConversationData, longest)
+        if plan is not None and longest is not None and not self.args.packing:
             share = plan.data.share_of_full_rows()
             if share > _MANY_CUT:
                 self.say(
-                    f"max_length {self.args.max_length}: {share:.0%} of the conversations are cut, or end just there; "
-                    "raise it to train on all of their words"
+                    f"max_length {longest}: {share:.0%} of the conversations are cut, or end just there; "
+                    + (
+                        "raise it to train on all of their words"
+                        if longest == self.args.max_length
+                        else "it is all that the model has positions for"
+                    )
                 )
         return plan
 
@@ -161,7 +174,7 @@ class PreferenceTuner(AdapterTrainer, OpenDPOTrainer):
             return super().evaluate(eval_dataset, *args, **kwargs)
 
     def _plan(self) -> Plan | None:
-        return plan_prepared(self, PreferenceData)
+        return plan_prepared(self, PreferenceData, self.args.max_length)
 
 
 class PolicyTuner(AdapterTrainer, OpenGRPOTrainer):
@@ -264,12 +277,15 @@ def _rollout_path(checkpoint: str, rank: int) -> Path:
     return Path(checkpoint) / f"rollout_{rank}.pt"
 
 
-def plan_prepared(trainer: StepTrainer, data: type[ConversationData | PreferenceData]) -> Plan | None:
+def plan_prepared(
+    trainer: StepTrainer, data: type[ConversationData | PreferenceData], max_length: int | None
+) -> Plan | None:
     """The plan for rows as TRL prepared them, unless they are not read in order; its rows replace the training data.
 
     Args:
         trainer ([`StepTrainer`]): a trainer with its rows.
         data (`type`): what the rows are.
+        max_length (`int`, *optional*): maximum number of tokens per row.
     """
     args = trainer.args
     if not trainer.reads_in_order:
@@ -277,7 +293,7 @@ def plan_prepared(trainer: StepTrainer, data: type[ConversationData | Preference
     rows = data(
         trainer.train_dataset,
         trainer.processing_class,
-        max_length=args.max_length,
+        max_length=max_length,
         seed=args.row_seed,
         test_rows=trainer.eval_dataset,
     )
