@@ -22,7 +22,7 @@ from ..errors import InputError
 from ..runtime.progress import progress_bar
 from ..statistics import as_table, ratio_interval
 from ..text.corpora.local_files import check_text
-from ..text.tokenizers.text_sizes import LostText, sized_texts, token_bytes, token_characters
+from ..text.tokenizers.text_sizes import LostText, changing_normalizer, sized_texts, token_bytes, token_characters
 from .scoring import (
     Row,
     beginning_token,
@@ -305,6 +305,7 @@ def _score_stream(
     check_vocabulary(model, windows.stream.index.vocab_size, "tokens")
     sizes = [torch.from_numpy(values) for values in (token_bytes(tokenizer), token_characters(tokenizer))]
     unknown, lost = getattr(tokenizer, "unk_token_id", None), LostText()
+    lost.normalizer = None if tokenizer is None else changing_normalizer(tokenizer)
     nats, counts = [], [[], [], []]
     for rows in shared_batches(Subset(windows, range(count)), batch_size, accelerator, "windows"):
         mine = {name: share_rows(column, accelerator) for name, column in rows.items()}
@@ -319,6 +320,8 @@ def _score_stream(
         if unknown is not None and sizes[0][unknown]:
             lost.unknown += int((labels == unknown).sum())
     found = [np.concatenate(values) for values in counts]
+    if count == len(windows) and getattr(windows, "by_document", False) and windows.stream.index.num_bytes is not None:
+        lost.changed_bytes = windows.stream.index.num_bytes - int(found[1].sum())
     if lost.unknown:  # it is not known how many characters its bytes are
         found[2] = np.zeros_like(found[2])
     return np.concatenate(nats), found, lost

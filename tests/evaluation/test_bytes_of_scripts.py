@@ -186,6 +186,27 @@ def test_a_stream_of_texts_has_the_bits_per_byte_and_per_character_of_the_texts(
     assert ("tokens stand for something unknown" in printed) == (name in LOSE) == bool(found["lost_text"])
 
 
+@pytest.mark.parametrize(
+    ("normalizer", "words"),
+    [
+        (
+            normalizers.NFC(),
+            "its normalizer (NFC) changes texts before they are encoded; tokens stand for 1 bytes less",
+        ),
+        (normalizers.Lowercase(), "its normalizer (Lowercase) changes texts"),
+    ],
+)
+def test_a_stream_of_changed_texts_says_so(normalizer, words, accelerator, tmp_path, capsys):
+    tokenizer = byte_level()
+    tokenizer.backend_tokenizer.normalizer = normalizer
+    tokenize_corpus(["Cafe\u0301", "A"], tokenizer, tmp_path / "tokens", "words", show_progress=False)
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **sizes)).eval()
+    stream = StridedWindows(TokenStream(tmp_path / "tokens"), 24, 10, by_document=True)
+    measure_text(model, tokenizer, stream, accelerator)
+    assert words in capsys.readouterr().err
+
+
 def test_what_a_tokenizer_loses_is_said_with_its_count(accelerator, capsys):
     tokenizer = word_piece()
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from ...errors import InputError, printable
 from ...files import read_json, write_jsonl
-from ...text.corpora.conversations import Messages, normalize_messages
+from ...text.corpora.conversations import Messages, column_format, normalize_messages
+from ...text.corpora.keys import CONTEXT, UnusedKeys, is_empty
 from ...text.tokenizers.chat_templates import check_messages
 from .speaker import Answer, Speaker
 
@@ -158,7 +159,13 @@ class Session:
             found = read_json(path)
         except OSError as error:
             raise InputError(f"/load: {path}: {_reason(error)}") from None
-        messages = normalize_messages(found.get("messages") if isinstance(found, dict) else found, str(path))
+        row = found if isinstance(found, dict) else {"messages": found}
+        messages = normalize_messages(row.get("messages"), str(path))
+        unused = UnusedKeys(column_format("messages", "conversations").unused(row))
+        unused.update(name for name in CONTEXT if not is_empty(row.get(name)))
+        unused.rows = 1
+        for line in unused.lines(str(path)):
+            _remark(f"({line})")
         if self.speaker.chats:
             check_messages(self.speaker.tokenizer, messages)
         self.messages, self.attempt, self.dropped = messages, 0, 0

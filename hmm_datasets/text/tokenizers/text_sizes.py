@@ -23,6 +23,7 @@ from .imports import byte_characters
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+_PROBE = "Aé e\u0301 ﬁ ½  Å"  # cases, compositions, compatibility forms and two spaces
 _REPLACEMENT, _SPACE = "\ufffd", "▁"  # what stands for a part of a character, and for a space in SentencePiece
 
 
@@ -102,6 +103,9 @@ class LostText:
         documents (`int`), characters (`int`): texts that lose something, and the number of characters they lose.
         of_documents (`int`), of_characters (`int`): numbers of all texts, and of their characters.
         unknown (`int`): tokens that stand for something unknown.
+        normalizer (`str`, *optional*): what changes a stream's texts, whose characters are not there to be compared.
+        changed_bytes (`int`): bytes of a stream's texts less those of its tokens, which is not 0 if the tokenizer
+            changes texts before it encodes them.
         examples (`list` of `str`): the characters that are lost most often.
     """
 
@@ -110,6 +114,8 @@ class LostText:
     of_documents: int = 0
     of_characters: int = 0
     unknown: int = 0
+    changed_bytes: int = 0
+    normalizer: str | None = None
     counts: Counter[str] = field(default_factory=Counter)
 
     def add(self, text: str, decoded: str) -> None:
@@ -127,7 +133,7 @@ class LostText:
 
     def describe(self) -> str:
         """A sentence about the loss, for one line; empty if nothing is lost."""
-        if not self.characters and not self.unknown:
+        if not (self.characters or self.unknown or self.changed_bytes or self.normalizer):
             return ""
         parts = []
         if self.characters:
@@ -138,6 +144,13 @@ class LostText:
             )
         if self.unknown:
             parts.append(f"{self.unknown:,} tokens stand for something unknown")
+        if self.normalizer:
+            parts.append(f"its normalizer ({self.normalizer}) changes texts before they are encoded")
+        if self.changed_bytes:
+            parts.append(
+                f"tokens stand for {abs(self.changed_bytes):,} bytes "
+                f"{'less' if self.changed_bytes > 0 else 'more'} than the texts have"
+            )
         return (
             f"the tokenizer loses text: {'; '.join(parts)}; the loss is that of predicting less than the text, so its "
             "bits per byte and per character do not compare with those of other tokenizers"
@@ -145,14 +158,23 @@ class LostText:
 
     def report(self) -> dict[str, Any] | None:
         """The counts for a report, None if nothing is lost."""
-        if not self.characters and not self.unknown:
+        if not self.describe():
             return None
         return {
             "documents": self.documents,
             "characters": self.characters,
             "unknown_tokens": self.unknown,
+            "changed_bytes": self.changed_bytes,
+            "normalizer": self.normalizer,
             "examples": self.examples,
         }
+
+
+def changing_normalizer(tokenizer: "PreTrainedTokenizerFast") -> str | None:
+    """The name of a tokenizer's normalizer if it changes letters, or None: lower case, accents, or compositions."""
+    normalizer: Any = tokenizer.backend_tokenizer.normalizer
+    changes = normalizer is not None and normalizer.normalize_str(_PROBE).strip() != _PROBE
+    return type(normalizer).__name__ if changes else None
 
 
 def sized_texts(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], lost: LostText) -> list[SizedText]:
