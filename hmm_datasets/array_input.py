@@ -138,8 +138,10 @@ def indices(name: str, values: Any) -> np.ndarray:
         raise TypeError(str(error)) from None
 
 
-def numbers(name: str, values: Any, remedy: str = FILL_IN) -> np.ndarray:
+def numbers(name: str, values: Any, remedy: str = FILL_IN, ragged: str | None = None) -> np.ndarray:
     """An array of float64, none missing, of integers, floats or booleans; it may be that which was given.
+
+    `ragged` is the error of rows of unequal length.
 
     Raises:
         `InputError`: an entry is missing, or no real number.
@@ -147,7 +149,8 @@ def numbers(name: str, values: Any, remedy: str = FILL_IN) -> np.ndarray:
     try:
         found = observed(name, values).refuse_missing(name, remedy)
     except Ragged:
-        raise InputError(f"{name} is not an array of numbers, since its rows have unequal lengths") from None
+        message = f"{name} is not an array of numbers, since its rows have unequal lengths"
+        raise InputError(ragged or message) from None
     if found.is_complex() if _is_tensor(found) else found.size > 0 and found.dtype.kind not in "biuf":
         kind = str(found.dtype).removeprefix("torch.")
         raise InputError(f"{name} is not an array of numbers, but {kind}; expected real numbers")

@@ -1,8 +1,7 @@
-"""Confidence intervals of ratios of sums, by the percentile bootstrap over documents.
+"""Ratios of sums over documents, paired differences of them, and means over sequences, with their errors.
 
-A resample draws as many documents as there are, with replacement, and takes all values of each, so that two models or
-two tokenizers are compared on the same documents (the paired bootstrap; Efron and Tibshirani, An Introduction to the
-Bootstrap, 1993, chapter 13). Each resample takes one pass over the values and one row of memory.
+Two models are compared by the differences of each document ([`intervals`][hmm_datasets.intervals] says how intervals
+are made of them).
 
 Means of per-token quantities, with standard errors that account for dependence within a sequence.
 
@@ -20,39 +19,22 @@ from jaxtyping import Float, Num
 
 from .array_input import numbers
 from .errors import InputError
+from .intervals import influence_interval
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference, second minus first, and the bounds of its confidence interval."""
+    """A difference, second minus first, and the bounds of its confidence interval; None where there is none."""
 
     value: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
 
 
 def check_bootstrap(resamples: int, level: float) -> None:
     """Raise [`InputError`] if settings are out of range."""
     if resamples < 1 or not 0 < level < 1:
         raise InputError(f"resamples={resamples}, level={level}: expected 1 or more, and a level between 0 and 1")
-
-
-def resampled_sums(figures: Num[np.ndarray, "D C"], resamples: int, seed: int) -> Num[np.ndarray, "R C"]:
-    """The sums of `C` values over `D` documents, for `R` resamples."""
-    generator = np.random.default_rng(seed)
-    documents = len(figures)
-    return np.array(
-        [
-            np.bincount(generator.integers(documents, size=documents), minlength=documents) @ figures
-            for _ in range(resamples)
-        ]
-    )
-
-
-def interval(values: Float[np.ndarray, "R"], level: float) -> tuple[float, float]:
-    """The percentile interval of resampled values."""
-    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
 
 
 def ratio_interval(
@@ -72,7 +54,10 @@ def ratio_interval(
             *optional*, defaults to 0): settings of the bootstrap.
 
     Returns:
-        Two `float`; None twice for a single document, which has no interval.
+        Two `float`; None twice where fewer than two documents have a size, or a value is infinite.
+
+    Raises:
+        `InputError`: a number is NaN or missing.
 
     ```python
     >>> ratio_interval(np.array([2.0, 4.0]), np.array([1, 2]))
@@ -81,11 +66,22 @@ def ratio_interval(
     ```
     """
     check_bootstrap(resamples, level)
-    if len(values) < 2:
+    values, sizes = _finite("values", values), _finite("sizes", sizes)
+    total = sizes.sum()
+    if len(values) < 2 or not total > 0 or not (np.isfinite(values).all() and np.isfinite(total)):
         return None, None
-    sums = resampled_sums(np.stack([values, sizes], axis=1).astype(np.float64), resamples, seed)
-    sums = sums[sums[:, 1] > 0]  # a resample of only empty documents has no ratio
-    return interval(sums[:, 0] / sums[:, 1], level)
+    ratio = float(values.sum() / total)
+    influence = (values - ratio * sizes) / total
+    bounds = influence_interval(ratio, influence, sizes / total, resamples=resamples, level=level, seed=seed)
+    return (None, None) if bounds is None else tuple(bounds)
+
+
+def _finite(name: str, values: Any) -> Float[np.ndarray, "D"]:
+    """Numbers, none of them missing or NaN; infinite losses have no interval."""
+    table = as_table(name, values, 1)
+    if (lost := np.isnan(table)).any():
+        raise InputError(f"{name}[{int(lost.argmax())}] is NaN; expected a number")
+    return table
 
 
 def paired_difference(
@@ -119,7 +115,7 @@ def paired_difference(
     ```
     """
     check_bootstrap(resamples, level)
-    first, second, sizes = (np.asarray(values, dtype=np.float64) for values in (first, second, sizes))
+    first, second, sizes = (_finite(n, v) for n, v in (("first", first), ("second", second), ("sizes", sizes)))
     if not len(first) == len(second) == len(sizes) or len(sizes) < 2 or not sizes.sum() > 0:
         raise InputError(
             f"{len(first)} and {len(second)} losses of {len(sizes)} documents with a total size of {sizes.sum():g}; "
@@ -161,7 +157,7 @@ def as_table(name: str, rows: Any, ndim: int = 2) -> Float[np.ndarray, "..."]:
     Raises:
         `InputError`: rows of unequal length, an entry that is missing or no real number, or another number of axes.
     """
-    table = numbers(name, rows)
+    table = numbers(name, rows, ragged=f"{name} are ragged; expected sequences of equal length")
     if table.ndim != ndim or table.size == 0:
         raise InputError(f"{name} have shape {table.shape}; expected {ndim} axes, none empty")
     return table

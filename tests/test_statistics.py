@@ -4,18 +4,7 @@ import numpy as np
 import pytest
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.statistics import clustered_mean, interval, paired_difference, ratio_interval, resampled_sums
-
-
-def test_resamples_are_of_the_same_documents_for_all_figures():
-    figures = np.stack([np.arange(50), 3 * np.arange(50), np.ones(50)], axis=1)
-    sums = resampled_sums(figures, 200, seed=1)
-    assert sums.shape == (200, 3)
-    assert (sums[:, 1] == 3 * sums[:, 0]).all()
-    assert (sums[:, 2] == 50).all()
-    assert len(np.unique(sums[:, 0])) > 150
-    assert (resampled_sums(figures, 200, seed=1) == sums).all()
-    assert (resampled_sums(figures, 200, seed=2) != sums).any()
+from hmm_datasets.statistics import clustered_mean, paired_difference, ratio_interval
 
 
 def test_the_interval_of_a_mean_is_that_of_the_normal_distribution():
@@ -64,10 +53,6 @@ def test_a_model_beside_itself_differs_by_nothing():
 def test_what_cannot_be_compared_is_refused(arguments, settings, said):
     with pytest.raises(InputError, match=said):
         paired_difference(*map(np.array, arguments), **settings)
-
-
-def test_an_interval_is_of_quantiles():
-    assert interval(np.arange(101.0), 0.9) == pytest.approx((5.0, 95.0))
 
 
 def test_the_interval_of_a_ratio_is_that_of_a_difference_from_nothing():

@@ -8,7 +8,7 @@ them.
 import functools
 import hashlib
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from datasets import Dataset
 from trl import DPOTrainer, GRPOTrainer, SFTTrainer

@@ -2,18 +2,15 @@
 
 Two runs are paired, task by task, if both were measured on the same items: sequences with the same fingerprint,
 stream, length and number; documents with the same bytes in the same order, read in the same windows; or questions from
-the same files, as many of them cut. Their
-difference then has an interval from the paired bootstrap ([`~hmm_datasets.statistics`]) over sequences, over
-documents, or over the questions within each task. This interval is much narrower than two separate ones suggest. For
-runs that were measured on different items there is no difference; a line says what differs, and each result has its
-own interval.
+the same files, as many of them cut. Their difference then has an interval from the differences of sequences,
+documents, or questions ([`~hmm_datasets.intervals`]). This interval is much narrower than two separate ones suggest.
+For runs that were measured on different items there is no difference; a line says what differs, and each result has
+its own interval.
+
+Sequences and documents are drawn as a whole, and weigh as they do in the mean. For a score over tasks the questions
+are the sample, and the tasks are not.
 
 Time is a pass over the items for each of 2,000 resamples; memory is one number per item.
-
-Differences between two evaluations on the same items, with intervals from the paired bootstrap.
-
-Sequences and documents are resampled as a whole ([`~hmm_datasets.statistics.paired_difference`]). For a score over
-tasks the questions are resampled within each task, since the tasks are not a random sample.
 
 The results of a sweep as a table by two of its settings.
 """
@@ -36,10 +33,11 @@ from ..files import (
     write_json,
     written_together,
 )
+from ..intervals import half_width, mean_of_changes
 from ..report.evaluation_tables import read_report
 from ..report.page import Section, embed, flattened, render_page
-from ..report.tables import Z_95, Table, figure_text, interval_text, predictor_titles
-from ..statistics import Difference, interval, paired_difference, resampled_sums
+from ..report.tables import Table, figure_text, interval_text, predictor_titles
+from ..statistics import Difference, paired_difference
 
 RESAMPLES, LEVEL = 2000, 0.95
 
@@ -91,13 +89,13 @@ def _pair_text(first: ReportFolder, other: ReportFolder, seed: int) -> Differenc
 
 
 def _paired(first: np.ndarray, other: np.ndarray, sizes: np.ndarray, seed: int) -> Difference | str:
-    if len(sizes) < 2:
+    if (sizes > 0).sum() < 2:
         return "a single item has no interval"
     return paired_difference(first, other, sizes, resamples=RESAMPLES, level=LEVEL, seed=seed)
 
 
 def _pair_questions(score: str, first: ReportFolder, other: ReportFolder, seed: int) -> Difference | str:
-    """The difference of a mean over tasks of questions; items are resampled within each task."""
+    """The difference of a mean over tasks of questions; its interval is a formula, and needs no seed."""
     tasks, others = first.report[score]["tasks"], other.report[score]["tasks"]
     if tasks.keys() != others.keys():
         return f"measured on other items: tasks {', '.join(others) or 'none'}, not {', '.join(tasks) or 'none'}"
@@ -105,13 +103,11 @@ def _pair_questions(score: str, first: ReportFolder, other: ReportFolder, seed: 
         if (reason := _changed(_QUESTIONS, tasks[label], others[label])) is not None:
             return f"measured on other items: {label}: {reason}"
     changes = _changes(score, first, other)
-    means = [
-        (resampled_sums(change[:, None], RESAMPLES, seed + number)[:, 0] / len(change))
-        / (1 - tasks[label]["baseline"])
-        for number, (label, change) in enumerate(changes.items())
-    ]
-    value = np.mean([change.mean() / (1 - tasks[label]["baseline"]) for label, change in changes.items()])
-    return Difference(float(value), *interval(np.mean(means, axis=0), LEVEL))
+    weights = [1 / (1 - tasks[label]["baseline"]) / len(changes) for label in changes]
+    counts = [[int((change == sign).sum()) for change in changes.values()] for sign in (1, -1)]
+    sizes = [len(change) for change in changes.values()]
+    value = float(np.mean([change.mean() / (1 - tasks[label]["baseline"]) for label, change in changes.items()]))
+    return Difference(value, *mean_of_changes(*counts, sizes, weights, LEVEL))
 
 
 _PAIRS = {
@@ -268,7 +264,9 @@ def compare_reports(
     if "optimum" in shared:
         keys = ("by_position", "by_position_error")
         result["positions"] = {
-            run.name: {key: run.report["optimum"]["bayes_gap"][key] for key in keys} for run in runs
+            run.name: {key: run.report["optimum"]["bayes_gap"][key] for key in keys}
+            | {"num_sequences": run.report["optimum"]["num_sequences"]}
+            for run in runs
         }
     if "training" in shared:
         result["training"] = {run.name: _training(run) for run in runs}
@@ -340,8 +338,8 @@ def _figure(task: str, found: Mapping[str, Any]) -> tuple[float | None, float | 
     """The result of a run, and the bounds of its own interval."""
     if task == "optimum":
         gap, error = found["bayes_gap"]["bayes_gap"], found["bayes_gap"]["standard_error"]
-        known = error is not None and math.isfinite(error)
-        return (gap, gap - Z_95 * error, gap + Z_95 * error) if known else (gap, None, None)
+        half = half_width(error, found["num_sequences"]) if error is not None and math.isfinite(error) else None
+        return (gap, None, None) if half is None else (gap, gap - half, gap + half)
     if task == "text":
         return found["bits_per_byte"], found["bits_per_byte_low"], found["bits_per_byte_high"]
     if task in ("core", "chat_core"):
@@ -459,7 +457,7 @@ def _sentences(comparison: Mapping[str, Any]) -> list[str]:
             change = row["difference"]
             if change is None:
                 continue
-            is_significant = change["low"] > 0 or change["high"] < 0
+            is_significant = change["low"] is not None and (change["low"] > 0 or change["high"] < 0)
             found.append(
                 f"{task}, {results['measure']}: {row['run']} has {abs(change['value']):.4f} "
                 f"{'more' if change['value'] > 0 else 'less'} than {first} on the same items (95% interval "

@@ -42,8 +42,8 @@ language modeling has one prompt without and one with the continuation.
 The CORE score: the mean over tasks of accuracy above chance, with intervals.
 
 For a task with accuracy `a` and accuracy `b` of guessing, the centered accuracy is `(a - b) / (1 - b)`. The score is
-the mean of these (Li et al., 2024, arXiv:2406.11794, section 3.5). Intervals come from the percentile bootstrap over
-the items, which are resampled within each task.
+the mean of these (Li et al., 2024, arXiv:2406.11794, section 3.5). Intervals are over the items of
+each task: Wilson's, and Wilson's of as many items as have the same variance ([`~hmm_datasets.intervals`]).
 """
 
 import hashlib
@@ -57,10 +57,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..array_input import numbers
 from ..errors import InputError
+from ..intervals import mean_of_shares, wilson
 from ..runtime import environment
 from ..runtime.progress import progress_bar
-from ..statistics import check_bootstrap, interval
+from ..statistics import check_bootstrap
 from ..text.corpora.keys import UnusedKeys, unused_keys
 from ..text.corpora.local_files import check_text, shorten
 from ..text.tokenizers.encoding import encode_texts
@@ -347,9 +349,7 @@ def core_score(
     predictions: Sequence[int],
     references: Sequence[str],
     baselines: str = "v1",
-    resamples: int = 2000,
     level: float = 0.95,
-    seed: int = 0,
 ) -> dict[str, Any]:
     """Score items of CORE.
 
@@ -357,8 +357,8 @@ def core_score(
         predictions (sequence of `int`): for each item 1 if it was answered correctly, else 0.
         references (sequence of `str`): for each item the label of its task.
         baselines (`str`, *optional*, defaults to `"v1"`): table of random baselines, `v1` or `v2`.
-        resamples (`int`, *optional*, defaults to 2000), level (`float`, *optional*, defaults to 0.95), seed (`int`,
-            *optional*, defaults to 0): settings of the bootstrap.
+        level (`float`, *optional*, defaults to 0.95): of the intervals, Wilson's for each task, and for their mean
+            that of [`~hmm_datasets.intervals.mean_of_shares`].
 
     Returns:
         `dict`: the result of the metric `core`.
@@ -367,8 +367,8 @@ def core_score(
         `InputError`: a label that is not in CORE, or predictions that are not 0 or 1.
     """
     check_baselines(baselines)
-    check_bootstrap(resamples, level)
-    correct, labels = np.asarray(predictions), np.asarray(references)
+    check_bootstrap(1, level)
+    correct, labels = numbers("predictions", predictions), np.asarray(references)
     for label in np.unique(labels).tolist():
         if label not in CORE_TASKS:
             raise InputError(f"references have {label!r}, which is not in CORE; see CORE_TASKS")
@@ -380,9 +380,7 @@ def core_score(
             for label, task in CORE_TASKS.items()
             if (labels == label).any()
         },
-        resamples,
         level,
-        seed,
     )
     tasks = found["tasks"]
     return {
@@ -394,16 +392,14 @@ def core_score(
     }
 
 
-def centered_mean(
-    tasks: Mapping[str, tuple[np.ndarray, float]], resamples: int = 2000, level: float = 0.95, seed: int = 0
-) -> dict[str, Any]:
+def centered_mean(tasks: Mapping[str, tuple[np.ndarray, float]], level: float = 0.95) -> dict[str, Any]:
     """The mean over tasks of the centered accuracy.
 
     Args:
         tasks (mapping): for each task, for each of its items whether it was answered correctly, and the accuracy of
             guessing.
-        resamples (`int`, *optional*, defaults to 2000), level (`float`, *optional*, defaults to 0.95), seed (`int`,
-            *optional*, defaults to 0): settings of the bootstrap.
+        level (`float`, *optional*, defaults to 0.95): of the intervals, Wilson's for each task, and for their mean
+            that of [`~hmm_datasets.intervals.mean_of_shares`].
 
     Returns:
         `dict`: the `score` with its interval, `low` to `high`; and in `tasks` for each task the number of `items`,
@@ -415,25 +411,31 @@ def centered_mean(
 
     ```
     """
-    generator = np.random.default_rng(seed)
-    found, resampled = {}, []
+    found = {}
     for label, (correct, chance) in tasks.items():
-        accuracy = correct.mean()
-        # The sum of resampled zeros and ones has a binomial distribution.
-        drawn = generator.binomial(len(correct), accuracy, resamples) / len(correct)
-        resampled.append((drawn - chance) / (1 - chance))
-        low, high = interval(resampled[-1], level)
+        accuracy = float(correct.mean())
+        bounds = wilson(int(correct.sum()), len(correct), level)
+        low, high = (_centered(bound, chance) for bound in bounds or (0.0, 1.0))
         found[label] = {
             "items": len(correct),
-            "accuracy": float(accuracy),
+            "accuracy": accuracy,
             "baseline": chance,
-            "centered": float((accuracy - chance) / (1 - chance)),
+            "centered": _centered(accuracy, chance),
             "low": low,
             "high": high,
         }
-    low, high = interval(np.mean(resampled, axis=0), level)
+    right = [int(correct.sum()) for correct, _ in tasks.values()]
+    weights = np.array([1 / (1 - chance) for _, chance in tasks.values()])
+    bounds = mean_of_shares(right, [task["items"] for task in found.values()], weights, level)
     score = float(np.mean([task["centered"] for task in found.values()]))
+    # The score is the weighted mean of the accuracies, times the mean weight, less the score of guessing.
+    guessed = float(np.mean([chance * weight for (_, chance), weight in zip(tasks.values(), weights, strict=True)]))
+    low, high = (float(weights.mean()) * bound - guessed for bound in bounds)
     return {"score": score, "low": low, "high": high, "tasks": found}
+
+
+def _centered(accuracy: float, chance: float) -> float:
+    return (accuracy - chance) / (1 - chance)
 
 
 _BLOCK = 512  # items whose prompts are in memory at once

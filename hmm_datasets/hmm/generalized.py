@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _REFUSE = 1e-5  # as for the rows of an HMM: above the rounding of float32
 _RESCALE = 1e-9
+_SWEEPS = 100
 
 
 class GeneralizedHMM(Process):
@@ -133,10 +134,7 @@ class GeneralizedHMM(Process):
         """
         if all((table >= 0).all() for table in self.arrays().values()) and (self.final == 1).all():
             return np.ones(self.num_states)
-        from scipy.linalg import matrix_balance
-
-        _, (scales, _) = matrix_balance(np.abs(self.operators).sum(axis=0), permute=False, separate=True)
-        return scales
+        return _balanced(np.abs(self.operators).sum(axis=0))
 
     def settings(self) -> dict[str, Any]:
         return {} if self.vocabulary is None else {"vocabulary": list(self.vocabulary)}
@@ -322,6 +320,23 @@ def _finite(name: str, values: Any, ndim: int) -> np.ndarray:
         index = tuple(np.argwhere(~np.isfinite(table))[0].tolist())
         raise InputError(f"{name}[{', '.join(map(str, index))}] is {table[index]}; expected a finite number")
     return table
+
+
+def _balanced(table: Float[np.ndarray, "H H"]) -> Float[np.ndarray, "H"]:
+    """Powers of two that balance rows and columns (Osborne, J. ACM 7, 1960)."""
+    table, scales = table - np.diag(np.diag(table)), np.ones(len(table))
+    for _ in range(_SWEEPS):
+        before = scales.copy()
+        for index in range(len(table)):
+            rows, columns = table[index].sum(), table[:, index].sum()
+            if rows > 0 and columns > 0:
+                factor = 2.0 ** np.round(np.log2(rows / columns) / 2)
+                table[index] /= factor
+                table[:, index] *= factor
+                scales[index] *= factor
+        if (scales == before).all():
+            break
+    return scales
 
 
 def _is_chain(total: Float[np.ndarray, "H H"], final: Float[np.ndarray, "H"]) -> bool:

@@ -11,8 +11,8 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
+from ..intervals import half_width
 from .plots import PAPER, WIDTH, markers, save_figure
-from .tables import Z_95
 
 FIGURES = {
     "optimum": "Left: excess over the floor with 95% intervals. Right: paired difference from the first run.",
@@ -124,7 +124,9 @@ def plot_positions_of_runs(runs: Mapping[str, Any], path: str | os.PathLike) -> 
         positions, style = np.arange(1, len(gap) + 1), run_style(number)
         if len(runs) <= _MAX_BANDS:
             band = {"color": style["color"], "alpha": 0.15, "linewidth": 0}
-            axes.fill_between(positions, gap - Z_95 * error, gap + Z_95 * error, **band)
+            half = half_width(error, found["num_sequences"])
+            if half is not None:
+                axes.fill_between(positions, gap - half, gap + half, **band)
         axes.plot(positions, gap, **style, **markers(number, len(gap)), label=name)
     axes.set(xlabel="position in the sequence", ylabel="excess over the floor (nats)")
     axes.xaxis.get_major_locator().set_params(integer=True)

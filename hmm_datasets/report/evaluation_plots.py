@@ -17,9 +17,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, FixedLocator, LogLocator, NullFormatter, NullLocator, StrMethodFormatter
 
+from ..intervals import half_width
 from .hmm_plots import draw_simplex
 from .plots import PAPER, STYLES, WIDTH, markers, plot_positions, predictor_styles, save_figure
-from .tables import Z_95
 
 _MIN_KL = 1e-6  # nats; smaller values are rounding, and would compress the rest of a logarithmic axis
 
@@ -91,9 +91,9 @@ def plot_kl_positions(optimum: Report, path: str | os.PathLike) -> None:
         if values.max() < _MIN_KL:
             style = {**style, "label": f"{style['label']} (below {_MIN_KL:g})"}
         positions = np.arange(1, len(values) + 1)
-        axes.fill_between(
-            positions, values - Z_95 * errors, values + Z_95 * errors, color=style["color"], alpha=0.2, linewidth=0
-        )
+        half = half_width(errors, optimum["num_sequences"])
+        if half is not None:
+            axes.fill_between(positions, values - half, values + half, color=style["color"], alpha=0.2, linewidth=0)
         axes.plot(positions, values, **style, **markers(number, len(values)))
     _logarithmic(axes, highest)
     axes.set(xlabel="position in the sequence", ylabel="KL(predictor || model) (nats)")

@@ -12,9 +12,9 @@ from ..files import (
     read_json,
     restored,
 )
+from ..intervals import half_width
 from .tables import (
     SHARES,
-    Z_95,
     Table,
     error_text,
     figure_text,
@@ -67,13 +67,14 @@ def summary(report: Report) -> list[str]:
 
 def _optimum_sentence(optimum: Report) -> str:
     gap, error = rounded(optimum["bayes_gap"]["bayes_gap"]), optimum["bayes_gap"]["standard_error"]
-    low, high = (None, None) if error is None else (rounded(gap + sign * Z_95 * error) for sign in (-1, 1))
+    half = half_width(error, optimum["num_sequences"])
+    low, high = (None, None) if half is None else (rounded(gap + sign * half) for sign in (-1, 1))
     known = _interval(low, high)
     floor = {
         "bayes": "the optimum",
         "oracle": "the oracle that knows the HMM of each sequence, so at most that far above the optimum",
     }[optimum["floor"]]
-    within = "" if error is None or gap > Z_95 * error else " Chance may explain that."
+    within = "" if half is None or gap > half else " Chance may explain that."
     if math.isinf(gap):
         return (
             f"The model excludes symbols that occur, so that its loss is infinitely far above {floor}, on "
@@ -267,7 +268,7 @@ def _text(text: Report) -> list[Table]:
         f"{text['num_tokens']:,} tokens, {text['bytes']:,} bytes, {_documents(text)}; windows of "
         f"{text['window']:,} tokens, each scored token with a context of at least {text['least_context']:,}; "
     )
-    note += "one has no interval" if text["bits_per_byte_low"] is None else f"intervals by resampling {text['unit']}s"
+    note += "one has no interval" if text["bits_per_byte_low"] is None else f"intervals over {text['unit']}s"
     lost = text.get("lost_text")
     if lost:
         note += (

@@ -13,8 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from ..files import atomic_file
+from ..intervals import half_width
 from .curves import Panel
-from .tables import PREDICTORS, Z_95
+from .tables import PREDICTORS
 
 _COLORS_AND_LINES = {
     "uniform": ("#CC79A7", "-"),
@@ -124,7 +125,9 @@ def plot_positions(measured: dict[str, Any], path: str | os.PathLike, *, title: 
     gap, error = (np.array(measured["bayes_gap"][name], float) for name in ("by_position", "by_position_error"))
     floor = STYLES[measured["floor"]]
     below.axhline(0, color=floor["color"], linestyle=floor["linestyle"])
-    below.fill_between(positions, gap - Z_95 * error, gap + Z_95 * error, label="95% interval", **BAND)
+    half = half_width(error, measured["num_sequences"])
+    if half is not None:
+        below.fill_between(positions, gap - half, gap + half, label="95% interval", **BAND)
     below.plot(positions, gap, **model_style(len(positions)))
     below.set(xlabel="position in the sequence", ylabel="excess (nats)")
     below.xaxis.get_major_locator().set_params(integer=True)

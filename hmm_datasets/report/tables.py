@@ -37,9 +37,6 @@ NO_ERROR = "one sequence has no standard error"
 ROUNDING = 1e-6
 """Nats per token: a smaller difference of losses is none, since models round their logits to about 1e-7."""
 
-Z_95 = 1.96
-"""Half-width of a 95% interval in standard errors."""
-
 
 @dataclass(frozen=True)
 class Table:

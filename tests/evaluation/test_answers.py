@@ -6,6 +6,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation.chat.measures import Question, answer, exact_match, questions_of
+from hmm_datasets.intervals import wilson
 from hmm_datasets.text.corpora.story_questions import story_question
 from hmm_datasets.text.tokenizers.bpe import train_bpe
 
@@ -84,10 +85,10 @@ def test_accuracy_is_counted_by_kind_with_the_accuracy_of_guessing():
     found = exact_match(questions, ["red", " red\n", "Red", "red", "two"])
     assert list(found) == ["color", "count", "all"]
     assert found["color"]["accuracy"] == 0.5
-    assert found["color"]["standard_error"] == pytest.approx(0.25)
+    assert (found["color"]["low"], found["color"]["high"]) == wilson(2, 4)
     assert found["color"]["most_common"] == 0.75
-    assert found["all"] | {"standard_error": None} == {
-        "questions": 5, "right": 3, "accuracy": 0.6, "standard_error": None, "most_common": 0.6,
+    assert found["all"] | {"low": None, "high": None} == {
+        "questions": 5, "right": 3, "accuracy": 0.6, "low": None, "high": None, "most_common": 0.6,
         "chance": pytest.approx((4 / 3 + 1 / 4) / 5),
     }  # fmt: skip
     assert exact_match([], []) == {}

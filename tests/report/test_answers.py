@@ -17,7 +17,7 @@ def test_answers_are_counted_before_and_after_and_shown_verbatim(tmp_path):
     assert [row["after"] for row in rows] == after
     table = answers_table(found).rows
     assert [row[0] for row in table] == ["color", "order", "all"]
-    assert table[0][1:] == ["3", "33.3%", "66.7% +- 27.2%", "33.3%"]
+    assert table[0][1:] == ["3", "33.3%", "66.7% (20.8% .. 93.9%)", "33.3%"]
     assert transcripts(rows[:2]).splitlines() == [
         "user: What is red?",
         "assistant: The red hat.",
@@ -32,4 +32,4 @@ def test_answers_are_counted_before_and_after_and_shown_verbatim(tmp_path):
 def test_without_a_known_chance_the_most_common_answer_is_the_guess(tmp_path):
     questions = [Question(question.messages, "yes") for question in QUESTIONS]
     table = answers_table(compare_answers(tmp_path, questions, ["no"] * 4, ["yes"] * 4)).rows
-    assert table == [["all", "4", "0.0%", "100.0% +- 0.0%", "100.0%"]]
+    assert table == [["all", "4", "0.0%", "100.0% (51.0% .. 100.0%)", "100.0%"]]

@@ -206,7 +206,7 @@ def test_the_summary_says_how_far_from_the_optimum_with_its_error():
     gap = report["optimum"]["bayes_gap"]
     first = summary(report)[0]
     assert f"{gap['bayes_gap']:.4f} +- {gap['standard_error']:.4f} nats per token" in first
-    low, high = (gap["bayes_gap"] + side * 1.96 * gap["standard_error"] for side in (-1, 1))
+    low, high = (gap["bayes_gap"] + side * 2.0227 * gap["standard_error"] for side in (-1, 1))
     assert f"95% interval {low:.4f} .. {high:.4f}" in first
     assert "hance" not in first
     report["optimum"]["bayes_gap"] = {**gap, "standard_error": 1.0}

@@ -22,8 +22,9 @@ from ...errors import InputError
 from ...files import weights_sha256, write_digests, write_json, written_together
 from ...hub.push import push_files
 from ...hub.results import EVAL_RESULTS_NAME, write_eval_results
+from ...intervals import half_width
 from ...report.plots import PAPER, STYLES, WIDTH, save_figure
-from ...report.tables import Z_95, figure_text, text_table
+from ...report.tables import figure_text, text_table
 from ...training.models import tokenizer_of
 from ...training.record import command_line, git_commit, package_versions
 from . import NAMES, SCORED, BenchmarkSettings, Track
@@ -75,7 +76,7 @@ def plot_benchmark(reports: Sequence[dict[str, Any]], path: str | os.PathLike) -
             ):
                 if figures:
                     excess, errors = ([figures[row][key] for row in names] for key in _FIGURES[:2])
-                    bars = [Z_95 * (error or 0) for error in errors]
+                    bars = [half_width(error, report["num_sequences"]) or 0 for error in errors]
                     style = {"fmt": "o", "color": color, "capsize": 2, **style}
                     axes.errorbar(excess, heights + shift, xerr=bars, **style)
                     lowest = min(lowest, *(value - bar for value, bar in zip(excess, bars, strict=True)))

@@ -19,11 +19,10 @@ answered greedily (see `answers`), and of the answers it is counted how many
 - are empty.
 
 Intervals of shares are Wilson's score intervals (Wilson, "Probable inference, the law of succession, and statistical
-inference", 1927), that of the loss a percentile bootstrap over conversations. The cost is a forward pass per
+inference", 1927), that of the loss is over conversations (`intervals`). The cost is a forward pass per
 conversation and `max_new_tokens` passes of one token per question.
 """
 
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,6 +37,7 @@ from ...compat.transformers_caches import generate
 from ...data.windows import IGNORED
 from ...errors import InputError
 from ...files import write_json, write_jsonl
+from ...intervals import wilson
 from ...report.tables import SHARES, Table
 from ...runtime.progress import progress_bar
 from ...statistics import ratio_interval
@@ -66,7 +66,8 @@ def answers_table(found: Mapping[str, Any]) -> Table:
     for kind, after in found["after"].items():
         guessed = after.get("chance", after["most_common"])
         before = found["before"][kind]["accuracy"]
-        accuracy = f"{after['accuracy']:.1%} +- {after['standard_error']:.1%}"
+        bounds = wilson(after["right"], after["questions"])
+        accuracy = f"{after['accuracy']:.1%}" + ("" if bounds is None else f" ({bounds[0]:.1%} .. {bounds[1]:.1%})")
         rows.append([kind, f"{after['questions']:,}", f"{before:.1%}", accuracy, f"{guessed:.1%}"])
     header = ("kind of question", "questions", "before fine-tuning", "after", "guessed")
     return Table("Held-out questions, answered in exactly the right words", header, rows)
@@ -214,8 +215,8 @@ def exact_match(questions: Sequence[Question], answers: Sequence[str]) -> dict[s
 
     Returns:
         `dict`: for each kind, and under `all` for all questions: the number of `questions`, how many are `right`, the
-        `accuracy` and its `standard_error`, `most_common` (the share of the most common right answer, which is the
-        accuracy of always giving that answer) and, if the corpus gives it, `chance`.
+        `accuracy` with its interval, `low` to `high` (Wilson's, 95%), `most_common` (the share of the most common
+        right answer, which is the accuracy of always giving that answer) and, if the corpus gives it, `chance`.
 
     ```python
     >>> asked = [Question([], "Tom.", "who"), Question([], "Mia.", "who"), Question([], "two", "how many")]
@@ -233,12 +234,14 @@ def exact_match(questions: Sequence[Question], answers: Sequence[str]) -> dict[s
             continue
         right = sum(is_right(question, given) for question, given in asked)
         accuracy = right / len(asked)
+        low, high = wilson(right, len(asked)) or (0.0, 1.0)
         common = Counter(question.expected.strip() for question, _ in asked).most_common(1)[0][1]
         found[kind] = {
             "questions": len(asked),
             "right": right,
             "accuracy": accuracy,
-            "standard_error": (accuracy * (1 - accuracy) / len(asked)) ** 0.5,
+            "low": low,
+            "high": high,
             "most_common": common / len(asked),
         }
         if all(question.chance is not None for question, _ in asked):
@@ -275,7 +278,6 @@ def is_right(question: Question, given: str) -> bool:
     return given.strip() == question.expected.strip()
 
 
-_Z = 1.959963984540054  # of a 95% interval
 _OTHER_TURN = re.compile(r"^\s*(user|human|question|system)\s*:", re.IGNORECASE | re.MULTILINE)
 _LENGTH, _TIMES = 4, 3  # of what counts as a repetition
 
@@ -375,12 +377,10 @@ def share(count: int, total: int) -> dict[str, float | None]:
 
     ```
     """
-    if total == 0:
+    bounds = wilson(count, total)
+    if bounds is None:
         return {"count": 0, "share": None, "low": None, "high": None}
-    p, spread = count / total, _Z**2 / total
-    centre = (p + spread / 2) / (1 + spread)
-    half = _Z / (1 + spread) * math.sqrt(p * (1 - p) / total + spread / (4 * total))
-    return {"count": count, "share": p, "low": max(0.0, centre - half), "high": min(1.0, centre + half)}
+    return {"count": count, "share": count / total, "low": bounds.low, "high": bounds.high}
 
 
 def _judged(

@@ -10,7 +10,7 @@ the same pass it is seen whether the most likely token of all is the right lette
 is a letter at all (in the asked format). `b` is the mean of 1 / number of choices: 0.25, but for a few questions of
 ARC that have three or five. In GSM8K, IFEval and HumanEval the model generates, and `b` is 0.
 
-Intervals of shares are Wilson's, that of the figure is a percentile bootstrap over the questions within each task. The
+Intervals of shares are Wilson's, that of the figure too, of as many questions as have the same variance. The
 cost is a forward pass per question with letters, and up to `max_gen_toks` passes of one token (see `harness_tasks/`)
 per generated answer.
 
@@ -55,7 +55,6 @@ def measure_chat_core(
         tasks (mapping): what [`~.tasks.load_tasks`] returns.
         max_per_task (`int`, *optional*): maximum number of questions per task, of all kinds and always the same.
         batch_size (`int`, *optional*, defaults to 32): rows per forward pass.
-        seed (`int`, *optional*, defaults to 0): seed of the bootstrap.
 
     Returns:
         `dict`: the `name` of the figure, which lists its tasks; the `score` with its interval, `low` to `high`;
@@ -82,7 +81,7 @@ def measure_chat_core(
         name: sorted(found["samples"][task.config.task], key=lambda sample: sample["doc_id"])
         for name, task in tasks.items()
     }
-    measured = chat_core_summary(samples, asked.too_long, max_per_task, seed)
+    measured = chat_core_summary(samples, asked.too_long, max_per_task)
     for name, task in tasks.items():
         measured["tasks"][name]["data"] = _data(task)
     items = [_item(name, sample, asked.too_long) for name, rows in samples.items() for sample in rows]
@@ -98,12 +97,11 @@ def chat_core_summary(
     samples: Mapping[str, Sequence[Mapping[str, Any]]],
     too_long: set[str] = frozenset(),
     max_per_task: int | None = None,
-    seed: int = 0,
 ) -> dict[str, Any]:
     """The figure and the tasks' results, from the samples that the harness returns for each task."""
     correct = {name: np.array([sample["correct"] for sample in rows]) for name, rows in samples.items()}
     chances = {name: float(np.mean([sample["chance"] for sample in rows])) for name, rows in samples.items()}
-    found = centered_mean({name: (correct[name], chances[name]) for name in samples}, seed=seed)
+    found = centered_mean({name: (correct[name], chances[name]) for name in samples})
     for name, rows in samples.items():
         accuracy = _share(rows, "correct")
         hashes = "".join(sample["doc_hash"] for sample in rows)

@@ -13,8 +13,9 @@ from hmm_datasets.evaluation.benchmark.symbols import SymbolTokens, symbol_predi
 from hmm_datasets.hmm.analysis.divergence import kl_divergence
 from hmm_datasets.hmm.analysis.predictors import predictors_of
 from hmm_datasets.hmm.process import Process
+from hmm_datasets.intervals import half_width
 from hmm_datasets.report.plots import PAPER, STYLES, WIDTH, save_figure
-from hmm_datasets.report.tables import Z_95, Table
+from hmm_datasets.report.tables import Table
 from hmm_datasets.statistics import clustered_mean, context_spans
 
 
@@ -52,7 +53,7 @@ def summarize(found: dict[str, np.ndarray]) -> list[dict[str, Any]]:
         means = {name: clustered_mean(values[:, first - 1 : last - 1]) for name, values in found.items()}
         nearest = min(means, key=lambda name: means[name].mean)
         rows.append(
-            {"first": first, "last": last - 1, "nearest": nearest}
+            {"first": first, "last": last - 1, "nearest": nearest, "num_sequences": len(next(iter(found.values())))}
             | {name: {"kl": one.mean, "standard_error": one.standard_error} for name, one in means.items()}
         )
     return rows
@@ -64,12 +65,17 @@ def table(rows: list[dict[str, Any]], title: str) -> Table:
     cells = [
         [
             f"{row['first']} to {row['last']}",
-            *(f"{row[name]['kl']:.3f} ± {Z_95 * row[name]['standard_error']:.3f}" for name in names),
+            *(_with_error(row[name], row["num_sequences"]) for name in names),
             STYLES[row["nearest"]]["label"],
         ]
         for row in rows
     ]
     return Table(title, ["symbols read", *(STYLES[name]["label"] for name in names), "nearest"], cells)
+
+
+def _with_error(found: dict[str, Any], num_sequences: int) -> str:
+    half = half_width(found["standard_error"], num_sequences)
+    return f"{found['kl']:.3f}" + ("" if half is None else f" ± {half:.3f}")
 
 
 def draw(models: dict[str, list[dict[str, Any]]], path: Path) -> None:
@@ -81,7 +87,7 @@ def draw(models: dict[str, list[dict[str, Any]]], path: Path) -> None:
             middle = [(row["first"] * row["last"]) ** 0.5 for row in rows]
             for number, predictor in enumerate(one for one in rows[0] if one in STYLES):
                 means = [row[predictor]["kl"] for row in rows]
-                errors = [Z_95 * row[predictor]["standard_error"] for row in rows]
+                errors = [half_width(row[predictor]["standard_error"], row["num_sequences"]) for row in rows]
                 axes.errorbar(middle, means, yerr=errors, marker="osD^"[number % 4], **STYLES[predictor])
             axes.set(xscale="log", yscale="log", xlabel="symbols read", title=name)
         panels[0].set_ylabel("divergence of the model\nfrom a predictor (nats)")

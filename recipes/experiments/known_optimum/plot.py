@@ -11,8 +11,9 @@ from matplotlib.figure import Figure
 from hmm_datasets.files import atomic_file, write_json
 from hmm_datasets.hmm.model import HMM
 from hmm_datasets.hmm.tilted import TiltedHMM
+from hmm_datasets.intervals import half_width
 from hmm_datasets.report.plots import PAPER, WIDTH, save_figure
-from hmm_datasets.report.tables import Z_95, Table
+from hmm_datasets.report.tables import Table
 
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
 _SHOWN = ("dpo", "grpo")
@@ -39,7 +40,7 @@ def known_optimum_table(results: Sequence[dict[str, Any]]) -> Table:
     rows = []
     for result in results:
         final, exact = result["final"], result["exact"]
-        interval = f"{final['divergence']:.5f} ± {Z_95 * final['standard_error']:.5f}"
+        interval = f"{final['divergence']:.5f} ± {half_width(final['standard_error'], final['num_sequences']):.5f}"
         rows.append(
             [
                 result["name"],

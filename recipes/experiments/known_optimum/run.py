@@ -105,7 +105,9 @@ def tried(settings: KnownOptimumSettings, folder: Path, name: str, beta: float, 
         return found
 
     def measure(model, num_sequences: int = 1024, seed: int = 0) -> dict:
-        return dataclasses.asdict(measure_policy(model, optimum, num_sequences, seed=seed))
+        return dataclasses.asdict(measure_policy(model, optimum, num_sequences, seed=seed)) | {
+            "num_sequences": num_sequences
+        }
 
     make = {"dpo": preference_tuner, "grpo": policy_tuner}[method]
     options = {key: trial[key] for key in ("reference", "divergence_in", "settings") if key in trial}

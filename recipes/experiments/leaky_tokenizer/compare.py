@@ -4,7 +4,7 @@
 
 It shows the compression of train and held-out text by both tokenizers, the tokens that the leaky tokenizer has because
 of the held-out text, and the bits per byte of the models on the held-out documents. Differences are leaky minus clean,
-on the same documents. Their intervals come from the paired bootstrap over documents; they do not include the variation
+on the same documents. Their intervals are over documents; they do not include the variation
 between training runs, which the seeds show.
 """
 
@@ -119,7 +119,7 @@ def compare_models(folders: Mapping[int, Mapping[str, Path]]) -> dict[str, Any]:
 
 
 def _compression_table(name: str, found) -> str:
-    from hmm_datasets.report.tables import text_table
+    from hmm_datasets.report.tables import interval_text, text_table
 
     figures = {
         "bytes per token": "bytes_per_token",
@@ -131,7 +131,7 @@ def _compression_table(name: str, found) -> str:
     for title, figure in figures.items():
         difference = getattr(found, figure)
         values = [getattr(found.first, figure), getattr(found.second, figure), difference.value]
-        rows.append([title, *(f"{value:.4f}" for value in values), f"{difference.low:.4f} .. {difference.high:.4f}"])
+        rows.append([title, *(f"{value:.4f}" for value in values), interval_text(difference.low, difference.high)])
     header = [f"{name} text", "clean", "leaky", "leaky - clean", f"{found.level:.0%} interval"]
     counts = f"{found.first.documents:,} documents, {found.first.bytes:,} bytes"
     return f"{text_table(header, rows)}\n({counts})"

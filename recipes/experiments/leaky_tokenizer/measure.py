@@ -1,7 +1,7 @@
 """How well tokenizers compress texts, confidence intervals of differences, and tokens learned from test text.
 
 Bytes per token and tokens per word (fertility) are ratios of sums over documents. Two tokenizers are compared on the
-same documents; the confidence interval of a difference is that of the paired bootstrap over documents (see
+same documents; the confidence interval of a difference is over documents (see
 `hmm_datasets.statistics`). Documents without a word are left out. Encoding takes time linear in the text. Memory is 48
 bytes per document, and the bootstrap makes `resamples` passes over these.
 """
@@ -15,7 +15,8 @@ import numpy as np
 from jaxtyping import Int64
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.statistics import Difference, check_bootstrap, interval, resampled_sums
+from hmm_datasets.intervals import influence_interval
+from hmm_datasets.statistics import Difference, check_bootstrap
 from hmm_datasets.text.tokenizers.encoding import Encoder
 from hmm_datasets.text.tokenizers.text_sizes import token_bytes
 
@@ -166,17 +167,21 @@ def compare(
     """
     check_bootstrap(resamples, level)
     counts = _counts([first, second], texts)
-    sums = resampled_sums(counts, resamples, seed)
+    totals = counts.sum(axis=0)
     figures = {"bytes_per_token": (0, 2), "fertility": (2, 1), "tokens_per_document": (2, None)}
     figures["single_byte_share"] = (3, 2)
     differences = {}
     for name, (above, below) in figures.items():
-        both = [
-            sums[:, _column(above, which)] / (len(counts) if below is None else sums[:, _column(below, which)])
-            for which in (0, 1)
-        ]
-        value = getattr(_total(counts, 1), name) - getattr(_total(counts, 0), name)
-        differences[name] = Difference(float(value), *interval(both[1] - both[0], level))
+        influences, shares = [], []
+        for which in (0, 1):
+            sizes = np.ones(len(counts)) if below is None else counts[:, _column(below, which)]
+            ratio = totals[_column(above, which)] / sizes.sum()
+            influences.append((counts[:, _column(above, which)] - ratio * sizes) / sizes.sum())
+            shares.append(sizes / sizes.sum())
+        value = float(getattr(_total(counts, 1), name) - getattr(_total(counts, 0), name))
+        settings = {"resamples": resamples, "level": level, "seed": seed}
+        bounds = influence_interval(value, influences[1] - influences[0], (shares[0] + shares[1]) / 2, **settings)
+        differences[name] = Difference(value, *(bounds or (None, None)))
     return Comparison(_total(counts, 0), _total(counts, 1), **differences, level=level)
 
 

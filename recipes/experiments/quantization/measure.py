@@ -105,4 +105,4 @@ def measure(folder: Path, settings: Any) -> dict[str, Any]:
 
 def _figure(values: Float[Tensor, "N L"]) -> dict[str, float | None]:
     mean = clustered_mean(values.numpy())
-    return {"mean": mean.mean, "standard_error": mean.standard_error}
+    return {"mean": mean.mean, "standard_error": mean.standard_error, "num_sequences": len(values)}

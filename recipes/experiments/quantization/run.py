@@ -105,8 +105,8 @@ def draw(found: Mapping[str, Mapping[str, Any]], path: Path) -> None:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
+    from hmm_datasets.intervals import half_width
     from hmm_datasets.report.plots import PAPER, WIDTH, save_figure
-    from hmm_datasets.report.tables import Z_95
 
     series = {
         "rise": {"color": "#0072B2", "marker": "o", "label": "KL(exact || quantized) - KL(exact || float32)"},
@@ -124,7 +124,8 @@ def draw(found: Mapping[str, Mapping[str, Any]], path: Path) -> None:
             names = list(result["formats"])
             for key, style in series.items():
                 rows = [result["formats"][name][key] for name in names]
-                values, errors = [row["mean"] for row in rows], [Z_95 * row["standard_error"] for row in rows]
+                values = [row["mean"] for row in rows]
+                errors = [half_width(row["standard_error"], row["num_sequences"]) for row in rows]
                 axes.errorbar(range(len(names)), values, yerr=errors, linestyle="", capsize=2, **style)
             exact = result["exact"]["mean"]
             axes.axhline(exact, color="black", linewidth=0.8, linestyle="--", label="KL(exact || float32)")

@@ -1,6 +1,5 @@
 """The metric `core`: scores computed by hand, names, intervals."""
 
-import numpy as np
 import pytest
 
 from hmm_datasets.errors import InputError
@@ -43,26 +42,19 @@ def test_the_tables_of_baselines_differ_for_three_tasks():
     }
 
 
-def test_the_interval_is_that_of_items_resampled_within_each_task():
-    """A loop over resamples; both have 4,000, whose quantiles err by about 2% of the width."""
-    generator = np.random.default_rng(0)
-    correct = {
-        "copa": generator.integers(0, 2, 60).tolist(),
-        "squad": (generator.random(90) < 0.2).astype(int).tolist(),
-    }
-    scores = []
-    for _ in range(4000):
-        centered = []
-        for label, values in correct.items():
-            drawn = np.mean(generator.choice(values, len(values)))
-            chance = CORE_TASKS[label].v1 / 100
-            centered.append((drawn - chance) / (1 - chance))
-        scores.append(np.mean(centered))
-    low, high = np.quantile(scores, [0.05, 0.95])
-    found = compute(correct, resamples=4000, level=0.9)
-    assert found["low"] == pytest.approx(low, abs=0.06 * (high - low))
-    assert found["high"] == pytest.approx(high, abs=0.06 * (high - low))
-    assert found["low"] < found["score"] < found["high"]
+def test_the_interval_of_one_task_is_wilsons_and_that_of_equal_tasks_is_of_all_items():
+    correct = {"copa": [1] * 8 + [0] * 2}
+    found = compute(correct, level=0.9)
+    z, share, count = 1.6448536269514722, 0.8, 10
+    for name, sign in (("low", -1), ("high", 1)):
+        root = (share * (1 - share) / count + z**2 / (4 * count**2)) ** 0.5
+        bound = (share + z**2 / (2 * count) + sign * z * root) / (1 + z**2 / count)
+        assert found["tasks"]["copa"][name] == pytest.approx(2 * bound - 1, abs=1e-12)
+    alike = compute({"copa": [1] * 10, "winograd": [1] * 10})
+    alone = compute({"copa": [1] * 20})
+    assert (alike["low"], alike["high"]) == pytest.approx((alone["low"], alone["high"]))
+    assert alike["low"] < 0.7, "twenty right answers are no certainty"
+    assert alike["high"] == 1
 
 
 @pytest.mark.parametrize(
@@ -71,7 +63,7 @@ def test_the_interval_is_that_of_items_resampled_within_each_task():
         ({"mmlu": [1]}, {}, "references have 'mmlu', which is not in CORE"),
         ({"copa": [2]}, {}, r"predictions are \[2\]; expected 0 or 1 for each item"),
         ({"copa": [1]}, {"baselines": "v3"}, "baselines='v3': expected one of v1, v2"),
-        ({"copa": [1]}, {"resamples": 0}, "resamples=0"),
+        ({"copa": [1]}, {"level": 1.0}, "level=1.0"),
     ],
 )
 def test_wrong_inputs_are_refused(correct, settings, said):

@@ -21,7 +21,7 @@ Args:
 Returns:
     bits_per_byte: total bits divided by total bytes.
     standard_error: standard error of that ratio over texts (delta method); None for a single text.
-    bits_per_byte_low, bits_per_byte_high: its interval, from the percentile bootstrap over texts; None for a single
+    bits_per_byte_low, bits_per_byte_high: its interval, that of a ratio of sums over texts; None for a single
         text.
     bytes: total number of bytes.
 

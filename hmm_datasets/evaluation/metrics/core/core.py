@@ -9,8 +9,9 @@ from hmm_datasets.evaluation.metrics import metric_info
 _DESCRIPTION = """\
 CORE (DCLM, arXiv:2406.11794) is the mean over 22 tasks of the centered accuracy (a - b) / (1 - b), where a is the
 accuracy and b that of guessing. If a task is missing, the score is that of a subset, which its name states. There are
-two tables of b, v1 and v2; scores under different tables cannot be compared. Intervals come from the percentile
-bootstrap over the items, resampled within each task. They ignore that the two hellaswag tasks have the same questions.
+two tables of b, v1 and v2; scores under different tables cannot be compared. The interval of a task is Wilson's, that
+of the mean Wilson's with the number of items that have the same variance. They ignore that the two hellaswag tasks
+have the same questions.
 """
 
 _CITATION = """\
@@ -23,7 +24,7 @@ Args:
     predictions: list of N integers, for each item 1 if it was answered correctly, else 0.
     references: list of N strings, for each item the label of its task.
     baselines ("v1"): table of random baselines, v1 or v2.
-    resamples (2000), level (0.95), seed (0): settings of the bootstrap.
+    level (0.95): of the intervals.
 
 Returns:
     name: CORE, or CORE subset (k of 22 tasks).
@@ -49,5 +50,5 @@ class Core(evaluate.Metric):
             _DESCRIPTION, _INPUTS, _CITATION, predictions=datasets.Value("int64"), references=datasets.Value("string")
         )
 
-    def _compute(self, predictions, references, baselines="v1", resamples=2000, level=0.95, seed=0) -> dict:
-        return core_score(predictions, references, baselines, resamples, level, seed)
+    def _compute(self, predictions, references, baselines="v1", level=0.95) -> dict:
+        return core_score(predictions, references, baselines, level)

@@ -11,7 +11,7 @@ _DESCRIPTION = """\
 exp of the mean of -log P(token | tokens before it) over all tokens of all texts, each scored once. Bits per byte are
 given too, since they can be compared between tokenizers and perplexity cannot. Texts are read independently, each
 after a BOS, or else an EOS, in windows that overlap: a token has at least window - stride tokens before it, or all
-there are. Intervals come from the percentile bootstrap over texts.
+there are. Intervals are those of a ratio of sums over texts.
 """
 
 _INPUTS = """\
@@ -33,7 +33,7 @@ Returns:
     lost_text: what of the texts the tokenizer loses, so that bits do not compare with those of others; or None.
     num_tokens, bytes, characters, num_documents: numbers of scored tokens, bytes, characters and documents.
     window, stride, least_context: settings of the windows, and the minimum context of a token.
-    unit, level: unit of the bootstrap (document), and level of the intervals.
+    unit, level: what was drawn (document), and level of the intervals.
     items: for each text its number, nats, tokens, bytes.
 
 Example:
