@@ -7,6 +7,7 @@ optimizer. Everything else that a step does is in the components, in the order o
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -396,7 +397,7 @@ class StepTrainer(ShardedTrainer):
         step, total, since = self.logged_losses
         sums = torch.tensor([total, since], dtype=torch.float64, device=self.args.device)
         total, since = self.accelerator.reduce(sums, "mean").tolist()
-        measured = {name: list(values) for name, values in (self.measures_since_log or {}).items()}
+        measured = {name: [*filter(isfinite, values)] for name, values in (self.measures_since_log or {}).items()}
         return {"losses": [step, total, since], "z_loss": self.z_loss.so_far(), "measures": measured}
 
     def continue_logs(self, logs: dict[str, Any]) -> None:

@@ -7,7 +7,11 @@ import held_out_runs
 import pytest
 import torch
 from held_out_runs import ROWS, measures, trainers
+from tiny_trainers import rows_of
 from transformers import AutoModelForCausalLM
+
+from hmm_datasets.training.post_training.trainers import PolicyTuner
+from hmm_datasets.training.settings import GRPOSettings
 
 
 @pytest.fixture(scope="module")
@@ -88,3 +92,20 @@ def test_the_measures_of_preferences_are_those_of_the_paper_averaged_over_pairs(
     assert found["eval_rewards/chosen"] == pytest.approx(sum(chosen) / ROWS, abs=1e-4)
     assert found["eval_loss"] == pytest.approx(sum(losses) / ROWS, abs=1e-5)
     assert found["eval_rewards/accuracies"] == pytest.approx(sum(margin > 0 for margin in margins) / ROWS)
+
+
+@pytest.mark.parametrize("batch", [2, 3])
+def test_held_out_rewards_are_means_over_prompts(batch, base, tokenizer, tmp_path):
+    rows = rows_of("grpo").select([0, 20, 40, 60, 80, 85, 70])  # answers of different lengths
+    settings = {"num_generations": 4, "max_completion_length": 4, "max_steps": 1, "global_batch_size": 8}
+    trainer = PolicyTuner(
+        model=AutoModelForCausalLM.from_pretrained(base),
+        reward_funcs=[lambda completions, answer, **_: [float(len(one)) for one in answer]],
+        args=GRPOSettings(str(tmp_path), per_device_eval_batch_size=batch, report_to="none", **settings),
+        train_dataset=rows,
+        eval_dataset=rows,
+        processing_class=tokenizer,
+    )
+    trainer.evaluate()
+    expected = sum(map(len, rows["answer"])) / ROWS
+    assert trainer.state.log_history[-1]["eval_reward"] == pytest.approx(expected)

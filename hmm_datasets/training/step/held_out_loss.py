@@ -106,6 +106,8 @@ class HeldOutMeasures(Component):
             return
         is_pair = "labels" not in inputs and "input_ids" in inputs
         args, size = self.trainer.args, len(inputs["input_ids" if "input_ids" in inputs else "prompt_ids"])
+        if is_pair and args.padding_free:
+            return  # pairs are joined to one row, and all batches have the same number of them
         size = size // 2 if is_pair else size
         kept = (torch.arange(size) + args.process_index * size < self._rows(size)).to(args.device)
         counts = {"rows": kept.sum()}
