@@ -110,6 +110,7 @@ def test_the_list_of_components(tmp_path):
         "StepLoss",
         "LoggedRows",
         "HeldOutLoss",
+        "HeldOutMeasures",
         "ZLoss",
         "Throughput",
     ]
