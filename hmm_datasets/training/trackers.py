@@ -1,7 +1,7 @@
 """Experiment trackers (TensorBoard, trackio, W&B and others) that get the rows of `history.jsonl` too.
 
 The Trainer's own callbacks send every value of a row. By default nothing is sent anywhere. All starts of a run are one
-run of a tracker: TensorBoard goes on in the same folder and leaves out what it has of steps that are repeated, W&B is
+run of a tracker: TensorBoard continues in the same folder, without what it has of steps that are repeated, W&B is
 given the same id again, and trackio the same name.
 """
 
@@ -43,7 +43,7 @@ def check_trackers(names: str | list[str] | None) -> None:
 
 
 def continue_trackers(trainer: "StepTrainer") -> None:
-    """Let trackers go on with the run that they have of this folder, on rank 0, before training begins.
+    """Let trackers continue the run that they have of this folder, on rank 0, before training begins.
 
     Args:
         trainer ([`~hmm_datasets.training.trainer.StepTrainer`]): a trainer that has begun.

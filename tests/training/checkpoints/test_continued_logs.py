@@ -51,7 +51,7 @@ def rows(folder):
 )
 @pytest.mark.outside(
     "https://github.com/NVIDIA-NeMo/RL/pull/803",
-    "a count of tokens that goes on after a resume",
+    "a count of tokens that continues after a resume",
     "`num_tokens` and `tokens` are those of an undisturbed run",
 )
 @pytest.mark.parametrize("name", ["midtrain", "sft", "dpo"])
