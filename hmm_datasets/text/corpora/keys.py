@@ -43,8 +43,10 @@ _OF_PARTS = {"type", "text"}
 
 
 def is_empty(value: Any) -> bool:
-    """Whether a value says nothing: null, or an empty text, list or object."""
-    return value is None or (isinstance(value, str | list | tuple | Mapping) and len(value) == 0)
+    """Whether a value says nothing: null, an empty text, or a list or object of nothing but such values."""
+    if isinstance(value, list | tuple | Mapping):
+        return all(map(is_empty, value.values() if isinstance(value, Mapping) else value))
+    return value is None or (isinstance(value, str) and not value)
 
 
 def refuse_unreadable(row: Mapping[str, Any], where: str) -> None:

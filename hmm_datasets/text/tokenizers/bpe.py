@@ -44,7 +44,7 @@ DECLARATIONS = (
 )
 """Part of chat templates: the system message with the declarations of tools, as `corpora.conversations` writes it."""
 
-# Role tokens are written out, so that transformers' sanitize_control_tokens finds them. The `generation` marks enclose
+# Role tokens are written out, so that what spells them in a message can be recognized. The `generation` marks enclose
 # what the assistant has to produce. This includes tool calls and the end of the turn, or a model would not learn to
 # stop. Tool calls are written as in `corpora.conversations`.
 CHAT_TEMPLATE = (
@@ -84,8 +84,8 @@ def train_bpe(
     Encoding adds no special token. BOS and EOS are both `<|endoftext|>`, as in GPT-2, so that in a token stream it
     stands after each document and thus before the next. The template marks the assistant's words and their `<|end|>`,
     so that TRL's `assistant_only_loss=True` trains on these alone. A chat model should also stop at `<|end|>`
-    (`generation_config.eos_token_id`). The name of a special token in a message becomes that token, unless you call
-    `apply_chat_template(..., sanitize_control_tokens=True)`.
+    (`generation_config.eos_token_id`). In `apply_chat_template` the name of a special token in a message becomes that
+    token; [`~hmm_datasets.text.tokenizers.chat_encoding.encode_conversation`] encodes it as text.
 
     Args:
         texts (iterable of `str`):

@@ -90,7 +90,7 @@ def tokenized_conversations(
     if longest is None:
         return found
     without = [number for number, labels in enumerate(found["labels"]) if all(label == IGNORED for label in labels)]
-    remedy = f"raise max_length, now {longest}, or set truncation_mode to keep_end"
+    remedy = f"raise max_length, now {longest}, where the model has more positions, or set truncation_mode to keep_end"
     return _without(found, without, f"{name} conversations have no word of the assistant within max_length", remedy)
 
 
@@ -127,7 +127,7 @@ def tokenized_pairs(
     if longest is None or settings.truncation_mode != "keep_start":
         return found
     without = [number for number, prompt in enumerate(found["prompt_ids"]) if len(prompt) >= longest]
-    remedy = f"raise max_length, now {longest}, or set truncation_mode to keep_end"
+    remedy = f"raise max_length, now {longest}, where the model has more positions, or set truncation_mode to keep_end"
     return _without(found, without, f"{name} pairs have a prompt that fills max_length", remedy)
 
 

@@ -92,6 +92,18 @@ def test_a_turn_without_a_loss_has_weight_0_in_memory_and_is_refused_in_a_stream
         list(load_corpus(file, test_fraction=0.0))
 
 
+@pytest.mark.outside(
+    "https://github.com/modelscope/ms-swift/issues/4535",
+    "rows of `messages` with `label`, `loss: null` and an empty image, as ms-swift writes them",
+    "the empty keys say nothing, and the label decides whether the row is learnt",
+)
+def test_keys_that_are_empty_say_nothing(tmp_path, capsys):
+    talk = [{"role": "system", "content": "", "loss": None}, *({**one, "loss": None} for one in ASKED)]
+    rows = [{"messages": talk, "images": [{"bytes": None, "path": ""}], "label": label} for label in (True, False)]
+    assert read(tmp_path, *rows) == [{"messages": [{"role": "system", "content": ""}, *ASKED]}]
+    assert "not used" not in capsys.readouterr().err
+
+
 def test_the_answer_of_a_prompt_is_a_turn_to_learn_from(tmp_path):
     talk = [user("Q?"), assistant("wrong", weight=0), user("Again?"), assistant("right", weight=1)]
     only_wrong = {"messages": talk[:2]}
@@ -101,6 +113,12 @@ def test_the_answer_of_a_prompt_is_a_turn_to_learn_from(tmp_path):
     assert prompts_of(train)[0]["answer"] == "right"
 
 
+@pytest.mark.outside(
+    "https://github.com/axolotl-ai-cloud/axolotl/issues/1200",
+    "KTO on unpaired preferences: prompt, completion, label",
+    "no KTO; `sft` learns from the rows with a true label, and counts the others: 3 of 9 rows are left out, since "
+    "their label is false",
+)
 def test_rows_whose_label_is_false_are_left_out_and_counted(tmp_path, capsys):
     rows = [{"prompt": f"{n}?", "completion": "good" if n % 3 else "bad", "label": n % 3 > 0} for n in range(9)]
     kept = read(tmp_path, *rows)
