@@ -69,7 +69,7 @@ def chats(count, long):
 @pytest.mark.outside(
     "https://github.com/huggingface/trl/issues/1053",
     "no `nan` as held-out loss where instances are longer than the window",
-    "if no row has a label left, one line reports it before training",
+    "if no row has a label left, training ends in one line before it begins",
 )
 def test_conversations_whose_prompt_fills_the_window_are_counted_and_named(tokenizer, tmp_path, capsys):
     chosen = settings(SFTSettings, tmp_path, max_length=ROOM)

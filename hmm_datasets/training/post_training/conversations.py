@@ -227,8 +227,8 @@ def _answered(name: str, split: str, test_fraction: float | None) -> "Dataset":
         return rows
     if environment.rank() == 0 and numbers:
         print(
-            f"{name}: {missing:,} of {len(rows):,} conversations in split {split!r} have no turn of the assistant to "
-            "learn from and are left out"
+            f"{name}: {missing:,} of {len(rows):,} conversations in split {split!r} have no turn of the assistant"
+            f"{' to learn from' if 'weights' in rows.column_names else ''} and are left out"
         )
     elif environment.rank() == 0 and split == "test":
         print(
