@@ -157,6 +157,13 @@ def numbers(name: str, values: Any, remedy: str = FILL_IN, ragged: str | None = 
     return found.detach().cpu().double().numpy() if _is_tensor(found) else found.astype(np.float64, copy=False)
 
 
+def refuse_masked(name: str, values: Any) -> None:
+    """Refuse masked entries of an array, or of arrays in a list, before another library drops the mask."""
+    parts = values if isinstance(values, list | tuple) else [values]
+    if any(isinstance(part, np.ma.MaskedArray) or type(part).__name__ == "MaskedTensor" for part in parts):
+        observed(name, values).refuse_missing(name, FILL_IN)
+
+
 def _of_tensor(name: str, tensor: "torch.Tensor") -> Observed:
     if type(tensor).__name__ == "MaskedTensor":
         lost = ~tensor.get_mask().cpu().numpy()

@@ -16,6 +16,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
+from ..array_input import FILL_IN, observed, refuse_masked
 from ..data.sequences import EndlessSequences, HMMSequences
 from ..errors import InputError, suggestion
 from .scoring import check_vocabulary
@@ -191,7 +192,7 @@ def _read(part: Any, rows: HMMSequences, tokens: Tensor, index: Tensor, width: s
     """What a module or a function gives for tokens, or the rows of an array."""
     if not _is_array(part):
         return _run(part, tokens, **asked)
-    array = part if isinstance(part, Tensor) else np.asarray(part)
+    array = observed("the array", part).refuse_missing("the array", FILL_IN)
     expected = (len(rows), rows.length + (rows.bos_token_id is not None))
     if array.ndim != 3 or tuple(array.shape[:2]) != expected:
         raise InputError(
@@ -300,6 +301,7 @@ def _first(output: Any) -> Any:
 
 
 def _tensor(found: Any) -> Tensor:
+    refuse_masked("the outputs", found)
     table = found if isinstance(found, Tensor) else torch.from_numpy(np.array(found))
     return table if table.is_floating_point() else table.double()
 

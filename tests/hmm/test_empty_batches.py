@@ -95,3 +95,24 @@ def test_rows_of_length_zero_beside_padding(name, dtype):
 
 def _parts(found) -> list:
     return [part for part in (found if isinstance(found, tuple | list) else (found,)) if part is not None]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_method_refuses_tokens_that_are_missing_or_no_symbols(name):
+    process = KINDS[name]
+    length = 4 if not isinstance(process, TiltedHMM) else process.length
+    tokens = process.sample(*((2,) if isinstance(process, TiltedHMM) else (2, length))).astype(np.int64)
+    masked = np.ma.masked_array(tokens, tokens < -1)
+    plain, masked[1, 1] = masked.copy(), np.ma.masked
+    for method in (*WIDTHS, "log_likelihood", *OTHERS):
+        if not hasattr(process, method):
+            continue
+        try:
+            expected = getattr(process, method)(tokens)
+        except InputError:  # this kind does not have it
+            continue
+        for part, other in zip(_parts(getattr(process, method)(plain)), _parts(expected), strict=True):
+            np.testing.assert_array_equal(np.asarray(part), np.asarray(other))
+        for wrong, message in ((masked, r"\[1, 1\] is missing"), (tokens > 0, "bool"), (tokens * 1.0, "float64")):
+            with pytest.raises(InputError, match=message):
+                getattr(process, method)(wrong)

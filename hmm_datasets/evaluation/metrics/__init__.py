@@ -6,6 +6,7 @@ from typing import Any
 import datasets
 import evaluate
 
+from ...array_input import refuse_masked
 from ...errors import InputError
 
 NAMES = (
@@ -37,6 +38,22 @@ def metric_path(name: str) -> str:
 def load_metric(name: str) -> evaluate.EvaluationModule:
     """Load a metric by name; it keeps its inputs in memory."""
     return evaluate.load(metric_path(name), keep_in_memory=True)
+
+
+class CheckedMetric(evaluate.Metric):
+    """A metric whose inputs may be masked arrays without masked entries; `evaluate` would drop the mask."""
+
+    def add_batch(self, *, predictions: Any = None, references: Any = None, **others: Any) -> None:
+        """Add inputs, of which none may be masked."""
+        for name, values in {"predictions": predictions, "references": references, **others}.items():
+            refuse_masked(name, values)
+        super().add_batch(predictions=predictions, references=references, **others)
+
+    def add(self, *, prediction: Any = None, reference: Any = None, **others: Any) -> None:
+        """Add one input, which may not be masked."""
+        for name, values in {"prediction": prediction, "reference": reference, **others}.items():
+            refuse_masked(name, values)
+        super().add(prediction=prediction, reference=reference, **others)
 
 
 def metric_info(description: str, inputs: str, citation: str = "", **columns: Any) -> evaluate.MetricInfo:

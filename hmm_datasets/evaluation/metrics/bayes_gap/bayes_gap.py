@@ -4,6 +4,7 @@ import datasets
 import evaluate
 
 from hmm_datasets.errors import InputError
+from hmm_datasets.evaluation import metrics
 from hmm_datasets.evaluation.metrics import metric_info
 from hmm_datasets.statistics import as_table, gap_figures
 
@@ -35,7 +36,7 @@ Example:
 """
 
 
-class BayesGap(evaluate.Metric):
+class BayesGap(metrics.CheckedMetric):
     """The metric module; see its description and inputs."""
 
     def _info(self) -> evaluate.MetricInfo:

@@ -5,6 +5,7 @@ import evaluate
 import numpy as np
 
 from hmm_datasets.errors import InputError
+from hmm_datasets.evaluation import metrics
 from hmm_datasets.evaluation.metrics import metric_info
 from hmm_datasets.evaluation.probes import probe_arrays
 from hmm_datasets.statistics import as_table
@@ -37,7 +38,7 @@ Example:
 """
 
 
-class BeliefProbe(evaluate.Metric):
+class BeliefProbe(metrics.CheckedMetric):
     """The metric module; see its description and inputs."""
 
     def _info(self) -> evaluate.MetricInfo:

@@ -3,6 +3,7 @@
 import datasets
 import evaluate
 
+from hmm_datasets.evaluation import metrics
 from hmm_datasets.evaluation.metrics import metric_info
 from hmm_datasets.evaluation.text import bits_per_byte
 
@@ -32,7 +33,7 @@ Example:
 """
 
 
-class BitsPerByte(evaluate.Metric):
+class BitsPerByte(metrics.CheckedMetric):
     """The metric module; see its description and inputs."""
 
     def _info(self) -> evaluate.MetricInfo:

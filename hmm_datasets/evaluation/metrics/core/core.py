@@ -3,6 +3,7 @@
 import datasets
 import evaluate
 
+from hmm_datasets.evaluation import metrics
 from hmm_datasets.evaluation.core import core_score
 from hmm_datasets.evaluation.metrics import metric_info
 
@@ -42,7 +43,7 @@ Example:
 """
 
 
-class Core(evaluate.Metric):
+class Core(metrics.CheckedMetric):
     """The metric module; see its description and inputs."""
 
     def _info(self) -> evaluate.MetricInfo:

@@ -3,6 +3,7 @@
 import datasets
 import evaluate
 
+from hmm_datasets.evaluation import metrics
 from hmm_datasets.evaluation.metrics import metric_info
 from hmm_datasets.statistics import as_table, final_token_figures
 
@@ -28,7 +29,7 @@ Example:
 """
 
 
-class FinalTokenCrossEntropy(evaluate.Metric):
+class FinalTokenCrossEntropy(metrics.CheckedMetric):
     """The metric module; see its description and inputs."""
 
     def _info(self) -> evaluate.MetricInfo:

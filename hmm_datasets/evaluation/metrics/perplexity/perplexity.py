@@ -4,6 +4,7 @@ import datasets
 import evaluate
 
 from hmm_datasets.errors import InputError
+from hmm_datasets.evaluation import metrics
 from hmm_datasets.evaluation.metrics import metric_info
 from hmm_datasets.training.models import load_pretrained
 
@@ -50,7 +51,7 @@ Example:
 """
 
 
-class Perplexity(evaluate.Metric):
+class Perplexity(metrics.CheckedMetric):
     """The metric module; see its description and inputs."""
 
     def _info(self) -> evaluate.MetricInfo:

@@ -5,6 +5,7 @@ import evaluate
 import torch
 
 from hmm_datasets.errors import InputError
+from hmm_datasets.evaluation import metrics
 from hmm_datasets.evaluation.metrics import metric_info
 from hmm_datasets.hmm.analysis.divergence import kl_divergence
 from hmm_datasets.statistics import as_table, clustered_mean
@@ -35,7 +36,7 @@ Example:
 """
 
 
-class PredictorKL(evaluate.Metric):
+class PredictorKL(metrics.CheckedMetric):
     """The metric module; see its description and inputs."""
 
     def _info(self) -> evaluate.MetricInfo:

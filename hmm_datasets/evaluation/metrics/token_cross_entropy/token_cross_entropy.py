@@ -3,6 +3,7 @@
 import datasets
 import evaluate
 
+from hmm_datasets.evaluation import metrics
 from hmm_datasets.evaluation.metrics import metric_info
 from hmm_datasets.statistics import as_table, cross_entropy_figures
 
@@ -30,7 +31,7 @@ Example:
 """
 
 
-class TokenCrossEntropy(evaluate.Metric):
+class TokenCrossEntropy(metrics.CheckedMetric):
     """The metric module; see its description and inputs."""
 
     def _info(self) -> evaluate.MetricInfo:
