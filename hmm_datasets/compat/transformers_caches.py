@@ -52,5 +52,6 @@ def generate(model: Any, **settings: Any) -> "Tensor":
 def takes_cache(model: Any) -> bool:
     """Whether a model takes the cache of the installed version; a class written for another has the other name."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model  # of an adapter's model
-    names = inspect.signature(base.forward).parameters.keys() & set(CACHE_NAMES)
+    forward = getattr(base, "forward", base)
+    names = inspect.signature(forward).parameters.keys() & set(CACHE_NAMES)
     return not names or CACHE_NAME in names

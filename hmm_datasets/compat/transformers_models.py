@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+from packaging.version import Version
+
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
@@ -113,6 +115,19 @@ def finds_documents(kind: type["PreTrainedModel"], config: "PreTrainedConfig") -
         except _Found:
             return True
     return False
+
+
+def admit_released_peft() -> None:
+    """Let transformers work with PEFT 0.20 or newer, as 5.23 does.
+
+    5.24 asks for PEFT 0.22 before it loads, saves or switches an adapter. That was not released when 5.24 was, and the
+    lines that use it are those of 5.23. This can be removed once PEFT 0.22 is the oldest that is supported.
+    """
+    from transformers.integrations import peft
+
+    changed: Any = peft
+    if Version(changed.MIN_PEFT_VERSION) == Version("0.22.0"):
+        changed.MIN_PEFT_VERSION = "0.20.0"
 
 
 def gguf_header(path: Path) -> tuple[dict[str, Any], int, list[str]]:

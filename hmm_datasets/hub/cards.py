@@ -59,7 +59,7 @@ TYPES: dict[str, Types] = {
         "stages": ([_STAGE],),
         "details": ([_DETAIL],),
         "base_model": (str, NoneType),
-        "is_loaded_by_package": (bool,),
+        "library": (str,),
         "datasets": ([str],),
         "repo_id": (str, NoneType),
         "limits": ([str],),
@@ -139,7 +139,7 @@ OPTIONAL: dict[str, dict[str, Any]] = {
         "stages": [],
         "details": [],
         "base_model": None,
-        "is_loaded_by_package": False,
+        "library": "transformers",
         "datasets": [],
         "repo_id": None,
         "limits": [],
@@ -237,7 +237,7 @@ def write_card(kind: CardKind, folder: str | os.PathLike, facts: dict[str, Any])
           estimated and 0 if the value is exact; `floor` (`dict` like a metric, or None): the best possible value;
         - optional: `stages` (`list[dict]`): each with `stage`, `data` and `tokens`, which are None if unknown;
           `details` (`list[dict]` of `name` and `value`): more rows of the first table;
-          `is_loaded_by_package` (`bool`): whether transformers alone cannot load it;
+          `library` (`str`): what loads it: `"transformers"`, `"peft"` or `"hmm-datasets"`;
           `base_model` (`str`), `datasets` (`list[str]`, names on the Hub), `repo_id` (`str`), `limits` (`list[str]`,
           added to the section of that name).
 

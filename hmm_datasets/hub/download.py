@@ -214,7 +214,7 @@ def pinned_revision(repo_id: str, revision: str | None, repo_type: RepoType = "m
     has none, or does not answer: what reads the files then reports why.
     """
     from huggingface_hub import resolve_revision
-    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.errors import HFValidationError, RevisionResolutionError
 
     def resolved() -> str | None:
         try:
@@ -222,7 +222,7 @@ def pinned_revision(repo_id: str, revision: str | None, repo_type: RepoType = "m
                 return resolve_revision(
                     repo_id, repo_type=repo_type, revision=revision, local_files_only=without_network()
                 )
-        except (HFValidationError, OSError, *http_errors()):
+        except (HFValidationError, RevisionResolutionError, OSError, *http_errors()):
             return revision
 
     return once((repo_id, revision, repo_type), resolved)

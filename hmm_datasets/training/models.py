@@ -37,6 +37,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..compat.transformers_models import (
+    admit_released_peft,
     attention_kinds,
     attention_of,
     finds_documents,
@@ -458,6 +459,7 @@ def _load(auto_class: Any, name_or_path: str) -> Any:
         how |= {"revision": revision, "local_files_only": without_network()}
     if not is_local and auto_class.__name__.startswith("AutoModel"):
         how |= {"use_safetensors": True, "adapter_kwargs": {"local_files_only": how["local_files_only"]}}
+    admit_released_peft()
     try:
         with _without_bar() if is_local else contextlib.nullcontext():
             base = _base_of_adapter(auto_class, name_or_path)

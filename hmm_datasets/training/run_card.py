@@ -18,6 +18,7 @@ from ..hub.download import ModelName
 from ..hub.kinds.evaluation import metric, metrics_of
 from ..hub.redaction import Redaction
 from ..report.evaluation_tables import read_report
+from .models import load_pretrained
 
 
 def write_run_card(
@@ -72,20 +73,22 @@ def write_run_card(
             "metrics": metrics,
             "floor": floor,
             "details": _details(record, summary, own.get("base"), redaction),
-            "is_loaded_by_package": _is_loaded_by_package(folder),
+            "library": _library(folder),
             "base_model": base if base and base.count("/") == 1 and not Path(base).exists() else None,
         },
     )
     return True
 
 
-def _is_loaded_by_package(folder: Path) -> bool:
-    """Whether transformers alone cannot load a model: its class is of this package, or its base is a GGUF file."""
+def _library(folder: Path) -> str:
+    """What loads a model: this package if its class is of it or its base a GGUF file, peft an adapter of others."""
     adapter, config = folder / "adapter_config.json", folder / "config.json"
     if adapter.exists():
         base = read_json(adapter).get("base_model_name_or_path") or ""
-        return ModelName.parse(base).gguf_file is not None or _is_loaded_by_package(Path(base))
-    return config.exists() and read_json(config).get("model_type") == "recurrent"
+        is_own = ModelName.parse(base).gguf_file is not None or _library(Path(base)) == "hmm-datasets"
+        return "hmm-datasets" if is_own else "peft"
+    is_own = config.exists() and read_json(config).get("model_type") == "recurrent"
+    return "hmm-datasets" if is_own else "transformers"
 
 
 def _precision(record: Mapping[str, Any]) -> str:
@@ -158,7 +161,7 @@ def _evaluated(
     from transformers import AutoModelForCausalLM
 
     with whole_models():
-        own = weights_sha256(AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=False))
+        own = weights_sha256(load_pretrained(AutoModelForCausalLM, str(folder)))
     for report in reports:
         if report.get("model", {}).get("sha256") != own:
             continue
