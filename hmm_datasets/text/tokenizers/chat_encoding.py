@@ -11,6 +11,7 @@ declaration of tools at the end of a system message: this package writes them in
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from ...errors import InputError
 from ..corpora.conversations import TOOLS_BEGIN, TOOLS_END, Messages
@@ -24,6 +25,7 @@ _ANSWERED = [{"role": "user", "content": "Question"}, {"role": "assistant", "con
 _CALLS = re.compile(r"(<tool_call>)(\s*\{.*?\}\s*)(</tool_call>)", re.DOTALL)
 _REASONING = re.compile(r"\A(<think>)(.*?)(</think>)", re.DOTALL)
 _PRIVATE = range(0xF0000, 0xFFFFE)  # private use
+_PATTERNS: "WeakKeyDictionary[PreTrainedTokenizerBase, tuple[tuple[int, str], re.Pattern]]" = WeakKeyDictionary()
 
 
 class EncodedConversation(NamedTuple):
@@ -109,8 +111,7 @@ def _encoded(
     schemas = [tool if isinstance(tool, Mapping) else get_json_schema(tool) for tool in tools or ()] or None
     with quoting_the_template():
         template = tokenizer.get_chat_template(template, schemas)
-    control = sorted(control_tokens(tokenizer, template), key=len, reverse=True)
-    spelt = re.compile("|".join(map(re.escape, control)) or "(?!)")
+    spelt = _control_pattern(tokenizer, template)
     special: dict[str, Any] = tokenizer.special_tokens_map
     begin, end = _markers([*messages, *(schemas or ()), variables])
     marked = [_marked(_filled(message), spelt, begin, end) for message in messages]
@@ -149,6 +150,16 @@ def _encoded(
             said[number] = 1
             number += 1
     return EncodedConversation(tokens, said)
+
+
+def _control_pattern(tokenizer: "PreTrainedTokenizerBase", template: str) -> re.Pattern:
+    """What finds the control tokens in a text, longer ones first; made anew for another template or more tokens."""
+    state = (len(tokenizer), template)
+    known = _PATTERNS.get(tokenizer)
+    if known is None or known[0] != state:
+        control = sorted(control_tokens(tokenizer, template), key=len, reverse=True)
+        _PATTERNS[tokenizer] = known = (state, re.compile("|".join(map(re.escape, control)) or "(?!)"))
+    return known[1]
 
 
 def _filled(message: Mapping[str, Any]) -> dict[str, Any]:
