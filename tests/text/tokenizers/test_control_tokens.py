@@ -161,3 +161,23 @@ def test_texts_and_token_streams_spell_control_tokens_but_keep_added_white_space
         assert not control_tokens(default) & set(default.convert_ids_to_tokens(tokens))
         assert default.convert_tokens_to_ids("    ") in tokens
         assert default.decode(tokens) == text
+
+
+def test_rows_with_native_calls_have_no_nulls_of_other_rows(default, tmp_path):
+    rows = [
+        {
+            "messages": [
+                {"role": "user", "content": "Q"},
+                {"role": "assistant", "content": "A", "tool_calls": [{"name": name, "arguments": arguments}]},
+            ],
+            "tools": [
+                {"type": "function", "function": {"name": name, "parameters": dict.fromkeys(arguments, "text")}}
+            ],
+        }
+        for name, arguments in (("weather", {"city": "Rome"}), ("add", {"expression": "1"}))
+    ]
+    chosen = SFTSettings(str(tmp_path), max_steps=1, report_to="none", per_device_train_batch_size=2, max_length=None)
+    found = tokenized_conversations(Dataset.from_list(rows), default, chosen, packing=False)
+    for row, tokens in zip(rows, found["input_ids"], strict=True):
+        assert tokens == encode_conversation(default, row["messages"], tools=row["tools"])
+        assert "null" not in default.decode(tokens)
