@@ -191,10 +191,10 @@ def _read_parquet(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     number = 0
     try:
         file = parquet.ParquetFile(path, page_checksum_verification=True)
-        try:
-            features = Features.from_arrow_schema(file.schema_arrow)
-        except (ValueError, TypeError, KeyError, NotImplementedError):  # a type that datasets does not have
-            features = None
+        features = None
+        for schema in (file.schema_arrow, file.schema_arrow.remove_metadata()):  # datasets writes its types into it
+            with contextlib.suppress(Exception):  # of several types: damaged metadata, a type that datasets lacks
+                features = features or Features.from_arrow_schema(schema)
         for batch in file.iter_batches(batch_size=256):
             for row in batch.to_pylist():
                 yield f"{path}: row {number}", without_fillers(row, features, encoded=True)
