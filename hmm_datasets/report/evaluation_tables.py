@@ -28,6 +28,9 @@ from .tables import (
 Report = Mapping[str, Any]
 
 
+_SAME_R2 = 0.005  # a smaller difference of R² is none
+
+
 def evaluation_text(report: Report) -> str:
     """The summary and the tables of a report."""
     parts = [
@@ -100,11 +103,26 @@ def _training_sentence(training: Report) -> str:
 
 def _beliefs_sentence(beliefs: Report) -> str:
     found = beliefs["layers"]["all"]
-    return (
-        f"A linear probe of all layers finds the belief with a held-out R² of {figure_text(found['r2'])} "
-        f"(shuffled beliefs {figure_text(found['shuffled_r2'])}, untrained model "
-        f"{figure_text(found['untrained_r2'])})."
-    )
+    controls = {"the same probe of an untrained model": found.get("untrained_r2")}
+    controls["the same probe for shuffled beliefs"] = found.get("shuffled_r2")
+    controls |= {f"beliefs given the last {order} symbols alone": row["r2"] for order, row in _shorter(beliefs)}
+    known = {name: value for name, value in controls.items() if value is not None}
+    r2 = found["r2"]
+    if r2 is None or not known:
+        return f"A linear probe of all layers has a held-out R² of {figure_text(r2)} for the belief."
+    best = max(known, key=known.__getitem__)
+    said = f"A linear probe of all layers has a held-out R² of {figure_text(r2)} for the belief"
+    if known[best] >= r2 - _SAME_R2:
+        worse = "as much as it" if known[best] <= r2 + _SAME_R2 else "more"
+        have = "has" if "probe" in best else "have"
+        found = f"{best} {have} {figure_text(known[best])}, {worse}"
+        return f"{said}, but {found}: the model need not have the belief."
+    return f"{said}; the best control, {best}, has {figure_text(known[best])}."
+
+
+def _shorter(beliefs: Report) -> list[tuple[int, Report]]:
+    """Beliefs of Markov order k, which a model has that only remembers the last symbols."""
+    return [(int(order), row) for order, row in beliefs.get("markov", {}).items()]
 
 
 def _interval(low: float | None, high: float | None, level: float = 0.95) -> str:

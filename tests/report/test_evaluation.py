@@ -284,3 +284,21 @@ def test_one_document_has_no_interval_and_no_plural():
     assert table.note.endswith("one has no interval")
     (sentence,) = summary({"text": text | {"bits_per_byte_low": 0.4, "bits_per_byte_high": 0.6, "num_documents": 3}})
     assert "0.5000 bits per byte (95% interval 0.4000 .. 0.6000) over 3 documents" in sentence
+
+
+@pytest.mark.parametrize(
+    ("untrained", "shuffled", "markov", "said"),
+    [
+        (0.95, 0.1, {}, "but the same probe of an untrained model has 0.9500, more"),
+        (0.9, 0.1, {}, "but the same probe of an untrained model has 0.9000, as much as it"),
+        (0.5, 0.1, {"1": {"r2": 0.97}}, "but beliefs given the last 1 symbols alone have 0.9700, more"),
+        (0.5, 0.1, {"1": {"r2": 0.6}}, "; the best control, beliefs given the last 1 symbols alone, has 0.6000"),
+        (None, 0.1, {}, "; the best control, the same probe for shuffled beliefs, has 0.1000"),
+    ],
+)
+def test_a_probe_is_not_praised_beside_a_control_that_beats_it(untrained, shuffled, markov, said):
+    layers = {"all": {"r2": 0.9, "untrained_r2": untrained, "shuffled_r2": shuffled}}
+    (sentence,) = summary({"beliefs": {"layers": layers, "markov": markov}})
+    assert sentence.startswith("A linear probe of all layers has a held-out R² of 0.9000 for the belief")
+    assert said in sentence
+    assert ("need not have" in sentence) == said.startswith("but")

@@ -210,11 +210,11 @@ def models_text(reports: Sequence[dict[str, Any]]) -> str:
         mean = report["mean"]
         cells = [report["model"]["name"], f"{report['model']['parameters']:,}", report["track"]]
         over = (
-            _fixed((*(mean["over_symbols"][key] for key in _FIGURES), mean["accuracy"]["model"]))
+            _fixed((*_of_mean(mean["over_symbols"]), mean["accuracy"]["model"]))
             if ("over_symbols" in mean)
             else [""] * 4
         )
-        rows.append([*cells, *_fixed(mean[key] for key in _FIGURES), *over])
+        rows.append([*cells, *_fixed(_of_mean(mean)), *over])
     for track in sorted({report["track"] for report in reports}):
         means = next(report for report in reports if report["track"] == track)["mean"]
         above = means["baselines"]
@@ -224,8 +224,13 @@ def models_text(reports: Sequence[dict[str, Any]]) -> str:
         if "accuracy" in means:
             for who, title in (("viterbi", "Viterbi, knows the process"), ("optimum", "optimum")):
                 rows.append([title, "", track, *[""] * 6, *_fixed((means["accuracy"][who],))])
-    header = ["mean of processes", "parameters", "track", "excess", "+-", "share"]
-    return text_table([*header, "over symbols", "+-", "share", "accuracy"], rows)
+    header = ["mean of processes", "parameters", "track", "excess", "+-", "share of mean"]
+    return text_table([*header, "over symbols", "+-", "share of mean", "accuracy"], rows)
+
+
+def _of_mean(mean: dict[str, Any]) -> list[float | None]:
+    # Reports of earlier versions have the share of the mean under the name of the mean of the shares.
+    return [mean["excess"], mean["standard_error"], mean.get("share_of_mean", mean["share"])]
 
 
 def _fixed(numbers: Iterable[float | None]) -> list[str]:
@@ -279,6 +284,7 @@ def _entry(report: dict[str, Any], dataset_id: str) -> Any:
     from huggingface_hub import EvalResultEntry
 
     mean = report["mean"]
+    share = 100 * mean.get("share_of_mean", mean["share"])
     error = "" if mean["standard_error"] is None else f"standard error {mean['standard_error']:.6f}; "
     over = f"; {mean['over_symbols']['excess']:.6f} if normalized over the symbols" if "over_symbols" in mean else ""
     return EvalResultEntry(
@@ -289,7 +295,7 @@ def _entry(report: dict[str, Any], dataset_id: str) -> Any:
         date=report["time"],
         notes=(
             f"nats per symbol above the optimum, lower is better; {error}"
-            f"{100 * mean['share']:.2f}% of the way from the uniform distribution to the optimum{over}; "
+            f"{share:.2f}% of the way of the mean from the uniform distribution to the optimum{over}; "
             f"{report['num_sequences']} sequences of each process"
         ),
     )

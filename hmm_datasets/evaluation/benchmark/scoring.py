@@ -324,7 +324,11 @@ def summarize_symbols(
 
 
 def mean_of(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The mean over processes of the results of [`summarize_scores`], and of those of [`summarize_symbols`]."""
+    """The mean over processes of the results of [`summarize_scores`], and of those of [`summarize_symbols`].
+
+    `share` is the mean of the shares, in which processes that are hardly predictable weigh as much as others;
+    `share_of_mean` is the share that the mean excess has of the mean excess of the uniform distribution.
+    """
     rows = list(found.values())
 
     def mean(*keys: str) -> float:
@@ -336,13 +340,15 @@ def mean_of(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
     baselines = {name: mean("baselines", name) for name in BASELINES}
     means = {name: mean(name) for name in ("optimum", "model", "excess")} | {"standard_error": error("standard_error")}
-    means |= {"share": 1 - means["excess"] / baselines["uniform"], "baselines": baselines}
+    means |= {"share": mean("share"), "share_of_mean": 1 - means["excess"] / baselines["uniform"]}
+    means["baselines"] = baselines
     if all("over_symbols" in row for row in rows):
         excess = mean("over_symbols", "excess")
         means["over_symbols"] = {
             "excess": excess,
             "standard_error": error("over_symbols", "standard_error"),
-            "share": 1 - excess / baselines["uniform"],
+            "share": mean("over_symbols", "share"),
+            "share_of_mean": 1 - excess / baselines["uniform"],
         }
         means["accuracy"] = {who: mean("accuracy", who) for who in ("model", "viterbi", "optimum")}
         means["positions"] = {

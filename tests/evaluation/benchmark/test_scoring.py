@@ -138,3 +138,13 @@ def test_what_a_model_gives_to_words_that_are_no_symbols_costs_nothing_over_the_
     assert found["over_symbols"]["excess"] == pytest.approx(math.log(3) - rate, abs=1e-6)
     assert np.mean(found["positions"]["over_symbols"]) == pytest.approx(found["over_symbols"]["excess"])
     assert found["accuracy"]["optimum"] == pytest.approx(held_out.probs.max(-1).mean())
+
+
+def test_the_share_of_the_mean_is_another_quantity_than_the_mean_of_the_shares(accelerator):
+    names = [one.name for one in FEW]
+    found = score_model(dict.fromkeys(names, uniform_llama(17, 16)), None, FEW, accelerator)
+    rows, mean = list(found["processes"].values()), found["mean"]
+    assert mean["share"] == pytest.approx(np.mean([row["share"] for row in rows]))
+    above = np.mean([row["baselines"]["uniform"] for row in rows])
+    assert mean["share_of_mean"] == pytest.approx(1 - np.mean([row["excess"] for row in rows]) / above)
+    assert abs(mean["share"] - mean["share_of_mean"]) > 1

@@ -1,7 +1,8 @@
+import itertools
+
 import brute_force
 import numpy as np
 import pytest
-import torch
 from brute_force import likelihood, random_edges
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.analysis import entropy, predictors
+from hmm_datasets.hmm.analysis.entropy import excess_entropy
 from hmm_datasets.hmm.model import HMM
 
 
@@ -170,22 +172,10 @@ def test_sampled_bounds_lie_within_their_errors_of_the_exact_ones(hmm, monkeypat
 def test_long_sequences_leave_the_bounds_no_gap():
     hmm = processes.mess3(0.15, 0.6)
     bounds = hmm.entropy_rate_bounds(256, burn_in=128, num_sequences=64)
-    assert 0 < bounds.upper_error < 1e-3
-    assert bounds.upper - bounds.lower < 1e-9
-    assert bounds.upper == pytest.approx(hmm.entropy_rate(length=256, burn_in=128, num_sequences=64).value, abs=1e-12)
-
-
-def test_first_states_are_drawn_from_their_distribution_given_all_tokens():
-    hmm = processes.random(4, 3, alpha=0.5, seed=2)
-    word = hmm.sample(1, 6, seed=1).astype(int)
-    tokens = torch.from_numpy(np.repeat(word, 4000, axis=0))
-    drawn = entropy._draw_first_states(hmm.parameters(), tokens, seed=0)
-    distribution = hmm.posteriors(word)[0, 0]
-    share = np.bincount(drawn.numpy(), minlength=4) / len(tokens)
-    assert (np.abs(share - distribution) <= 4 * np.sqrt(distribution * (1 - distribution) / len(tokens)) + 1e-12).all()
-
-
-# The minimum loss at every position
+    assert bounds.upper_error < 1e-3
+    assert bounds.upper - bounds.lower < 1e-4
+    rate = hmm.entropy_rate(length=256, burn_in=128, num_sequences=64)
+    assert bounds.upper == pytest.approx(rate.value, abs=4 * rate.standard_error)
 
 
 @pytest.mark.launch
@@ -267,3 +257,34 @@ def test_an_estimate_agrees_with_its_bounds(hmm):
 def test_bounds_that_are_nearly_equal_are_not_exchanged_by_rounding():
     bounds = processes.weather().entropy_rate_bounds(length=512)
     assert bounds.lower <= bounds.upper
+
+
+@pytest.mark.parametrize("name", ["mess3", "dishonest_casino", "random"])
+def test_bounds_on_the_entropy_rate_never_widen_with_length(name, monkeypatch):
+    """Where the tree of mixed states is small its bounds hold at every length; the gap of samples only shrinks."""
+    monkeypatch.setattr(entropy, "_MAX_STATES", 2000)
+    hmm = processes.random(8, 6, alpha=0.3, seed=2) if name == "random" else getattr(processes, name)()
+    found = [hmm.entropy_rate_bounds(length, num_sequences=64) for length in (1, 2, 4, 8, 12, 24, 48)]
+    widths = np.array([bounds.upper - bounds.lower for bounds in found])
+    assert (np.diff(widths) <= 1e-15).all()
+    rate = hmm.entropy_rate_bounds(256)
+    for bounds in found:
+        assert bounds.lower - 4 * bounds.lower_error <= rate.upper + 4 * rate.upper_error
+        assert bounds.upper + 4 * bounds.upper_error >= rate.lower - 4 * rate.lower_error
+
+
+def test_the_excess_entropy_is_that_of_blocks():
+    """`H[X_1 .. X_n] - n h`, of blocks that are enumerated, and closed forms."""
+    golden, even = processes.golden_mean(), processes.even()
+    assert excess_entropy(golden).value == pytest.approx(0.63651417 - 0.46209812, abs=1e-8)
+    assert excess_entropy(even).value == pytest.approx(0.63651417, abs=1e-8)
+    assert excess_entropy(processes.coin(0.5)) == (0.0, 0.0)
+    hmm = processes.mess3()
+    found = excess_entropy(hmm)
+    words = np.array(list(itertools.product(range(3), repeat=10)))
+    logs = hmm.log_likelihood(words)
+    blocks = -(np.exp(logs) * logs).sum()
+    rate = hmm.entropy_rate_bounds(11)
+    assert found.error < 1e-4
+    assert found.value == pytest.approx(blocks - 10 * (rate.lower + rate.upper) / 2, abs=1e-4)
+    assert found.value == pytest.approx(0.3957, abs=1e-4)
