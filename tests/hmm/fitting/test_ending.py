@@ -142,3 +142,13 @@ def test_pomegranate_does_not_fill_zeros_in_silence():
 
 def test_a_random_guess_has_no_tied_states():
     assert "equal" not in fit(initial=random_guess(3, 4, seed=1), max_epochs=5).reason
+
+
+@pytest.mark.outside(
+    "https://github.com/jmschrei/pomegranate/issues/675",
+    "an error, where a fit to a sequence that the model cannot emit ends with an improvement of nan",
+    "`batch 0, sequence 0: the HMM gives it probability 0; .. start from an HMM that can emit it`",
+)
+def test_a_sequence_that_initial_cannot_emit_is_named():
+    with pytest.raises(InputError, match="batch 0, sequence 0: the HMM gives it probability 0"):
+        fit([[0, 1, 3, 3]], HMM(start=[0, 0, 1], transition=LEFT_TO_RIGHT.transition, emission=LEFT_TO_RIGHT.emission))
