@@ -266,7 +266,7 @@ def support_table() -> str:
 
     ```python
     >>> support_table().splitlines()[2][:52]
-    '| `label_smoothing_factor` | works | the logged loss '
+    '| `label_smoothing_factor` | works | the logged loss'
 
     ```
     """

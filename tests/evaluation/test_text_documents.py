@@ -12,6 +12,7 @@ from hmm_datasets.data.windows import StridedWindows
 from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation.metrics import load_metric
 from hmm_datasets.evaluation.text import DocumentWindows, measure_text
+from hmm_datasets.intervals import t_quantile
 from hmm_datasets.text.corpora.loading import load_corpus
 from hmm_datasets.text.stream import TokenStream, tokenize_corpus
 from hmm_datasets.text.tokenizers.bpe import train_bpe
@@ -167,15 +168,18 @@ def test_the_name_of_a_special_token_in_a_text_is_encoded_as_text(tokenizer):
 # Intervals and the modules
 
 
-def test_intervals_come_from_resampling_documents(model, tokenizer, texts, accelerator):
+def test_intervals_are_over_documents(model, tokenizer, texts, accelerator):
+    """Student's t for a ratio of sums, from the residuals of the documents, widened for their unequal sizes."""
     found = measure_text(model, tokenizer, DocumentWindows(texts, tokenizer, 33, 16), accelerator)
     nats, sizes = (np.array([item[name] for item in found["items"]]) for name in ("nats", "bytes"))
-    generator = np.random.default_rng(5)
-    chosen = generator.integers(len(nats), size=(4000, len(nats)))
-    low, high = np.quantile(nats[chosen].sum(1) / np.maximum(sizes[chosen].sum(1), 1) / math.log(2), [0.025, 0.975])
-    width = high - low
-    assert found["bits_per_byte_low"] == pytest.approx(low, abs=0.1 * width)
-    assert found["bits_per_byte_high"] == pytest.approx(high, abs=0.1 * width)
+    ratio, shares = nats.sum() / sizes.sum(), sizes / sizes.sum()
+    influence = (nats - ratio * sizes) / sizes.sum()
+    error = math.sqrt((influence**2 / (1 - shares)).sum()) / math.log(2)
+    low, value, high = (found[f"bits_per_byte{end}"] for end in ("_low", "", "_high"))
+    assert value == pytest.approx(ratio / math.log(2))
+    assert high - value == pytest.approx(value - low)
+    # Of as many documents of one size the half-width would be the quantile of Student's t.
+    assert 1.0 < (high - value) / (t_quantile(0.95, len(texts) - 1) * error) < 2.0
     assert found["perplexity_low"] < found["perplexity"] < found["perplexity_high"]
     assert found["level"] == 0.95
 

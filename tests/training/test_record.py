@@ -8,6 +8,7 @@ import pytest
 import transformers
 
 from hmm_datasets.errors import InputError
+from hmm_datasets.runtime.shipped import shipped
 from hmm_datasets.training.record import History, git_commit, package_versions, write_record
 
 DATA = {"hmm": "abc", "length": 64, "splits": (1, 2), "seed": None}
@@ -18,14 +19,14 @@ def rows(folder) -> list[dict]:
 
 
 def test_the_record_has_settings_data_versions_and_command(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["recipes/pretrain.py", "--config", "a file.yaml"])
+    monkeypatch.setattr(sys, "argv", [str(shipped("recipes/pretrain.py")), "--config", "a file.yaml"])
     monkeypatch.setenv("WORLD_SIZE", "4")
     returned = write_record(tmp_path, {"learning_rate": 1e-3}, DATA)
     written = json.loads((tmp_path / "run.json").read_text())
     assert json.loads(json.dumps(returned)) == written
     assert written["data"] == {"hmm": "abc", "length": 64, "splits": [1, 2], "seed": None}
     assert written["settings"] == {"learning_rate": 1e-3}
-    assert written["command"].endswith("recipes/pretrain.py --config 'a file.yaml'")
+    assert written["command"] == "hmm-datasets pretrain --config 'a file.yaml'"
     assert written["versions"]["transformers"] == transformers.__version__
     assert written["host"] == socket.gethostname()
     assert written["world_size"] == 4

@@ -253,11 +253,15 @@ def test_a_gpu_gives_the_same():
         ([0, 1], None, "tokens have shape (2,); expected (B, T)"),
         ([[0, 1], [2]], None, "tokens are ragged; expected a (B, T) array, padded, with lengths="),
         ([[0.0, 1.0]], None, "tokens have type float64; expected integers"),
-        (torch.zeros(1, 2), None, "tokens have type torch.float32; expected integers"),
+        (torch.zeros(1, 2), None, "tokens have type float32; expected integers; convert them with .astype(int)"),
         ([[0, 1]], [3], "lengths[0] is 3; expected 0..2"),
         ([[0, 1], [0, 1]], [2, -1], "lengths[1] is -1; expected 0..2"),
         ([[0, 1]], [1, 1], "shape (2,); expected integers, one for each of the 1 rows"),
-        ([[0, 1]], [1.5], "lengths are torch.float64 of shape (1,); expected integers"),
+        (
+            [[0, 1]],
+            [1.5],
+            "lengths have type float64; expected integers, one for each of the 1 rows; lengths[0] is 1.5",
+        ),
     ],
 )
 def test_tokens_that_are_none_are_refused_by_place(tokens, lengths, message):

@@ -92,7 +92,7 @@ def test_bytes_are_counted_by_token(tmp_path):
         ([[1], [2], [-1]], "document 2: token -1 at position 0 is outside the vocabulary of 10"),
         ([[], [2], [3, 1, EOS, 2]], "document 2: EOS (9) at position 2, which is not the end"),
         ([[1, EOS, EOS]], "document 0: EOS (9) at position 1, which is not the end"),
-        ([[1.5]], "document 0: expected a list of token ids, found float64"),
+        ([[1.5]], "document 0: token ids have type float64; expected integers; document 0: token ids[0] is 1.5"),
         ([[[1]]], "document 0: expected a list of token ids, found int64 (1, 1)"),
         ([], "test: no documents to write"),
         ([[], [EOS]], "test: no documents to write, all 2 read are empty"),
@@ -229,7 +229,7 @@ def test_a_resumed_run_counts_documents_from_the_first(interrupted):
     told = message(write, interrupted, [*numbers(5), [1, 77]], shard_tokens=SHARD)
     assert "document 5: token 77 at position 1 is outside the vocabulary" in told
     told = message(write, interrupted, [*numbers(5), [1.5]], shard_tokens=SHARD)
-    assert "document 5: expected a list of token ids, found float64 (1,)" in told
+    assert "document 5: token ids have type float64; expected integers" in told
 
 
 def test_documents_left_out_are_counted_once_however_often_a_run_is_interrupted(tmp_path, caplog):
