@@ -61,8 +61,8 @@ def test_a_setting_that_works_leaves_losses_as_they_are_unless_it_is_about_them(
 @pytest.mark.outside(
     "https://github.com/huggingface/accelerate/issues/2708",
     "as many steps with `split_batches` as without",
-    "refused: steps follow from `global_batch_size`, `accelerator_config.split_batches is True, but the global batch is "
-    "global_batch_size rows, whatever the processes; leave it out`",
+    "refused (steps follow from global_batch_size): `accelerator_config.split_batches is True, but the global "
+    "batch is global_batch_size rows, whatever the processes; leave it out`",
 )
 @pytest.mark.parametrize("row", REFUSED, ids=lambda row: f"{row.name}-{','.join(row.trainers)}")
 def test_a_setting_that_does_not_work_is_refused_by_name_with_the_reason(row, tmp_path, monkeypatch):
