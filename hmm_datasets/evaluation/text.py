@@ -1,7 +1,7 @@
 """A model on held-out text: nats per token, perplexity and bits per byte, with intervals, on any number of ranks.
 
-The text is either a token stream, read in windows, or a list of texts, for any tokenizer. Intervals come from the
-percentile bootstrap over documents (see `statistics`), or over windows if these have several documents.
+The text is either a token stream, read in windows, or a list of texts, for any tokenizer. Intervals are over
+documents (see `intervals`), or over windows if these have several documents.
 
 Bits per byte: a loss that compares models with different tokenizers.
 """
