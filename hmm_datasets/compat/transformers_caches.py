@@ -6,6 +6,7 @@ error is raised. So models of this package take both names, and refuse any other
 transformers 5.24 is the oldest that is supported.
 """
 
+import copy
 import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -46,7 +47,13 @@ def output_cache(output: Any) -> Any:
 
 def generate(model: Any, **settings: Any) -> "Tensor":
     """`model.generate(**settings)`, without a cache where the model's class cannot take it and would ignore it."""
-    return model.generate(**settings, use_cache=takes_cache(model))
+    config = settings.get("generation_config")
+    if config is None:
+        settings["use_cache"] = takes_cache(model)
+    else:  # beside which no setting is taken
+        settings["generation_config"] = copy.deepcopy(config)
+        settings["generation_config"].use_cache = takes_cache(model)
+    return model.generate(**settings)
 
 
 def takes_cache(model: Any) -> bool:

@@ -9,11 +9,21 @@ import os
 import warnings
 from collections.abc import Sequence
 
+from packaging.requirements import Requirement
+
 LIBRARIES = ("transformers", "trl", "datasets", "huggingface_hub", "accelerate", "deepspeed")
 """The libraries whose next minor release is admitted only after it was tested."""
 
 WARNED = "HMM_DATASETS_WARNED_OF_VERSIONS"
 """Environment variable with the versions of which an earlier process of this command has warned."""
+
+
+def installed_requirements() -> list[Requirement]:
+    """What the installed package requires, also for its extras; nothing if it is not installed."""
+    try:
+        return [Requirement(text) for text in importlib.metadata.requires("hmm-datasets") or ()]
+    except importlib.metadata.PackageNotFoundError:
+        return []
 
 
 def untried_versions(requirements: Sequence[str] | None = None) -> list[str]:
@@ -23,15 +33,8 @@ def untried_versions(requirements: Sequence[str] | None = None) -> list[str]:
         requirements (sequence of `str`, *optional*): requirements as in package metadata; those of the installed
             package if left out, and none if it is not installed.
     """
-    from packaging.requirements import Requirement
-
-    if requirements is None:
-        try:
-            requirements = importlib.metadata.requires("hmm-datasets") or ()
-        except importlib.metadata.PackageNotFoundError:
-            return []
     untried = []
-    for requirement in map(Requirement, requirements):
+    for requirement in installed_requirements() if requirements is None else map(Requirement, requirements):
         name = requirement.name.replace("-", "_")
         if name not in LIBRARIES:
             continue

@@ -143,7 +143,7 @@ def began(found: dict, settings, monkeypatch) -> list:
         ("known_optimum", {"output_dir": "out"}),
         ("leaky_tokenizer", {}),
         ("llm_on_hmms", {"train_hmms": 2}),
-        ("nonergodic", {}),
+        ("nonergodic", {"counts": [16], "mess3": 0, "limit": False, "num_sequences": 64}),
         ("tinystories_hmm", {}),
         ("tr1", {}),
         ("wordplay", {"text": "tinystories-sample"}),

@@ -119,7 +119,7 @@ def test_a_run_writes_its_record(experiment):
     record = json.loads((experiment[0] / "pretrain_hmm" / "run.json").read_text())
     assert record["settings"]["learning_rate"] == 3e-3
     assert json.loads((experiment[0] / "pretrain_hmm" / "tokenizer_config.json").read_text())["bos_token"] == "<bos>"
-    assert record["command"].startswith("python")
+    assert record["command"].startswith("hmm-datasets pretrain ")
     assert {"torch", "transformers", "datasets", "hmm-datasets"} <= record["versions"].keys()
 
 

@@ -78,12 +78,3 @@ def test_two_parameters_of_one_process_have_folders_of_their_own(program, succee
     assert [row["of_paper"] for row in models] == ["mess3(x=0.05, a=0.85)", None, None]
     findings = read_json(tmp_path / "result.json")["findings"]
     assert [one["published"] for one in findings[:2]] == ["all of 1", None]
-
-
-@pytest.mark.launch
-def test_belief_geometry_runs_with_another_length_and_seed(program, succeeded, tmp_path):
-    flags = ("--processes", "rrxor", "--length", 12, "--seed", 5, "--train_sequences", 64, "--launch", "")
-    succeeded(program.run(*command("belief-geometry", tmp_path, *flags, "--num_sequences", 16)))
-    data = read_json(tmp_path / "rrxor" / "pretrain" / "run.json")["data"]
-    assert (data["length"], data["seed"]) == (12, 5)
-    assert "12 (rrxor) symbols" in read_json(tmp_path / "result.json")["protocol"]

@@ -6,7 +6,6 @@ memory and shared memory; limits of the process; locks of compilations; and the 
 """
 
 import hashlib
-import importlib.metadata
 import os
 import platform
 import resource
@@ -17,6 +16,7 @@ import time
 from functools import cache
 from pathlib import Path
 
+from ...compat.versions import installed_requirements
 from ...hub.access import reachable
 from ...runtime.environment import package_version, usable_cores
 from .device import gpu_states
@@ -207,11 +207,8 @@ def check_versions() -> Check:
 
 def _requirements() -> dict:
     # From the installed package's metadata, so that versions are stated only once; a bare checkout has only the names.
-    from packaging.requirements import Requirement
-
-    try:
-        listed = [Requirement(text) for text in importlib.metadata.requires("hmm-datasets") or []]
-    except importlib.metadata.PackageNotFoundError:
+    listed = installed_requirements()
+    if not listed:
         return dict.fromkeys(_PACKAGES)
     return {r.name: r.specifier for r in listed if r.marker is None or r.marker.evaluate({"extra": ""})}
 
