@@ -3,7 +3,3 @@
 Each entry states why it is needed, the upstream issue if there is one, and when it can be removed. `tests/compat/`
 checks these names in the installed versions, so that a new release that changes one fails there first, by name.
 """
-
-from .versions import warn_of_untried_versions
-
-warn_of_untried_versions()

@@ -14,6 +14,10 @@ from datasets import formatting
 from datasets.formatting import Formatter
 from datasets.iterable_dataset import ExamplesIterable, _BaseExamplesIterable
 
+from .versions import warn_of_untried_versions
+
+warn_of_untried_versions()
+
 
 class IndexedExamplesIterable(_BaseExamplesIterable):
     """Rows of a stream whose state is the number of the next row, so that resuming takes constant time.

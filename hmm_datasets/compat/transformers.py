@@ -17,6 +17,10 @@ from transformers.trainer import SCHEDULER_NAME, TRAINING_ARGS_NAME
 from transformers.trainer_callback import ExportableState
 from transformers.utils.hub import PushInProgress
 
+from .versions import warn_of_untried_versions
+
+warn_of_untried_versions()
+
 __all__ = [
     "SCHEDULER_NAME",
     "TRAINING_ARGS_NAME",

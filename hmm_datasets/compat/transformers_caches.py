@@ -15,6 +15,9 @@ from transformers import Cache
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from ..errors import InputError
+from .versions import warn_of_untried_versions
+
+warn_of_untried_versions()
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -14,6 +14,9 @@ from datasets import Dataset
 from trl import DPOTrainer, GRPOTrainer, SFTTrainer
 
 from ..files import atomic_folder, remove
+from .versions import warn_of_untried_versions
+
+warn_of_untried_versions()
 
 PAIR_COLUMNS = ("prompt_ids", "chosen_ids", "rejected_ids")
 """The columns of token ids that `DPOTrainer` makes from preference pairs."""

@@ -1,15 +1,18 @@
 """Installed versions of the libraries whose minor releases change what this package relies on.
 
 The bounds in the package's metadata admit what was tested. pip does not keep to them when another package is installed
-later, so a process that meets a version outside them warns of it once, and the programs that it starts do not.
+later, so a process that meets a version outside them warns of it once, and the programs that it starts do not. The
+modules that import such a library at their top ask for it, so that `import hmm_datasets` and `--help` stay quick.
 """
 
 import importlib.metadata
 import os
 import warnings
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from packaging.requirements import Requirement
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
 
 LIBRARIES = ("transformers", "trl", "datasets", "huggingface_hub", "accelerate", "deepspeed")
 """The libraries whose next minor release is admitted only after it was tested."""
@@ -18,8 +21,10 @@ WARNED = "HMM_DATASETS_WARNED_OF_VERSIONS"
 """Environment variable with the versions of which an earlier process of this command has warned."""
 
 
-def installed_requirements() -> list[Requirement]:
+def installed_requirements() -> "list[Requirement]":
     """What the installed package requires, also for its extras; nothing if it is not installed."""
+    from packaging.requirements import Requirement
+
     try:
         return [Requirement(text) for text in importlib.metadata.requires("hmm-datasets") or ()]
     except importlib.metadata.PackageNotFoundError:
@@ -33,6 +38,8 @@ def untried_versions(requirements: Sequence[str] | None = None) -> list[str]:
         requirements (sequence of `str`, *optional*): requirements as in package metadata; those of the installed
             package if left out, and none if it is not installed.
     """
+    from packaging.requirements import Requirement
+
     untried = []
     for requirement in installed_requirements() if requirements is None else map(Requirement, requirements):
         name = requirement.name.replace("-", "_")

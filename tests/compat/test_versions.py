@@ -30,8 +30,8 @@ def test_a_process_warns_once_and_its_children_do_not(tmp_path):
     folder.mkdir()
     bounds = "Metadata-Version: 2.4\nName: hmm-datasets\nVersion: 0.2.0\nRequires-Dist: datasets<0.1\n"
     (folder / "METADATA").write_text(bounds)
-    child = "import subprocess, sys, hmm_datasets.compat, hmm_datasets.compat.datasets_table as again"
-    child += "; subprocess.run([sys.executable, '-c', 'import hmm_datasets.compat'])"
+    child = "import subprocess, sys, hmm_datasets.compat.datasets, hmm_datasets.compat.transformers_caches"
+    child += "; subprocess.run([sys.executable, '-c', 'import hmm_datasets.compat.datasets'])"
     paths = os.pathsep.join([str(tmp_path), os.getcwd()])
     environment = {**os.environ, "PYTHONPATH": paths}
     environment.pop(WARNED, None)
