@@ -9,7 +9,7 @@ import errno
 import os
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from .display import format_bytes
@@ -20,6 +20,29 @@ _FULL = re.compile(
     r"|PytorchStreamWriter failed|iostream error|unexpected pos \d+ vs \d+"
 )
 
+_CHOOSE = "choose another file or folder, or make this one writable"
+_IN_THE_WAY = "choose another path, or move what is there"
+_BROKEN = "check the disk, or the connection to it, then start the same command again"
+_PATH_ERRORS = {
+    errno.EROFS: _CHOOSE,
+    errno.EACCES: _CHOOSE,
+    errno.EPERM: _CHOOSE,
+    errno.ENOTDIR: "a part of the path is a file; choose another path",
+    errno.EISDIR: "it is a folder; name a file",
+    errno.EEXIST: _IN_THE_WAY,
+    errno.ENOTEMPTY: _IN_THE_WAY,
+    errno.ENAMETOOLONG: "choose a shorter name; most disks take 255 bytes",
+    errno.ELOOP: "links lead to one another in a circle; delete one of them",
+    errno.EFBIG: "the disk takes no file of this size; choose another disk",
+    errno.EIO: _BROKEN,
+    getattr(errno, "ESTALE", errno.EIO): _BROKEN,
+    getattr(errno, "EREMOTEIO", errno.EIO): _BROKEN,
+    errno.ENODEV: _BROKEN,
+    errno.ENXIO: _BROKEN,
+    errno.ETIMEDOUT: _BROKEN,
+    errno.EMFILE: "too many files are open; raise `ulimit -n`",
+    errno.ENFILE: "too many files are open; raise `ulimit -n`",
+}
 
 # Control characters but for tabs and line ends, characters that turn the direction of writing, halves of characters.
 _CODES = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -63,15 +86,27 @@ class RolledBack(InputError):
     """
 
 
+def with_causes(error: BaseException | None, implicit: bool = True) -> Iterator[BaseException]:
+    """An error, its cause, the cause of that, and so on, each once: an error can be its own cause.
+
+    Args:
+        error (`BaseException`, *optional*): the error.
+        implicit (`bool`, *optional*, defaults to `True`): whether an error that was being handled when another was
+            raised is a cause of that.
+    """
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or (error.__context__ if implicit else None)
+
+
 def is_disk_full(error: BaseException | None) -> bool:
     """Whether an error, or one of its causes, means that a disk or a quota is full."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return True
-        if _FULL.search(str(error)):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
+    return any(
+        _FULL.search(str(cause)) or (isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT))
+        for cause in with_causes(error)
+    )
 
 
 def disk_full(path: str | os.PathLike, needed: str, advice: str = "start the same command again") -> DiskFull:
@@ -88,16 +123,31 @@ def disk_full(path: str | os.PathLike, needed: str, advice: str = "start the sam
     return DiskFull(f"{path}: no room left on the disk: it needs {needed}, {free} are free; make room and {advice}")
 
 
-def is_not_permitted(error: OSError) -> bool:
-    """Whether an error means that a disk, a file or a folder may not be written, or not be read."""
-    return error.errno in (errno.EROFS, errno.EACCES, errno.EPERM)
+def is_path_error(error: BaseException) -> bool:
+    """Whether an error is about a path that cannot be used: its name, what is there, its permissions, or its disk."""
+    if isinstance(error, OSError):
+        return error.errno in _PATH_ERRORS
+    return isinstance(error, ValueError) and "embedded null" in str(error)
 
 
-def not_permitted(path: str | os.PathLike, error: OSError) -> InputError:
-    """The error for a file or folder on a read-only disk, or of somebody else."""
-    return InputError(
-        f"{path}: cannot be used ({error.strerror}); choose another file or folder, or make this one writable"
-    )
+def path_error(path: str | os.PathLike, error: BaseException) -> InputError:
+    """The error of one line for a file or folder that cannot be used.
+
+    Args:
+        path (path): what was to be used; the error's own path is named instead if it is another.
+        error (`OSError` or `ValueError`): what the system raised, see [`is_path_error`].
+    """
+    if not isinstance(error, OSError):
+        return InputError(f"{os.fspath(path)!r}: contains a NUL character; choose another name")
+    named = error.filename if isinstance(error.filename, str | os.PathLike) else path
+    why = _PATH_ERRORS.get(error.errno or 0, "choose another file or folder")
+    reason = error.strerror or type(error).__name__
+    return InputError(f"{_shortened(os.fspath(named))}: cannot be used ({reason}); {why}")
+
+
+def _shortened(path: str) -> str:
+    """A path for a message; of one that is too long for the system, its beginning and end."""
+    return path if len(path) <= 300 else f"{path[:120]}...{path[-60:]}"
 
 
 _DATA = ("corpus", "tokens", "conversations", "preferences", "prompts")

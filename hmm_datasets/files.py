@@ -22,14 +22,11 @@ import errno
 import hashlib
 import json
 import logging
-import math
 import os
 import re
 import secrets
 import shutil
 import time
-import types
-import typing
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -37,7 +34,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from .display import format_bytes
-from .errors import InputError, disk_full, first_line, is_disk_full, is_not_permitted, not_permitted
+from .errors import InputError, disk_full, first_line, is_disk_full, is_path_error, path_error
+from .foreign_json import parse_json
 from .process_state import machine_id, start_time
 
 if TYPE_CHECKING:
@@ -77,13 +75,15 @@ def _becoming(path: Path, temporary: Path) -> Generator[None]:
     """A context in which `temporary` is written and renamed to `path`; after an error it is deleted.
 
     Raises:
-        `InputError`: the disk is full, whatever the error of the library that noticed it.
+        `InputError`: the disk is full, whatever the error of the library that noticed it, or the path cannot be used.
     """
     with unfinished(temporary):
         try:
             yield
         except Exception as error:
             if not is_disk_full(error):
+                if isinstance(error, OSError) and is_path_error(error) and _is_about(error, path, temporary):
+                    raise path_error(path, OSError(error.errno, error.strerror)) from error
                 raise
             needed = f"more than {format_bytes(size_of(temporary))}"
             remove(temporary)
@@ -94,16 +94,27 @@ def _begin(path: Path, make: Callable[[Path], None]) -> Path:
     """The temporary file or folder of a path, which `make` makes.
 
     Raises:
-        `InputError`: the disk or the folder is read-only.
+        `InputError`: the path cannot be used, for example because its disk is read-only or its parent a file.
     """
-    temporary = _temporary(path, "new")
     try:
+        temporary = _temporary(path, "new")
+        if len(os.fsencode(path.name)) > _LONGEST:
+            with contextlib.suppress(FileNotFoundError):
+                os.lstat(path)  # the temporary name is shorter than one that may be too long
         path.parent.mkdir(parents=True, exist_ok=True)
         _tidy(path.parent)
         make(temporary)
-    except OSError as error:
-        raise (not_permitted(path, error) if is_not_permitted(error) else error) from error
+    except (OSError, ValueError) as error:
+        if is_path_error(error):
+            raise path_error(path, error) from error
+        raise
     return temporary
+
+
+def _is_about(error: OSError, *paths: Path) -> bool:
+    """Whether an error names no path, as one of a handle, or one of these or something in them."""
+    names = [name for name in (error.filename, error.filename2) if isinstance(name, str | os.PathLike)]
+    return not names or any(Path(name) == path or path in Path(name).parents for name in names for path in paths)
 
 
 def discard_unfinished(after: float = 0.0) -> None:
@@ -149,17 +160,32 @@ def size_of(path: Path) -> int:
 def atomic_file(path: str | os.PathLike) -> Generator[Path]:
     """A context that gives a temporary path in the same folder, renamed to `path` on success, deleted on any error.
 
+    Where `path` is a link, the file that it leads to is replaced.
+
     Raises:
-        `InputError`: the disk is full.
+        `InputError`: the disk is full, or the path cannot be used.
     """
-    path = Path(path)
-    temporary = _begin(path, lambda new: os.close(os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)))
+    path = _target(path)
+    temporary = _begin(path, lambda new: os.close(os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)))
     with _becoming(path, temporary):
+        # A new file shows the process's mask; to read it otherwise, it has to be changed for all threads.
+        mode = temporary.stat().st_mode
         yield temporary
         sync(temporary)
-        os.chmod(temporary, 0o666 & ~_umask())
+        os.chmod(temporary, mode)  # of a library that wrote another file and renamed it
         os.replace(temporary, path)
         sync(path.parent)
+
+
+def _target(path: str | os.PathLike) -> Path:
+    """The path that is written: for a link, that of what it leads to, which need not exist."""
+    path = Path(path)
+    if not os.path.islink(path):
+        return path
+    real = Path(os.path.realpath(path))
+    if real.is_symlink():
+        raise path_error(path, OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path)))
+    return real
 
 
 @contextlib.contextmanager
@@ -172,9 +198,9 @@ def atomic_folder(path: str | os.PathLike, *, replace: bool = True) -> Generator
             process has put there meanwhile is never replaced without it.
 
     Raises:
-        `InputError`: the disk is full, or there is a folder that must not be replaced.
+        `InputError`: the disk is full, the path cannot be used, or there is a folder that must not be replaced.
     """
-    path = restored(path)
+    path = restored(_target(path))
     temporary = _begin(path, Path.mkdir)
     with _becoming(path, temporary):
         yield temporary
@@ -450,8 +476,14 @@ def _unchanged_for(path: Path) -> float:
 
 
 def sync_tree(folder: Path) -> None:
-    """Flush a folder and all files in it to the disk."""
+    """Flush a folder and all files in it to the disk, and let those read and write its files who may do so with it.
+
+    safetensors writes files that only their owner reads, whatever the process's mask allows.
+    """
+    access = folder.stat().st_mode & 0o666
     for file in [folder, *folder.rglob("*")]:
+        if not file.is_symlink() and file.is_file() and (mode := file.stat().st_mode) & access != access:
+            os.chmod(file, mode | access)
         sync(file)
 
 
@@ -513,36 +545,12 @@ def read_json(path: str | os.PathLike) -> Any:
     try:
         if not path.exists():
             restored(path.parent)
-        return json.loads(path.read_text(encoding="utf-8"))
+        content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(f"{path}: no such file") from None
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path}:{error.lineno}: not JSON ({error.msg})") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from None
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, or a thousand brackets
-        raise InputError(f"{path}: not JSON that can be read ({error})") from None
-
-
-def is_of_type(value: Any, kind: Any) -> bool:
-    """Whether a value of a JSON file is of a type; a whole number is a float too, true and false are no numbers."""
-    origin, members = typing.get_origin(kind), typing.get_args(kind)
-    if kind is Any:
-        return True
-    if origin in (typing.Union, types.UnionType):
-        return any(is_of_type(value, member) for member in members)
-    if kind is tuple or origin is tuple:
-        if not members or Ellipsis in members:
-            return isinstance(value, list) and all(is_of_type(part, members[0]) for part in value if members)
-        return isinstance(value, list) and len(value) == len(members) and all(map(is_of_type, value, members))
-    if kind is list or origin is list:
-        return isinstance(value, list) and all(is_of_type(part, members[0]) for part in value if members)
-    if origin is dict:
-        keys, values = members
-        return isinstance(value, dict) and all(is_of_type(k, keys) and is_of_type(v, values) for k, v in value.items())
-    if kind is float:
-        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return type(value) is kind or (kind is type(None) and value is None)
+    except (OSError, ValueError) as error:
+        raise path_error(path, error) from None
+    return parse_json(content, path, as_file=True)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -556,8 +564,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
     try:
         content = parse_yaml(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
     except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from None
+        raise path_error(path, error) from None
     except UnicodeDecodeError as error:
         raise InputError(
             f"{path}: not text in UTF-8: byte {error.start} is 0x{error.object[error.start]:02x}, in line "
@@ -704,13 +714,15 @@ def _numbered_rows(path: Path) -> Iterator[tuple[int, dict | None, str]]:
         # Bytes, because a crash may cut a character in two, and because str.splitlines splits at characters that are
         # allowed in JSON strings.
         *lines, _torn = path.read_bytes().split(b"\n")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise InputError(f"{path}: no such file") from None
+    except (OSError, ValueError) as error:
+        raise path_error(path, error) from None
     for number, line in enumerate(lines, start=1):
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            yield number, None, f"not JSON ({getattr(error, 'msg', error)})"
+            row = parse_json(line, f"{number}")
+        except InputError as error:
+            yield number, None, str(error).partition(": ")[2]
             continue
         is_row = isinstance(row, dict)
         yield number, row if is_row else None, "" if is_row else f"expected an object, found {type(row).__name__}"
@@ -723,12 +735,6 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 DIGESTS_NAME = "digests.json"

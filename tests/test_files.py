@@ -1,11 +1,15 @@
+import errno
 import os
 import stat
 import subprocess
 import sys
+import threading
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
-from hmm_datasets.errors import InputError
+from hmm_datasets.errors import InputError, is_disk_full, with_causes
 from hmm_datasets.files import (
     append_jsonl,
     atomic_file,
@@ -90,6 +94,101 @@ def test_files_and_folders_have_the_modes_that_the_umask_leaves(tmp_path):
     assert stat.S_IMODE((tmp_path / "b").stat().st_mode) == 0o750
 
 
+def test_weights_can_be_read_by_those_who_can_read_what_is_beside_them(tmp_path):
+    before = os.umask(0o022)
+    try:
+        with atomic_folder(tmp_path / "model") as folder:
+            save_file({"a": np.zeros(2)}, folder / "model.safetensors")
+            (folder / "config.json").write_text("{}")
+            os.chmod(folder / "model.safetensors", 0o600)  # as some versions of safetensors leave it
+    finally:
+        os.umask(before)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "model").iterdir()} == {0o644}
+
+
+def test_threads_that_write_at_once_leave_the_mask_of_the_process_as_it_was(tmp_path):
+    def write(number):
+        for _ in range(40):
+            write_json(tmp_path / f"{number}.json", number)
+
+    before = os.umask(0o022)
+    try:
+        threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        (tmp_path / "later").touch()
+        modes = {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    finally:
+        assert os.umask(before) == 0o022
+    assert modes == {0o644}
+
+
+def test_what_a_link_leads_to_is_written_and_the_link_stays(tmp_path):
+    (tmp_path / "disk").mkdir()
+    for name in ("a.json", "folder"):
+        (tmp_path / name).symlink_to(tmp_path / "disk" / name)  # which does not exist yet
+    for content in ("first", "second"):
+        write_json(tmp_path / "a.json", content)
+        with atomic_folder(tmp_path / "folder") as folder:
+            (folder / content).touch()
+        assert (tmp_path / "a.json").is_symlink()
+        assert (tmp_path / "folder").is_symlink()
+        assert read_json(tmp_path / "disk" / "a.json") == content
+        assert listing(tmp_path / "disk" / "folder") == [content]
+    assert listing(tmp_path / "disk") == ["a.json", "folder"]
+
+
+@pytest.fixture
+def unusable(tmp_path):
+    """Paths that cannot be written, and the end of the message about each."""
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    for here, there in ("ab", "ba"):
+        (tmp_path / here).symlink_to(tmp_path / there)
+    return {
+        tmp_path / "file" / "x": "choose another path, or move what is there",
+        tmp_path / "file" / "x" / "y": "a part of the path is a file; choose another path",
+        tmp_path / "a" / "x": "choose another path, or move what is there",
+        tmp_path / ("n" * 300): "choose a shorter name; most disks take 255 bytes",
+        tmp_path / ("n" * 300) / "x": "choose a shorter name; most disks take 255 bytes",
+        tmp_path / "a\0b": "contains a NUL character; choose another name",
+    }
+
+
+@pytest.mark.parametrize("write", [lambda path: write_json(path, 1), lambda path: atomic_folder(path).__enter__()])
+def test_a_path_that_cannot_be_used_is_an_error_of_one_line(unusable, tmp_path, write):
+    before = listing(tmp_path)
+    for path, end in unusable.items():
+        assert error(write, path).endswith(end)
+    assert error(write_json, tmp_path / "folder", 1).endswith("it is a folder; name a file")
+    assert error(write, tmp_path / "a").endswith("links lead to one another in a circle; delete one of them")
+    assert listing(tmp_path) == before
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])
+def test_a_disk_that_fails_while_a_file_is_synced_is_an_error_of_one_line(tmp_path, monkeypatch, number):
+    write_json(tmp_path / "a.json", 1)
+
+    def fail(handle):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    assert error(write_json, tmp_path / "a.json", 2).startswith(f"{tmp_path / 'a.json'}: cannot be used (")
+    assert listing(tmp_path) == ["a.json"]
+    assert read_json(tmp_path / "a.json") == 1
+
+
+def test_an_error_that_is_its_own_cause_ends_the_search_for_causes():
+    first, second = OSError(errno.EIO, "first"), ValueError("second")
+    first.__cause__, second.__context__ = second, first
+    assert list(with_causes(first)) == [first, second]
+    assert not is_disk_full(first)
+    second.__cause__ = second
+    assert list(with_causes(second)) == [second]
+
+
 def test_a_folder_is_there_when_it_is_whole_and_replaces_the_old_one(tmp_path):
     for content in ("first", "second"):
         with atomic_folder(tmp_path / "a") as temporary:
@@ -172,7 +271,7 @@ def test_a_malformed_line_that_is_not_the_last_is_named(tmp_path):
     path.write_text('{"n": 1}\n{"n": \n{"n": 3}\n')
     assert error(read_jsonl, path) == f"{path}:2: not JSON (Expecting value)"
     path.write_bytes(b'{"n": 1}\n{"n": "\xff"}\n')
-    assert error(read_jsonl, path).startswith(f"{path}:2: not JSON (")
+    assert error(read_jsonl, path).startswith(f"{path}:2: not UTF-8 text (")
     assert error(read_jsonl, tmp_path / "no.jsonl") == f"{tmp_path / 'no.jsonl'}: no such file"
 
 

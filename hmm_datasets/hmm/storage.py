@@ -13,6 +13,7 @@ and `hmm-0`, `hmm-1`, ... instead, with the same content. [`~hmm_datasets.load_s
 import contextlib
 import dataclasses
 import importlib
+import json
 import os
 import typing
 from collections.abc import Collection, Generator
@@ -22,8 +23,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from ..errors import InputError
-from ..files import atomic_file, check_digests, inside, is_of_type, read_json, restored, write_digests, write_json
+from ..files import atomic_file, check_digests, inside, read_json, restored, write_digests, write_json
 from ..hub.download import download
+from ..records import is_record
 from .tokenizer import TOKENIZER_NAME, TOKENIZER_SETTINGS_NAME, write_tokenizer
 
 if TYPE_CHECKING:
@@ -217,12 +219,21 @@ def checked_fields(path: Path, content: Any, kinds: dict[str, Any], of: str = ""
             f"{path}: {of}contains a {type(content).__name__}; expected an object with {', '.join(kinds)}"
         )
     for name, kind in kinds.items():
-        if name not in content and not is_of_type(None, kind):
+        if name not in content and not is_record(None, kind):
             raise InputError(f"{path}: {of}has no {name}; copy the whole folder again from where it was made")
-        if not is_of_type(content.get(name), kind):
+        if not is_record(content.get(name), kind) or not _is_finite(content.get(name)):
             expected = kind.__name__ if isinstance(kind, type) and not typing.get_args(kind) else str(kind)
             raise InputError(f"{path}: {of}{name} is {ascii(content[name])[:100]}; expected {expected}")
     return content
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether no number in a value from a JSON file is NaN or infinite."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError:
+        return False
+    return True
 
 
 PROCESS_NAME = "process.json"

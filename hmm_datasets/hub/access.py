@@ -11,10 +11,10 @@ import random
 import shlex
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from ..compat.huggingface_hub import http_errors, is_lost_connection, is_malformed
-from ..errors import InputError
+from ..errors import InputError, with_causes
 from .download import RepoType
 
 
@@ -128,18 +128,11 @@ def endpoint_of(endpoint: str | None) -> str:
 _MAX_PAUSE = 60.0  # seconds
 
 
-def causes_of(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and the errors that it was raised from."""
-    while error is not None:
-        yield error
-        error = error.__cause__
-
-
 def is_temporary(error: Exception) -> bool:
     """Whether a retry may succeed: after errors of transport, overload, or a concurrent commit."""
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
-    for cause in causes_of(error):
+    for cause in with_causes(error, implicit=False):
         if isinstance(cause, OfflineModeIsEnabled) or is_malformed(cause):
             return False
         if isinstance(cause, HfHubHTTPError):
@@ -155,7 +148,7 @@ def reason_of(error: Exception) -> str:
     """The reason for an error that the Hub gives, or else the message of the error."""
     from huggingface_hub.errors import HfHubHTTPError
 
-    for cause in causes_of(error):
+    for cause in with_causes(error, implicit=False):
         if isinstance(cause, HfHubHTTPError):
             return f"{cause.response.status_code} {cause.server_message or cause.response.reason_phrase}"
     return f"{type(error).__name__}: {error}"
@@ -167,7 +160,7 @@ def pause_before_retry(number: int, error: Exception) -> float:
     The random factor keeps colliding pushes from colliding again. It comes from the operating system, so that the
     user's seeded random numbers do not change.
     """
-    for cause in causes_of(error):
+    for cause in with_causes(error, implicit=False):
         asked = _asked_pause(getattr(getattr(cause, "response", None), "headers", {}))
         if asked is not None:
             return min(max(asked, 0.0), _MAX_PAUSE)

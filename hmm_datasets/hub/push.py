@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from .. import __version__
 from ..compat.huggingface_hub import is_timeout, lacks_xet, patience, sha256_of, without_xet
-from ..errors import InputError
+from ..errors import InputError, with_causes
 from ..runtime.settings import option
-from .access import causes_of, endpoint_of, is_temporary, pause_before_retry, reason_of, token_of
+from .access import endpoint_of, is_temporary, pause_before_retry, reason_of, token_of
 from .contents import DEFAULT_IGNORE, files_to_push, pushable
 from .download import RepoType
 
@@ -339,7 +339,7 @@ class _Push:
                     if explained is None:
                         raise
                     raise explained from error
-                is_silent = number >= _TRIES_IN_SILENCE and any(map(is_timeout, causes_of(error)))
+                is_silent = number >= _TRIES_IN_SILENCE and any(map(is_timeout, with_causes(error, implicit=False)))
                 if number == tries or is_silent:
                     raise InputError(
                         f"{self.api.endpoint}: could not {what} for {self.repo_id} in {number} tries, last: "
@@ -352,7 +352,7 @@ class _Push:
         """The message for an error that a retry cannot correct, or None if the user cannot correct it either."""
         from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
-        for cause in causes_of(error):
+        for cause in with_causes(error, implicit=False):
             if isinstance(cause, OfflineModeIsEnabled):
                 return InputError(f"HF_HUB_OFFLINE is set, so {self.repo_id} cannot be pushed: unset it")
             if isinstance(cause, HfHubHTTPError):

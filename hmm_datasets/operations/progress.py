@@ -17,7 +17,8 @@ from typing import Any
 
 from ..display import format_date, format_duration
 from ..errors import InputError
-from ..files import is_of_type, read_log
+from ..files import read_log
+from ..records import Finite, is_record
 from ..report.curves import loss_unit
 from ..training.step.spike_detector import SpikeDetector
 
@@ -117,7 +118,7 @@ def read_status(
     """
     path = Path(path)
     path = path / HISTORY_NAME if path.is_dir() else path
-    rows = [row for row in read_log(path) if is_of_type(row.get("step"), float) and is_of_type(row.get("time"), float)]
+    rows = [row for row in read_log(path) if is_record(row.get("step"), Finite) and is_record(row.get("time"), Finite)]
     if not rows:
         raise InputError(f"{path}: no row with step and time yet; is the run writing here?")
     return summarize(rows, settings or StatusSettings(), time.time() if now is None else now)
@@ -208,7 +209,7 @@ def _progress(
     """
     if max_steps is not None and rows[-1]["step"] >= max_steps:
         return 1.0, 0.0
-    known = [row for row in rows if is_of_type(row.get("fraction"), float)]
+    known = [row for row in rows if is_record(row.get("fraction"), Finite)]
     if known:
         pairs = [(a, b) for a, b in pairwise(known) if b["fraction"] > a["fraction"] and b["time"] > a["time"]]
         rate = _per_second(pairs[-window:], "fraction")
@@ -226,12 +227,12 @@ def _spikes(losses: list[tuple[int, float, str | None]], settings: StatusSetting
 
 def _per_second(pairs: list[tuple[dict, dict]], name: str) -> float | None:
     """The median change of a value per second between two rows, over the pairs in which both have it."""
-    known = [(a, b) for a, b in pairs if is_of_type(a.get(name), float) and is_of_type(b.get(name), float)]
+    known = [(a, b) for a, b in pairs if is_record(a.get(name), Finite) and is_record(b.get(name), Finite)]
     return _median([(b[name] - a[name]) / (b["time"] - a["time"]) for a, b in known])
 
 
 def _last(rows: list[dict], name: str, kind: Callable[[float], Any] = int) -> Any:
-    return next((kind(row[name]) for row in reversed(rows) if is_of_type(row.get(name), float)), None)
+    return next((kind(row[name]) for row in reversed(rows) if is_record(row.get(name), Finite)), None)
 
 
 def _is_loss(value: Any) -> bool:

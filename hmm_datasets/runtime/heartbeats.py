@@ -13,7 +13,6 @@ time does not alter them. The file is removed when the process ends without an e
 import contextlib
 import faulthandler
 import io
-import json
 import os
 import sys
 import threading
@@ -21,12 +20,14 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from ..errors import InputError, LostPeer, first_line
-from ..files import is_of_type, overwrite_json
+from ..files import overwrite_json
+from ..foreign_json import parse_json
+from ..records import Count, Finite, as_record
 from . import environment
 from .beat import Beat
 from .process_identity import ProcessIdentity, this_process
@@ -103,25 +104,25 @@ class Heartbeat(ProcessIdentity):
         clock_ahead (`float`): seconds by which the clock of the host is ahead of that of the file; 0 when written.
     """
 
-    rank: int
-    local_rank: int
-    world_size: int
+    rank: Count
+    local_rank: Count
+    world_size: Count
     device: str
-    started: float
-    time: float
-    beat: int
+    started: Finite
+    time: Finite
+    beat: Count
     phase: str
-    phase_seconds: float
-    step: int | None = None
-    visits: int = 0
-    longest: float = 0.0
-    seconds: dict[str, float] = field(default_factory=dict)
-    tokens_per_second: float | None = None
+    phase_seconds: Finite
+    step: Count | None = None
+    visits: Count = 0
+    longest: Finite = 0.0
+    seconds: dict[str, Finite] = field(default_factory=dict)
+    tokens_per_second: Finite | None = None
     job: str | None = None
     message: str | None = None
     error: str | None = None
-    start: int = 0
-    compiling: float = 0.0
+    start: Count = 0
+    compiling: Finite = 0.0
     age: float = 0.0
     clock_ahead: float = 0.0
 
@@ -391,20 +392,15 @@ def _stacks_of_threads() -> str:
 def _read(path: Path) -> Heartbeat | None:
     try:
         with path.open("rb") as file:
-            content = json.loads(file.read())
+            content = parse_json(file.read(), path)
             written = os.fstat(file.fileno()).st_mtime
-        read = {"age": max(time.time() - written, 0.0), "clock_ahead": round(content["time"] - written, 3)}
-        kinds: dict[str, Any] = {one.name: one.type for one in fields(Heartbeat)}
-        beat = Heartbeat(**{name: value for name, value in content.items() if name in kinds} | read)
-        if not all(is_of_type(getattr(beat, name), kind) for name, kind in kinds.items() if name not in read):
-            return None
-        if not all(0 <= value < 1 << 63 for value in vars(beat).values() if type(value) is int):
-            return None
+        beat = as_record(content, Heartbeat, path)
+        beat = replace(beat, age=max(time.time() - written, 0.0), clock_ahead=round(beat.time - written, 3))
         if not (beat.rank < beat.world_size <= _MAX_RANKS and beat.phase in (*PHASES, STOPPED, FAILED)):
             return None
         is_aborted = beat.world_size > 1 and not beat.has_ended and _is_aborted(path.with_suffix(_FATAL))
         return replace(beat, phase=FAILED, error=ABORTED, message=_ABORTED_MESSAGE) if is_aborted else beat
-    except (OSError, ValueError, TypeError, AttributeError, KeyError, OverflowError, RecursionError):
+    except (OSError, InputError):
         return None  # it is being written or removed, or is not one of these files
 
 

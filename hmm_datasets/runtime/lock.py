@@ -21,10 +21,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ..display import format_duration
-from ..errors import InputError, disk_full, is_disk_full, not_permitted
+from ..errors import InputError, disk_full, is_disk_full, path_error
 from ..files import discard_unfinished
+from ..foreign_json import parse_json
+from ..records import Count, Finite, as_record
 from . import environment
 from .beat import Beat
 from .process_identity import ProcessIdentity, this_process
@@ -58,9 +61,9 @@ class Holder(ProcessIdentity):
         beat (`int`): number of heartbeats so far.
     """
 
-    since: float
+    since: Finite
     token: str
-    beat: int = 0
+    beat: Count = 0
 
     @classmethod
     def this_process(cls) -> "Holder":
@@ -76,9 +79,9 @@ class Holder(ProcessIdentity):
     def from_bytes(cls, content: bytes) -> "Holder | None":
         """The holder in the content of a lock; `None` if it is truncated or has another format."""
         try:
-            fields = json.loads(content)
-            return cls(process_started=fields.pop("started"), **fields)
-        except (ValueError, TypeError, AttributeError, KeyError):
+            fields = as_record(parse_json(content, LOCK_NAME), dict[str, Any], LOCK_NAME)
+            return as_record(fields | {"process_started": fields.pop("started", None)}, cls, LOCK_NAME)
+        except InputError:
             return None
 
 
@@ -215,7 +218,7 @@ def _create(folder: Path, path: Path, holder: Holder) -> int | None:
     except OSError as error:
         if is_disk_full(error):
             raise disk_full(path, f"{_WIDTH} bytes") from error
-        raise not_permitted(path, error) from error
+        raise path_error(path, error) from error
     return handle
 
 

@@ -1,6 +1,7 @@
 """How a program ends after an error that its user can correct: with one line, and exit code 2."""
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -18,8 +19,8 @@ from ..errors import (
     LostPeer,
     RankError,
     is_disk_full,
-    is_not_permitted,
-    not_permitted,
+    is_path_error,
+    path_error,
     printable,
 )
 from . import environment
@@ -60,8 +61,10 @@ def _disks_named() -> Generator[None]:
         raise
     except Exception as error:
         name = getattr(error, "filename2", None) or getattr(error, "filename", None)  # of a copy, where to
-        if name is not None and isinstance(error, OSError) and is_not_permitted(error):
-            raise not_permitted(name, error) from error
+        # Without a path it may be an error of a connection, but for those of a disk that only handles know.
+        is_of_disk = name is not None or not isinstance(error, OSError) or error.errno in (errno.EIO, errno.ESTALE)
+        if is_path_error(error) and is_of_disk:
+            raise path_error(name or "a file or folder", error) from error
         if not is_disk_full(error):
             raise
         caches = (os.environ.get(name) for name in ("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "TMPDIR"))

@@ -9,6 +9,7 @@ import sys
 from dataclasses import asdict, dataclass
 
 from ..process_state import machine_id, start_time
+from ..records import Count, Finite
 from . import environment
 
 PRINT_PLACES = "HMM_DATASETS_PRINT_PLACES"
@@ -26,9 +27,9 @@ class ProcessIdentity:
     """
 
     host: str
-    process: int
+    process: Count
     machine: str
-    process_started: float
+    process_started: Finite
 
     @property
     def is_here(self) -> bool:

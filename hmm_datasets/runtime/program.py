@@ -24,7 +24,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
-from ..errors import InputError, LostPeer, RolledBack
+from ..errors import InputError, LostPeer, RolledBack, with_causes
 from ..files import read_yaml
 from . import environment, heartbeats
 from .credentials import masked_arguments
@@ -229,11 +229,9 @@ def _one_line_of_lost_peers() -> Iterator[None]:
         reason = "" if environment.world_size() == 1 else _reason_of_lost_peer(str(error))
         if not reason:
             raise
-        own = error.__cause__ or error.__context__
-        while own is not None:
-            if isinstance(own, InputError) or _OWN_FAULT.search(f"{type(own).__name__}: {own}"):
-                raise own from None
-            own = own.__cause__ or own.__context__
+        for cause in list(with_causes(error))[1:]:
+            if isinstance(cause, InputError) or _OWN_FAULT.search(f"{type(cause).__name__}: {cause}"):
+                raise cause from None
         raise LostPeer(
             f"lost another process ({reason}); look for the error of the one that ended first, here or on another "
             "host; the same command resumes from the newest checkpoint"

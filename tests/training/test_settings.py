@@ -89,8 +89,10 @@ def test_variables_of_the_file_are_set(config, monkeypatch):
 
 
 def test_a_missing_file_is_named(tmp_path):
-    assert error(["--config", str(tmp_path / "no.yaml")]) == f"{tmp_path / 'no.yaml'}: No such file or directory"
-    assert error(["--config", str(tmp_path)]) == f"{tmp_path}: Is a directory"
+    assert error(["--config", str(tmp_path / "no.yaml")]) == f"{tmp_path / 'no.yaml'}: no such file"
+    assert error(["--config", str(tmp_path)]) == (
+        f"{tmp_path}: cannot be used (Is a directory); it is a folder; name a file"
+    )
     assert error(["--corpus", "a", "--config"]) == "--config needs a YAML file"
 
 

@@ -23,7 +23,8 @@ import numpy as np
 from jaxtyping import Int64, UInt16
 
 from ...errors import InputError
-from ...files import atomic_folder, check_digests, is_of_type, read_json, write_digests, write_json
+from ...files import atomic_folder, check_digests, read_json, write_digests, write_json
+from ...records import is_record
 from ...shuffle import epoch_order
 from ..corpora.splits import held_out
 from ..stream import check_replaceable
@@ -191,8 +192,8 @@ class WordCorpus:
             raise InputError(f"{arrays_path}: sizes are not those in {INDEX_NAME}; build the corpus again")
         words, counts = index["vocabulary"], index["word_counts"]
         if (
-            not is_of_type(words, list[str])
-            or not is_of_type(counts, list[int])
+            not is_record(words, list[str])
+            or not is_record(counts, list[int])
             or len(words) != len(counts)
             or not words
         ):

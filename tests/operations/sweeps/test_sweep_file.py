@@ -83,7 +83,7 @@ def test_a_command_after_the_recipe_has_the_folder_and_the_settings_of_its_cell(
         ({"settings": {"output_dir": "x"}}, "output_dir cannot be a setting of the cells"),
         ({"grid": {"seed": [0, 1, 0]}}, "two cells have the same settings, seed=0"),
         ({"grid": {"pseudocount": [0.001, "1e-3"]}}, "two cells have the same settings, pseudocount=0.001"),
-        ({"config": "demo/nowhere.yaml"}, "demo/nowhere.yaml: No such file"),
+        ({"config": "demo/nowhere.yaml"}, "demo/nowhere.yaml: no such file"),
         ({"then": ["evalute {output_dir}"]}, "did you mean evaluate"),
         ({"then": ["evaluate {outptu_dir}"]}, "{outptu_dir} is not a setting of the cells; did you mean {output_dir}"),
         ({"then": ["sweep a.yaml"]}, "does not begin with a command of hmm-datasets"),
