@@ -689,22 +689,28 @@ def read_jsonl(path: str | os.PathLike) -> list[dict]:
     return rows
 
 
-def read_log(path: str | os.PathLike) -> list[dict]:
+def read_log(path: str | os.PathLike, problem_of: Callable[[dict], str | None] | None = None) -> list[dict]:
     """Read a JSON Lines file to which rows are appended while programs run.
 
     A last line without a newline is being written, or was left by a crash; it is ignored. Any other line that is not
     an object was torn by a write that failed; it is skipped, and named once in a warning.
+
+    Args:
+        path (path): the file.
+        problem_of (callable, *optional*): what is wrong with a row that is skipped too; None for one that is read.
 
     Raises:
         `InputError`: there is no such file.
     """
     path, rows = Path(path), []
     for number, row, problem in _numbered_rows(path):
-        if row is not None:
+        reason = problem if row is None else problem_of(row) if problem_of is not None else None
+        if row is not None and reason is None:
             rows.append(row)
         elif (path, number) not in _named:
             _named.add((path, number))
-            _logger.warning("%s:%d: %s; this line is skipped, a failed write has torn it", path, number, problem)
+            why = "this line is skipped, a failed write has torn it" if row is None else "this line is skipped"
+            _logger.warning("%s:%d: %s; %s", path, number, reason, why)
     return rows
 
 
@@ -765,9 +771,9 @@ def write_digests(
         found = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
         names = [name for name in found if name not in _REWRITTEN and not name.rpartition("/")[2].startswith(".")]
     digests = dict(zip(names, _digests(folder, names), strict=True))
-    if into is not None and (Path(into) / DIGESTS_NAME).is_file():
+    if into is not None:
         replaced = {name.partition("/")[0] for name in names}
-        kept = _recorded(Path(into)).items()
+        kept = recorded_digests(into).items()
         digests = {name: digest for name, digest in kept if name.partition("/")[0] not in replaced} | digests
     write_json(folder / DIGESTS_NAME, {"sha256": digests})
 
@@ -783,9 +789,7 @@ def digest_problems(folder: str | os.PathLike, names: Collection[str] | None = N
         `InputError`: `digests.json` cannot be read.
     """
     folder = Path(folder)
-    if not (folder / DIGESTS_NAME).is_file():
-        return []
-    expected = _recorded(folder)
+    expected = recorded_digests(folder)
     if names is not None:
         expected = {name: digest for name, digest in expected.items() if name in names}
     existing = [name for name in expected if (folder / name).is_file()]
@@ -799,20 +803,18 @@ def digest_problems(folder: str | os.PathLike, names: Collection[str] | None = N
     return problems
 
 
-def _recorded(folder: Path) -> dict[str, str]:
-    """The digests in `digests.json`, by the names of files in the folder."""
+def recorded_digests(folder: str | os.PathLike) -> dict[str, str]:
+    """The digests in a folder's `digests.json`, by the names of files in it; none without it."""
+    folder = Path(folder)
+    if not (folder / DIGESTS_NAME).is_file():
+        return {}
     content = read_json(folder / DIGESTS_NAME)
     expected = content.get("sha256") if isinstance(content, dict) else None
-    if not isinstance(expected, dict):
+    if not isinstance(expected, dict) or not all(isinstance(digest, str) for digest in expected.values()):
         raise InputError(f"{folder / DIGESTS_NAME}: expected the SHA-256 of each file by name; copy the folder again")
     for name in expected:
         inside(folder, name, folder / DIGESTS_NAME)
     return expected
-
-
-def listed_digests(folder: str | os.PathLike) -> list[str]:
-    """The names of the files whose digests stand in a folder's `digests.json`; none without it."""
-    return list(_recorded(Path(folder))) if (Path(folder) / DIGESTS_NAME).is_file() else []
 
 
 def check_digests(folder: str | os.PathLike, remedy: str | None = None, names: Collection[str] | None = None) -> None:

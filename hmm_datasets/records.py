@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from .errors import InputError, printable
-from .files import read_json
+from .files import read_json, read_log
 
 _LARGEST_FLOAT = 1.7976931348623157e308
 
@@ -23,6 +23,7 @@ Finite = Annotated[float, msgspec.Meta(ge=-_LARGEST_FLOAT, le=_LARGEST_FLOAT)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 """A number of things, from 0 to what 64 bits hold."""
 
+_REMEDY = "copy the file again from where it was written"
 _MESSAGE = re.compile(r"(?P<problem>.*?)(?: - at `(?P<key>key in )?\$\.?(?P<field>.*)`)?", re.DOTALL)
 
 Record = TypeVar("Record")
@@ -30,14 +31,10 @@ Record = TypeVar("Record")
 
 def is_record(value: Any, kind: Any) -> bool:
     """Whether a value from a JSON file is of a type; an integer is a float too, true and false are no numbers."""
-    try:
-        msgspec.convert(value, kind)
-    except (msgspec.ValidationError, OverflowError, RecursionError):
-        return False
-    return True
+    return _problem_of(value, kind) is None
 
 
-def as_record(value: Any, kind: type[Record], where: str | os.PathLike, remedy: str = "") -> Record:
+def as_record(value: Any, kind: type[Record], where: str | os.PathLike, remedy: str = _REMEDY) -> Record:
     """A value from a JSON file, as an object of a type.
 
     Args:
@@ -49,18 +46,25 @@ def as_record(value: Any, kind: type[Record], where: str | os.PathLike, remedy: 
     Raises:
         `InputError`: it is of another type, or a field is missing or of another type.
     """
+    problem = _problem_of(value, kind)
+    if problem is not None:
+        raise InputError(f"{where}: {problem}; {remedy}")
+    return msgspec.convert(value, kind)
+
+
+def _problem_of(value: Any, kind: Any) -> str | None:
+    """What is not as in a type: the field, what was expected and what was found; None if all is."""
     try:
-        return msgspec.convert(value, kind)
+        msgspec.convert(value, kind)
     except (msgspec.ValidationError, OverflowError, RecursionError) as error:
         match = _MESSAGE.fullmatch(str(error))
-        problem, field = (match["problem"], match["field"]) if match else (str(error), "")
+        problem, field = (match["problem"], match["field"]) if match else (str(error), None)
         problem = problem[:1].lower() + problem[1:].replace("`", "").replace(", got ", ", found ")
-        what = f"{field}: " if field else ""
-        end = remedy or "copy the file again from where it was written"
-        raise InputError(printable(f"{where}: {what[:200]}{problem[:300]}; {end}")) from None
+        return printable(f"{field[:200]}: {problem[:300]}" if field else problem[:300])
+    return None
 
 
-def read_record(path: str | os.PathLike, kind: type[Record], remedy: str = "") -> Record:
+def read_record(path: str | os.PathLike, kind: type[Record], remedy: str = _REMEDY) -> Record:
     """A JSON file that this package wrote, as an object of a type.
 
     Args:
@@ -72,3 +76,14 @@ def read_record(path: str | os.PathLike, kind: type[Record], remedy: str = "") -
         `InputError`: there is no such file, it is not JSON, or its content is of another type.
     """
     return as_record(read_json(path), kind, path, remedy)
+
+
+def read_rows(path: str | os.PathLike, kind: Any) -> list[dict[str, Any]]:
+    """The rows of a log that this package wrote, see [`~hmm_datasets.files.read_log`], that are of a type.
+
+    Others are skipped, and named once in a warning.
+
+    Raises:
+        `InputError`: there is no such file.
+    """
+    return read_log(path, lambda row: _problem_of(row, kind))

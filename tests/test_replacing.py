@@ -169,7 +169,7 @@ def test_a_move_that_failed_is_finished_by_the_same_process(tmp_path, monkeypatc
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(OSError, match="Input/output"):
+    with pytest.raises(InputError, match="Input/output"):
         write_report(tmp_path, "new")
     monkeypatch.setattr(files, "PATIENCE", 0.3)
     assert contents(restored(tmp_path)) == {"report.json": '"new"'}
@@ -259,7 +259,7 @@ def test_a_torn_line_is_ended_skipped_and_named_once(tmp_path, caplog):
     for _ in range(2):
         assert read_log(path) == [{"n": 1}, {"n": 3}, {"n": 4}]
     (record,) = caplog.records
-    assert record.getMessage().startswith(f"{path}:2: not JSON (")
+    assert record.getMessage().startswith(f"{path}:2: not UTF-8 text (")
     path.write_text('5\n{"n": 6}\n[7]\n')
     assert read_log(path) == [{"n": 6}]
     with pytest.raises(InputError, match=":1: expected an object, found int"):

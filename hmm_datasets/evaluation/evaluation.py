@@ -13,13 +13,15 @@ import torch
 from accelerate import Accelerator
 
 from ..errors import InputError
-from ..files import read_json, write_digests, write_json, write_jsonl, written_together
+from ..files import write_digests, write_json, write_jsonl, written_together
 from ..hmm.integers import integer
 from ..hmm.names import process_of_run
 from ..hub.download import model_file
+from ..records import Count, as_record
 from ..report.evaluation_tables import evaluation_text
 from ..report.page import write_page
 from ..runtime.once import one_command
+from ..runtime.run_records import RunRecord, read_run_record
 from ..runtime.settings import setting
 from .chat_core.score import CHAT_CORE_TASKS, DEFAULT_TASKS, check_tasks
 from .targets import data_hashes, provenance
@@ -118,7 +120,7 @@ class EvaluationSettings:
         if self.output_dir is None:
             self.output_dir = str(folder / "evaluation" if folder.is_dir() else f"evaluation-{folder.name}")
         record = model_file(self.model, "run.json")
-        trained_on = {"data": {}, "settings": {}} if record is None else read_json(record)
+        trained_on = RunRecord() if record is None else read_run_record(record)
         if self.revisions and folder.is_dir():
             raise InputError(
                 f"revisions is set, but {self.model} is a folder; name a repository, or set --checkpoints"
@@ -128,12 +130,21 @@ class EvaluationSettings:
                 f"push is set, but {self.model} is on this machine; name its repository, or push the folder with "
                 "hmm-datasets push"
             )
-        if not self.targets and trained_on["settings"].get("hmm"):
-            self.targets = [process_of_run(folder, trained_on["settings"]["hmm"])]
+        if not self.targets and isinstance(trained_on.settings.get("hmm"), str):
+            self.targets = [process_of_run(folder, trained_on.settings["hmm"])]
+        data = as_record(trained_on.data, _Sequences, record or "run.json")
         if self.length is None:
-            self.length = trained_on["data"].get("length", 64)
+            self.length = data.length
         if self.stream_seed is None:
-            self.stream_seed = trained_on["data"].get("seed", 0)
+            self.stream_seed = data.seed
+
+
+@dataclass(frozen=True)
+class _Sequences:
+    """What the data of a run say about sequences that are drawn, as far as they do."""
+
+    length: Count = 64
+    seed: Count = 0
 
 
 @one_command()

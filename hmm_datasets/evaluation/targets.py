@@ -11,18 +11,20 @@ import platform
 import re
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import InputError
-from ..files import read_json, weights_sha256
+from ..files import weights_sha256
 from ..hmm.loading import load_source, repository_of_process
 from ..hmm.names import is_process_name
 from ..hmm.process import Process
 from ..hmm.storage import CONFIG_NAME, FAMILY_NAME, PROCESS_NAME
 from ..hub.download import ModelName, branches_of, model_file
+from ..records import Finite, as_record
 from ..runtime import environment
+from ..runtime.run_records import RunRecord, read_checkpoint_state, read_run_record
 from ..text.corpora.loading import find_corpus, load_corpus
 from ..text.corpora.presets import CORPORA
 from ..text.stream import TokenStream
@@ -48,8 +50,10 @@ def progress_of(name: str) -> dict[str, int]:
     path = model_file(name, _STATE_NAME)
     if path is None:
         raise InputError(f"{name}: has no {_STATE_NAME} with the step and the tokens; push it with the checkpoint")
-    state = read_json(path)
-    return {"step": state["global_step"], "tokens": state["num_input_tokens_seen"]}
+    state = read_checkpoint_state(path)
+    if state.num_input_tokens_seen is None:
+        raise InputError(f"{path}: has no num_input_tokens_seen; train with include_num_input_tokens_seen")
+    return {"step": state.global_step, "tokens": state.num_input_tokens_seen}
 
 
 def revisions_of(model: str, names: list[str]) -> list[str]:
@@ -147,18 +151,39 @@ class TrainedOn(NamedTuple):
 def trained_on(model: str) -> TrainedOn:
     """What `run.json` of a model (a folder or a name on the Hub), of its bases and of their token streams say."""
     path = model_file(model, _RECORD) or _existing(Path(model).parent / _RECORD)  # of a checkpoint
-    record: dict[str, Any] = {} if path is None else read_json(path)
-    settings, lineage = record.get("settings") or {}, record.get("lineage") or {}
-    tokens, fractions = (record.get("data") or {}).get("tokens") or [], [settings.get("test_fraction")]
-    streams = {tokens} if isinstance(tokens, str) else {*tokens}
-    for folder in (settings.get("tokens"), *(settings.get("streams") or [])):
-        records = [] if folder is None else map(_existing, (parent / _RECORD for parent in Path(folder).parents[:2]))
-        fractions += [(read_json(path).get("data") or {}).get("test_fraction") for path in records if path is not None]
-    if lineage.get("base"):
-        base = trained_on(lineage["base"]["model"])
+    record = RunRecord() if path is None else read_run_record(path)
+    read = as_record(record.settings | {"data": record.data}, _Read, path or _RECORD)
+    streams, fractions = set(_listed(read.data.tokens)), [read.test_fraction]
+    for folder in [*_listed(read.tokens), *(read.streams or [])]:
+        records = filter(None, map(_existing, (parent / _RECORD for parent in Path(folder).parents[:2])))
+        fractions += [as_record(read_run_record(of).data, _Data, of).test_fraction for of in records]
+    if record.lineage is not None and record.lineage.base is not None:
+        base = trained_on(record.lineage.base.model)
         streams |= base.streams
         fractions.append(base.test_fraction)
     return TrainedOn(frozenset(streams), min((f for f in fractions if f is not None), default=None))
+
+
+@dataclass(frozen=True)
+class _Data:
+    """What the data of a run's record say about corpora and token streams."""
+
+    tokens: str | list[str] | None = None
+    test_fraction: Finite | None = None
+
+
+@dataclass(frozen=True)
+class _Read:
+    """What a run's settings, and its data, say about the corpora and token streams that it read."""
+
+    data: _Data
+    tokens: str | list[str] | None = None
+    streams: list[str] | None = None
+    test_fraction: Finite | None = None
+
+
+def _listed(names: str | list[str] | None) -> list[str]:
+    return [names] if isinstance(names, str) else names or []
 
 
 def _existing(path: Path) -> Path | None:

@@ -17,10 +17,10 @@ from ..data.sequences import TEST_FIRST, HMMSequences
 from ..data.windows import StridedWindows
 from ..display import format_duration
 from ..errors import InputError
-from ..files import read_log
 from ..hmm import causal_lm  # noqa: F401, so that a model can be an HMM
 from ..hmm.process import Process
 from ..hmm.tokenizer import check_symbols, reads_symbols
+from ..runtime.run_records import read_history
 from ..text.corpora.loading import load_corpus
 from ..text.stream import TokenStream
 from ..text.tokenizers.encoding import encode_texts
@@ -135,7 +135,7 @@ class Subject:
     def history(self) -> list[dict[str, Any]]:
         """The evaluations of its training that have divergences."""
         path = Path(self.settings.model) / "history.jsonl"
-        return evaluations_of(read_log(path)) if path.exists() else []
+        return evaluations_of(read_history(path)) if path.exists() else []
 
     def rows(self, num_sequences: int) -> HMMSequences:
         """Held-out sequences, but not those of the evaluations during training."""

@@ -16,7 +16,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from ..errors import InputError
-from ..files import DIGESTS_NAME, inside, read_json
+from ..files import DIGESTS_NAME, inside, recorded_digests
 from ..runtime.credentials import MIN_SECRET_LENGTH, holds_secret, known_secrets
 from .redaction import Redaction, is_events
 
@@ -109,7 +109,7 @@ def pushable(files: Mapping[str, Path], folder: str | os.PathLike, token: str) -
 
 def _digests_of_pushed(name: str, path: Path, found: Mapping[str, Path | bytes]) -> bytes:
     """A `digests.json` with the digests of what is pushed in place of its files."""
-    digests = dict(read_json(path)["sha256"])
+    digests = recorded_digests(path.parent)
     folder = name.rpartition("/")[0]
     for entry in digests:
         content = found.get(f"{folder}/{entry}" if folder else entry)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
-from ..files import check_digests, listed_digests
+from ..files import check_digests, recorded_digests
 
 _REPORTERS = ("transformers.modeling_utils", "transformers.integrations.peft")  # loggers of the table of warnings
 _KINDS, _NAMED = ("missing", "unexpected"), 5
@@ -92,7 +92,7 @@ def check_listed(folder: Path, auto_class: Any) -> None:
         patterns = (*patterns, "*.safetensors", "*.safetensors.index.json")
     elif auto_class.__name__ == "AutoTokenizer":
         patterns = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
-    names = [name for name in listed_digests(folder) if any(Path(name).match(pattern) for pattern in patterns)]
+    names = [name for name in recorded_digests(folder) if any(Path(name).match(pattern) for pattern in patterns)]
     check_digests(folder, names=[name for name in names if "/" not in name])
 
 

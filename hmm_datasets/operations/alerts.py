@@ -21,12 +21,13 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
 from ..files import read_json, write_json
+from ..records import Count, Finite, as_record
 from ..runtime.credentials import masked
 from ..runtime.events import append_event
 from ..runtime.settings import option
@@ -120,18 +121,30 @@ def is_pending(folder: Path) -> bool:
 def _last(folder: Path) -> dict[str, Any]:
     """The last alert: its `state` and `time`, and which of its deliveries are `undelivered` after how many `tries`."""
     found = _kept.get(folder.absolute(), {})
-    with contextlib.suppress(InputError, OSError):
+    with contextlib.suppress(InputError):
         found = read_json(folder / ALERTS_NAME)
     try:
-        return {
-            "state": str(found["state"]),
-            "time": float(found["time"]),
-            "undelivered": [name for name in found.get("undelivered", []) if name in _CHANNELS],
-            "tries": min(max(int(found.get("tries", 1)), 1), _TRIES),
-            "tried": float(found.get("tried", found["time"])),
-        }
-    except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
+        last = as_record(found, _Alert, ALERTS_NAME)
+    except InputError:
         return {"state": None, "time": 0.0, "undelivered": [], "tries": 0, "tried": 0.0}
+    return {
+        "state": last.state,
+        "time": last.time,
+        "undelivered": [name for name in last.undelivered if name in _CHANNELS],
+        "tries": min(max(last.tries, 1), _TRIES),
+        "tried": last.time if last.tried is None else last.tried,
+    }
+
+
+@dataclass(frozen=True)
+class _Alert:
+    """What is kept of the last alert."""
+
+    state: str
+    time: Finite
+    undelivered: list[str] = field(default_factory=list)
+    tries: Count = 1
+    tried: Finite | None = None
 
 
 def _keep(folder: Path, last: dict[str, Any]) -> None:

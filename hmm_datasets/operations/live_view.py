@@ -10,9 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ..display import format_duration
-from ..files import read_log
 from ..report.curves import panels_of
 from ..report.terminal import text_plot
+from ..runtime.run_records import read_history
 from .diagnosis import DEAD, HANGING, Diagnosis, Rank
 from .progress import HISTORY_NAME, status_rows
 from .run_state import FINISHED, STALLED, RunState, event_line
@@ -117,7 +117,7 @@ def _curves(state: RunState, width: int, height: int) -> list[RenderableType]:
     path = state.folder / HISTORY_NAME
     if not path.exists():
         return []
-    rows = [row for row in read_log(path) if "tokens" in row]  # rows of other programs may not have them
+    rows = [row for row in read_history(path) if "tokens" in row]  # rows of other programs may not have them
     found = {panel.name: panel for panel in panels_of(rows)}
     found = [found[name] for name in ("reward" if "reward" in found else "loss", "grad_norm") if name in found]
     found = [panel for panel in found if max(len(curve.values) for curve in panel.curves) > 1]

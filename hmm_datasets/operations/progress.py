@@ -17,9 +17,9 @@ from typing import Any
 
 from ..display import format_date, format_duration
 from ..errors import InputError
-from ..files import read_log
 from ..records import Finite, is_record
 from ..report.curves import loss_unit
+from ..runtime.run_records import read_history
 from ..training.step.spike_detector import SpikeDetector
 
 HISTORY_NAME = "history.jsonl"
@@ -118,7 +118,9 @@ def read_status(
     """
     path = Path(path)
     path = path / HISTORY_NAME if path.is_dir() else path
-    rows = [row for row in read_log(path) if is_record(row.get("step"), Finite) and is_record(row.get("time"), Finite)]
+    rows = [
+        row for row in read_history(path) if is_record(row.get("step"), Finite) and is_record(row.get("time"), Finite)
+    ]
     if not rows:
         raise InputError(f"{path}: no row with step and time yet; is the run writing here?")
     return summarize(rows, settings or StatusSettings(), time.time() if now is None else now)

@@ -27,12 +27,14 @@ from ..data.packing import PackedWindows
 from ..data.rows import KeptRows
 from ..data.windows import TokenWindows
 from ..errors import InputError
-from ..files import read_json, read_log
 from ..hmm.names import process_of_run
+from ..records import as_record
 from ..runtime.events import read_events
-from ..runtime.run_identity import IDENTITY_NAME
+from ..runtime.run_identity import IDENTITY_NAME, read_identity
+from ..runtime.run_records import RunRecord, read_history, read_run_record
 from ..training.checkpoints.curve import replayed
 from ..training.checkpoints.resuming import Rollback, Start, possible_starts, rollbacks_of, rows_passed_over
+from ..training.checkpoints.verifying import Writer
 from ..training.models import ModelSettings, load_pretrained, new_model
 from ..training.plan.batch_schedule import BatchSchedule
 from ..training.plan.plan import make_plan
@@ -104,19 +106,19 @@ def replay(run: str | Path, step: int, *, before_rollback: bool = False) -> Repl
             computed in one process.
     """
     run = Path(run)
-    record = read_json(run / RECORD_NAME)
+    record = read_run_record(run / RECORD_NAME)
     rollbacks = _rollbacks(run, step, before_rollback)
-    history = [row for row in read_log(run / HISTORY_NAME) if "loss" in row]
+    history = [row for row in read_history(run / HISTORY_NAME) if "loss" in row]
     last = max([row["step"] for row in [*history, *read_events(run)] if "step" in row], default=0)
     if not 1 <= step <= last:
         raise InputError(f"{run}: has no step {step}; expected 1 to {last}, the last one that it logged")
     starts = (start for start in possible_starts(str(run), rows_passed_over(rollbacks)) if start.step < step)
     start = next(starts, None)
-    max_steps = next((int(row["max_steps"]) for row in reversed(history)), record["settings"]["max_steps"])
+    max_steps = next((int(row["max_steps"]) for row in reversed(history)), record.settings["max_steps"])
     with tempfile.TemporaryDirectory() as folder:
         trainer = _replayer(record, folder, max_steps, rollbacks)
         if start is None or _framework(start) == "plain data parallelism":
-            trainer.begin(record["data"] | trainer.plan.data.identity, start, rollbacks)
+            trainer.begin(record.data | trainer.plan.data.identity, start, rollbacks)
             trainer.compute(step, start)
         elif start.step == step - 1:
             trainer.begin_right_after(start, rollbacks)
@@ -201,9 +203,9 @@ class _Replayer(Pretrainer):
         ]
 
 
-def _replayer(record: dict[str, Any], folder: str, max_steps: int, rollbacks: Sequence[Rollback]) -> _Replayer:
+def _replayer(record: RunRecord, folder: str, max_steps: int, rollbacks: Sequence[Rollback]) -> _Replayer:
     """A trainer with the recorded settings, data and model, which begins as the recipe does."""
-    recorded = dict(record["settings"])
+    recorded = dict(record.settings)
     if recorded.get("hmm") is not None:
         recorded["hmm"] = process_of_run(recorded["output_dir"], recorded["hmm"])
     known = {one.name for one in dataclasses.fields(PretrainSettings)}
@@ -211,7 +213,7 @@ def _replayer(record: dict[str, Any], folder: str, max_steps: int, rollbacks: Se
     also = {name: recorded[name] for name in ("logging_steps", "eval_steps", "save_steps") if name in recorded}
     chosen = {name: value for name, value in (replayed(recorded) | also).items() if name in known}
     if chosen.get("scale_learning_rate") is not None:  # by the number of processes that there were
-        chosen |= {"scale_learning_rate": None, "learning_rate": chosen["learning_rate"] * record["world_size"] ** 0.5}
+        chosen |= {"scale_learning_rate": None, "learning_rate": chosen["learning_rate"] * record.world_size**0.5}
     settings = PretrainSettings(
         folder,
         **chosen,
@@ -252,9 +254,8 @@ def _settings_of(kind: type, recorded: dict[str, Any]) -> Any:
 
 
 def _framework(start: Start) -> str:
-    path = start.folder / IDENTITY_NAME
-    written_by = read_json(path).get("written_by", {}) if path.exists() else {}
-    return written_by.get("framework", "plain data parallelism")
+    written_by = read_identity(start.folder).get("written_by", {})
+    return as_record(written_by, Writer, start.folder / IDENTITY_NAME).framework
 
 
 def _rollbacks(run: Path, step: int, before: bool) -> list[Rollback]:

@@ -30,7 +30,6 @@ stopped by its user, has wrong settings, or fails again and again without a new 
 """
 
 import contextlib
-import json
 import os
 import shlex
 import signal
@@ -45,6 +44,7 @@ from typing import Any
 from ..display import format_duration
 from ..errors import DiskFull, InputError
 from ..files import overwrite_json
+from ..records import Count, Finite, read_record
 from ..runtime import environment
 from ..runtime.beat import Beat
 from ..runtime.children import Children, SignalHandler, wait_for
@@ -71,6 +71,19 @@ from .slurm import affordable, put_back
 _BEAT_EVERY = 1.0  # seconds
 _MAX_STARTS = 1 << 31
 _WIDTH = 512  # bytes of a file, which is overwritten in place
+
+
+@dataclass(frozen=True)
+class _Present:
+    """What the file of a supervisor says; those of earlier versions do not say which process it is."""
+
+    beat: Count
+    runs: bool
+    start: Count
+    host: str = ""
+    process: Count = 0
+    machine: str = ""
+    started: Finite = 0.0
 
 
 class Presence:
@@ -139,23 +152,21 @@ class Presence:
             if path == self._path:
                 continue
             try:
-                content = json.loads(path.read_bytes())
-                beat, runs, number = content["beat"], content["runs"], content["start"]
-                # Files of earlier versions have no machine.
-                other = ProcessIdentity(*map(content.get, ("host", "process", "machine", "started")))
-                if other.is_here and not other.is_alive_here:
+                other = read_record(path, _Present)
+                place = ProcessIdentity(other.host, other.process, other.machine, other.started)
+                if place.is_here and not place.is_alive_here:
                     path.unlink()
                     continue
-            except (OSError, ValueError, KeyError, TypeError):
+            except (OSError, InputError):
                 continue  # it is being written or removed, or is not one of these files
-            if type(number) is not int or not 0 <= number < _MAX_STARTS:
+            if other.start >= _MAX_STARTS:
                 continue
             seen, since = self._seen.get(path, (None, now))
-            if seen != beat:
+            if seen != other.beat:
                 since = now
-            self._seen[path] = (beat, since)
-            if runs and now - since < self._silent:
-                found.append(number)
+            self._seen[path] = (other.beat, since)
+            if other.runs and now - since < self._silent:
+                found.append(other.start)
         return found
 
     def _write(self, number: int) -> None:

@@ -6,14 +6,29 @@ A loss spike, a rollback, a restart or a lost host is an event. Events are only 
 
 import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..files import append_jsonl, read_log
+from ..files import append_jsonl
+from ..records import Count, Finite, read_rows
 from . import environment
 from .credentials import masked
 
 EVENTS_NAME = "events.jsonl"
+
+
+@dataclass(frozen=True)
+class _Event:
+    """The fields of every event, and those that readers rely on where they are there."""
+
+    time: Finite
+    kind: str
+    message: str
+    host: str | None = None
+    rank: Count | None = None
+    step: Count | None = None
+    delay: Finite | None = None
 
 
 def append_event(folder: str | os.PathLike, kind: str, message: str, **fields: Any) -> dict[str, Any]:
@@ -45,6 +60,9 @@ def append_event(folder: str | os.PathLike, kind: str, message: str, **fields: A
 
 
 def read_events(folder: str | os.PathLike) -> list[dict[str, Any]]:
-    """The events of a run in the order in which they were written; none if it has no log."""
+    """The events of a run in the order in which they were written; none if it has no log.
+
+    Rows that are no events are skipped, and named once in a warning.
+    """
     path = Path(folder) / EVENTS_NAME
-    return read_log(path) if path.exists() else []
+    return read_rows(path, _Event) if path.exists() else []

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
-from ..files import read_json, write_json
+from ..files import write_json
+from ..records import read_record
 
 IDENTITY_NAME = "identity.json"
 _SHA256 = re.compile("[0-9a-f]{64}")
@@ -30,6 +31,16 @@ def write_identity(folder: Path, identity: Identity) -> None:
     write_json(folder / IDENTITY_NAME, as_saved(identity))
 
 
+def read_identity(folder: Path) -> dict[str, dict[str, Any]]:
+    """The identity in a folder; empty if it has none.
+
+    Raises:
+        `InputError`: `identity.json` is not JSON, or not sections of names with values.
+    """
+    path = folder / IDENTITY_NAME
+    return read_record(path, dict[str, dict[str, Any]]) if path.exists() else {}
+
+
 def check_folder_identity(
     folder: Path, now: Identity, accepted: Collection[str] | None = (), remedy: str = "choose another output_dir"
 ) -> None:
@@ -37,9 +48,7 @@ def check_folder_identity(
 
     A folder without the file passes.
     """
-    path = folder / IDENTITY_NAME
-    if path.exists():
-        check_identity(path, read_json(path), now, accepted, remedy=remedy)
+    check_identity(folder / IDENTITY_NAME, read_identity(folder), now, accepted, remedy=remedy)
 
 
 def check_identity(

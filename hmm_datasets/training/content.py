@@ -13,13 +13,15 @@ import contextlib
 import hashlib
 import re
 from collections.abc import Collection, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import InputError
 from ..files import file_digest, read_json, write_json
 from ..hub.download import ModelName, model_file
 from ..hub.gguf import gguf_path
+from ..records import read_record
 from ..runtime import environment
 
 if TYPE_CHECKING:
@@ -54,6 +56,14 @@ def rows_digest(rows: "Dataset", columns: Collection[str] | None = None) -> str:
     return digest.hexdigest()
 
 
+@dataclass(frozen=True)
+class _Known:
+    """The digest of a file, and its size, number and times by which a change is seen."""
+
+    seen: list[int]
+    sha256: str
+
+
 def weights_digest(model: str, cache: Path | None = None) -> str:
     """SHA-256 of all files with weights of a model, of an adapter those of its base too; in hexadecimal.
 
@@ -61,23 +71,23 @@ def weights_digest(model: str, cache: Path | None = None) -> str:
         model (`str`): see [`~hmm_datasets.hub.download.ModelName.parse`].
         cache (`Path`, *optional*): a file with digests of earlier calls, which is read, and on rank 0 written.
     """
-    known: dict[str, Any] = {}
+    known: dict[str, _Known] = {}
     if cache is not None and cache.exists():
         with contextlib.suppress(InputError):  # it only saves time
-            known = read_json(cache)
+            known = read_record(cache, dict[str, _Known])
     digests = {}
     for path in _weight_files(model):
         content, state = path.resolve(), path.stat()
         key, seen = str(content), [state.st_size, state.st_ino, state.st_mtime_ns, state.st_ctime_ns]
         if _SHA256.fullmatch(content.name):
             digests[key] = content.name
-        elif known.get(key, {}).get("seen") == seen:
-            digests[key] = known[key]["sha256"]
+        elif key in known and known[key].seen == seen:
+            digests[key] = known[key].sha256
         else:
             digests[key] = file_digest(content)
-            known[key] = {"seen": seen, "sha256": digests[key]}
+            known[key] = _Known(seen, digests[key])
     if cache is not None and known and environment.rank() == 0:
-        write_json(cache, known)
+        write_json(cache, {key: asdict(entry) for key, entry in known.items()})
     return hashlib.sha256("\n".join(digests.values()).encode()).hexdigest()
 
 

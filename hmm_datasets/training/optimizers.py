@@ -12,7 +12,6 @@ them, so clipping is refused.
 """
 
 import contextlib
-import json
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -24,6 +23,7 @@ from transformers import PreTrainedModel
 
 from ..compat.deepspeed import whole_shape, zero_muon_with_adamw
 from ..errors import InputError
+from ..foreign_json import parse_json
 from ..runtime import environment
 
 MATRIX_OPTIMIZERS = ("adamw", "muon")
@@ -287,8 +287,8 @@ def check_optimizer(args) -> None:
 
 def _read_factors(factors: Mapping[str, float] | str | None) -> dict[str, float]:
     if isinstance(factors, str):
-        with contextlib.suppress(json.JSONDecodeError):
-            factors = json.loads(factors)
+        with contextlib.suppress(InputError):
+            factors = parse_json(factors, "learning_rate_factors")
     factors = {} if factors is None else factors
     if not isinstance(factors, Mapping):
         raise InputError(

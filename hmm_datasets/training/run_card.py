@@ -7,6 +7,7 @@ whose report names a model with the same weights. Tokens are summed over all sta
 
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from ..hub.cards import is_own_card, write_card
 from ..hub.download import ModelName
 from ..hub.kinds.evaluation import metric, metrics_of
 from ..hub.redaction import Redaction
+from ..records import read_record
 from ..report.evaluation_tables import read_report
+from ..runtime.run_records import BaseModel, Lineage, RunRecord, RunSummary, Stage, read_run_record
 from .models import load_pretrained
 
 
@@ -42,17 +45,17 @@ def write_run_card(
     folder = Path(folder)
     if not is_own_card(folder):
         return False
-    record, summary = read_json(folder / "run.json"), read_json(folder / "summary.json")
+    record, summary = read_run_record(folder / "run.json"), read_record(folder / "summary.json", RunSummary)
     plan = read_json(folder / "plan.json") if (folder / "plan.json").exists() else {}
-    settings, data, redaction = record["settings"], record["data"], Redaction(folder)
-    own = record.get("lineage") or {"stage": "training", "data": None, "before": []}
-    stages = [*own["before"], {"stage": own["stage"], "data": own["data"], "tokens": summary["tokens"]}]
-    metrics, floor = _held_out(summary["evaluation"])
+    settings, data, redaction = record.settings, record.data, Redaction(folder)
+    lineage = record.lineage or Lineage("training")
+    stages = [*lineage.before, Stage(lineage.stage, lineage.data, summary.tokens)]
+    metrics, floor = _held_out(summary.evaluation)
     for measured, of_floor in _evaluated(folder, evaluations):
         named = {metric["name"] for metric in measured}
         metrics = [metric for metric in metrics if metric["name"] not in named] + measured
         floor = of_floor or floor
-    base = ModelName.parse(settings["model"]).place if own["before"] and settings.get("model") else None
+    base = ModelName.parse(settings["model"]).place if lineage.before and settings.get("model") else None
     write_card(
         "model",
         folder,
@@ -60,19 +63,21 @@ def write_run_card(
             "name": name or folder.resolve().name,
             "summary": _summary(folder, summary, stages),
             "license": licence,
-            "data": redaction.without_paths(_data(own["data"], data)),
-            "parameters": summary["parameters"]["total"],
-            "tokens": sum(stage["tokens"] or 0 for stage in stages),
-            "stages": [stage | {"data": stage["data"] and redaction.without_paths(stage["data"])} for stage in stages],
-            "global_batch": summary["global_batch_size"],
+            "data": redaction.without_paths(_data(lineage.data, data)),
+            "parameters": _total(summary),
+            "tokens": sum(stage.tokens or 0 for stage in stages),
+            "stages": [
+                asdict(stage) | {"data": stage.data and redaction.without_paths(stage.data)} for stage in stages
+            ],
+            "global_batch": summary.global_batch_size,
             "length": settings.get("max_length") or plan.get("row_length") or data.get("length"),
-            "learning_rate": summary["learning_rate"],
+            "learning_rate": summary.learning_rate,
             "precision": _precision(record),
-            "command": redaction.without_paths(record["command"]),
-            "versions": record["versions"],
+            "command": redaction.without_paths(record.command),
+            "versions": record.versions,
             "metrics": metrics,
             "floor": floor,
-            "details": _details(record, summary, own.get("base"), redaction),
+            "details": _details(record, summary, lineage.base, redaction),
             "library": _library(folder),
             "base_model": base if base and base.count("/") == 1 and not Path(base).exists() else None,
         },
@@ -91,36 +96,41 @@ def _library(folder: Path) -> str:
     return "hmm-datasets" if is_own else "transformers"
 
 
-def _precision(record: Mapping[str, Any]) -> str:
+def _total(summary: RunSummary) -> int:
+    """The number of parameters."""
+    return summary.parameters.get("total", 0)
+
+
+def _precision(record: RunRecord) -> str:
     """What was computed in, and what the weights were kept in; records of earlier versions do not have the latter."""
-    settings = record["settings"]
+    settings = record.settings
     computed = "bf16" if settings.get("bf16") else "fp16" if settings.get("fp16") else "fp32"
-    return f"{computed}; {describe_weights(record['types'])}" if "types" in record else computed
+    return f"{computed}; {describe_weights(record.types)}" if record.types else computed
 
 
 def _details(
-    record: Mapping[str, Any],
-    summary: Mapping[str, Any],
-    base: Mapping[str, Any] | None,
+    record: RunRecord,
+    summary: RunSummary,
+    base: BaseModel | None,
     redaction: Redaction,
 ) -> list[dict[str, str]]:
     """Where the weights come from, and what training took."""
     found = []
     if base is not None:
-        commit = f" at commit `{base['commit']}`" if base["commit"] else ""
-        found.append(("Parent", f"{redaction.without_paths(base['model'])}{commit}"))
-        found += [(f"SHA-256 of its {name}", f"`{digest}`") for name, digest in sorted(base["weights"].items())]
-        if "quantization" in base:
-            found.append(("Quantization of the parent", f"{base['quantization']}, read into float32"))
-    if record.get("device"):
-        count = record["world_size"]
-        found.append(("Hardware", record["device"] if count == 1 else f"{count} processes on {record['device']}"))
-    if summary.get("flops"):
-        found.append(("Compute", f"{summary['flops']:.3g} FLOPs in this stage"))
-    if summary.get("seconds") is not None:
-        found.append(("Time of this stage", format_duration(summary["seconds"])))
-    if record.get("commit"):
-        found.append(("Commit of the code", f"`{record['commit']}`"))
+        commit = f" at commit `{base.commit}`" if base.commit else ""
+        found.append(("Parent", f"{redaction.without_paths(base.model)}{commit}"))
+        found += [(f"SHA-256 of its {name}", f"`{digest}`") for name, digest in sorted(base.weights.items())]
+        if base.quantization is not None:
+            found.append(("Quantization of the parent", f"{base.quantization}, read into float32"))
+    if record.device:
+        count = record.world_size
+        found.append(("Hardware", record.device if count == 1 else f"{count} processes on {record.device}"))
+    if summary.flops:
+        found.append(("Compute", f"{summary.flops:.3g} FLOPs in this stage"))
+    if summary.seconds is not None:
+        found.append(("Time of this stage", format_duration(summary.seconds)))
+    if record.commit:
+        found.append(("Commit of the code", f"`{record.commit}`"))
     return [{"name": name, "value": value} for name, value in found]
 
 
@@ -168,11 +178,11 @@ def _evaluated(
         yield metrics_of(report)
 
 
-def _summary(folder: Path, summary: Mapping[str, Any], stages: list[dict[str, Any]]) -> str:
+def _summary(folder: Path, summary: RunSummary, stages: list[Stage]) -> str:
     config = read_json(folder / "config.json") if (folder / "config.json").exists() else {}
     kind = (config.get("architectures") or [config.get("model_type", "model")])[0].removesuffix("ForCausalLM")
-    steps = ", then ".join(stage["stage"] for stage in stages)
-    return f"A {kind} of {summary['parameters']['total']:,} parameters: {steps}."
+    steps = ", then ".join(stage.stage for stage in stages)
+    return f"A {kind} of {_total(summary):,} parameters: {steps}."
 
 
 def _data(description: str | None, data: Mapping[str, Any]) -> str:

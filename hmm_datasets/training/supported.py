@@ -6,7 +6,6 @@ does not touch what a step computes, counts or evaluates, or has a check of its 
 """
 
 import importlib.util
-import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ from transformers.trainer_pt_utils import AcceleratorConfig
 
 from ..errors import InputError, first_line
 from ..files import read_json
+from ..foreign_json import parse_json
 from ..runtime import environment
 
 TRAINERS = ("pretrain", "sft", "dpo", "grpo")
@@ -218,7 +218,7 @@ def check_supported(settings: Any) -> None:
 def _value_of(config: Any, key: str) -> Any:
     """A value of `accelerator_config`, which may be a mapping, its JSON, a file of it, or the object made of it."""
     if isinstance(config, str):
-        config = json.loads(config) if config.startswith("{") else read_json(config)
+        config = parse_json(config, "accelerator_config") if config.startswith("{") else read_json(config)
     if isinstance(config, Mapping):
         config = AcceleratorConfig(**config)
     return getattr(AcceleratorConfig() if config is None else config, key)

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...errors import InputError
-from ...files import atomic_folder, check_digests, read_json, restore_all, write_digests, write_json
+from ...files import atomic_folder, check_digests, restore_all, write_digests, write_json
+from ...records import Count, Finite, read_record
 from ...runtime.run_identity import Identity, check_folder_identity, write_identity
 from ..model import HMM
 from ..storage import read_tables
@@ -190,26 +191,35 @@ def load_state(folder: Path, identity: Identity) -> FitState:
     Raises:
         `InputError`: the checkpoint is of another fit, incomplete, or has changed since it was written.
     """
-    saved = read_json(folder / "state.json")
     remedy = f"delete {folder} to continue from the checkpoint before it"
+    saved = read_record(folder / "state.json", _Saved, remedy)
     check_digests(folder, remedy)
     check_folder_identity(folder, identity, accepted=None, remedy="choose another folder, or delete that one")
     best, statistics = folder / "best", folder / _STATISTICS_NAME
-    try:
-        score, hmm = saved["best_score"], HMM.from_pretrained(folder / "hmm")
-        return FitState(
-            hmm=hmm,
-            restart=saved["restart"],
-            best=HMM.from_pretrained(best) if best.exists() else None,
-            best_epoch=saved["best_epoch"],
-            best_score=-math.inf if score is None else score,
-            epoch=saved["epoch"],
-            updates=saved["updates"],
-            statistics=_read_statistics(statistics, hmm) if statistics.exists() else None,
-            history=saved["history"],
-        )
-    except (KeyError, TypeError) as error:
-        raise InputError(f"{folder}: not the state of a fit ({error}); {remedy}") from None
+    hmm = HMM.from_pretrained(folder / "hmm")
+    return FitState(
+        hmm=hmm,
+        restart=saved.restart,
+        best=HMM.from_pretrained(best) if best.exists() else None,
+        best_epoch=saved.best_epoch,
+        best_score=-math.inf if saved.best_score is None else saved.best_score,
+        epoch=saved.epoch,
+        updates=saved.updates,
+        statistics=_read_statistics(statistics, hmm) if statistics.exists() else None,
+        history=saved.history,
+    )
+
+
+@dataclass(frozen=True)
+class _Saved:
+    """What `state.json` of a checkpoint holds."""
+
+    epoch: Count
+    restart: Count
+    updates: Count
+    best_epoch: Count
+    best_score: Finite | None
+    history: list[dict[str, Any]]
 
 
 def _read_statistics(path: Path, hmm: HMM) -> Statistics:

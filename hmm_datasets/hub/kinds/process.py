@@ -7,6 +7,7 @@ Parquet files.
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,16 @@ from ...data.builders.hmm import HMMExamples
 from ...data.sequences import TEST_FIRST
 from ...display import format_bytes
 from ...errors import InputError
-from ...files import atomic_folder, read_json, write_json
+from ...files import atomic_folder, write_json
 from ...hmm.families.family import Family
 from ...hmm.model import HMM
 from ...hmm.process import Process
 from ...hmm.storage import FAMILY_NAME, FORMAT_VERSION, PROCESS_NAME, WEIGHTS_NAME
+from ...records import Finite, read_record
 from ...report.process_description import describe_process
 from ...report.tables import predictor_titles
 from ...runtime.progress import progress_bar
+from ...runtime.run_records import read_run_record
 from ..cards import is_own_card, write_card
 from ..parquet import MAX_SHARD_BYTES, write_split
 from ..redaction import Redaction
@@ -262,6 +265,16 @@ _MEASURED_TOKENS = 64
 """Tokens of a sequence over which the optimal loss of a process without an entropy rate is averaged."""
 
 
+@dataclass(frozen=True)
+class _FitSummary:
+    """What `summary.json` of a fit says about its HMM, in nats per token."""
+
+    train_log_likelihood: Finite
+    test_log_likelihood: Finite | None
+    entropy_rate: Finite | None
+    entropy_rate_error: Finite | None
+
+
 def write_hmm_card(folder: str | os.PathLike, *, licence: str | None = None) -> bool:
     """Write the card of an HMM fitted by `recipes/fit_hmm.py` into its folder `hmm/`; see [`write_run_card`].
 
@@ -272,8 +285,9 @@ def write_hmm_card(folder: str | os.PathLike, *, licence: str | None = None) -> 
     folder = Path(folder)
     if not is_own_card(folder / "hmm"):
         return False
-    record, summary, redaction = read_json(folder / "run.json"), read_json(folder / "summary.json"), Redaction(folder)
-    hmm, corpus = HMM.from_pretrained(folder / "hmm"), redaction.without_paths(record["settings"]["corpus"])
+    record, summary = read_run_record(folder / "run.json"), read_record(folder / "summary.json", _FitSummary)
+    redaction = Redaction(folder)
+    hmm, corpus = HMM.from_pretrained(folder / "hmm"), redaction.without_paths(str(record.settings.get("corpus")))
     write_card(
         "hmm",
         folder / "hmm",
@@ -283,12 +297,12 @@ def write_hmm_card(folder: str | os.PathLike, *, licence: str | None = None) -> 
             "num_symbols": hmm.num_symbols,
             "corpus": corpus,
             "license": licence,
-            "log_likelihood_train": summary["train_log_likelihood"],
-            "log_likelihood_test": summary["test_log_likelihood"],
-            "entropy_rate": summary["entropy_rate"],
-            "entropy_rate_standard_error": summary["entropy_rate_error"],
-            "command": redaction.without_paths(record["command"]),
-            "versions": record["versions"],
+            "log_likelihood_train": summary.train_log_likelihood,
+            "log_likelihood_test": summary.test_log_likelihood,
+            "entropy_rate": summary.entropy_rate,
+            "entropy_rate_standard_error": summary.entropy_rate_error,
+            "command": redaction.without_paths(record.command),
+            "versions": record.versions,
         },
     )
     return True

@@ -15,6 +15,7 @@ from ...errors import InputError
 from ...files import read_json
 from ...hmm.loading import load_source
 from ...hmm.storage import CONFIG_NAME, FAMILY_NAME, PROCESS_NAME
+from ...runtime.run_records import read_run_record
 from ...text.corpora.local_files import SUFFIXES
 from ...text.stream.index import INDEX_NAME
 from ...text.stream.reader import TokenStream
@@ -123,8 +124,8 @@ def _model(path: Path, repo_type: RepoType | None) -> Contents | None:
         return None
     stage = "model"
     if (path / "run.json").is_file():
-        lineage = read_json(path / "run.json").get("lineage") or {}
-        stage = f"model of the stage {lineage['stage']}" if lineage.get("stage") else "model of a run"
+        lineage = read_run_record(path / "run.json").lineage
+        stage = f"model of the stage {lineage.stage}" if lineage is not None else "model of a run"
     found = [entry for entry in path.glob("checkpoint-*") if entry.name.rpartition("-")[2].isdigit()]
     checkpoints = tuple(sorted(found, key=lambda entry: int(entry.name.rpartition("-")[2])))
     return Contents(stage, "model", path, files_in(path, DEFAULT_IGNORE), checkpoints=checkpoints)

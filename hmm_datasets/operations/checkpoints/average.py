@@ -5,7 +5,6 @@ noise of the last steps (Izmailov et al., "Averaging weights leads to wider opti
 arXiv 1803.05407). Sums are in float64, tensor by tensor: memory holds two tensors of the model, whatever its size.
 """
 
-import json
 import math
 import os
 import shutil
@@ -17,7 +16,7 @@ from typing import Any
 import torch
 
 from ...errors import InputError
-from ...files import DIGESTS_NAME, atomic_folder, digest_problems, read_json, write_digests, write_json
+from ...files import atomic_folder, digest_problems, read_json, recorded_digests, write_digests, write_json
 from ...training.checkpoints.verifying import companion_names, good_checkpoints, not_deleted
 from .tensors import Weights, write_weights
 
@@ -135,9 +134,7 @@ def _common(name: str, values: list[torch.Tensor], paths: list[Path]) -> torch.T
 
 def _record(paths: list[Path], shares: list[float]) -> list[dict[str, Any]]:
     def digests(path: Path) -> dict[str, str]:
-        file = path / DIGESTS_NAME
-        found = json.loads(file.read_text(encoding="utf-8"))["sha256"] if file.is_file() else {}
-        return {name: digest for name, digest in found.items() if name.endswith(".safetensors")}
+        return {name: digest for name, digest in recorded_digests(path).items() if name.endswith(".safetensors")}
 
     given = zip(paths, shares, strict=True)
     return [{"checkpoint": path.name, "weight": share, "sha256": digests(path)} for path, share in given]

@@ -43,19 +43,20 @@ from ...files import (
     atomic_folder,
     digest_problems,
     inside,
-    read_json,
-    read_log,
     scratch_folder,
     write_digests,
     write_json,
     write_jsonl,
 )
 from ...hub.download import ModelName
-from ...runtime.run_identity import IDENTITY_NAME
+from ...records import as_record
+from ...runtime.run_identity import IDENTITY_NAME, read_identity
+from ...runtime.run_records import read_checkpoint_state, read_history
 from ...training.checkpoints.verifying import (
     FRAMEWORKS,
     STATE_NAME,
     UNIVERSAL_NAME,
+    Writer,
     companion_names,
     not_deleted,
     universal_folder,
@@ -313,7 +314,7 @@ def trained_parameters(folder: Path) -> tuple[list[list[str]], dict[str, torch.S
             model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder, trust_remote_code=False))
     except (OSError, ValueError, KeyError) as error:
         raise InputError(f"{folder}: transformers cannot make its model ({first_line(error)})") from None
-    identity = read_json(folder / IDENTITY_NAME) if (folder / IDENTITY_NAME).is_file() else {}
+    identity = read_identity(folder)
     settings = identity.get("settings", {})
     groups = parameter_groups(
         model,
@@ -394,7 +395,7 @@ def _write_companions(folder: Path, target: Path) -> None:
             shutil.copyfile(source / name, target / name)
     if (target / CONFIG_NAME).is_file() or (folder / "adapter_config.json").is_file():
         return
-    identity = read_json(folder / IDENTITY_NAME) if (folder / IDENTITY_NAME).is_file() else {}
+    identity = read_identity(folder)
     if "model" not in identity:
         raise InputError(f"{folder}: has no {CONFIG_NAME}; copy the one of its model there")
     AutoConfig.for_model(**identity["model"]).save_pretrained(target)
@@ -431,9 +432,9 @@ def _write_checkpoint(folder: Path, target: Path, scratch: Path, to: str) -> Non
         writer(target, states)
     path = folder / IDENTITY_NAME
     if path.is_file():
-        identity = read_json(path)
+        identity = read_identity(folder)
         before = identity.get("written_by", {})
-        now = {"framework": FRAMEWORKS[to], "processes": before.get("processes", 1)}
+        now = {"framework": FRAMEWORKS[to], "processes": as_record(before, Writer, path).processes}
         write_json(target / IDENTITY_NAME, identity | {"written_by": now | {"converted_from": before}})
 
 
@@ -503,7 +504,7 @@ def _write_universal(target: Path, states: OptimizerStates) -> None:
             f"its optimizer is not AdamW with one number of steps for all weights ({other}), as DeepSpeed's ZeRO "
             "needs; continue under plain data parallelism or FSDP"
         )
-    number = read_json(target / STATE_NAME)["global_step"]
+    number = read_checkpoint_state(target / STATE_NAME).global_step
     tag = f"global_step{number}_universal"
     universal = target / tag
     (universal / "zero").mkdir(parents=True)
@@ -537,6 +538,6 @@ def _adamw_step(states: OptimizerStates, name: str) -> float | None:
 
 def _write_history(source: Path, checkpoint: Path) -> None:
     """Give a new run the history of the one before, up to the checkpoint."""
-    path, step = checkpoint.parent / HISTORY_NAME, read_json(checkpoint / STATE_NAME)["global_step"]
+    path, step = checkpoint.parent / HISTORY_NAME, read_checkpoint_state(checkpoint / STATE_NAME).global_step
     if (source / HISTORY_NAME).is_file() and not path.exists():
-        write_jsonl(path, [row for row in read_log(source / HISTORY_NAME) if row.get("step", step + 1) <= step])
+        write_jsonl(path, [row for row in read_history(source / HISTORY_NAME) if row.get("step", step + 1) <= step])

@@ -14,8 +14,9 @@ from typing import Any
 
 from ...display import format_bytes, format_duration
 from ...errors import InputError
-from ...files import read_json, read_log
+from ...records import Count, Record, is_record, read_record
 from ...runtime.run_identity import IDENTITY_NAME
+from ...runtime.run_records import read_checkpoint_state, read_history
 from ...training.checkpoints.archive import list_set_aside
 from ...training.checkpoints.verifying import STATE_NAME, CheckpointReport, list_checkpoints, resuming_names
 from ...training.record import HISTORY_NAME
@@ -110,8 +111,8 @@ def list_run(run: str | os.PathLike) -> list[Listed]:
 
 def _listed(report: CheckpointReport, losses: dict[int, tuple[str, float]], reason: str | None = None) -> Listed:
     folder = report.folder
-    identity = _mapping(folder / IDENTITY_NAME)
-    writer = identity.get("written_by") or identity.get("slimmed_from") or {}
+    identity = _readable(folder / IDENTITY_NAME, _Identity, _Identity())
+    writer = identity.written_by or identity.slimmed_from or _Writer()
     name, loss = losses.get(report.step, (None, None))
     state = folder / STATE_NAME
     return Listed(
@@ -119,9 +120,9 @@ def _listed(report: CheckpointReport, losses: dict[int, tuple[str, float]], reas
         str(folder),
         report.total_bytes,
         report.tensor_bytes,
-        writer.get("framework"),
-        writer.get("processes"),
-        _mapping(state).get("num_input_tokens_seen"),
+        writer.framework,
+        writer.processes,
+        _readable(state, _Counts, _Counts()).num_input_tokens_seen,
         loss,
         name,
         max(0.0, time.time() - (state if state.is_file() else folder).stat().st_mtime),
@@ -134,19 +135,42 @@ def _listed(report: CheckpointReport, losses: dict[int, tuple[str, float]], reas
 def _losses(run: Path) -> dict[int, tuple[str, float]]:
     """The first of the measures that each step of the history has, with its name."""
     path = run / HISTORY_NAME
-    rows = read_log(path) if path.is_file() else []
+    rows = read_history(path) if path.is_file() else []
     found: dict[int, tuple[str, float]] = {}
     for name in reversed(_MEASURES):
-        found |= {row["step"]: (name, row[name]) for row in rows if isinstance(row.get(name), int | float)}
+        found |= {row["step"]: (name, row[name]) for row in rows if "step" in row and is_record(row.get(name), float)}
     return found
 
 
-def _mapping(path: Path) -> dict[str, Any]:
+@dataclass(frozen=True)
+class _Writer:
+    """Who wrote a checkpoint, as far as it is known."""
+
+    framework: str | None = None
+    processes: Count | None = None
+
+
+@dataclass(frozen=True)
+class _Identity:
+    """The sections of a checkpoint's identity that are listed."""
+
+    written_by: _Writer | None = None
+    slimmed_from: _Writer | None = None
+
+
+@dataclass(frozen=True)
+class _Counts:
+    """The count in the state of a checkpoint that is listed."""
+
+    num_input_tokens_seen: Count | None = None
+
+
+def _readable(path: Path, kind: type[Record], otherwise: Record) -> Record:
+    """A record; the other one where it is missing or damaged, which is listed as the checkpoint's problem."""
     try:
-        content = read_json(path)
-    except (InputError, OSError):
-        return {}
-    return content if isinstance(content, dict) else {}
+        return read_record(path, kind)
+    except InputError:
+        return otherwise
 
 
 @dataclass(frozen=True)
@@ -192,15 +216,15 @@ def checkpoints_to_prune(run: str | os.PathLike, keep: Keep) -> list[Listed]:
         kept |= {one.step for one in whole if one.step % keep.every == 0}
     if keep.best is not None:
         kept.add(_best(run, whole, keep.best, keep.greater_is_better))
-    kept.add(read_json(run / f"checkpoint-{whole[0].step}" / STATE_NAME).get("best_global_step"))
+    kept.add(read_checkpoint_state(run / f"checkpoint-{whole[0].step}" / STATE_NAME).best_global_step)
     return [one for one in found if one.step not in kept]
 
 
 def _best(run: Path, whole: list[Listed], metric: str, greater_is_better: bool) -> int:
     path = run / HISTORY_NAME
-    rows = read_log(path) if path.is_file() else []
+    rows = read_history(path) if path.is_file() else []
     steps = {one.step for one in whole}
-    values = {row["step"]: row[metric] for row in rows if isinstance(row.get(metric), int | float)}
+    values = {row["step"]: row[metric] for row in rows if "step" in row and is_record(row.get(metric), float)}
     values = {step: value for step, value in values.items() if step in steps and math.isfinite(value)}
     if not values:
         names = {

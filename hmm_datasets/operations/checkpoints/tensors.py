@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 import torch
 
 from ...errors import InputError, first_line
-from ...files import inside, read_json, write_json
-from ...training.checkpoints.verifying import read_safetensors_sizes
+from ...files import inside, write_json
+from ...records import read_record
+from ...training.checkpoints.verifying import WeightIndex, read_safetensors_sizes
 
 _AT_ONCE = 64_000_000  # bytes
 
@@ -133,11 +134,8 @@ class Weights:
 
     def _names(self) -> list[str]:
         if (self.folder / _INDEX_NAME).is_file():
-            index = read_json(self.folder / _INDEX_NAME)
-            try:
-                names = sorted(set(index["weight_map"].values()))
-            except (KeyError, TypeError, AttributeError):
-                raise InputError(f"{self.folder / _INDEX_NAME}: has no weight_map; copy the folder again") from None
+            index = read_record(self.folder / _INDEX_NAME, WeightIndex, "copy the folder again")
+            names = sorted(set(index.weight_map.values()))
             for name in names:
                 inside(self.folder, name, self.folder / _INDEX_NAME)
             return names

@@ -27,7 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InputError
-from ...files import read_json, read_yaml, write_json, write_yaml
+from ...files import read_yaml, write_json, write_yaml
+from ...records import Count, Finite, as_record, read_record
 from ...runtime.children import Children, SignalHandler
 from ...runtime.credentials import masked_arguments
 from ...runtime.lock import exclusive_lock
@@ -66,10 +67,10 @@ class CellState:
     commands: list[list[str]]
     last_file: str | None = None
     state: str = WAITING
-    commands_done: int = 0
-    attempts: int = 0
+    commands_done: Count = 0
+    attempts: Count = 0
     exit_code: int | None = None
-    seconds: float = 0.0
+    seconds: Finite = 0.0
     errors: list[str] = field(default_factory=list)
 
     @classmethod
@@ -80,12 +81,9 @@ class CellState:
             `InputError`: the file has changed since it was written, or is of another kind.
         """
         path = folder / STATE_NAME
-        content = read_json(path)
-        digest = content.pop(_DIGEST, None) if isinstance(content, dict) else None
-        try:
-            state = cls(**content)
-        except TypeError:
-            raise InputError(f"{path}: not the state of a cell; delete {folder} to run the cell anew") from None
+        content = read_record(path, dict[str, Any], f"delete {folder} to run the cell anew")
+        digest = content.pop(_DIGEST, None)
+        state = as_record(content, cls, path, f"delete {folder} to run the cell anew")
         if digest is not None and digest != _digest_of(content):
             raise InputError(f"{path}: has changed since it was written; delete {folder} to run the cell anew")
         return state

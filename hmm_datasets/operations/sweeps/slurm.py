@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import InputError
-from ...files import read_json, write_json
+from ...files import write_json
+from ...records import read_record
 from ...runtime.children import kill_session, wait_for
 from ...runtime.stop_requests import parse_time
 from .cells import FAILED, FINISHED, CellState, start_cell
@@ -141,7 +142,8 @@ def queued_cells(sweep: Sweep, cluster: str = "slurm") -> dict[str, str]:
 
 def _jobs(sweep: Sweep) -> dict[str, str]:
     path = sweep.output_dir / JOBS_NAME
-    return read_json(path) if path.exists() else {}
+    remedy = "delete it; cells whose jobs are queued are then queued again"
+    return read_record(path, dict[str, str], remedy) if path.exists() else {}
 
 
 def _alive(jobs: Collection[str], cluster: str) -> set[str]:

@@ -12,13 +12,15 @@ import hashlib
 import json
 import os
 import re
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ...errors import InputError
-from ...files import inside, read_json, restored
+from ...files import inside, restored
+from ...records import Count, as_record, read_record
 
 FORMAT_VERSION = 2
 """Version of the format. It must change when older folders would be read wrongly."""
@@ -49,10 +51,10 @@ class Shard:
     """
 
     name: str
-    num_documents: int
-    num_tokens: int
-    num_bytes: int | None
-    num_empty: int
+    num_documents: Count
+    num_tokens: Count
+    num_bytes: Count | None
+    num_empty: Count
     sha256: str
     ends_sha256: str
 
@@ -82,14 +84,14 @@ class TokenIndex:
 
     corpus: str
     tokenizer_hash: str
-    vocab_size: int
-    eos_id: int
+    vocab_size: Count
+    eos_id: Count
     dtype: str
-    shard_tokens: int | None
-    num_documents: int
-    num_tokens: int
-    num_bytes: int | None
-    num_empty: int
+    shard_tokens: Count | None
+    num_documents: Count
+    num_tokens: Count
+    num_bytes: Count | None
+    num_empty: Count
     shards: tuple[Shard, ...]
     format_version: int = FORMAT_VERSION
 
@@ -171,20 +173,16 @@ def read_index(folder: str | os.PathLike, *, check_files: bool = True) -> TokenI
     path = folder / INDEX_NAME
     if not path.is_file():
         raise InputError(f"{path}: no such file; {_why_missing(folder)}")
-    values = read_json(path)
-    version = values.get("format_version") if isinstance(values, dict) else None
+    values = read_record(path, dict[str, Any], "write the tokens again")
+    version = values.get("format_version")
     if version != FORMAT_VERSION:
         raise InputError(f"{path}: format_version is {version}, expected {FORMAT_VERSION}; write the tokens again")
     digest = values.pop(_DIGEST, None)
-    _check_fields(values, TokenIndex, path)
-    if values["dtype"] not in ("uint16", "uint32"):
-        raise InputError(f"{path}: dtype is {values['dtype']!r}, expected uint16 or uint32; write the tokens again")
-    shards = values["shards"]
-    if not isinstance(shards, list) or not shards:
-        raise InputError(f"{path}: shards is {shards!r}, expected a list of at least one; write the tokens again")
-    for number, shard in enumerate(shards):
-        _check_fields(shard, Shard, f"{path}: shards[{number}]")
-    index = TokenIndex(**values | {"shards": tuple(Shard(**shard) for shard in shards)})
+    index = as_record(values, TokenIndex, path, "write the tokens again")
+    if index.dtype not in ("uint16", "uint32"):
+        raise InputError(f"{path}: dtype is {index.dtype!r}, expected uint16 or uint32; write the tokens again")
+    if not index.shards:
+        raise InputError(f"{path}: shards is [], expected a list of at least one; write the tokens again")
     _check_counts(index, path)
     _check_names(index, path)
     for shard in index.shards if check_files else ():
@@ -208,19 +206,10 @@ def _why_missing(folder: Path) -> str:
     return "expected the folder of a token stream, as written by tokenize_corpus"
 
 
-def _check_fields(values: object, kind: type, where: str | Path) -> None:
-    if not isinstance(values, dict):
-        raise InputError(f"{where}: expected an object with named fields, found {values!r}; write the tokens again")
-    expected = {field.name for field in fields(kind)}
-    if set(values) != expected:
-        names = ", ".join(sorted(set(values) ^ expected))
-        raise InputError(f"{where}: missing or unknown fields: {names}; write the tokens again")
-
-
 def _check_counts(index: TokenIndex, path: Path) -> None:
     for name in ("num_documents", "num_tokens"):
         counts = [getattr(index, name), *(getattr(shard, name) for shard in index.shards)]
-        if not all(isinstance(count, int) and count > 0 for count in counts):
+        if not all(counts):
             raise InputError(f"{path}: {name} is {counts!r}, expected positive integers; write the tokens again")
         if counts[0] != sum(counts[1:]):
             raise InputError(
@@ -231,7 +220,7 @@ def _check_counts(index: TokenIndex, path: Path) -> None:
 def _check_names(index: TokenIndex, path: Path) -> None:
     names = [shard.name for shard in index.shards]
     for name in names:
-        if not (isinstance(name, str) and _PLAIN_NAME.fullmatch(name)) or names.count(name) > 1:
+        if not _PLAIN_NAME.fullmatch(name) or names.count(name) > 1:
             raise InputError(
                 f"{path}: shard {name!r} is not the plain name of one .ds file here; write the tokens again"
             )
@@ -240,7 +229,7 @@ def _check_names(index: TokenIndex, path: Path) -> None:
 
 def _check_vocabulary(index: TokenIndex, path: Path) -> None:
     eos_id, size = index.eos_id, index.vocab_size
-    if not (type(eos_id) is type(size) is int and 0 <= eos_id < size <= 1 << 32):
+    if not 0 <= eos_id < size <= 1 << 32:
         raise InputError(
             f"{path}: eos_id is {eos_id!r} and vocab_size {size!r}, expected 0 <= eos_id < vocab_size <= 2**32; write "
             "the tokens again"

@@ -29,12 +29,14 @@ from accelerate.utils import broadcast_object_list
 
 from ...data.rows import PassedOver
 from ...errors import InputError, RolledBack
-from ...files import DIGESTS_NAME, check_digests, read_json
+from ...files import DIGESTS_NAME, check_digests
+from ...records import Count, as_record
 from ...runtime.events import append_event
-from ...runtime.run_identity import IDENTITY_NAME, Identity, as_saved, check_identity, write_identity
+from ...runtime.run_identity import IDENTITY_NAME, Identity, as_saved, check_identity, read_identity, write_identity
+from ...runtime.run_records import read_checkpoint_state
 from ..step.component import Component
 from .curve import comparable
-from .verifying import STATE_NAME, has_optimizer, list_steps, reads, short_name, verify_checkpoint
+from .verifying import STATE_NAME, Writer, has_optimizer, list_steps, reads, short_name, verify_checkpoint
 
 if TYPE_CHECKING:
     from ..trainer import StepTrainer
@@ -54,10 +56,10 @@ class Rollback:
             set.
     """
 
-    step: int
-    checkpoint: int
-    first: int
-    end: int
+    step: Count
+    checkpoint: Count
+    first: Count
+    end: Count
 
 
 def rows_identity(rollbacks: Sequence[Rollback]) -> dict[str, Any]:
@@ -67,9 +69,8 @@ def rows_identity(rollbacks: Sequence[Rollback]) -> dict[str, Any]:
 
 def rollbacks_in(folder: Path) -> list[Rollback]:
     """The rollbacks recorded in the identity of a run or of a checkpoint."""
-    path = folder / IDENTITY_NAME
-    recorded = read_json(path).get(ROWS_SECTION, {}) if path.exists() else {}
-    return [Rollback(**one) for one in recorded.get("passed_over", [])]
+    recorded = read_identity(folder).get(ROWS_SECTION, {})
+    return as_record(recorded.get("passed_over", []), list[Rollback], folder / IDENTITY_NAME)
 
 
 def rollbacks_of(*folders: str | os.PathLike | None) -> list[Rollback]:
@@ -140,14 +141,29 @@ def possible_starts(
 
 def _start_at(folder: Path) -> Start | None:
     """The start at a checkpoint; None if the counts in its state are missing."""
-    state = read_json(folder / STATE_NAME)
+    path = folder / STATE_NAME
     try:
-        totals = state.get("stateful_callbacks", {}).get("RunTotals", {}).get("attributes", {})
-        return Start(
-            folder, state["global_step"], state["max_steps"], totals.get("rows"), state["num_input_tokens_seen"]
-        )
-    except (KeyError, AttributeError):
+        state = read_checkpoint_state(path)
+        totals = as_record(state.stateful_callbacks.get("RunTotals", {}), _Totals, path).attributes
+    except InputError:
         return None
+    if state.max_steps is None or state.num_input_tokens_seen is None:
+        return None
+    return Start(folder, state.global_step, state.max_steps, totals.rows, state.num_input_tokens_seen)
+
+
+@dataclass(frozen=True)
+class _Attributes:
+    """Rows that a run has consumed over all its starts; earlier versions did not count them."""
+
+    rows: Count | None = None
+
+
+@dataclass(frozen=True)
+class _Totals:
+    """The state of the component that counts."""
+
+    attributes: _Attributes = _Attributes()
 
 
 def find_start(args) -> Start | None:
@@ -202,15 +218,15 @@ def check_start(
     path = folder / IDENTITY_NAME
     if not path.exists():
         return
-    before = read_json(path)
+    before = read_identity(folder)
     compared = {name: section for name, section in identity.items() if name != ROWS_SECTION}  # see `possible_starts`
     saved = before if kind is None else comparable(before, as_saved(compared), kind)
     check_identity(path, saved, compared, accepted, fixed)
-    wrote = before.get("written_by", writer)
-    if not reads(writer["framework"], wrote["framework"]):
+    wrote = as_record(before.get("written_by", writer), Writer, path)
+    if not reads(writer["framework"], wrote.framework):
         to, run = short_name(writer["framework"]), folder.absolute().parent
         raise InputError(
-            f"{folder}: written under {wrote['framework']} by {wrote['processes']} processes, but this run is under "
+            f"{folder}: written under {wrote.framework} by {wrote.processes} processes, but this run is under "
             f"{writer['framework']} with {writer['processes']}; use the accelerate config that it was started with, "
             f"or convert it with hmm-datasets checkpoint convert {folder} {run}-{to} --to {to} and continue with "
             f"--output_dir {run}-{to}"
@@ -270,8 +286,7 @@ def go_back(trainer: "StepTrainer", step: int) -> str:
     )
     if trainer.is_world_process_zero():
         run = Path(trainer.args.output_dir)
-        before = read_json(run / IDENTITY_NAME) if (run / IDENTITY_NAME).exists() else {}
-        write_identity(run, before | rows_identity([*trainer.rollbacks, found]))
+        write_identity(run, read_identity(run) | rows_identity([*trainer.rollbacks, found]))
         append_event(run, "rollback", line, **asdict(found))
         trainer.say(line)
     trainer.accelerator.wait_for_everyone()

@@ -20,10 +20,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 from ...errors import InputError
-from ...files import DIGESTS_NAME, inside, restore_all
+from ...files import DIGESTS_NAME, inside, read_json, restore_all
+from ...records import Count, as_record
 from ...runtime.run_identity import IDENTITY_NAME
+from ...runtime.run_records import CheckpointState
 
 FRAMEWORKS = {"plain": "plain data parallelism", "zero": "DeepSpeed ZeRO", "fsdp": "FSDP"}
 """Names in `written_by` of a checkpoint's identity; ZeRO's is followed by its stage, or stands for every stage."""
@@ -37,6 +40,26 @@ def reads(framework: str, written_under: str) -> bool:
 def short_name(framework: str) -> str:
     """The name under which a checkpoint is converted for a framework."""
     return next(name for name, prefix in FRAMEWORKS.items() if framework.startswith(prefix))
+
+
+@dataclass(frozen=True)
+class Writer:
+    """`written_by` of a checkpoint's identity, which that of another program does not have.
+
+    Attributes:
+        framework (`str`): what sharded the model, one of [`FRAMEWORKS`], with the stage of ZeRO.
+        processes (`int`): number of processes.
+    """
+
+    framework: str = FRAMEWORKS["plain"]
+    processes: Count = 1
+
+
+@dataclass(frozen=True)
+class WeightIndex:
+    """`model.safetensors.index.json`: the file of each tensor, by its name."""
+
+    weight_map: dict[str, str]
 
 
 STATE_NAME = "trainer_state.json"
@@ -120,7 +143,7 @@ def verify_checkpoint(folder: str | os.PathLike) -> CheckpointReport:
             elif path.suffix in (".pt", ".pth", ".bin"):
                 _check_archive(path)
             elif path.suffix == ".json":
-                json.loads(path.read_text(encoding="utf-8"))
+                read_json(path)
         except (InputError, ValueError, OSError) as error:
             message = str(error).removeprefix(f"{path}: ")
             problems.append(f"{name}: {message}")
@@ -266,13 +289,10 @@ def _index_problems(folder: Path, tensors: dict[str, set[str]]) -> list[str]:
     for path in sorted(folder.rglob("*.safetensors.index.json")):
         name = path.relative_to(folder).as_posix()
         try:
-            weight_map = dict(json.loads(path.read_text(encoding="utf-8"))["weight_map"])
+            weight_map = as_record(read_json(path), WeightIndex, name).weight_map
             shards = {shard: inside(path.parent, shard, name) for shard in sorted(set(weight_map.values()))}
         except InputError as error:
-            problems.append(str(error))
-            continue
-        except (ValueError, KeyError, TypeError):
-            problems.append(f"{name}: no readable weight_map")
+            problems.append(str(error).removeprefix(f"{folder}/"))
             continue
         for shard, shard_path in shards.items():
             shard_name = shard_path.relative_to(folder).as_posix()
@@ -290,18 +310,21 @@ def _state_problems(folder: Path, step: int) -> list[str]:
     if not path.is_file():
         return [f"{STATE_NAME}: missing"]
     try:
-        found = json.loads(path.read_text(encoding="utf-8")).get("global_step")
-    except (ValueError, AttributeError):
-        return []  # already reported as JSON that does not parse
+        found = as_record(read_json(path), CheckpointState, STATE_NAME).global_step
+    except InputError as error:
+        return [str(error)] if str(error).startswith(STATE_NAME) else []  # else already reported as no JSON
     return [] if found == step else [f"{STATE_NAME}: global_step is {found}, the folder's name says {step}"]
 
 
 def _rank_problems(folder: Path, shards: ZeroShards | None) -> list[str]:
     """Files that the ranks should have written and that are missing."""
     try:
-        ranks = json.loads((folder / IDENTITY_NAME).read_text(encoding="utf-8"))["written_by"]["processes"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
+        identity = as_record(read_json(folder / IDENTITY_NAME), dict[str, dict[str, Any]], IDENTITY_NAME)
+        if "written_by" not in identity:
+            return []
+        ranks = as_record(identity["written_by"], Writer, f"{IDENTITY_NAME}: written_by").processes
+    except InputError as error:
+        return [str(error)] if str(error).startswith(IDENTITY_NAME) else []  # none, or already reported as no JSON
     names = [f"rng_state_{rank}.pth" for rank in range(ranks)] if ranks > 1 else ["rng_state.pth"]
     problems = [f"{name}: missing, but {ranks} processes wrote it" for name in names if not (folder / name).exists()]
     if shards is not None and shards.ranks != ranks:

@@ -48,8 +48,8 @@ import torch
 from ...compat.torch import fake_tensors, tracked_memory
 from ...compat.transformers_models import attention_of, set_config_attention
 from ...errors import InputError
-from ...files import read_log
 from ...hmm.analysis.divergence import log_probabilities
+from ...runtime.run_records import read_history
 from ..models import default_dtype, is_recurrent, new_model, set_attention
 from .compute import find_device, peak_flops
 
@@ -135,7 +135,7 @@ def _rate_of_run(run: Path) -> Rate:
     path = run / "history.jsonl"
     if not path.exists():
         raise InputError(f"assumed_run {run}: it has no history.jsonl; give the folder of a run of these recipes")
-    rows = [row for row in read_log(path) if "tokens_per_second_per_device" in row and row.get("tokens")]
+    rows = [row for row in read_history(path) if "tokens_per_second_per_device" in row and row.get("tokens")]
     if not rows:
         raise InputError(f"{path}: no row has tokens_per_second_per_device; give a run that logged its rate")
     # The first row includes one-off work, such as compiling and filling caches.

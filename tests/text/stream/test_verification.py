@@ -126,7 +126,7 @@ def test_an_index_without_a_digest_is_read_as_before_and_checked_for_sense(folde
     assert content(folder) == content(whole)
     for changes, told in (
         ({"eos_id": 300}, "eos_id is 300 and vocab_size 300"),
-        ({"eos_id": True}, "eos_id is True"),
+        ({"eos_id": True}, "eos_id: expected int, found bool"),
         ({"vocab_size": 65_537}, "dtype is 'uint16', expected uint32 for 65537 tokens"),
     ):
         (folder / INDEX_NAME).write_text(json.dumps(values | changes))

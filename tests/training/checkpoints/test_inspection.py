@@ -120,7 +120,7 @@ def test_every_shard_in_the_index_must_exist_and_contain_its_tensors(tmp_path):
         "model-2.safetensors: missing, but model.safetensors.index.json lists it",
     )
     index.write_text("{}")
-    assert "no readable weight_map" in verify_checkpoint(folder).problems[0]
+    assert "object missing required field weight_map" in verify_checkpoint(folder).problems[0]
 
 
 def test_a_checkpoint_names_nothing_outside_it(tmp_path):
