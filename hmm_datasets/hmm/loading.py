@@ -4,10 +4,9 @@ import os
 import re
 from pathlib import Path
 
-from ..compat.huggingface_hub import http_errors
 from ..errors import InputError, suggestion
 from ..files import restored
-from ..hub.download import RepoType, download, is_address, without_network
+from ..hub.download import RepoType, download, is_address, reading_hub, without_network
 from .names import constructors, is_process_name, named_process
 from .process import Process
 from .storage import CONFIG_NAME, FAMILY_NAME, FORMATS, PROCESS_NAME, TABLES_NAME, WEIGHTS_NAME, load_process
@@ -81,18 +80,19 @@ def download_source(name: str, *, revision: str | None = None, repo_type: RepoTy
 def repository_of_process(name: str) -> RepoType | None:
     """The type of the Hub repository of this name (model or dataset) if it has a process, else None."""
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
+    from huggingface_hub.errors import HFValidationError
 
     hub = HfApi()
     if without_network():
         return None
     try:
-        for kind, file in (
-            *(("model", file) for file in (CONFIG_NAME, FAMILY_NAME, PROCESS_NAME)),
-            *(("dataset", file) for file in (WEIGHTS_NAME, FAMILY_NAME, PROCESS_NAME)),
-        ):
-            if hub.file_exists(name, file, repo_type=kind):
-                return kind
-    except (HFValidationError, HfHubHTTPError, OfflineModeIsEnabled, OSError, *http_errors()):
+        with reading_hub():
+            for kind, file in (
+                *(("model", file) for file in (CONFIG_NAME, FAMILY_NAME, PROCESS_NAME)),
+                *(("dataset", file) for file in (WEIGHTS_NAME, FAMILY_NAME, PROCESS_NAME)),
+            ):
+                if hub.file_exists(name, file, repo_type=kind):
+                    return kind
+    except (HFValidationError, OSError):
         pass  # whoever reads the repository reports what is wrong with its name
     return None

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Mapping
 
-from ..compat.huggingface_hub import http_errors, is_lost_connection, is_malformed
+from ..compat.huggingface_hub import http_errors, is_lost_connection, is_malformed, server_message
 from ..errors import InputError, with_causes
 from .download import RepoType
 
@@ -146,12 +146,7 @@ def is_temporary(error: Exception) -> bool:
 
 def reason_of(error: Exception) -> str:
     """The reason for an error that the Hub gives, or else the message of the error."""
-    from huggingface_hub.errors import HfHubHTTPError
-
-    for cause in with_causes(error, implicit=False):
-        if isinstance(cause, HfHubHTTPError):
-            return f"{cause.response.status_code} {cause.server_message or cause.response.reason_phrase}"
-    return f"{type(error).__name__}: {error}"
+    return server_message(error) or f"{type(error).__name__}: {error}"
 
 
 def pause_before_retry(number: int, error: Exception) -> float:

@@ -6,10 +6,12 @@ huggingface_hub's cache, so `HF_ENDPOINT`, `HF_HUB_OFFLINE`, `HF_TOKEN` and `HF_
 is downloaded is executed, and no pickle is read.
 """
 
+import contextlib
 import os
 import re
 import socket
-from collections.abc import Callable, Iterable, Sequence
+import sys
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -17,17 +19,17 @@ from typing import Literal, TypeVar
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from ..compat.huggingface_hub import http_errors, patience
-from ..errors import InputError, first_line
+from ..compat.huggingface_hub import answered_within, is_silent, server_message
+from ..errors import InputError, first_line, is_disk_full, is_path_error
 from ..files import file_digest
+from ..runtime import environment
 from ..runtime.once import once
 
 PREFIX = "hf://"
 RepoType = Literal["model", "dataset"]
 Result = TypeVar("Result")
 _PATIENCE = 30.0
-"""Seconds to wait for the Hub to name a commit."""
-UNRESOLVED = "the Hub's address cannot be resolved here, and what was downloaded before does not have it"
+"""Seconds to wait for the Hub to answer."""
 
 
 @dataclass(frozen=True)
@@ -188,13 +190,28 @@ def _only_gguf(folder: Path) -> str | None:
 
 
 def without_network() -> bool:
-    """Whether the Hub's name cannot be resolved, so that only what was downloaded before is there.
+    """Whether only what was downloaded before is there, because the Hub cannot be reached; see [`why_unreachable`]."""
+    return why_unreachable() is not None
+
+
+def why_unreachable() -> str | None:
+    """Why the Hub cannot be reached: its name cannot be resolved, or it did not answer; None if neither is known.
 
     huggingface_hub tries each request for half a minute then. Behind a proxy the names are those that the proxy knows.
     """
     from huggingface_hub import constants
 
-    return not (constants.HF_HUB_OFFLINE or getproxies()) and not _resolves(constants.ENDPOINT)
+    only = "and what was downloaded before does not have it"
+    if is_silent(urlsplit(constants.ENDPOINT).netloc):
+        return f"{constants.ENDPOINT} did not answer within {_PATIENCE:.0f} s, {only}"
+    if constants.HF_HUB_OFFLINE or getproxies() or _resolves(constants.ENDPOINT):
+        return None
+    return f"the Hub's address cannot be resolved here, {only}"
+
+
+def reason_of_hub(error: BaseException) -> str:
+    """Why something could not be read from the Hub: it cannot be reached, what it says, or the error's first line."""
+    return why_unreachable() or server_message(error) or first_line(error)
 
 
 @cache
@@ -205,6 +222,18 @@ def _resolves(address: str) -> bool:
     except OSError:
         return False
     return True
+
+
+@contextlib.contextmanager
+def reading_hub() -> Generator[None]:
+    """A context in which the Hub is read, which ends, if it does not answer, and says meanwhile what it waits for."""
+
+    def notice(line: str) -> None:
+        if environment.rank() == 0:
+            print(line, file=sys.stderr, flush=True)
+
+    with answered_within(_PATIENCE, notice):
+        yield
 
 
 def pinned_revision(repo_id: str, revision: str | None, repo_type: RepoType = "model") -> str | None:
@@ -218,11 +247,11 @@ def pinned_revision(repo_id: str, revision: str | None, repo_type: RepoType = "m
 
     def resolved() -> str | None:
         try:
-            with patience(_PATIENCE):
+            with reading_hub():
                 return resolve_revision(
                     repo_id, repo_type=repo_type, revision=revision, local_files_only=without_network()
                 )
-        except (HFValidationError, RevisionResolutionError, OSError, *http_errors()):
+        except (HFValidationError, RevisionResolutionError, OSError):
             return revision
 
     return once((repo_id, revision, repo_type), resolved)
@@ -307,7 +336,8 @@ def model_file(model: str, name: str) -> Path | None:
         return path if path.is_file() and found.gguf_file in (None, name) else None
     try:
         alone = without_network()
-        return Path(hf_hub_download(found.place, name, revision=found.revision, local_files_only=alone))
+        with reading_hub():
+            return Path(hf_hub_download(found.place, name, revision=found.revision, local_files_only=alone))
     except (HfHubHTTPError, HFValidationError, OSError):
         return None
 
@@ -356,20 +386,20 @@ def branches_of(model: str) -> list[str]:
     from huggingface_hub import HfApi
 
     def action() -> list[str]:
-        with patience(60.0):
-            return [branch.name for branch in HfApi().list_repo_refs(ModelName.parse(model).place).branches]
+        return [branch.name for branch in HfApi().list_repo_refs(ModelName.parse(model).place).branches]
 
     return _explained(model, "cannot be read from the Hub", action)
 
 
 def _explained(name: str, problem: str, action: Callable[[], Result]) -> Result:
     """Run `action`; turn an error of the Hub into one line."""
-    from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
+    from huggingface_hub.errors import HFValidationError
 
     try:
-        return action()
-    except (InputError, LocalEntryNotFoundError, OfflineModeIsEnabled, *http_errors()) as error:
-        reason = first_line(error).removeprefix(f"{name}: ")
-        if without_network():
-            reason = UNRESOLVED
+        with reading_hub():
+            return action()
+    except (InputError, OSError, HFValidationError) as error:
+        if is_disk_full(error) or (is_path_error(error) and getattr(error, "filename", None)):
+            raise
+        reason = reason_of_hub(error).removeprefix(f"{name}: ")
         raise InputError(f"{name}: {problem} ({reason})") from None

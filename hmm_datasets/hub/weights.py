@@ -6,11 +6,13 @@ transformers draws missing weights at random, leaves out unexpected ones, and re
 import logging
 from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
 from ..files import check_digests, recorded_digests
+from ..records import read_record
 
 _REPORTERS = ("transformers.modeling_utils", "transformers.integrations.peft")  # loggers of the table of warnings
 _KINDS, _NAMED = ("missing", "unexpected"), 5
@@ -129,3 +131,22 @@ def _without_report() -> Generator[None]:
     finally:
         for logger in loggers:
             logger.removeFilter(is_other)
+
+
+@dataclass(frozen=True)
+class _Adapter:
+    """What is read of `adapter_config.json`, which PEFT writes."""
+
+    base_model_name_or_path: str | None = None
+
+
+def base_of_adapter(config: Path) -> str | None:
+    """The model that an adapter was trained on, a folder or a name on the Hub; None if its settings have none.
+
+    Args:
+        config (`Path`): its `adapter_config.json`.
+
+    Raises:
+        `InputError`: the file is not the settings of an adapter.
+    """
+    return read_record(config, _Adapter).base_model_name_or_path

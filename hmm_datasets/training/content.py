@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import InputError
-from ..files import file_digest, read_json, write_json
+from ..files import file_digest, write_json
 from ..hub.download import ModelName, model_file
 from ..hub.gguf import gguf_path
+from ..hub.weights import base_of_adapter
 from ..records import read_record
 from ..runtime import environment
 
@@ -102,6 +103,6 @@ def _weight_files(model: str) -> Iterator[Path]:
         return
     files = (path for path in config.parent.iterdir() if path.is_file())
     yield from sorted(path for path in files if path.suffix == ".safetensors" or path.name.startswith("pytorch_model"))
-    base = read_json(config).get("base_model_name_or_path") if config.name == "adapter_config.json" else None
+    base = base_of_adapter(config) if config.name == "adapter_config.json" else None
     if base and Path(base).resolve() != Path(model).resolve():
         yield from _weight_files(base)

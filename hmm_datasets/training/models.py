@@ -47,9 +47,9 @@ from ..compat.transformers_models import (
 from ..errors import InputError, first_line
 from ..files import read_json
 from ..hmm.tokenizer import reads_symbols
-from ..hub.download import UNRESOLVED, ModelName, check_downloaded, model_file, without_network
+from ..hub.download import ModelName, check_downloaded, model_file, reading_hub, reason_of_hub, without_network
 from ..hub.gguf import load_gguf
-from ..hub.weights import check_adapter, check_listed, load_whole
+from ..hub.weights import base_of_adapter, check_adapter, check_listed, load_whole
 from ..runtime import environment
 from ..runtime.once import one_command
 from ..runtime.settings import setting
@@ -348,19 +348,19 @@ def _found_config(name: str) -> "PreTrainedConfig":
 
     from . import recurrent  # noqa: F401, so that `name` can configure an LSTM or a GRU
 
-    path, alone = local_or_shipped(name), False
+    path = local_or_shipped(name)
     try:
         if ModelName.parse(name).gguf_file is not None:
             config = load_pretrained(AutoConfig, name)
         else:
-            alone = not path.exists() and without_network()
             revision = None if path.exists() else ModelName.parse(name).pinned().revision
-            where = {"revision": revision, "local_files_only": alone}
-            config = AutoConfig.from_pretrained(str(path), trust_remote_code=False, **where)
+            where = {"revision": revision, "local_files_only": not path.exists() and without_network()}
+            with contextlib.nullcontext() if path.exists() else reading_hub():
+                config = AutoConfig.from_pretrained(str(path), trust_remote_code=False, **where)
     except InputError:
         raise
     except (OSError, ValueError, KeyError) as error:
-        reason = UNRESOLVED if alone else first_line(error)
+        reason = first_line(error) if path.exists() else reason_of_hub(error)
         raise InputError(
             f"model {name!r}: no configuration found, neither in a folder or JSON file nor on the Hub ({reason})"
         ) from None
@@ -461,7 +461,7 @@ def _load(auto_class: Any, name_or_path: str) -> Any:
         how |= {"use_safetensors": True, "adapter_kwargs": {"local_files_only": how["local_files_only"]}}
     admit_released_peft()
     try:
-        with _without_bar() if is_local else contextlib.nullcontext():
+        with _without_bar() if is_local else reading_hub():
             base = _base_of_adapter(auto_class, name_or_path)
             if is_local:
                 check_listed(Path(name), auto_class)
@@ -483,8 +483,9 @@ def _load(auto_class: Any, name_or_path: str) -> Any:
         raise InputError(
             f"{name_or_path}: its weights are not a complete safetensors file ({error}); copy them again"
         ) from None
-    except (OSError, ValueError) as error:
-        reason = UNRESOLVED if how.get("local_files_only") else first_line(error)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        reason = first_line(error) if is_local else reason_of_hub(error)
+        reason = reason if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {reason}"
         raise InputError(
             f"{name_or_path}: {auto_class.__name__} finds nothing to load, neither in a folder nor on the Hub "
             f"({reason})"
@@ -510,7 +511,7 @@ def _base_of_adapter(auto_class: Any, name: str) -> str | None:
     if auto_class.__name__ == "AutoTokenizer" or (Path(name) / "config.json").exists():
         return None
     path = model_file(name, "adapter_config.json")
-    base = None if path is None else read_json(path).get("base_model_name_or_path")
+    base = None if path is None else base_of_adapter(path)
     is_needed = base and (auto_class.__name__ == "AutoConfig" or ModelName.parse(base).gguf_file is not None)
     return base if is_needed else None
 

@@ -18,6 +18,7 @@ from ..hub.cards import is_own_card, write_card
 from ..hub.download import ModelName
 from ..hub.kinds.evaluation import metric, metrics_of
 from ..hub.redaction import Redaction
+from ..hub.weights import base_of_adapter
 from ..records import read_record
 from ..report.evaluation_tables import read_report
 from ..runtime.run_records import BaseModel, Lineage, RunRecord, RunSummary, Stage, read_run_record
@@ -89,7 +90,7 @@ def _library(folder: Path) -> str:
     """What loads a model: this package if its class is of it or its base a GGUF file, peft an adapter of others."""
     adapter, config = folder / "adapter_config.json", folder / "config.json"
     if adapter.exists():
-        base = read_json(adapter).get("base_model_name_or_path") or ""
+        base = base_of_adapter(adapter) or ""
         is_own = ModelName.parse(base).gguf_file is not None or _library(Path(base)) == "hmm-datasets"
         return "hmm-datasets" if is_own else "peft"
     is_own = config.exists() and read_json(config).get("model_type") == "recurrent"

@@ -9,6 +9,7 @@ hashed, but neither encoded nor copied.
 Documents as a `datasets` stream that does not encode rows again, because they already match the features.
 """
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -27,6 +28,7 @@ from pyarrow.dataset import ParquetFragmentScanOptions
 
 from ...compat.datasets import TypedExamples
 from ...errors import InputError
+from ...hub.download import reading_hub, why_unreachable
 from ...runtime import environment
 from .conversations import FORMATS, Format, Kind, column_format, conversation_text, format_of_row, num_characters
 from .filters import DocumentFilter, FirstSeen, with_digests
@@ -418,15 +420,17 @@ def _load_hub(
         raise InputError(f"{corpus.name}: split={split!r}, but test_fraction gives only the splits 'train' and 'test'")
     part = corpus.train_split if split == "train" or divided else split
     part = corpus.test_split if part == "test" else part
+    is_remote = not Path(corpus.path).exists()
     try:
-        if corpus.data_files:
-            file = f"hf://datasets/{corpus.path}/{corpus.data_files.format(split=part)}"
-            data = datasets.load_dataset("json", data_files={part: file}, split=part, streaming=streaming)
-        else:
-            data = _load_verified(corpus.path, corpus.config, part, streaming)
-        first = next(iter(data), None)
+        with reading_hub() if is_remote else contextlib.nullcontext():
+            if corpus.data_files:
+                file = f"hf://datasets/{corpus.path}/{corpus.data_files.format(split=part)}"
+                data = datasets.load_dataset("json", data_files={part: file}, split=part, streaming=streaming)
+            else:
+                data = _load_verified(corpus.path, corpus.config, part, streaming)
+            first = next(iter(data), None)
     except Exception as error:  # `datasets` raises errors of several HTTP libraries
-        reason = f"{type(error).__name__}: {error}"
+        reason = (why_unreachable() if is_remote else None) or f"{type(error).__name__}: {error}"
         advice = "; pass test_fraction= for both train and test to split by hash" if part == "test" else ""
         raise InputError(
             f"{corpus.name}: split {part!r} of {corpus.path} cannot be loaded ({reason}){advice}"

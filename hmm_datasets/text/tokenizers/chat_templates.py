@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ...errors import InputError, first_line
-from ...hub.download import UNRESOLVED, ModelName, without_network
+from ...hub.download import ModelName, reading_hub, reason_of_hub, without_network
 from ...hub.gguf import load_gguf
 from ..corpora.conversations import Messages
 from .bpe import CHAT_TEMPLATE, DECLARATIONS
@@ -52,13 +52,14 @@ def load_tokenizer(name: str | os.PathLike) -> "PreTrainedTokenizerFast":
         if found.gguf_file is not None:
             tokenizer = load_gguf(AutoTokenizer, found)
         else:
-            tokenizer = AutoTokenizer.from_pretrained(
-                found.place, revision=found.revision, local_files_only=alone, trust_remote_code=False
-            )
+            with reading_hub() if found.on_hub else contextlib.nullcontext():
+                tokenizer = AutoTokenizer.from_pretrained(
+                    found.place, revision=found.revision, local_files_only=alone, trust_remote_code=False
+                )
     except InputError:
         raise
     except Exception as error:  # transformers and the client of the Hub raise many types
-        reason = UNRESOLVED if alone else first_line(error)
+        reason = reason_of_hub(error) if found.on_hub else first_line(error)
         raise InputError(f"{name}: no tokenizer can be loaded from it ({reason}); name a folder with one") from error
     if not tokenizer.is_fast:
         raise InputError(f"{name}: {type(tokenizer).__name__} is not a fast tokenizer; save it with a tokenizer.json")

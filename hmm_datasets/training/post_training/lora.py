@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import InputError
-from ...files import atomic_folder, read_json
+from ...files import atomic_folder
+from ...hub.weights import base_of_adapter
 from ...runtime.settings import setting
 from ..models import load_pretrained
 
@@ -88,7 +89,7 @@ def save_merged(folder: str | Path) -> Path:
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
     folder = Path(folder)
-    base = load_pretrained(AutoModelForCausalLM, read_json(folder / "adapter_config.json")["base_model_name_or_path"])
+    base = load_pretrained(AutoModelForCausalLM, base_of_adapter(folder / "adapter_config.json"))
     model = PeftModel.from_pretrained(base, folder).merge_and_unload()
     model.generation_config = GenerationConfig.from_pretrained(folder)
     with atomic_folder(folder / MERGED_NAME) as temporary:
