@@ -1,10 +1,10 @@
 """The curves of a run against tokens, from the rows of its `history.jsonl`."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..records import Count, Finite, is_record
 from .tables import FLOORS
 
 
@@ -106,7 +106,8 @@ def _both(history: Sequence[Mapping[str, Any]], name: str) -> list[Curve]:
 
 def _curve(history: Sequence[Mapping[str, Any]], label: str, name: str) -> Curve:
     # A later row with the same number of tokens, such as the evaluation at the end, replaces an earlier one.
-    points = {row["tokens"]: row[name] for row in history if name in row and math.isfinite(row[name])}
+    known = (row for row in history if is_record(row.get(name), Finite) and is_record(row.get("tokens"), Count))
+    points = {row["tokens"]: row[name] for row in known}
     return Curve(label, list(points), list(points.values()))
 
 
