@@ -51,12 +51,21 @@ _LONGEST = 180  # bytes of a name that temporary names repeat
 
 _logger = logging.getLogger(__name__)
 
+before_write: list[Callable[[], None]] = []
+"""Called before each write of this process: a lock adds what ends the process once another one has taken it over."""
+
 _unfinished: set[Path] = set()
 _MOST_YAML = 1_000_000  # values in a file
 _tidied: set[tuple[int, Path]] = set()  # process, and folder in which it has deleted what others had left
 _arriving: set[Path] = set()  # folders whose files this process is moving
 _named: set[tuple[Path, int]] = set()  # torn lines that were reported
 _ODD = re.compile(r"[\\\x00-\x1f\x7f\ud800-\udfff]")  # backslashes, control characters, halves of characters
+
+
+def check_may_write() -> None:
+    """End this process if it has lost the lock of what it writes; called before each write, and before each rename."""
+    for check in list(before_write):
+        check()
 
 
 @contextlib.contextmanager
@@ -96,6 +105,7 @@ def _begin(path: Path, make: Callable[[Path], None]) -> Path:
     Raises:
         `InputError`: the path cannot be used, for example because its disk is read-only or its parent a file.
     """
+    check_may_write()
     try:
         temporary = _temporary(path, "new")
         if len(os.fsencode(path.name)) > _LONGEST:
@@ -173,6 +183,7 @@ def atomic_file(path: str | os.PathLike) -> Generator[Path]:
         yield temporary
         sync(temporary)
         os.chmod(temporary, mode)  # of a library that wrote another file and renamed it
+        check_may_write()
         os.replace(temporary, path)
         sync(path.parent)
 
@@ -231,6 +242,7 @@ def put_folder(source: Path, target: Path, *, replace: bool = True, at_once: boo
     Raises:
         `InputError`: there is a folder that must not be replaced.
     """
+    check_may_write()
     _tidy(target.parent)
     removed = []
     while True:
@@ -335,6 +347,7 @@ def written_together(folder: str | os.PathLike) -> Generator[Path]:
     Raises:
         `InputError`: the disk is full, or another process is moving files there.
     """
+    check_may_write()
     folder = restored(folder)
     folder.mkdir(parents=True, exist_ok=True)
     _tidy(folder)
@@ -354,8 +367,10 @@ def move_into(source: Path, target: Path) -> None:
     Raises:
         `InputError`: another process is moving files there.
     """
+    check_may_write()
     (source / f"{_OWNER}{_this_process()}").touch()
     sync_tree(source)
+    check_may_write()
     arriving = target / _ARRIVING
     while True:
         try:
@@ -625,6 +640,7 @@ def _yaml_size(node: Any, known: dict[int, int]) -> int:
 
 def overwrite_json(path: Path, value: Any, width: int) -> None:
     """Overwrite a small JSON file in place, at a constant length in bytes, which needs no room on a full disk."""
+    check_may_write()
     path.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
     try:
@@ -639,6 +655,7 @@ def append_jsonl(path: str | os.PathLike, row: dict) -> None:
     If the write fails, the file is cut back to its length before. If an earlier process was killed in a write, what it
     has left of its line is ended first, so that it does not take this row with it.
     """
+    check_may_write()
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     line = (json.dumps(row, ensure_ascii=False) + "\n").encode()

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO
 
 from ..errors import InputError, LostPeer, first_line
-from ..files import overwrite_json
+from ..files import check_may_write, overwrite_json
 from ..foreign_json import parse_json
 from ..records import Count, Finite, as_record
 from . import environment
@@ -63,6 +63,9 @@ LOST_LAUNCHER = "LostLauncher"
 
 ABORTED = "Aborted"
 """Error of one of several processes that was ended by SIGABRT: the watchdog of NCCL does so when a peer was lost."""
+
+LOST_LOCK = "LostLock"
+"""Error of a process that ends because another one has taken over the lock of its folder."""
 
 STOPPED, FAILED = "stopped", "failed"
 """Phases of a process that has ended: on request, or with an error."""
@@ -256,6 +259,17 @@ class Heart:
                 self._path.parent.rmdir()
                 self._run.rmdir()
 
+    def end_at_once(self, message: str, error: str) -> None:
+        """Say why this process ends, without waiting for any thread; only a supervisor reads it."""
+        self._phase, self._since, self._message, self._error = FAILED, time.monotonic(), message, error
+        with contextlib.suppress(OSError):
+            if environment.SUPERVISED in os.environ:
+                overwrite_json(self._path, asdict(self._now(1)), _WIDTH)
+                return
+            self._path.unlink(missing_ok=True)
+            self._stacks.unlink(missing_ok=True)
+            self._path.parent.rmdir()
+
     def _write(self, number: int) -> None:
         with contextlib.suppress(OSError):
             overwrite_json(self._path, asdict(self._now(number)), _WIDTH)
@@ -336,6 +350,7 @@ def _number_of_start(path: Path) -> int:
     A process that is not known to be running belongs to an earlier start. One on another machine runs if its file was
     written lately, by the clock of the disk.
     """
+    check_may_write()
     earlier, now = [0], [1]
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -508,3 +523,9 @@ def end(phase: str, message: str, error: str | None = None) -> None:
     """Say why this process ends: `stopped` on request, or `failed`, and with which class of error."""
     if _heart is not None:
         _heart.end(phase, message, error)
+
+
+def end_at_once(message: str) -> None:
+    """Say that this process ends because it has lost its lock; called by any thread, right before the end."""
+    if _heart is not None:
+        _heart.end_at_once(message, LOST_LOCK)

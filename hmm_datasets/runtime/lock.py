@@ -9,7 +9,10 @@ number in the file every ten seconds. A process that finds a lock does the follo
 - If the holder is on another machine, the new process watches the number. If it changes, the new process is refused.
   If it does not change for a minute, the lock is taken over. Clocks of different machines are never compared.
 
-A holder that finds the lock of another process instead of its own (after it was suspended for minutes) ends at once.
+A holder that was silent for so long (suspended, or its disk did not answer) may have lost its lock, and the other may
+even have finished and released it. So the lock is read by all ranks before every write of the process
+([`~hmm_datasets.files.check_may_write`]), and with every heartbeat. If it is gone, or is that of another process, the
+process ends at once and writes nothing.
 """
 
 import contextlib
@@ -17,6 +20,7 @@ import json
 import os
 import secrets
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -25,10 +29,10 @@ from typing import Any
 
 from ..display import format_duration
 from ..errors import InputError, disk_full, is_disk_full, path_error
-from ..files import discard_unfinished
+from ..files import before_write, discard_unfinished
 from ..foreign_json import parse_json
 from ..records import Count, Finite, as_record
-from . import environment
+from . import environment, heartbeats
 from .beat import Beat
 from .process_identity import ProcessIdentity, this_process
 
@@ -46,9 +50,12 @@ PATIENCE = 10.0
 
 _LOOK_EVERY = 0.25
 _MESSAGE_AFTER = 2.0
+_GONE_AFTER = 1.0  # seconds; another process that tidies up may move a lock aside for a moment
 _WIDTH = 512  # bytes of a lock: constant, so that a heartbeat needs no space on a full disk
 
-_held: set[Path] = set()  # locks held by this process, or by rank 0 on its behalf
+_held: "dict[Path, _Held]" = {}  # locks held by this process, or by rank 0 on its behalf
+_ending = threading.Lock()
+_ended_by: int | None = None  # the thread that ends this process
 
 
 @dataclass(frozen=True)
@@ -107,53 +114,126 @@ def exclusive_lock(
     if nested and lock in _held:
         yield
         return
-    held, refusal = None, None
+    acquired, refusal = None, None
     if environment.rank() == 0:
         try:
-            held = _acquire(folder, lock)
+            acquired = _acquire(folder, lock)
         except InputError as error:
             refusal = str(error)
-    refusal = _refusal_of_rank_0(refusal)
+    token, refusal = _from_rank_0(None if acquired is None else acquired.token, refusal)
     if refusal is not None:
         raise InputError(refusal)
-    _held.add(lock)
+    held = acquired if acquired is not None or token is None else _Held(lock, token)
+    if held is not None:
+        _held[lock] = held
+        before_write.append(held.check)
     try:
         yield
     finally:
-        _held.remove(lock)
         if held is not None:
-            held.release()
+            abandon_lock(folder, lock)
+        if acquired is not None:
+            acquired.release()
 
 
-class _HeldLock:
+def abandon_lock(folder: str | os.PathLike, lock: str | os.PathLike | None = None) -> None:
+    """Stop looking at a lock of this process, because its folder is about to be moved or deleted, and the lock with it.
+
+    Its file stays, so that nobody else takes the folder before.
+
+    Args:
+        folder (path), lock (path, *optional*): those of [`exclusive_lock`].
+    """
+    held = _held.pop(Path(lock if lock is not None else Path(folder) / LOCK_NAME).absolute(), None)
+    if held is not None:
+        before_write.remove(held.check)
+        held.abandon()
+
+
+def writer_id(folder: str | os.PathLike) -> str:
+    """An identifier of the holder of a folder's lock, the same on all ranks, for names that no other writer has.
+
+    It is empty if this process does not hold the lock.
+    """
+    held = _held.get(Path(folder, LOCK_NAME).absolute())
+    return "" if held is None else held.token
+
+
+class _Held:
+    """A lock that this process, or rank 0 on its behalf, holds as long as the file has this token."""
+
+    def __init__(self, path: Path, token: str):
+        self.path, self.token = path, token
+        self._gone_since: float | None = None
+
+    def check(self) -> None:
+        """End this process if the lock is lost."""
+        while _ended_by != threading.get_ident() and self._is_missing():
+            time.sleep(_GONE_AFTER / 20)
+
+    def _is_missing(self) -> bool:
+        """Whether the lock is not there, but has been until a moment ago; ends this process if it is lost."""
+        now = time.monotonic()
+        try:
+            content = self.path.read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            content = b""
+        except OSError:  # the disk cannot be read at the moment, nor be written
+            return False
+        other = Holder.from_bytes(content)
+        if other is not None and other.token == self.token:
+            self._gone_since = None
+            return False
+        if other is not None:
+            self._end(f"process {other.process} on {other.host} has taken this over")
+        self._gone_since = now if self._gone_since is None else self._gone_since
+        if now - self._gone_since > _GONE_AFTER:
+            self._end("deleted, by hand or by another process that had taken it over")
+        return True
+
+    def _end(self, what: str) -> None:
+        """End this process at once: nothing that runs on the way out may write."""
+        global _ended_by
+        if not _ending.acquire(blocking=False):
+            threading.Event().wait()  # until another thread has ended this process
+        _ended_by = threading.get_ident()
+        message = (
+            f"{self.path}: {what}, which happens when the holder has no heartbeat for {SILENCE:.0f} s; process "
+            f"{os.getpid()} ends, and writes nothing more"
+        )
+        discard_unfinished()
+        heartbeats.end_at_once(message)
+        print(f"error: {message}", file=sys.stderr, flush=True)
+        os._exit(1)
+
+    def abandon(self) -> None:
+        """Stop looking at it."""
+
+
+class _HeldLock(_Held):
     """A lock of this process, which writes its heartbeats."""
 
     def __init__(self, path: Path, holder: Holder, handle: int, made: Path | None):
-        self.path, self.holder, self.handle, self.made = path, holder, handle, made
+        super().__init__(path, holder.token)
+        self.holder, self.handle, self.made = holder, handle, made
         self._beat = Beat(self._write, BEAT_EVERY, "exclusive-lock")
         self._beat.start()
 
     def _write(self, number: int) -> None:
         """Write a heartbeat through the open handle: at the path may be the lock of another process."""
-        content = _read(self.path)
-        found = None if content is None else Holder.from_bytes(content)
-        if found is not None and found.token != self.holder.token:
-            discard_unfinished()
-            print(
-                f"error: {self.path}: process {found.process} on {found.host} has taken this over, because "
-                f"process {self.holder.process} had no heartbeat for {SILENCE:.0f} s; this process ends",
-                file=sys.stderr,
-                flush=True,
-            )
-            os._exit(1)
+        self._is_missing()
         os.pwrite(self.handle, replace(self.holder, beat=number).to_bytes(), 0)
+
+    def abandon(self) -> None:
+        """End the heartbeats."""
+        self._beat.end()
 
     def release(self) -> None:
         """Delete the lock, and the folder too if it was made for the lock and is empty."""
-        self._beat.end()
         os.close(self.handle)
         content = _read(self.path)
-        if content is not None and Holder.from_bytes(content).token == self.holder.token:
+        holder = None if content is None else Holder.from_bytes(content)
+        if holder is not None and holder.token == self.token:
             self.path.unlink()
         if self.made is not None:
             with contextlib.suppress(OSError):
@@ -256,11 +336,11 @@ def _refusal(folder: Path, path: Path, holder: Holder, how: str) -> InputError:
     )
 
 
-def _refusal_of_rank_0(refusal: str | None) -> str | None:
-    """The refusal of rank 0 on every rank, if the ranks are connected."""
+def _from_rank_0(token: str | None, refusal: str | None) -> tuple[str | None, str | None]:
+    """The token of the lock and the refusal that rank 0 has, on every rank, if the ranks are connected."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
-        return refusal
-    refusals = [refusal]
-    torch.distributed.broadcast_object_list(refusals, src=0)
-    return refusals[0]
+        return token, refusal
+    found = [token, refusal]
+    torch.distributed.broadcast_object_list(found, src=0)
+    return found[0], found[1]

@@ -22,6 +22,7 @@ from transformers.trainer_utils import HubStrategy, SaveStrategy
 from ..compat.huggingface_hub import patience
 from ..compat.transformers import PushInProgress
 from ..errors import InputError
+from ..files import check_may_write
 from ..hub.access import reason_of
 from ..hub.contents import DEFAULT_IGNORE, files_in, files_to_push
 from ..hub.push import PATIENCE, push_files
@@ -155,6 +156,7 @@ class HubPushes:
         self, files: Mapping[str, Path], message: str | None, token: str | None, revision: str | None
     ) -> Callable[[], object]:
         """Take a snapshot of the files; returns a function that pushes it and then removes it."""
+        check_may_write()
         run = Path(self._trainer.args.output_dir)
         scratch = Path(tempfile.mkdtemp(prefix=_SNAPSHOT_PREFIX, dir=run))
         try:

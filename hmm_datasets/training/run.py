@@ -18,7 +18,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from ..compat.torch import wait_for_rank_zero
 from ..errors import InputError, RolledBack
-from ..files import check_digests, read_json, remove, write_digests, write_json
+from ..files import check_digests, read_json, write_digests, write_json
 from ..hmm.names import SAVED_NAME, is_process_name
 from ..hub.download import ModelName, commit_of
 from ..report.overview import draw_run
@@ -33,7 +33,7 @@ from ..runtime.stop_requests import parse_time
 from .callbacks import Interruptions, LogSpacedEvaluation, Profile, ProgressLine, Samples
 from .checkpoints.archive import set_later_aside
 from .checkpoints.resuming import Start, find_start, rows_identity
-from .checkpoints.saving import UNFINISHED_NAME
+from .checkpoints.saving import remove_unfinished
 from .checkpoints.verifying import list_steps, optimizer_checkpoint, verify_checkpoint
 from .content import CACHE_NAME, SECTION, weights_digest
 from .models import count_parameters
@@ -149,7 +149,7 @@ class Run:
         rows = rows_identity(trainer.rollbacks)
         trainer.accelerator.wait_for_everyone()  # every rank has looked for its start
         if args.should_save:
-            remove(self.folder / UNFINISHED_NAME)  # of a run that was killed
+            remove_unfinished(self.folder)
             for folder in filter(None, (self.folder, args.copies)):
                 _set_later_aside(trainer, folder, start)
             if args.copies is not None:

@@ -23,6 +23,7 @@ from ..data.packing import document_bounds
 from ..data.rows import KeptRows, PassedOver
 from ..data.sequences import EndlessSequences
 from ..errors import InputError, first_line
+from ..files import check_may_write
 from ..runtime.heartbeats import during
 from .checkpoints.curve import curve_identity
 from .checkpoints.resuming import (
@@ -373,6 +374,7 @@ class StepTrainer(ShardedTrainer):
 
     def log(self, logs: dict[str, float], *args, **kwargs) -> None:
         """Log a row. The last one is about the whole run, so a start that is interrupted has none."""
+        check_may_write()  # for trackers, which do not ask
         if "loss" in logs:
             for component in self.components:
                 component.before_log(logs)

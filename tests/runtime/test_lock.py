@@ -131,6 +131,90 @@ def test_a_holder_gives_signs_of_life_and_ends_once_another_has_taken_over(tmp_p
     assert "process 4711 on node7 has taken this over" in errors
 
 
+WRITES = """
+import os, sys
+from pathlib import Path
+import numpy as np
+import hmm_datasets.runtime.lock as module
+from hmm_datasets import files
+from hmm_datasets.runtime import heartbeats
+from hmm_datasets.runtime.events import append_event
+from hmm_datasets.text.stream import write_tokens
+
+run, lock = Path(sys.argv[1]), Path(sys.argv[1], ".lock")
+module._GONE_AFTER = 0.05
+(run / "made").mkdir()
+(run / "made" / "file").write_text("new")
+
+
+def lose():
+    lock.unlink()
+    if sys.argv[2] == "taken over":
+        lock.write_bytes(module.Holder("node7", 4711, "another boot", 1.0, 0.0, "abc").to_bytes())
+
+
+def within(context):
+    with context(run / "new") as temporary:
+        assert temporary.is_dir() or temporary.write_text("new")
+
+
+def slowly():  # the lock is lost while a file is written, before its rename
+    with files.atomic_file(run / "new") as temporary:
+        temporary.write_text("new")
+        lose()
+
+
+def documents():
+    yield np.arange(5)
+    lose()
+    yield np.arange(5)
+
+
+stream = {"vocab_size": 9, "eos_id": 8, "tokenizer_hash": "", "corpus": "", "shard_tokens": 5}
+during = {"a rename": slowly, "a token stream": lambda: write_tokens(documents(), run / "stream", **stream)}
+before = {
+    "atomic_file": lambda: within(files.atomic_file),
+    "atomic_folder": lambda: within(files.atomic_folder),
+    "written_together": lambda: within(files.written_together),
+    "put_folder": lambda: files.put_folder(run / "made", run / "new"),
+    "move_into": lambda: files.move_into(run / "made", run),
+    "append_jsonl": lambda: files.append_jsonl(run / "history.jsonl", {"step": 7}),
+    "overwrite_json": lambda: files.overwrite_json(run / "new", {}, 99),
+    "append_event": lambda: append_event(run, "spike", "higher"),
+    "heartbeat": lambda: heartbeats.Heart(run, every=60)._beat.now(),
+}
+with module.exclusive_lock(run):
+    content = lock.read_bytes()
+    for name, write in {**during, **before}.items():
+        child = os.fork()
+        if child == 0:
+            if name in before:
+                lose()
+            write()
+            os._exit(0)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        lock.write_bytes(content)
+        names = sorted(path.name for path in run.rglob("*") if "stream" not in str(path))
+        print(code, *names, *run.glob("stream*/*.ds"), name, sep=" | ")
+"""
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize("how", ["taken over", "released"])
+def test_a_holder_that_lost_its_lock_ends_before_its_next_write_of_any_kind(tmp_path, child_environment, how):
+    """Also if the other has released it again since, so that there is no lock any more."""
+    command = [sys.executable, "-c", WRITES, str(tmp_path), how]
+    done = subprocess.run(command, env=child_environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 11
+    assert {line.rpartition(" | ")[0] for line in lines} == {"1 | .lock | file | made"}, lines
+    word = "process 4711 on node7 has taken this over" if how == "taken over" else "deleted, by hand or by another"
+    assert (
+        len(re.findall(rf"^error: .*: {word}.*; process \d+ ends, and writes nothing more$", done.stderr, re.M)) == 11
+    )
+
+
 def test_a_second_lock_in_one_process_is_refused_unless_nested(tmp_path):
     with exclusive_lock(tmp_path):
         with exclusive_lock(tmp_path, nested=True):

@@ -26,7 +26,7 @@ from jaxtyping import Int, Integer
 from ...array_input import FILL_IN, integer_array
 from ...display import format_bytes
 from ...errors import InputError, disk_full, is_disk_full
-from ...files import discard, put_folder, restored, write_json
+from ...files import check_may_write, discard, put_folder, restored, write_json
 from ...runtime import environment
 from ...runtime.lock import exclusive_lock
 from ...runtime.run_identity import check_identity
@@ -373,6 +373,7 @@ class _OpenShard:
         self.paths = (path, path.with_name(path.name + ENDS_SUFFIX))
         self.digests = (hashlib.sha256(), hashlib.sha256())
         self.files = []
+        check_may_write()
         with _as_input_error(path):
             for name in self.paths:
                 self.files.append(name.with_name(name.name + PART_SUFFIX).open("wb"))
@@ -380,6 +381,7 @@ class _OpenShard:
     def write(self, tokens: np.ndarray, ends: np.ndarray, num_bytes: int | None) -> None:
         """Append `tokens`, in which documents end at the positions `ends`."""
         ends = (ends + self.num_tokens).astype(ENDS_DTYPE)
+        check_may_write()
         for path, file, digest, array in zip(self.paths, self.files, self.digests, (tokens, ends), strict=True):
             with _as_input_error(path):
                 file.write(array.data)
@@ -390,6 +392,7 @@ class _OpenShard:
 
     def finish(self) -> Shard:
         """Sync the files and rename them to their final names."""
+        check_may_write()
         for path, file in zip(self.paths, self.files, strict=True):
             with _as_input_error(path):
                 file.flush()

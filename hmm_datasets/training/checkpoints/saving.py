@@ -42,6 +42,7 @@ from ...display import format_bytes, format_duration
 from ...errors import InputError, disk_full, is_disk_full
 from ...files import (
     atomic_file,
+    check_may_write,
     digest_problems,
     inside,
     move_into,
@@ -54,6 +55,7 @@ from ...files import (
 )
 from ...hub.cards import CARD_NAME
 from ...runtime.events import append_event
+from ...runtime.lock import writer_id
 from ...runtime.run_identity import write_identity
 from ..record import HISTORY_NAME
 from .verifying import FRAMEWORKS, good_checkpoints, list_steps, verify_checkpoint
@@ -67,7 +69,19 @@ WAITING = 2
 Outdated = Callable[[list[int]], list[int]]
 
 _SNAPSHOT_PREFIX = ".copy."
-_UNFINISHED_NAME = ".unfinished"
+_UNFINISHED = ".unfinished"
+
+
+def unfinished_folder(folder: Path) -> Path:
+    """Where what goes into a folder is written; of no other writer, who may have taken over its lock."""
+    return folder / ".".join(filter(None, (_UNFINISHED, writer_id(folder))))
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Delete what this process, or one that was killed, was writing into a folder whose lock this process holds."""
+    check_may_write()
+    for left in folder.glob(f"{_UNFINISHED}*"):
+        remove(left)
 
 
 class CheckpointCopies:
@@ -150,8 +164,8 @@ class CheckpointCopies:
         Raises:
             `InputError`: the copy is not what was copied.
         """
-        parent = self._destination / _UNFINISHED_NAME
-        remove(parent)
+        parent = unfinished_folder(self._destination)
+        remove_unfinished(self._destination)
         parent.mkdir(parents=True)
         with unfinished(parent):
             copy = Path(shutil.copytree(snapshot, parent / name))
@@ -163,6 +177,7 @@ class CheckpointCopies:
             put_folder(copy, self._destination / name)
             if (self._run / HISTORY_NAME).is_file():
                 shutil.copyfile(self._run / HISTORY_NAME, parent / HISTORY_NAME)
+                check_may_write()
                 os.replace(parent / HISTORY_NAME, self._destination / HISTORY_NAME)
             for step in outdated(list_steps(self._destination)):
                 os.replace(self._destination / f"checkpoint-{step}", parent / f"deleted-{step}")
@@ -236,9 +251,6 @@ def _set_cache(values: list[tuple[PreTrainedConfig, bool]]) -> None:
         config.use_cache = value
 
 
-UNFINISHED_NAME = ".unfinished"
-
-
 def writer_of(trainer: "StepTrainer") -> dict[str, Any]:
     """The framework that shards the model, and the number of processes; both are written into each checkpoint."""
     if trainer.is_deepspeed_enabled:
@@ -283,7 +295,7 @@ class Checkpoints:
         trainer = self._trainer
         run, name = Path(trainer.args.output_dir), f"checkpoint-{trainer.state.global_step}"
         with self._writing(run / name):
-            write(run / UNFINISHED_NAME)
+            write(unfinished_folder(run))
             trainer.accelerator.wait_for_everyone()
             if trainer.args.should_save:
                 self._complete(run, name)
@@ -299,7 +311,7 @@ class Checkpoints:
         """Save the model in the run's folder; each file is replaced only once all new ones are complete."""
         trainer = self._trainer
         run = Path(trainer.args.output_dir)
-        folder = run / UNFINISHED_NAME / "model"
+        folder = unfinished_folder(run) / "model"
         with self._writing(run):
             trainer.write_model(folder)
             trainer.accelerator.wait_for_everyone()
@@ -317,11 +329,12 @@ class Checkpoints:
         """
         trainer = self._trainer
         run = Path(trainer.args.output_dir)
+        check_may_write()
         if trainer.args.should_save:
-            remove(run / UNFINISHED_NAME)  # of a run that was killed
+            remove_unfinished(run)
         trainer.accelerator.wait_for_everyone()
         try:
-            with unfinished(run / UNFINISHED_NAME) if trainer.args.should_save else contextlib.nullcontext():
+            with unfinished(unfinished_folder(run)) if trainer.args.should_save else contextlib.nullcontext():
                 yield
         except Exception as error:
             if not is_disk_full(error):
@@ -340,7 +353,7 @@ class Checkpoints:
 
     def _complete(self, run: Path, name: str) -> None:
         """Add what the Trainer does not write, check the checkpoint, and move it to its final path."""
-        folder, target = run / UNFINISHED_NAME / name, run / name
+        folder, target = unfinished_folder(run) / name, run / name
         self._name_best(run, name)
         trainer = self._trainer
         trainer.state.save_to_json(str(folder / "trainer_state.json"))
@@ -368,8 +381,9 @@ class Checkpoints:
         limit, every = trainer.args.save_total_limit, trainer.args.keep_every
         for step in self._outdated()(list_steps(run)):
             # Renamed first, so that a run killed meanwhile does not leave half a checkpoint.
-            os.renames(run / f"checkpoint-{step}", run / UNFINISHED_NAME / "deleted")
-            remove(run / UNFINISHED_NAME)
+            check_may_write()
+            os.renames(run / f"checkpoint-{step}", unfinished_folder(run) / "deleted")
+            remove_unfinished(run)
             kept = f"the newest {limit}" + (f" and those of steps divisible by {every}" if every else "")
             trainer.say(f"deleted checkpoint-{step}: {kept} are kept")
 

@@ -1,8 +1,13 @@
+import os
 import shutil
+import signal
+import subprocess
+import sys
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from tiny_runs import trainer
 from transformers import LlamaForCausalLM
 
 from hmm_datasets.data.sequences import HMMSequences
@@ -25,8 +30,8 @@ def train(folder, model="1m", max_steps=6, **settings):
     )
     torch.manual_seed(0)
     model = LlamaForCausalLM(model_config(model, vocab_size=rows.vocab_size, max_length=8))
-    trainer = Pretrainer(model=model, args=args, train_dataset=rows)
-    return train_and_save(trainer, settings={}, data={"stream": 1})
+    training = Pretrainer(model=model, args=args, train_dataset=rows)
+    return train_and_save(training, settings={}, data={"stream": 1})
 
 
 def steps(folder):
@@ -66,9 +71,9 @@ def test_the_best_checkpoint_stays_and_is_known_after_a_resume(tmp_path):
     )
     torch.manual_seed(0)
     model = LlamaForCausalLM(model_config("1m", vocab_size=rows.vocab_size, max_length=8))
-    trainer = Pretrainer(model=model, args=args, train_dataset=rows, eval_dataset=held_out)
-    train_and_save(trainer, settings={}, data={})
-    best = trainer.state.best_global_step
+    training = Pretrainer(model=model, args=args, train_dataset=rows, eval_dataset=held_out)
+    train_and_save(training, settings={}, data={})
+    best = training.state.best_global_step
     assert set(steps(tmp_path)) == {best, 4}
     state = read_json(tmp_path / "checkpoint-4" / "trainer_state.json")
     assert state["best_model_checkpoint"] == str(tmp_path / f"checkpoint-{best}")
@@ -90,6 +95,47 @@ def test_an_unfinished_checkpoint_of_a_killed_run_is_ignored_and_removed(tmp_pat
     assert train(tmp_path, max_steps=3)["resumed_from"] == "checkpoint-2"
     assert not (tmp_path / ".unfinished").exists()
     assert steps(tmp_path) == [1, 2, 3]
+
+
+SUSPENDED = """
+import os, signal, sys
+from tiny_runs import trainer
+from hmm_datasets.training.run import train_and_save
+from hmm_datasets.training.trainer import Pretrainer
+
+class Suspended(Pretrainer):
+    def save_model_files(self, *args):
+        super().save_model_files(*args)
+        if self.state.global_step == 3:
+            print(os.getpid(), flush=True)
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+run = trainer(sys.argv[1], kind=Suspended, save_strategy="steps", save_steps=1)
+train_and_save(run, settings={}, data={"rows": 200})
+"""
+
+
+@pytest.mark.launch
+def test_a_run_that_another_process_has_finished_while_it_was_suspended_changes_nothing(
+    tmp_path, warm_python, child_environment
+):
+    """It is in the middle of saving step 3: the Trainer writes a checkpoint file by file, without asking anybody."""
+    folder, environment = tmp_path / "run", child_environment | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [warm_python, "-c", SUSPENDED, str(folder)]
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
+        process = next(int(line) for line in child.stdout if line.strip().isdigit())
+        (folder / ".lock").unlink()  # as another machine does after a minute of silence
+        other = trainer(folder, save_strategy="steps", save_steps=1)
+        assert train_and_save(other, settings={}, data={"rows": 200})["resumed_from"] == "checkpoint-2"
+        before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+        os.kill(process, signal.SIGCONT)
+        _, errors = child.communicate(timeout=60)
+    assert child.returncode == 1
+    assert f"process {process} ends, and writes nothing more" in errors
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()} == before
+    assert not list(folder.glob(".*"))
 
 
 def test_a_run_resumes_from_the_newest_good_checkpoint_behind_an_incomplete_one(tmp_path):
