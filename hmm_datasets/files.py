@@ -112,7 +112,7 @@ def _begin(path: Path, make: Callable[[Path], None]) -> Path:
             with contextlib.suppress(FileNotFoundError):
                 os.lstat(path)  # the temporary name is shorter than one that may be too long
         path.parent.mkdir(parents=True, exist_ok=True)
-        _tidy(path.parent)
+        tidy(path.parent)
         make(temporary)
     except (OSError, ValueError) as error:
         if is_path_error(error):
@@ -154,10 +154,15 @@ def discard(path: Path, beside: Path | None = None) -> None:
         path (`Path`): what is deleted; it need not exist.
         beside (`Path`, *optional*): where the other name is; in the same folder by default.
     """
-    left = _temporary((beside or path).with_name("deleted"), "new")
+    left = name_to_delete(beside or path)
     with contextlib.suppress(FileNotFoundError):
         os.rename(path, left)
         remove(left)
+
+
+def name_to_delete(path: Path, name: str = "deleted") -> Path:
+    """A new name beside a path, by which it is known as left over if this process is killed before it is deleted."""
+    return _temporary(path.with_name(name), "new")
 
 
 def size_of(path: Path) -> int:
@@ -243,7 +248,7 @@ def put_folder(source: Path, target: Path, *, replace: bool = True, at_once: boo
         `InputError`: there is a folder that must not be replaced.
     """
     check_may_write()
-    _tidy(target.parent)
+    tidy(target.parent)
     removed = []
     while True:
         try:
@@ -350,7 +355,7 @@ def written_together(folder: str | os.PathLike) -> Generator[Path]:
     check_may_write()
     folder = restored(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    _tidy(folder)
+    tidy(folder)
     temporary = _temporary(folder / "unfinished", "new")
     temporary.mkdir()
     with _becoming(folder, temporary):
@@ -466,11 +471,15 @@ def _temporaries(folder: Path) -> Iterator[tuple[Path, str, str, str]]:
                 yield Path(entry.path), found["name"], found["kind"], found["owner"]
 
 
-def _tidy(folder: Path) -> None:
-    """Delete, once in the life of a process, the temporary files that others have left in a folder."""
-    key = (os.getpid(), folder.absolute())
+def tidy(folder: Path) -> set[str]:
+    """Delete, once in the life of a process, the temporary files that others have left in a folder.
+
+    Returns:
+        set of `str`: what they were to become, or had been before they were to be deleted.
+    """
+    key, deleted = (os.getpid(), folder.absolute()), set()
     if key in _tidied:
-        return
+        return deleted
     _tidied.add(key)
     for path, name, kind, owner in list(_temporaries(folder)):
         is_alive = _is_alive(owner)
@@ -479,6 +488,8 @@ def _tidy(folder: Path) -> None:
                 continue
             if is_alive is False or _unchanged_for(path) > _ABANDONED:
                 discard(path)
+                deleted.add(name)
+    return deleted
 
 
 def _unchanged_for(path: Path) -> float:
@@ -752,10 +763,22 @@ def _numbered_rows(path: Path) -> Iterator[tuple[int, dict | None, str]]:
 
 
 def sync(path: Path) -> None:
-    """Flush a file, or the entries of a folder, to the disk."""
+    """Flush a file, or the entries of a folder, to the disk, where its file system can do so.
+
+    Raises:
+        `InputError`: the disk reports an error.
+    """
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
+    except OSError as error:
+        if is_disk_full(error):
+            raise
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS):
+            raise InputError(
+                f"{path}: could not be flushed to the disk ({error.strerror}); look at the disk and at the system's "
+                "log, and start the same command again"
+            ) from error
     finally:
         os.close(handle)
 

@@ -5,13 +5,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from ..display import format_bytes
 from ..errors import InputError
-from ..files import size_of
+from ..files import size_of, tidy
 from ..report.tables import text_table
-from ..runtime.lock import LOCK_NAME, exclusive_lock
+from ..runtime.lock import LOCK_NAME, abandon_lock, exclusive_lock
+from ..runtime.set_aside import SetAside, changing, delete, delete_set_aside, list_set_aside, mend, restore, set_aside
 from ..runtime.settings import argument, option
 from ..training.checkpoints.verifying import (
     LARGE_RATIO,
@@ -20,9 +21,6 @@ from ..training.checkpoints.verifying import (
     resuming_names,
     verify_checkpoint,
 )
-
-if TYPE_CHECKING:
-    from ..training.checkpoints.archive import SetAside
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +34,6 @@ class CheckpointListCommand:
 def list_command(arguments: CheckpointListCommand) -> int:
     """Print the checkpoints of a run."""
     from ..operations.checkpoints.prune import HEADER, list_run
-    from ..training.checkpoints.archive import list_set_aside
 
     found = list_run(arguments.path)
     if arguments.json:
@@ -224,12 +221,14 @@ def prune_command(arguments: CheckpointPruneCommand) -> int:
     """Move checkpoints or a run aside, or delete them."""
     run = arguments.path
     others = [name for name in ("keep", "every", "keep_best") if getattr(arguments, name) is not None]
-    if not run.is_dir():
+    if not run.is_dir() and not (arguments.all and _is_pruned(run, arguments.delete)):
         raise InputError(f"{run}: no such folder")
     if arguments.all and others:
         raise InputError(f"--all takes the whole run; leave out --{others[0].replace('_', '-')}")
     if not arguments.all and arguments.keep is None and (others or not arguments.delete):
         raise InputError("prune: give --keep N, the number of newest checkpoints to keep, or --all for the whole run")
+    if not run.is_dir():
+        return 0
     with exclusive_lock(run):
         if arguments.all:
             return _prune_run(run, arguments)
@@ -240,7 +239,6 @@ def prune_command(arguments: CheckpointPruneCommand) -> int:
 
 def _prune_checkpoints(run: Path, arguments: CheckpointPruneCommand) -> int:
     from ..operations.checkpoints.prune import Keep, checkpoints_to_prune
-    from ..training.checkpoints.archive import delete, set_aside
 
     keep = Keep(arguments.keep, arguments.every, arguments.keep_best, arguments.greater_is_better)
     found = checkpoints_to_prune(run, keep)
@@ -262,28 +260,43 @@ def _prune_checkpoints(run: Path, arguments: CheckpointPruneCommand) -> int:
 
 
 def _prune_run(run: Path, arguments: CheckpointPruneCommand) -> int:
-    from ..training.checkpoints.archive import delete, set_aside
-
     run = run.resolve()
+    mend(run.parent)
     if not list_steps(run) and not (run / "run.json").is_file():
         raise InputError(f"{run}: is not the folder of a run, which has run.json or checkpoint-N; delete it by hand")
     size = size_of(run)
     if arguments.delete:
         _confirm([str(run)], size, arguments.yes)
-        delete(run)
+        abandon_lock(run)
+        delete(run, by_name=True)
         print(f"{run}: deleted: {format_bytes(size)} freed")
         return 0
-    entry = set_aside(run.parent, [run.name], "pruned")
-    (entry.folder / run.name / LOCK_NAME).unlink(missing_ok=True)  # of this process
+    abandon_lock(run)
+    with changing(run.parent, [run.name], "pruned") as entry:
+        (entry.folder / run.name / LOCK_NAME).unlink(missing_ok=True)  # of this process
     print(f"{run}: moved to {entry.folder}; it stays on the disk, {format_bytes(size)}")
     print(f"bring back: hmm-datasets checkpoint restore {run}")
     print(f"free the space: hmm-datasets checkpoint prune {run.parent} --delete")
     return 0
 
 
-def _delete_set_aside(run: Path, yes: bool) -> int:
-    from ..training.checkpoints.archive import delete_set_aside, list_set_aside
+def _is_pruned(run: Path, is_deleted: bool) -> bool:
+    """Whether this command was killed once it had moved the run away; what is left to do is done, and printed."""
+    run = run.absolute()
+    if not run.parent.is_dir():
+        return False
+    if is_deleted:
+        if found := run.name in tidy(run.parent):
+            print(f"{run}: deleted")
+        return found
+    mend(run.parent)
+    entry = next((one for one in list_set_aside(run.parent) if run.name in one.names), None)
+    if entry is not None:
+        print(f"{run}: moved to {entry.folder}; bring back: hmm-datasets checkpoint restore {run}")
+    return run.is_dir() or entry is not None
 
+
+def _delete_set_aside(run: Path, yes: bool) -> int:
     entries = list_set_aside(run)
     if not entries:
         raise InputError(f"{run}: nothing is set aside; with --keep N, old checkpoints are pruned")
@@ -310,25 +323,23 @@ class CheckpointRestoreCommand:
 
 def restore_command(arguments: CheckpointRestoreCommand) -> int:
     """Bring back what has been moved aside."""
-    from ..training.checkpoints.archive import list_set_aside, restore
-
     run = Path(arguments.path).absolute()
     whole = [entry for entry in list_set_aside(run.parent) if run.name in entry.names]
     if not run.exists() and whole:
         restore(whole[0], [run.name])
         print(f"{run}: brought back from {whole[0].folder}")
         return 0
-    entries = list_set_aside(run)
-    if not entries:
-        raise InputError(f"{run}: nothing is set aside from it, so nothing can be brought back")
     with exclusive_lock(run):
+        entries = list_set_aside(run)
+        if not entries:
+            raise InputError(f"{run}: nothing is set aside from it, so nothing can be brought back")
         for entry, names in _chosen(entries, arguments.names):
             moved = restore(entry, names)
             print(f"{run}: brought back {_listed(moved) or 'nothing'} from {entry.folder}")
     return 0
 
 
-def _chosen(entries: "list[SetAside]", names: list[str]) -> "list[tuple[SetAside, list[str]]]":
+def _chosen(entries: list[SetAside], names: list[str]) -> list[tuple[SetAside, list[str]]]:
     """What to bring back, from dates and names of checkpoints."""
     if not names:
         return [(entries[0], list(entries[0].names))]
@@ -361,7 +372,7 @@ def _confirm(what: list[str], size: int, yes: bool) -> None:
         raise InputError("nothing is deleted")
 
 
-def _say_kept(entry: "SetAside") -> None:
+def _say_kept(entry: SetAside) -> None:
     run = entry.owner
     print(
         f"{format_bytes(entry.size())} are set aside and stay on the disk; bring back: hmm-datasets checkpoint "

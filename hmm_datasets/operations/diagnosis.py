@@ -322,8 +322,8 @@ def read_stacks(folder: str | Path, ranks: Sequence[Rank]) -> dict[int, str]:
         return found
     wanted = Path(folder) / FOLDER_NAME / STACKS_WANTED
     try:
+        before = {rank: _written(stacks_path(folder, beat.host, beat.process)) for rank, beat in asked.items()}
         wanted.touch()
-        since = wanted.stat().st_mtime
     except OSError as error:
         return found | dict.fromkeys(asked, f"cannot be asked: {wanted} cannot be written ({error.strerror})")
     deadline = time.monotonic() + 3 * BEAT_EVERY
@@ -332,13 +332,17 @@ def read_stacks(folder: str | Path, ranks: Sequence[Rank]) -> dict[int, str]:
             time.sleep(0.2)
             for rank, beat in list(asked.items()):
                 path = stacks_path(folder, beat.host, beat.process)
-                if path.exists() and path.stat().st_mtime >= since:
+                if path.exists() and path.stat().st_mtime_ns != before[rank]:
                     found[rank] = path.read_text(encoding="utf-8")
                     del asked[rank]
     finally:
         wanted.unlink(missing_ok=True)
     # Its interpreter may be blocked by code that does not let other threads run.
     return found | {rank.beat.rank: _traced(rank) for rank in ranks if rank.beat.rank in asked}
+
+
+def _written(path: Path) -> int | None:
+    return path.stat().st_mtime_ns if path.exists() else None
 
 
 def _traced(rank: Rank) -> str:

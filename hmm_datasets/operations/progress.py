@@ -19,6 +19,7 @@ from ..display import format_date, format_duration
 from ..errors import InputError
 from ..records import Finite, is_record
 from ..report.curves import loss_unit
+from ..runtime.events import seconds_since
 from ..runtime.run_records import read_history
 from ..training.step.spike_detector import SpikeDetector
 
@@ -148,7 +149,7 @@ def summarize(rows: list[dict[str, Any]], settings: StatusSettings, now: float) 
     if max_steps is not None and max_steps <= 0:
         max_steps = None
     fraction, left = _progress(rows, max_steps, steps_per_second, settings.window)
-    silent = max(now - last["time"], 0.0)
+    silent = seconds_since(last["time"], now)
     finished = max_steps is not None and last["step"] >= max_steps
     losses = [(int(row["step"]), float(row["loss"]), row.get("host")) for row in rows if _is_loss(row.get("loss"))]
     return RunStatus(

@@ -1,6 +1,6 @@
 """The state of a run: what its history, its heartbeats, its events and the batch system say together."""
 
-import time
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -8,8 +8,9 @@ from typing import Any
 
 from ..display import format_duration
 from ..errors import InputError
-from ..runtime.events import read_events
-from ..runtime.heartbeats import STOPPED
+from ..runtime.events import read_events, seconds_since
+from ..runtime.heartbeats import FOLDER_NAME, STOPPED
+from ..runtime.process_identity import ProcessIdentity
 from .diagnosis import DEAD, HANGING, RUNNING, STARTING, Diagnosis, Limits, Observer
 from .progress import HISTORY_NAME, RunStatus, StatusSettings, read_status, status_rows, two_columns
 from .slurm import waiting_job
@@ -22,6 +23,7 @@ _SUPERVISION = (
     *("hang", "unknown"),
 )
 _UNTIL_REPORTED = 120.0  # seconds from a start to the first heartbeat
+_SUPERVISOR_SILENT = 30.0  # seconds; it writes every second
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ class RunObserver:
         waiting = waiting_job(job)
         if waiting is not None:
             return WAITING, f"{waiting}; before: {diagnosis.reason}" if diagnosis is not None else waiting
-        supervised = _started_again(events, diagnosis)
+        supervised = _started_again(self.folder, events, diagnosis)
         if supervised is not None:
             return STARTING, supervised
         if diagnosis is not None:
@@ -128,17 +130,37 @@ class RunObserver:
         return RUNNING, "by its history; no process has a heartbeat here"
 
 
-def _started_again(events: Sequence[dict[str, Any]], diagnosis: Diagnosis | None) -> str | None:
+def _supervised_now(folder: Path) -> bool | None:
+    """Whether a supervisor of a run is alive; None if none has left its file."""
+    alive = None
+    for path in (folder / FOLDER_NAME).glob("supervisor-*"):
+        try:
+            content = json.loads(path.read_bytes())
+            supervisor = ProcessIdentity(*map(content.get, ("host", "process", "machine", "started")))
+            is_recent = seconds_since(path.stat().st_mtime) < _SUPERVISOR_SILENT
+        except (OSError, ValueError, TypeError, AttributeError):
+            continue  # it is being written or removed
+        alive = bool(alive) or (supervisor.is_alive_here if supervisor.is_here else is_recent)
+    return alive
+
+
+def _has_reported(diagnosis: Diagnosis, last: dict[str, Any]) -> bool:
+    """Whether a process of the start that an event announces has reported; by the number of its start if it has it."""
+    if "reported" in last:
+        return max(rank.beat.start for rank in diagnosis.ranks) > last["reported"]
+    return max(rank.beat.time for rank in diagnosis.ranks) > last["time"] + last.get("delay", 0.0)
+
+
+def _started_again(folder: Path, events: Sequence[dict[str, Any]], diagnosis: Diagnosis | None) -> str | None:
     """What a supervisor is about to do, if it is; processes report a few seconds after they were started."""
     last = next((event for event in reversed(events) if event["kind"] in _SUPERVISION), None)
     if last is None or last["kind"] not in ("start", "restart"):
         return None
-    if diagnosis is not None and max(rank.beat.time for rank in diagnosis.ranks) > last["time"] + last.get(
-        "delay", 0.0
-    ):
+    if diagnosis is not None and _has_reported(diagnosis, last):
         return None
-    age = time.time() - last["time"] - last.get("delay", 0.0)
-    if age > _UNTIL_REPORTED:
+    is_supervised = _supervised_now(folder)
+    is_recent = seconds_since(last["time"] + last.get("delay", 0.0)) < _UNTIL_REPORTED
+    if is_supervised is False or (is_supervised is None and not is_recent):
         return None
     before = f"; before: {diagnosis.reason}" if diagnosis is not None else ""
     return f"supervised: {last['message']}{before}"
@@ -164,7 +186,7 @@ def event_line(event: dict[str, Any]) -> str:
     """An event in one line: age, kind, place, message."""
     place = f"rank {event['rank']} on {event['host']}" if "rank" in event else event.get("host", "")
     step = f" at step {event['step']:,}" if "step" in event else ""
-    ago = format_duration(max(time.time() - event["time"], 0.0))
+    ago = format_duration(seconds_since(event["time"]))
     where = f", {place}" if place and place not in event["message"] else ""
     return f"{ago} ago, {event['kind']}{step}{where}: {event['message']}"
 

@@ -58,6 +58,7 @@ from ..runtime.heartbeats import (
     Heartbeat,
     fatal_error_path,
     heartbeat_path,
+    latest_start,
     read_heartbeats,
 )
 from ..runtime.process_identity import ProcessIdentity, this_process
@@ -315,7 +316,8 @@ class Supervisor:
             command = _without_hosts(self._in_the_time_left(), excluded)
             words = f"; without {', '.join(excluded)}" if excluded else ""
             shown = shlex.join(masked_arguments(command))
-            self._event("start", f"start {start}: {shown}"[:400] + words, start=start)
+            reported = latest_start(self.folder)
+            self._event("start", f"start {start}: {shown}"[:400] + words, start=start, reported=reported)
             code, verdict = self._attempt(command, start)
             where = {} if verdict.blamed is None else {"host": verdict.blamed.host, "rank": verdict.blamed.rank}
             if verdict.blamed is not None and verdict.blamed.step is not None:
@@ -335,7 +337,8 @@ class Supervisor:
                 self._event("give up", f"{why}, without a new checkpoint; last: {verdict.message}")
                 return code if code > 0 else 128 - code
             delay = min(self.settings.first_delay * 2 ** (failures - 1), self.settings.max_delay)
-            self._event("restart", f"starts again in {format_duration(delay)}", delay=delay)
+            reported = latest_start(self.folder)
+            self._event("restart", f"starts again in {format_duration(delay)}", delay=delay, reported=reported)
             start += 1
             if not self._wait(delay):
                 return 128 + int(self._asked or signal.SIGTERM)

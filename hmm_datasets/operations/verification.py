@@ -22,10 +22,10 @@ from ..files import DIGESTS_NAME, digest_problems, read_json, read_jsonl
 from ..hmm.loading import load_source
 from ..hmm.storage import CONFIG_NAME, FAMILY_NAME, PROCESS_NAME
 from ..hmm.tilted import TiltedHMM
+from ..runtime.set_aside import SET_ASIDE_NAME
 from ..text.stream.index import INDEX_NAME, read_index
 from ..text.stream.reader import TokenStream
 from ..text.stream.tokenization import tokenizer_hash
-from ..training.checkpoints.archive import SET_ASIDE_NAME
 from ..training.checkpoints.verifying import read_safetensors_sizes, verify_checkpoint
 
 _RECORD_NAME = "run.json"

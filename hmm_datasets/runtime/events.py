@@ -16,6 +16,7 @@ from . import environment
 from .credentials import masked
 
 EVENTS_NAME = "events.jsonl"
+_SKEW = 60.0  # seconds by which clocks may differ
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,22 @@ def append_event(folder: str | os.PathLike, kind: str, message: str, **fields: A
     }
     append_jsonl(Path(folder) / EVENTS_NAME, event)
     return event
+
+
+def seconds_since(moment: float, now: float | None = None) -> float:
+    """Seconds since a moment that a clock gave, on this machine or another.
+
+    A moment up to a minute ahead is now, since clocks differ. One further ahead was given by a clock that was wrong,
+    so it is not known how long ago it was: its distance counts, and what is as old as that is not taken for new.
+
+    ```python
+    >>> seconds_since(100.0, 130.0), seconds_since(150.0, 130.0), seconds_since(3730.0, 130.0)
+    (30.0, 0.0, 3600.0)
+
+    ```
+    """
+    elapsed = (time.time() if now is None else now) - moment
+    return abs(elapsed) if elapsed < -_SKEW else max(elapsed, 0.0)
 
 
 def read_events(folder: str | os.PathLike) -> list[dict[str, Any]]:

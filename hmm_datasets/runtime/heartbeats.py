@@ -30,6 +30,7 @@ from ..foreign_json import parse_json
 from ..records import Count, Finite, as_record
 from . import environment
 from .beat import Beat
+from .events import seconds_since
 from .process_identity import ProcessIdentity, this_process
 
 FOLDER_NAME = ".heartbeats"
@@ -279,7 +280,7 @@ class Heart:
     def _answer(self) -> None:
         """Write the stacks of all threads, once for each time that they are asked for."""
         asked = (self._path.parent / STACKS_WANTED).stat().st_mtime
-        if asked > self._answered:
+        if asked != self._answered:
             self._answered = asked
             unfinished = self._stacks.with_suffix(".tmp")
             unfinished.write_text(_stacks_of_threads(), encoding="utf-8")
@@ -338,6 +339,11 @@ def read_heartbeats(folder: str | os.PathLike) -> list[Heartbeat]:
         return []
     world_size = max(newest.values(), key=_order_of_starts).world_size
     return [newest[rank] for rank in sorted(newest) if rank < world_size]
+
+
+def latest_start(folder: str | os.PathLike) -> int:
+    """The number of the latest start of which a process has reported; 0 if none has."""
+    return max((beat.start for beat in read_heartbeats(folder)), default=0)
 
 
 def _order_of_starts(beat: Heartbeat) -> tuple[int, float]:
@@ -410,7 +416,7 @@ def _read(path: Path) -> Heartbeat | None:
             content = parse_json(file.read(), path)
             written = os.fstat(file.fileno()).st_mtime
         beat = as_record(content, Heartbeat, path)
-        beat = replace(beat, age=max(time.time() - written, 0.0), clock_ahead=round(beat.time - written, 3))
+        beat = replace(beat, age=seconds_since(written), clock_ahead=round(beat.time - written, 3))
         if not (beat.rank < beat.world_size <= _MAX_RANKS and beat.phase in (*PHASES, STOPPED, FAILED)):
             return None
         is_aborted = beat.world_size > 1 and not beat.has_ended and _is_aborted(path.with_suffix(_FATAL))

@@ -35,6 +35,7 @@ from ..records import Count, Finite, as_record
 from . import environment, heartbeats
 from .beat import Beat
 from .process_identity import ProcessIdentity, this_process
+from .set_aside import mend
 
 LOCK_NAME = ".lock"
 """Name of the lock in the folder that it protects."""
@@ -118,8 +119,12 @@ def exclusive_lock(
     if environment.rank() == 0:
         try:
             acquired = _acquire(folder, lock)
+            mend(folder, locked=True)
         except InputError as error:
             refusal = str(error)
+            if acquired is not None:
+                acquired.abandon()
+                acquired.release()
     token, refusal = _from_rank_0(None if acquired is None else acquired.token, refusal)
     if refusal is not None:
         raise InputError(refusal)
@@ -137,7 +142,7 @@ def exclusive_lock(
 
 
 def abandon_lock(folder: str | os.PathLike, lock: str | os.PathLike | None = None) -> None:
-    """Stop looking at a lock of this process, because its folder is about to be moved or deleted, and the lock with it.
+    """Stop looking at a lock of this process, whose folder is about to be moved or deleted, and the lock with it.
 
     Its file stays, so that nobody else takes the folder before.
 

@@ -16,8 +16,9 @@ from hmm_datasets.cli import main
 from hmm_datasets.files import append_jsonl, write_json
 from hmm_datasets.operations.live_view import render
 from hmm_datasets.operations.run_state import RunObserver, format_state
-from hmm_datasets.runtime.events import append_event
+from hmm_datasets.runtime.events import append_event, read_events
 from hmm_datasets.runtime.heartbeats import FOLDER_NAME, Heart
+from hmm_datasets.runtime.process_identity import this_process
 
 
 @pytest.fixture
@@ -212,3 +213,35 @@ def test_a_process_writes_its_stacks_when_asked_and_is_read_from_outside_when_it
     finally:
         child.kill()
         child.wait()
+
+
+def test_what_a_wrong_clock_dated_an_hour_ahead_makes_no_dead_run_start_or_run(run, tmp_path):
+    append_event(run, "start", "start 1: pretrain")
+    assert state_of(run).state == "starting"
+    events = [event | {"time": event["time"] + 3600} for event in read_events(run)]
+    (run / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    rows = [json.loads(line) for line in (run / "history.jsonl").read_text().splitlines()]
+    (run / "history.jsonl").write_text("".join(json.dumps(row | {"time": row["time"] + 3600}) + "\n" for row in rows))
+    assert state_of(run).state == "stalled"
+    (run / "history.jsonl").unlink()
+    assert state_of(run).state == "dead"
+
+
+def test_a_start_is_over_once_its_processes_have_reported_whatever_the_clock_said(run):
+    Heart(run, every=60).end("failed", "out of memory", "RuntimeError")
+    append_event(run, "restart", "starts again in 5 s", delay=5.0, reported=1)
+    assert state_of(run).state == "starting"
+    edit_heartbeat(run, start=2, time=time.time() - 3600)
+    assert state_of(run).state == "dead", "by the number of its start, though it seems to be from before the event"
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_a_run_whose_supervisor_is_known_to_have_ended_is_not_starting(run, alive):
+    append_event(run, "restart", "starts again in 60 s", delay=60.0)
+    path = run / FOLDER_NAME / "supervisor-host-1"
+    path.parent.mkdir()
+    own = this_process()
+    started = own.process_started + (not alive)
+    content = {"host": own.host, "machine": own.machine, "process": own.process, "started": started}
+    path.write_text(json.dumps(content))
+    assert state_of(run).state == ("starting" if alive else "running")

@@ -44,6 +44,7 @@ from ...files import (
     digest_problems,
     inside,
     scratch_folder,
+    tidy,
     write_digests,
     write_json,
     write_jsonl,
@@ -355,6 +356,7 @@ def convert(checkpoint: str | os.PathLike, destination: str | os.PathLike, to: s
     if to != "hf" and target.name != folder.resolve().name:
         target = target / folder.resolve().name
     if target.exists():
+        tidy(target.parent)  # of a process that was killed when it had just finished
         raise InputError(f"{target}: exists; give another folder to convert {folder} to")
     with not_deleted(folder), scratch_folder(target) as scratch, atomic_folder(target, replace=False) as temporary:
         _write_companions(folder, temporary)

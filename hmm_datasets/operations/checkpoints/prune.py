@@ -17,7 +17,7 @@ from ...errors import InputError
 from ...records import Count, Record, is_record, read_record
 from ...runtime.run_identity import IDENTITY_NAME
 from ...runtime.run_records import read_checkpoint_state, read_history
-from ...training.checkpoints.archive import list_set_aside
+from ...runtime.set_aside import list_set_aside
 from ...training.checkpoints.verifying import STATE_NAME, CheckpointReport, list_checkpoints, resuming_names
 from ...training.record import HISTORY_NAME
 

@@ -18,7 +18,7 @@ from ...compat.deepspeed import load_shard
 from ...errors import InputError
 from ...files import DIGESTS_NAME, atomic_file, digest_problems, read_json, size_of, write_digests, write_json
 from ...runtime.run_identity import IDENTITY_NAME
-from ...training.checkpoints.archive import SetAside, delete_set_aside, set_aside
+from ...runtime.set_aside import SetAside, changing
 from ...training.checkpoints.verifying import resuming_names, verify_checkpoint, weight_names
 
 _SAVED = ("*.pt", "*.pth", "*.bin")
@@ -81,23 +81,23 @@ def slim(
     records = [name for name in (IDENTITY_NAME, DIGESTS_NAME) if (folder / name).is_file()]
     rewritten = list(bloated)
     run, prefix = folder.parent, folder.name
-    entry = set_aside(
+    change = changing(
         run,
         [f"{prefix}/{name}" for name in (*removed, *rewritten)],
         "slimmed",
         rewritten=[f"{prefix}/{name}" for name in rewritten],
         copied=[f"{prefix}/{name}" for name in records],
         into=into,
+        delete=delete,
     )
-    for name, compact in bloated.items():
-        with atomic_file(folder / name) as temporary:
-            torch.save(compact(entry.folder / prefix / name), temporary)
-    if removed:
-        _mark(folder / IDENTITY_NAME)
-    if DIGESTS_NAME in records:
-        write_digests(folder)
-    if delete:
-        delete_set_aside(entry, entry.names)
+    with change as entry:
+        for name, compact in bloated.items():
+            with atomic_file(folder / name) as temporary:
+                torch.save(compact(entry.folder / prefix / name), temporary)
+        if removed:
+            _mark(folder / IDENTITY_NAME)
+        if DIGESTS_NAME in records:
+            write_digests(folder)
     return Slimmed(
         folder,
         before,

@@ -27,6 +27,7 @@ from ...files import DIGESTS_NAME, inside, read_json, restore_all
 from ...records import Count, as_record
 from ...runtime.run_identity import IDENTITY_NAME
 from ...runtime.run_records import CheckpointState
+from ...runtime.set_aside import mend
 
 FRAMEWORKS = {"plain": "plain data parallelism", "zero": "DeepSpeed ZeRO", "fsdp": "FSDP"}
 """Names in `written_by` of a checkpoint's identity; ZeRO's is followed by its stage, or stands for every stage."""
@@ -272,6 +273,7 @@ def _folders(output_dir: str | os.PathLike) -> list[Path]:
     if not output_dir.is_dir():
         raise InputError(f"{output_dir}: no such folder")
     restore_all(output_dir)
+    mend(output_dir)
     found = [path for path in output_dir.iterdir() if path.is_dir() and _step(path) is not None]
     return sorted(found, key=_step, reverse=True)
 

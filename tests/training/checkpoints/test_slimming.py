@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.files import digest_problems, write_digests
+from hmm_datasets.files import digest_problems, write_digests, write_json
 from hmm_datasets.operations.checkpoints.slim import slim
-from hmm_datasets.training.checkpoints.archive import list_set_aside, restore, set_aside
+from hmm_datasets.runtime.set_aside import list_set_aside, restore, set_aside
 from hmm_datasets.training.checkpoints.verifying import FRAMEWORKS, reads, verify_checkpoint
 
 
@@ -101,3 +101,33 @@ def test_a_framework_reads_what_it_wrote_and_any_stage_of_zero_reads_what_was_co
     assert not reads(f"{zero} stage 2", f"{zero} stage 3")
     assert not reads(FRAMEWORKS["fsdp"], zero)
     assert not reads(FRAMEWORKS["plain"], FRAMEWORKS["fsdp"])
+
+
+@pytest.mark.outside(
+    "https://github.com/huggingface/transformers/issues/26961",
+    "checkpoints ordered by the times of their files: the newest one was deleted",
+    "what was moved aside last is restored first, by a number that is saved, whatever the clock said",
+)
+def test_what_was_moved_aside_last_is_the_newest_after_the_clock_went_back(run, monkeypatch):
+    dates = iter(["2026-11-26_12-00-00", "2026-11-26_11-00-00"])
+    monkeypatch.setattr("hmm_datasets.runtime.set_aside.time.strftime", lambda form: next(dates))
+    set_aside(run, ["checkpoint-2"], "first")
+    set_aside(run, ["checkpoint-4"], "second")
+    assert [entry.reason for entry in list_set_aside(run)] == ["second", "first"]
+
+
+def test_records_of_earlier_versions_are_ordered_by_date_and_then_by_number(run):
+    for suffix in ("", ".2", ".10"):
+        folder = run / "set_aside" / f"2026-11-26_12-00-00{suffix}"
+        (folder / "a").mkdir(parents=True)
+        write_json(folder / "set_aside.json", {"reason": suffix, "names": ["a"], "replaced": [], "spare": []})
+    set_aside(run, ["checkpoint-2"], "now")
+    assert [entry.reason for entry in list_set_aside(run)] == ["now", ".10", ".2", ""]
+
+
+def test_a_change_that_fails_moves_everything_back(run, monkeypatch):
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file()}
+    monkeypatch.setattr("hmm_datasets.operations.checkpoints.slim.write_digests", lambda folder: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        slim(run / "checkpoint-4")
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file()} == before
