@@ -763,22 +763,13 @@ def _numbered_rows(path: Path) -> Iterator[tuple[int, dict | None, str]]:
 
 
 def sync(path: Path) -> None:
-    """Flush a file, or the entries of a folder, to the disk, where its file system can do so.
-
-    Raises:
-        `InputError`: the disk reports an error.
-    """
+    """Flush a file, or the entries of a folder, to the disk, where its file system can do so."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     except OSError as error:
-        if is_disk_full(error):
-            raise
         if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS):
-            raise InputError(
-                f"{path}: could not be flushed to the disk ({error.strerror}); look at the disk and at the system's "
-                "log, and start the same command again"
-            ) from error
+            raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         os.close(handle)
 

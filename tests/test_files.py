@@ -452,14 +452,7 @@ def test_json_that_is_too_deep_or_too_long_is_one_line_that_names_the_file(tmp_p
     assert "\n" not in message
 
 
-def test_a_disk_that_cannot_flush_is_an_error_of_one_line_and_leaves_nothing(tmp_path, monkeypatch):
-    def fails(handle):
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    monkeypatch.setattr("hmm_datasets.files.os.fsync", fails)
-    message = error(write_json, tmp_path / "a.json", {})
-    assert "could not be flushed to the disk (Input/output error); look at the disk" in message
-    assert listing(tmp_path) == []
-    monkeypatch.setattr("hmm_datasets.files.os.fsync", lambda handle: os.lseek(handle, -1, 0))  # EINVAL: cannot sync
+def test_on_a_file_system_that_cannot_sync_files_are_written(tmp_path, monkeypatch):
+    monkeypatch.setattr("hmm_datasets.files.os.fsync", lambda handle: os.lseek(handle, -1, 0))  # EINVAL
     write_json(tmp_path / "a.json", {})
     assert listing(tmp_path) == ["a.json"]

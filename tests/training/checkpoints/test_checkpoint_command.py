@@ -223,7 +223,7 @@ def test_what_exists_again_is_not_overwritten_by_bringing_back(run, capsys):
     (aside,) = (run / "set_aside").iterdir()
     assert steps(aside) == [2, 4]
     write_json(aside / "set_aside.json", {})
-    assert "has no names and reason" in failing(capsys, "restore", run)
+    assert "set_aside.json: object missing required field reason; what" in failing(capsys, "restore", run)
 
 
 def test_what_was_set_aside_names_nothing_outside_the_run(run, capsys):
