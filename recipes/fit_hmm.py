@@ -97,7 +97,7 @@ def main(settings: CorpusSettings, fit_settings: FitSettings) -> None:
         vocabulary, scored = words.vocabulary, {"test": test}
         if len(words.unique_test.tokens) >= settings.length:
             scored["unique_test"] = words.as_windows("unique_test", settings.length, seed=fit_settings.seed)
-    write_record(output, asdict(settings) | asdict(fit_settings), data, None)
+    write_record(output, asdict(settings) | asdict(fit_settings), data, None, made=["fit/epoch-*", "hmm"])
     if state.is_main_process and vocabulary is not None:
         words.save(output / "words", overwrite=True)
         print(

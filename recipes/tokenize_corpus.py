@@ -125,7 +125,7 @@ def main(settings: TokenizeSettings) -> None:
     if len(settings.conversations) < 2:
         data["conversations"] = next(iter(settings.conversations), None)
     remedy = f"choose another output_dir; --tokenizer {output / 'tokenizer'} uses this tokenizer there"
-    check_folder_identity(output, {"data": data}, None, remedy=remedy)
+    check_folder_identity(output, {"data": data}, None, remedy=remedy, made=settings.writes)
 
     tokenizer_folder = output / "tokenizer"
     given = tokenizer_folder if tokenizer_folder.exists() else settings.tokenizer
@@ -137,7 +137,7 @@ def main(settings: TokenizeSettings) -> None:
     for name in settings.conversations:
         check = None if tokenizer is None else lambda document: check_messages(tokenizer, document["messages"])
         check_splits(name, kind="conversations", check=check, **chosen)
-    write_record(output, asdict(settings), data, None, remedy=remedy)
+    write_record(output, asdict(settings), data, None, remedy=remedy, made=settings.writes)
 
     if not tokenizer_folder.exists():
         _save(tokenizer or _trained(settings, chosen), tokenizer_folder)

@@ -71,7 +71,7 @@ def main(settings: ClusterSettings) -> None:
     }
     for reader in readers.values():
         reader.open()  # an error in reading should occur here and not in a task
-    write_record(output, asdict(settings), data, accepted=None)
+    write_record(output, asdict(settings), data, accepted=None, made=[f"{split}/*.ds" for split in settings.splits])
     for split, reader in readers.items():
         folder, logs = output / split, output / "datatrove" / split
         writer = PlainTextTokenizer(str(folder), str(tokenizer_file), tokenizer.eos_token)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TextIO
 
 from ..errors import InputError
-from ..files import atomic_file
+from ..files import atomic_file, atomic_folder
 from ..report.tables import NO_ERROR
 from ..runtime.progress import progress_bar
 from ..runtime.settings import argument, option
@@ -234,7 +234,8 @@ def _save_tables(arguments: "DescribeCommand", folder: Path) -> int:
     if folder.exists():
         raise InputError(f"{folder}: exists; give another folder")
     hmm = from_file(arguments.hmm, unsafe_pickle=arguments.unsafe_pickle)
-    hmm.save_pretrained(folder)
+    with atomic_folder(folder, replace=False) as temporary:
+        hmm.save_pretrained(temporary)
     print(f"{folder}: {hmm.describe()}")
     return 0
 

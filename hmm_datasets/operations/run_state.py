@@ -11,6 +11,7 @@ from ..errors import InputError
 from ..runtime.events import read_events, seconds_since
 from ..runtime.heartbeats import FOLDER_NAME, STOPPED
 from ..runtime.process_identity import ProcessIdentity
+from ..runtime.run_records import FINISHING_NAME
 from .diagnosis import DEAD, HANGING, RUNNING, STARTING, Diagnosis, Limits, Observer
 from .progress import HISTORY_NAME, RunStatus, StatusSettings, read_status, status_rows, two_columns
 from .slurm import waiting_job
@@ -104,7 +105,8 @@ class RunObserver:
     def _state(
         self, diagnosis: Diagnosis | None, progress: RunStatus | None, events: Sequence[dict[str, Any]]
     ) -> tuple[str, str]:
-        is_finished = (self.folder / "summary.json").exists() and (progress is None or progress.finished)
+        is_summarized = (self.folder / "summary.json").exists() and not (self.folder / FINISHING_NAME).exists()
+        is_finished = is_summarized and (progress is None or progress.finished)
         if diagnosis is not None and diagnosis.state not in (DEAD, STOPPED):
             return diagnosis.state, diagnosis.reason
         if is_finished or (diagnosis is None and progress is not None and progress.finished):

@@ -42,12 +42,24 @@ def read_identity(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def check_folder_identity(
-    folder: Path, now: Identity, accepted: Collection[str] | None = (), remedy: str = "choose another output_dir"
+    folder: Path,
+    now: Identity,
+    accepted: Collection[str] | None = (),
+    remedy: str = "choose another output_dir",
+    made: Collection[str] | None = None,
 ) -> None:
     """Compare `identity.json` of a folder with the current identity; see [`check_identity`].
 
     A folder without the file passes.
+
+    Args:
+        folder (`Path`), now (mapping), accepted (collection of `str`, *optional*), remedy (`str`, *optional*): see
+            [`check_identity`].
+        made (collection of `str`, *optional*): patterns of what is made with this identity. A folder that has nothing
+            of it passes too: the program failed before it had made anything.
     """
+    if made is not None and not any(path for pattern in made for path in folder.glob(pattern)):
+        return
     check_identity(folder / IDENTITY_NAME, read_identity(folder), now, accepted, remedy=remedy)
 
 

@@ -11,6 +11,9 @@ from typing import Any
 
 from ..records import Count, Finite, read_record, read_rows
 
+FINISHING_NAME = ".finishing"
+"""A file beside `summary.json` while what follows from it is not done yet: plots, card, push."""
+
 _REMEDY = "copy it again from where it was written, or move it away if another program wrote it"
 
 

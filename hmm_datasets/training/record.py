@@ -116,6 +116,7 @@ def write_record(
     remedy: str = "choose another output_dir",
     identity: dict[str, Any] | None = None,
     weights: dict[str, str] | None = None,
+    made: Collection[str] | None = None,
 ) -> dict:
     """Write `run.json` on rank 0: the resolved settings, the data, versions, command, host and git commit.
 
@@ -133,12 +134,13 @@ def write_record(
         identity (`dict`, *optional*): further sections of the identity, which are written but not compared; that of
             the content of data and weights is recorded too.
         weights (`dict`, *optional*): see [`~hmm_datasets.training.precision.types_of_weights`].
+        made (collection of `str`, *optional*): see [`~hmm_datasets.runtime.run_identity.check_folder_identity`].
 
     Raises:
         `InputError`: the folder has a run on other data; the message names what differs.
     """
     folder = Path(output_dir)
-    check_folder_identity(folder, {"data": data}, accepted, remedy=remedy)
+    check_folder_identity(folder, {"data": data}, accepted, remedy=remedy, made=made)
     record = {
         "data": data,
         "settings": masked(settings),

@@ -18,7 +18,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from ..compat.torch import wait_for_rank_zero
 from ..errors import InputError, RolledBack
-from ..files import check_digests, read_json, write_digests, write_json
+from ..files import check_digests, check_may_write, read_json, restored, write_digests, write_json, written_together
 from ..hmm.names import SAVED_NAME, is_process_name
 from ..hub.download import ModelName, commit_of
 from ..report.overview import draw_run
@@ -29,6 +29,7 @@ from ..runtime.events import append_event
 from ..runtime.lock import exclusive_lock
 from ..runtime.process_identity import this_place
 from ..runtime.run_identity import IDENTITY_NAME, check_folder_identity, write_identity
+from ..runtime.run_records import FINISHING_NAME
 from ..runtime.stop_requests import parse_time
 from .callbacks import Interruptions, LogSpacedEvaluation, Profile, ProgressLine, Samples
 from .checkpoints.archive import set_later_aside
@@ -39,13 +40,14 @@ from .content import CACHE_NAME, SECTION, weights_digest
 from .models import count_parameters
 from .plan.plan import Plan
 from .precision import describe_precision, types_of_weights
-from .record import History, lineage, shard_sizes, weights_of, write_record
+from .record import HISTORY_NAME, History, lineage, shard_sizes, weights_of, write_record
 from .run_card import write_run_card
 from .trackers import continue_trackers
 from .trainer import StepTrainer
 
 SUMMARY_NAME = "summary.json"
 PLAN_NAME = "plan.json"
+_MADE = ("checkpoint-*", "*.safetensors", SUMMARY_NAME, HISTORY_NAME)  # by which a run is one that has begun
 
 
 def train_and_save(
@@ -124,16 +126,22 @@ class Run:
     def prepare(self) -> bool:
         """Check that the folder, and that of the copies, are of this run; False if it is finished already."""
         args = self.args
-        check_folder_identity(self.folder, self.identity, args.accept_changes)
+        check_folder_identity(self.folder, self.identity, args.accept_changes, made=_MADE)
         if args.copies is not None:
             remedy = "choose another copy_checkpoints_to"
-            check_folder_identity(args.copies, self.identity, args.accept_changes, remedy=remedy)
+            check_folder_identity(args.copies, self.identity, args.accept_changes, remedy=remedy, made=_MADE)
         finished = _finished(args)
         if finished is None:
             return True
+        self.summary, is_complete = finished, not (self.folder / FINISHING_NAME).exists()
+        self.trainer.accelerator.wait_for_everyone()  # every rank has looked
+        what = "nothing to do" if is_complete else "what was left to do then is done now"
         if self.trainer.is_world_process_zero():
-            print(f"{args.output_dir}: already finished, at step {finished['steps']}; nothing to do")
-        self.summary = finished
+            print(f"{args.output_dir}: already finished, at step {finished['steps']}; {what}", flush=True)
+        if is_complete:
+            self._check_consumption()
+        else:
+            self._publish()
         return False
 
     def resume(self) -> None:
@@ -150,6 +158,7 @@ class Run:
         trainer.accelerator.wait_for_everyone()  # every rank has looked for its start
         if args.should_save:
             remove_unfinished(self.folder)
+            (self.folder / FINISHING_NAME).unlink(missing_ok=True)  # of a smaller budget
             for folder in filter(None, (self.folder, args.copies)):
                 _set_later_aside(trainer, folder, start)
             if args.copies is not None:
@@ -161,6 +170,7 @@ class Run:
             *(args.output_dir, {**self.settings, **args.to_dict()}, self.data, args.accept_changes, origin),
             identity=self.identity | rows,
             weights=types_of_weights(trainer.model),
+            made=_MADE,
         )
         if args.should_save and plan is not None:
             _save_named_process(self.folder, self.settings, plan)
@@ -199,25 +209,47 @@ class Run:
         return False
 
     def finish(self) -> None:
-        """Save the model, evaluate it, write summary, plots and card, and push; then compare tokens with the plan."""
-        trainer, args, plan = self.trainer, self.args, self.plan
+        """Save the model, evaluate it, write the summary, and do what follows from it.
+
+        Whatever was done when a process is killed is done again by the next start: up to the summary, from the newest
+        checkpoint on; after it, from the files of the run.
+        """
+        trainer = self.trainer
         trainer.save_finished()
         evaluation = trainer.evaluate() if trainer.eval_dataset is not None else {}
-        summary = self.summary = _summary(trainer, plan, evaluation)
+        summary = self.summary = _summary(trainer, self.plan, evaluation)
         if trainer.is_world_process_zero():
-            write_json(self.folder / SUMMARY_NAME, summary)
-            write_digests(args.output_dir, [SUMMARY_NAME], into=args.output_dir)
+            with written_together(self.folder) as temporary:
+                write_json(temporary / SUMMARY_NAME, summary)
+                write_digests(temporary, [SUMMARY_NAME], into=self.folder)
+                (temporary / FINISHING_NAME).touch()
+        if self.args.push_to_hub:
+            trainer.hub_pushes.push_trackers()
+        self._publish()
+
+    def _publish(self) -> None:
+        """Draw, describe and push the finished run, from its files; then compare its tokens with the plan."""
+        trainer, args, plan = self.trainer, self.args, self.plan
+        if trainer.is_world_process_zero():
             draw_run(args.output_dir, in_terminal=not args.disable_tqdm)
             if plan is not None:
-                print(consumption_table(plan.to_dict(), summary))
+                print(consumption_table(plan.to_dict(), self.summary))
             if not write_run_card(args.output_dir):
                 print(f"{args.output_dir}/README.md: written or edited by hand, so it is left as it is")
         with heartbeats.during("working"):  # for as long as it takes
-            if args.push_to_hub:
+            if args.push_to_hub and trainer.is_world_process_zero():
                 _push(trainer)
             wait_for_rank_zero()
         trainer.accelerator.wait_for_everyone()
-        if plan is not None and summary["tokens"] != summary["planned_tokens"]:
+        if trainer.is_world_process_zero():
+            check_may_write()
+            (self.folder / FINISHING_NAME).unlink(missing_ok=True)
+        self._check_consumption()
+
+    def _check_consumption(self) -> None:
+        """Refuse a run that has consumed other tokens than planned; also each time that it is started again."""
+        args, summary = self.args, self.summary
+        if summary.get("planned_tokens") not in (None, summary["tokens"]):
             raise InputError(
                 f"{args.output_dir}: the model is saved, but {summary['steps']:,} steps consumed "
                 f"{summary['tokens']:,} tokens, and the plan says {summary['planned_tokens']:,}; do not rely on its "
@@ -360,7 +392,9 @@ def _summary(trainer: StepTrainer, plan: Plan | None, evaluation: dict[str, Any]
 def _push(trainer: StepTrainer) -> None:
     """Push the finished run; if the Hub refuses, the run still counts as finished."""
     try:
-        trainer.push_to_hub()
+        if trainer.hub_model_id is None:
+            trainer.init_hf_repo()
+        trainer.hub_pushes.push_run("End of training", True, None, None)
     except InputError as error:
         folder, name = trainer.args.output_dir, trainer.hub_model_id
         trainer.say(f"{folder}: not pushed: {error}; all is saved; push with: hmm-datasets push {folder} {name}")
@@ -385,6 +419,7 @@ def _finished(args) -> dict[str, Any] | None:
     path = Path(args.output_dir) / SUMMARY_NAME
     if not args.resume or not path.exists():
         return None
+    restored(args.output_dir)
     check_digests(args.output_dir, f"delete {path}, and the same command writes it anew", [SUMMARY_NAME])
     summary = read_json(path)
     return summary if summary["budget"] == _budget(args) else None

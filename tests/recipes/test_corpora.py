@@ -303,3 +303,12 @@ def test_the_files_of_tiktoken_and_of_gpt2_are_tokenizers_too(tokenize, stories,
     told = message(tokenize, tmp_path / "b", stories, tokenizer=str(path))
     assert str(path) in told
     assert "cannot be read" in told or "no such file" in told
+
+
+def test_a_tokenization_that_failed_before_it_made_anything_does_not_pin_its_folder(tmp_path, tokenize, stories):
+    with pytest.raises(InputError, match="vocab_size=300, but the texts yield only 285 tokens"):
+        tokenize(tmp_path / "a", stories, max_documents=100)
+    assert not (tmp_path / "a" / "tokenizer").exists()
+    tokenize(tmp_path / "a", stories, max_documents=100, vocab_size=280)
+    with pytest.raises(InputError, match=r"of another run: data\.vocab_size was 280 and is 300"):
+        tokenize(tmp_path / "a", stories, max_documents=100)
