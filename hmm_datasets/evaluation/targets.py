@@ -243,8 +243,8 @@ def open_target(
 
 def held_out_part(name: str, test_fraction: float | None, known: TrainedOn) -> dict[str, Any]:
     """Arguments of `load_corpus` for documents of a corpus that a model was not trained on; see [`open_target`]."""
-    _, file = find_corpus(name)
-    if file is None:
+    _, files = find_corpus(name)
+    if not files:
         return {"split": "test"}
     is_own = name not in CORPORA  # not one of the bundled files
     if test_fraction == 1 and is_own:

@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 
 from ..array_input import FILL_IN, LEAVE_OUT, Observed, Ragged, integer_array, integers, numbers, observed
 from ..errors import InputError
+from ..foreign_arrays import load_array
 from .analysis.stationary import cesaro_limit
 from .kernels.threads import in_parallel
 
@@ -260,14 +261,9 @@ def read_tokens(path: str | Path) -> "np.ndarray":
     Raises:
         `InputError`: there is no such file, it is not an array, or its type or shape is another.
     """
-    try:
-        tokens = np.load(path, mmap_mode="r", allow_pickle=False)
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except (ValueError, OSError, EOFError) as error:
-        raise InputError(f"{path}: not a complete .npy file of numbers ({error})") from None
-    if getattr(tokens, "ndim", 0) != 2 or tokens.dtype.kind not in "iu" or tokens.size == 0:
-        found = f"{tokens.dtype} of shape {tokens.shape}" if hasattr(tokens, "dtype") else "an archive of arrays"
+    tokens = load_array(path, mmap_mode="r")
+    if tokens.ndim != 2 or tokens.dtype.kind not in "iu" or tokens.size == 0:
+        found = f"{tokens.dtype} of shape {tokens.shape}"
         raise InputError(f"{path}: {found}; expected integers of shape (N, L), N and L at least 1")
     return tokens
 

@@ -9,7 +9,6 @@ counterpart in these libraries.
 
 import os
 import pickle
-import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from jaxtyping import Float
 from ..array_input import numbers
 from ..compat.pomegranate import import_pomegranate, sparse_transition
 from ..errors import InputError
+from ..foreign_arrays import load_archive
 from .model import HMM
 
 if TYPE_CHECKING:
@@ -60,11 +60,7 @@ def from_file(path: str | os.PathLike, *, unsafe_pickle: bool = False) -> HMM:
     if path.suffix != ".npz":
         why = ", and a .csv file has one table where an HMM has three" if path.suffix == ".csv" else ""
         raise InputError(f"{path}: has no format of an HMM{why}; {_FORMATS}")
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            tables = {_HMMLEARN.get(name.removesuffix("_"), name): file[name] for name in file.files}
-    except (TypeError, ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path}: not a complete .npz file of numbers ({error})") from None
+    tables = {_HMMLEARN.get(name.removesuffix("_"), name): table for name, table in load_archive(path).items()}
     if tables.keys() not in ({"start", "transition", "emission"}, {"start", "edges"}):
         raise InputError(f"{path}: has the arrays {', '.join(tables) or 'none'}; {_FORMATS}")
     try:

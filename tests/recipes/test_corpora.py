@@ -57,10 +57,10 @@ def rows_read(monkeypatch):
     passes = []
     read_rows = corpora.read_rows
 
-    def counted(path):
+    def counted(path, wanted):
         passes.append([path.name, 0])
         mine = passes[-1]
-        for row in read_rows(path):
+        for row in read_rows(path, wanted):
             mine[1] += 1
             yield row
 

@@ -16,7 +16,7 @@ from ...files import read_json
 from ...hmm.loading import load_source
 from ...hmm.storage import CONFIG_NAME, FAMILY_NAME, PROCESS_NAME
 from ...runtime.run_records import read_run_record
-from ...text.corpora.local_files import SUFFIXES
+from ...text.corpora.local_files import SUFFIXES, has_rows
 from ...text.stream.index import INDEX_NAME
 from ...text.stream.reader import TokenStream
 from ...text.tokenizers import words
@@ -194,7 +194,7 @@ def _corpus(path: Path, repo_type: RepoType | None) -> Contents | None:
     if path.is_dir():
         folder, names = path, [entry.name for entry in path.iterdir() if not entry.name.startswith(".")]
     names = [name for name in names if name != "README.md"]
-    if not names or not all(name.removesuffix(".gz").endswith(SUFFIXES) for name in names):
+    if not names or not all(map(has_rows, names)):
         return None
     make = partial(write_corpus_dataset, path)
     return Contents("text corpus", "dataset", folder, {}, make, "Parquet files of the documents and a card")

@@ -2,11 +2,12 @@
 
 | format | columns | content |
 |---|---|---|
-| messages | `messages`, optionally `tools` | `{role, content}`, or strings by user and assistant in turn |
+| messages | `messages`, optionally `tools` | `{role, content}`, or strings by user and assistant in turn; or JSON |
 | ShareGPT | `conversations` | `{from, value}` (human, gpt, system, tool and others, see `ROLE_NAMES`); else as above |
 | Alpaca | `instruction`, `output`, optionally `input` | the input follows the instruction after a blank line |
-| prompt and completion | `prompt`, `completion` | strings by user and assistant, or lists of messages |
-| question and answer | `question`, `answer` | strings by user and assistant |
+| Dolly | `instruction`, `response`, optionally `context` or `input` | as Alpaca |
+| prompt and completion | `prompt` or `query`, `completion` or `response` | strings of both, or lists of messages |
+| question and answer | `question`, `answer` or `response` | strings by user and assistant |
 | preferences | `chosen`, `rejected`, optionally one of the prompts above | converted to TRL's conversational format |
 
 Preferences become `prompt`, `chosen` and `rejected`, each a list of messages, as TRL's DPOTrainer expects. If both
@@ -15,13 +16,15 @@ are strings and there is no prompt, their common beginning is the prompt; string
 in Anthropic's helpful-harmless data) are cut into turns first.
 
 Other columns and keys are obeyed, refused or counted as the module [`~hmm_datasets.text.corpora.keys`] lists them.
-Text in parts (`[{"type": "text", "text": ...}]`) is joined. Tool calls (`tool_calls`) become text after the
-assistant's words: `<tool_call>`, a JSON object with `name` and `arguments`, and `</tool_call>`, each on its own line,
-as Hermes and Qwen write them. Declarations of tools (a column `tools`: a list, or JSON) become text at the end of the
-system message, and reasoning becomes text within `<think>` before the words, as Qwen writes them. A conversation with
-turns that have no loss has a column `weights` beside its messages, with 0 or 1 for each.
+Names of roles may be in capitals. Text in parts (`[{"type": "text", "text": ...}]`, of type `input_text` or
+`output_text` too) is joined. Tool calls (`tool_calls`) become text after the assistant's words: `<tool_call>`, a JSON
+object with `name` and `arguments`, and `</tool_call>`, each on its own line, as Hermes and Qwen write them.
+Declarations of tools (a column `tools`: a list, or JSON) become text at the end of the system message, and reasoning
+becomes text within `<think>` before the words, as Qwen writes them. A conversation with turns that have no loss has a
+column `weights` beside its messages, with 0 or 1 for each.
 """
 
+import contextlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,12 +33,14 @@ from functools import partial
 from typing import Any, Literal
 
 from ...errors import InputError
+from ...foreign_json import parse_json
 from .keys import (
     ASSISTANTS,
     CONTEXT,
     DECLARATIONS,
     LABELS,
     SYSTEM,
+    TEXT_PARTS,
     is_empty,
     is_rejected,
     reasoning_of,
@@ -75,6 +80,7 @@ TOOLS_END = (
 """What Qwen's chat template writes around the declarations of tools, each of which is on a line of its own."""
 
 
+_JSON_OF_MESSAGES = re.compile(r"\s*\[\s*\{\s*\"(role|content|from|value)\"\s*:")
 _SPEAKER = re.compile(r"(?:\A|\n)\n(Human|Assistant):")
 
 
@@ -167,12 +173,30 @@ def normalize_messages(messages: Any, where: str = "messages") -> Messages:
 
 
 def _turns(messages: Any, where: str) -> Turns:
+    messages = _parsed(messages, where)
     if not isinstance(messages, list | tuple) or not messages:
         raise InputError(f"{where}: expected a list of messages, found {shorten(messages)}")
     if all(isinstance(message, str) for message in messages):
         roles = ("user", "assistant")
         messages = [{"role": roles[turn % 2], "content": content} for turn, content in enumerate(messages)]
     return [_message(message, f"{where}: message {number}") for number, message in enumerate(messages)]
+
+
+def _parsed(value: Any, where: str) -> Any:
+    """A value that must be a list or an object; one that is written as JSON is read."""
+    if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
+        return parse_json(value, where)
+    return value
+
+
+def _or_messages(value: Any, where: str) -> Any:
+    """Text, or the messages of which it is the JSON."""
+    if isinstance(value, str) and _JSON_OF_MESSAGES.match(value):
+        with contextlib.suppress(InputError):
+            messages = parse_json(value, where)
+            if all(isinstance(message, Mapping) for message in messages):
+                return messages
+    return value
 
 
 def format_of_row(row: Mapping[str, Any], kind: Kind | None = None) -> Format | None:
@@ -230,20 +254,20 @@ def _all_messages(document: Mapping[str, Any]) -> Messages:
 
 
 def _message(message: Any, where: str) -> dict[str, Any]:
-    calls = message.get("tool_calls") if isinstance(message, Mapping) else None
+    calls = _parsed(message.get("tool_calls"), f"{where}: tool_calls") if isinstance(message, Mapping) else None
     if isinstance(message, Mapping) and not is_empty(message.get("function_call")):  # OpenAI's first form of a call
         if calls:
             raise InputError(f"{where} has tool_calls and function_call; keep one of them")
-        calls = [message["function_call"]]
+        calls = [_parsed(message["function_call"], f"{where}: function_call")]
     if isinstance(message, Mapping) and ({"role", "content"} <= set(message) or (calls and "role" in message)):
         name, content = message["role"], message.get("content")
     elif isinstance(message, Mapping) and {"from", "value"} <= set(message):
         name, content = message["from"], message["value"]
     else:
         raise InputError(f"{where} needs role and content, or from and value, found {shorten(message)}")
-    role = ROLE_NAMES.get(name) if isinstance(name, str) else None
+    role = ROLE_NAMES.get(name.strip().lower()) if isinstance(name, str) else None
     if role is None:
-        raise InputError(f"{where} has role {name!r}, expected one of {', '.join(ROLES)}")
+        raise InputError(f"{where} has role {shorten(name)}, expected one of {', '.join(ROLES)}")
     refuse_unreadable(message, where)
     if calls and (role != "assistant" or not isinstance(calls, list | tuple)):
         raise InputError(f"{where} of {role} has tool_calls {shorten(calls)}, expected a list, and role assistant")
@@ -261,8 +285,8 @@ def _joined_parts(content: Any, where: str) -> Any:
     if not isinstance(content, list | tuple) or not all(isinstance(part, Mapping) for part in content):
         return content
     for part in content:
-        if part.get("type") != "text":
-            raise InputError(f"{where}: a part of type {part.get('type')!r}, expected only text; drop the row")
+        if part.get("type") not in TEXT_PARTS:
+            raise InputError(f"{where}: a part of type {shorten(part.get('type'))}, expected only text; drop the row")
     return "".join(check_text(part.get("text"), where) for part in content)
 
 
@@ -272,10 +296,7 @@ def _call(call: Any, where: str) -> str:
         raise InputError(f"{where}: a tool call needs a name and arguments, found {shorten(call)}")
     arguments = function.get("arguments")
     if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments)
-        except json.JSONDecodeError as error:
-            raise InputError(f"{where}: arguments of {function['name']} are not JSON ({error.msg})") from None
+        arguments = parse_json(arguments, f"{where}: arguments of {shorten(function['name'])}")
     written = json.dumps(
         {"name": function["name"], "arguments": {} if arguments is None else arguments}, ensure_ascii=False
     )
@@ -333,10 +354,7 @@ def declare_tools(messages: Turns, tools: Any, where: str = "tools") -> Turns:
         where (`str`): opening words of an error.
     """
     if isinstance(tools, str):
-        try:
-            tools = json.loads(tools) if tools.strip() else None
-        except json.JSONDecodeError as error:
-            raise InputError(f"{where}: not JSON ({error.msg})") from None
+        tools = parse_json(tools, where) if tools.strip() else None
     if not tools:
         return messages
     if not isinstance(tools, list | tuple) or not all(isinstance(tool, Mapping) for tool in tools):
@@ -362,14 +380,16 @@ def _asked(column: str, row: Mapping[str, Any], where: str) -> Turns:
     """The messages before an answer."""
     if column == "instruction":
         texts = [check_text(row[column], f"{where}: {column}")]
-        if row.get("input") is not None:
-            texts.append(check_text(row["input"], f"{where}: input"))
+        context = single(row, ("input", "context"), where)
+        if context is not None:
+            texts.append(check_text(context, f"{where}: {'input' if row.get('input') == context else 'context'}"))
         return [{"role": "user", "content": "\n\n".join(text for text in texts if text.strip())}]
     return _side(row[column], "user", f"{where}: {column}")
 
 
 def _side(value: Any, role: str, where: str) -> Turns:
-    """A string becomes a message of `role`; a list of messages is only normalized."""
+    """A string becomes a message of `role`; a list of messages, or JSON of one, is only normalized."""
+    value = _or_messages(value, where)
     if isinstance(value, str):
         return [{"role": role, "content": check_text(value, where)}]
     if not isinstance(value, list | tuple) or not value:
@@ -378,6 +398,7 @@ def _side(value: Any, role: str, where: str) -> Turns:
 
 
 def _read_preference(ask: str | None, row: Mapping[str, Any], where: str) -> dict[str, Any]:
+    row = {**row, **{name: _or_messages(row[name], f"{where}: {name}") for name in ("chosen", "rejected")}}
     answers = [row["chosen"], row["rejected"]]
     if ask is None and all(isinstance(answer, str) and _SPEAKER.match(answer) for answer in answers):
         row = {"chosen": _transcript(answers[0], where), "rejected": _transcript(answers[1], where)}
@@ -467,10 +488,18 @@ FORMATS = (
         remark=_BLANK_LINE,
     ),
     Format(
-        "prompt and completion",
+        "Dolly",
         "conversations",
-        ("prompt", "completion"),
-        partial(_read_turns, "prompt", "completion"),
+        ("instruction", "response"),
+        partial(_read_turns, "instruction", "response"),
+        optional=("context", "input"),
+        remark=_BLANK_LINE,
+    ),
+    *(
+        Format(f"{ask} and {answer}", "conversations", (ask, answer), partial(_read_turns, ask, answer))
+        for ask, answer in (
+            *(("prompt", "completion"), ("prompt", "response"), ("query", "response"), ("question", "response")),
+        )
     ),
     question_and_answer,
     column_format("text", "text"),

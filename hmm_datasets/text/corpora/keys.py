@@ -33,6 +33,11 @@ ASSISTANTS = ("assistant", "gpt", "model", "chatgpt", "function_call")
 """Names of the role whose words are trained on."""
 
 _MEDIA = ("image", "images", "video", "videos", "audio", "audios")
+_REFUSED = ("chat_template_kwargs", "train_detail")
+
+OBEYED = {*CONTEXT, *LABELS, *_MEDIA, *_REFUSED}
+"""Columns of a row that are obeyed or refused, whatever its format."""
+
 _WEIGHTS = {"weight": True, "train": True, "training": True, "loss": True, "mask": False, "masked": False}
 """Keys of a turn that decide whether there is a loss on it, and whether they say so by 1 or by 0."""
 
@@ -40,6 +45,8 @@ _REASONING = ("reasoning_content", "reasoning", "thinking")
 _OF_TURNS = ("tool_calls", "function_call", *_WEIGHTS, *_REASONING)
 _OF_CALLS = {"function", "name", "arguments", "type"}
 _OF_PARTS = {"type", "text"}
+TEXT_PARTS = ("text", "input_text", "output_text")
+"""Types of the parts of a message that are text, in OpenAI's two interfaces."""
 
 
 def is_empty(value: Any) -> bool:
@@ -56,7 +63,7 @@ def refuse_unreadable(row: Mapping[str, Any], where: str) -> None:
             raise InputError(
                 f"{where}: {name} is {shorten(row[name])}, but models of text cannot read it; drop the row"
             )
-    for name in ("chat_template_kwargs", "train_detail"):
+    for name in _REFUSED:
         if not is_empty(row.get(name)):
             what = "chat templates are applied without arguments"
             if name == "train_detail":
@@ -134,7 +141,7 @@ def unused_keys(row: Mapping[str, Any], used: Iterable[str], columns: Iterable[s
 
 def _unused_of_message(message: Mapping[str, Any], column: str) -> Iterator[str]:
     names = ("role", "content") if "role" in message else ("from", "value")
-    role = message.get(names[0])
+    role = str(message.get(names[0])).strip().lower()
     is_answer = role in ASSISTANTS
     obeyed = {name for name, _ in _obeyed(message)}
     for key in message.keys() - {*names}:

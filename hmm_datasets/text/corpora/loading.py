@@ -10,20 +10,22 @@ Documents as a `datasets` stream that does not encode rows again, because they a
 """
 
 import contextlib
+import glob
 import json
 import multiprocessing
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import datasets
 from datasets import Dataset, DatasetInfo, Features, IterableDataset
+from datasets.data_files import DataFilesDict, get_data_patterns
 from pyarrow.dataset import ParquetFragmentScanOptions
 
 from ...compat.datasets import TypedExamples
@@ -32,8 +34,8 @@ from ...hub.download import reading_hub, why_unreachable
 from ...runtime import environment
 from .conversations import FORMATS, Format, Kind, column_format, conversation_text, format_of_row, num_characters
 from .filters import DocumentFilter, FirstSeen, with_digests
-from .keys import UnusedKeys
-from .local_files import SUFFIXES, read_rows, shorten, without_fillers
+from .keys import OBEYED, UnusedKeys
+from .local_files import has_rows, local_files, read_rows, shorten, without_fillers
 from .presets import CORPORA, Corpus
 from .splits import divided
 
@@ -69,9 +71,11 @@ def load_corpus(
 
     Args:
         name_or_path (`str` or `os.PathLike`):
-            A name in `CORPORA`; a `.txt` (one document, or several separated by `<|endoftext|>`), `.jsonl`, `.json` or
-            `.parquet` file, the first three also as `.gz`; `NAME:FILE` for such a file that is read as the corpus of
-            that name; a folder that `datasets` can load; or an id on the Hub.
+            A name in `CORPORA`; a `.txt` (one document, or several separated by `<|endoftext|>`), `.jsonl`, `.ndjson`,
+            `.json`, `.csv`, `.tsv` or `.parquet` file, all but the last also as `.gz` or `.zst`; a pattern of such
+            files, as `"data/*.jsonl"`, or a folder of nothing but `.txt` files, which are read in the order of their
+            names; `NAME:FILE` for such a file that is read as the corpus of that name; another folder that `datasets`
+            can load; or an id on the Hub.
         split (`str`, *optional*, defaults to `"train"`):
             `"train"` or `"test"`; for a folder or a data set on the Hub also the name of any of its splits.
         streaming (`bool`, *optional*, defaults to `True`):
@@ -126,8 +130,8 @@ def load_corpus(
     selection = _Selection(split, source.test_fraction, filters or DocumentFilter(), max_documents)
     if source.corpus.compute is not None:
         return _load_computed(source, selection, streaming)
-    if source.local:
-        return _load_file(source, selection, streaming)
+    if source.files or source.splits:
+        return _load_files(source, selection, streaming)
     source = replace(source, corpus=replace(source.corpus, config=config or source.corpus.config))
     return _load_hub(source, selection, streaming)
 
@@ -164,7 +168,7 @@ def read_splits(
             )
         )
     rows = load_corpus(name_or_path, kind=kind, test_fraction=0.0, max_documents=max_documents)
-    return divided(rows, source.test_fraction, by_position=source.local)
+    return divided(rows, source.test_fraction, by_position=bool(source.files))
 
 
 def check_splits(
@@ -188,8 +192,8 @@ def check_splits(
             number, counted from 1), or a split has no documents.
     """
     name = os.fspath(name_or_path)
-    _, file = find_corpus(name)
-    is_small = file is not None and file.stat().st_size <= _CHECKED_BYTES
+    _, files = find_corpus(name)
+    is_small = bool(files) and sum(file.stat().st_size for file in files) <= _CHECKED_BYTES
     missing = {"train", "test"}
     documents = read_splits(name, kind=kind, test_fraction=test_fraction, max_documents=max_documents)
     for number, (split, document) in enumerate(documents, start=1):
@@ -210,41 +214,57 @@ def check_splits(
 
 @dataclass(frozen=True)
 class _Source:
-    """A corpus, whether it is a local file, the requested kind, and the share that is held out by hash."""
+    """A corpus, its files on this machine, the requested kind, and the share that is held out by hash.
+
+    A folder whose files are divided into splits by their names has those too; of it `files` are those to divide.
+    """
 
     corpus: Corpus
-    local: bool
+    files: tuple[Path, ...]
     kind: Kind | None
     test_fraction: float | None
+    splits: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)
 
 
 def _source(name: str, kind: Kind | None, test_fraction: float | None) -> _Source:
     if test_fraction is not None and not 0 <= test_fraction < 1:
         raise InputError(f"test_fraction={test_fraction}: expected at least 0 and below 1")
-    corpus, file = find_corpus(name)
+    corpus, files = find_corpus(name)
+    splits = _named_splits(Path(name)) if files and Path(name).is_dir() else {}
+    if len(splits) > 1:
+        return _Source(corpus, splits.get("train", ()), kind, test_fraction, splits)
     if test_fraction is None:
-        test_fraction = corpus.test_fraction if file is None else _TEST_FRACTION
-    return _Source(corpus, file is not None, kind, test_fraction)
+        test_fraction = _TEST_FRACTION if files else corpus.test_fraction
+    return _Source(corpus, files, kind, test_fraction)
 
 
-def find_corpus(name: str) -> tuple[Corpus, Path | None]:
-    """What a corpus is called by in [`load_corpus`], and the file on this machine that has it, if one has.
+def _named_splits(folder: Path) -> dict[str, tuple[Path, ...]]:
+    """The files of each split of a folder by their names, as `datasets` divides them."""
+    patterns = get_data_patterns(str(folder.absolute()))
+    files = DataFilesDict.from_patterns(patterns, base_path=str(folder.absolute()))
+    return {str(split): tuple(map(Path, paths)) for split, paths in files.items()}
+
+
+def find_corpus(name: str) -> tuple[Corpus, tuple[Path, ...]]:
+    """What a corpus is called by in [`load_corpus`], and the files on this machine that have it, if some have.
 
     Raises:
         `InputError`: it is none of those.
     """
     if name in CORPORA:
-        return CORPORA[name], Path(CORPORA[name].path) if CORPORA[name].bundled else None
+        return CORPORA[name], (Path(CORPORA[name].path),) if CORPORA[name].bundled else ()
     corpus = Corpus(name, name, kind=None, licence="unknown", test_split="test", column=None)
-    if Path(name).is_file():
-        return corpus, Path(name)
+    files = local_files(name)
+    if files:
+        return corpus, files
     known, colon, file = name.partition(":")
     if colon and known in CORPORA and CORPORA[known].compute is None:
-        if not Path(file).is_file():
+        files = local_files(file)
+        if not files:
             raise InputError(f"{name}: {file!r} is no file; expected {known}:FILE, a file of the form of {known}")
-        return replace(CORPORA[known], name=name, path=file), Path(file)
+        return replace(CORPORA[known], name=name, path=file), files
     _check_remote(name)
-    return corpus, None
+    return corpus, ()
 
 
 @dataclass(frozen=True)
@@ -325,18 +345,26 @@ def _features(kind: str, *, weights: bool = False, notes: bool = False) -> "data
     return datasets.Features({name: [{"role": string, "content": string}] for name in names} | spare)
 
 
-def _load_file(
+def _load_files(
     source: _Source, selection: _Selection, streaming: bool
 ) -> "datasets.IterableDataset | datasets.Dataset":
     corpus = source.corpus
-    if selection.split not in ("train", "test"):
+    files = source.files
+    if source.splits and selection.test_fraction is None:
+        files = source.splits.get(selection.split, ())
+        if not files:
+            names = ", ".join(source.splits)
+            raise InputError(f"{corpus.name}: split={selection.split!r}, but its files have the splits {names}")
+    elif selection.split not in ("train", "test"):
         raise InputError(
             f"{corpus.name}: split={selection.split!r}, but a file has only 'train' and 'test' (see test_fraction)"
         )
-    first = next(read_rows(Path(corpus.path)), None)
+    wanted = {*_READ, *filter(None, [corpus.column]), *selection.filters.equal, *selection.filters.at_least}
+    settings = {"corpus": corpus, "files": files, "selection": selection, "wanted": wanted}
+    first = next(_rows(files, wanted), None)
     if first is None:
         raise InputError(f"{corpus.name}: contains no documents")
-    settings = {"corpus": corpus, "format": _format(source, first[1]), "selection": selection}
+    settings["format"] = _format(source, first[1])
     if next(_documents(**settings), None) is None:
         fraction = selection.test_fraction
         raise InputError(
@@ -344,6 +372,14 @@ def _load_file(
             "change these, or add documents"
         )
     return _rows_of(_documents, settings["format"].kind, streaming, settings)
+
+
+_READ = {*(name for form in FORMATS for name in (*form.columns, *form.optional)), *OBEYED}
+"""Columns that are read of any file; the others may have types that nothing here can read."""
+
+
+def _rows(files: tuple[Path, ...], wanted: set[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    return chain.from_iterable(read_rows(file, wanted) for file in files)
 
 
 def _load_computed(
@@ -372,15 +408,20 @@ def _computed_documents(corpus: Corpus, selection: _Selection) -> Iterator[dict[
     return _first_seen(documents) if selection.filters.unique else documents
 
 
-def _documents(corpus: Corpus, format: Format, selection: _Selection) -> Iterator[dict[str, Any]]:
-    documents = selection(_normalized(corpus, format, selection), by_position=True)
+def _documents(
+    corpus: Corpus, files: tuple[Path, ...], format: Format, selection: _Selection, wanted: set[str]
+) -> Iterator[dict[str, Any]]:
+    rows = islice(_rows(files, wanted), selection.max_documents)
+    documents = selection(_normalized(corpus, rows, format, selection), by_position=True)
     return _first_seen(documents) if selection.filters.unique else documents
 
 
-def _normalized(corpus: Corpus, format: Format, selection: _Selection) -> Iterator[dict[str, Any]]:
-    """The documents of a file; at its end what was not used of it is printed."""
+def _normalized(
+    corpus: Corpus, rows: Iterable[tuple[str, dict[str, Any]]], format: Format, selection: _Selection
+) -> Iterator[dict[str, Any]]:
+    """The documents of files; at their end what was not used of them is printed."""
     unused = UnusedKeys()
-    for where, row in islice(read_rows(Path(corpus.path)), selection.max_documents):
+    for where, row in rows:
         for column in format.columns:
             if column not in row:
                 raise InputError(f"{where}: no column {column!r}, found {', '.join(row)}")
@@ -405,7 +446,7 @@ def _check_remote(name: str) -> None:
     if Path(name).is_dir():
         return
     known = f"known corpora: {', '.join(CORPORA)}"
-    if name.lower().endswith((*SUFFIXES, ".gz")) or name.startswith((".", "/", "~")):
+    if has_rows(name) or glob.has_magic(name) or name.startswith((".", "/", "~")):
         raise InputError(f"{name}: no such file; {known}")
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         raise InputError(f"{name!r}: no such corpus; {known}; or pass a file, or a Hub id such as owner/name")

@@ -1,30 +1,90 @@
-"""Rows of local files: text, JSON Lines, JSON and Parquet. One row is in memory at a time; of `.json`, all rows."""
+"""Rows of local files: text, JSON Lines, JSON, CSV and Parquet.
+
+One row is in memory at a time; of `.json`, all rows.
+"""
 
 import contextlib
+import csv
+import glob
 import gzip
-import json
+import io
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
-from ...errors import InputError
+from ...errors import InputError, first_line, is_path_error, path_error
+from ...foreign_json import parse_json
+from ...foreign_sizes import check_expansion, most_bytes
 
-SUFFIXES = (".txt", ".jsonl", ".json", ".parquet")
+SUFFIXES = (".txt", ".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
+COMPRESSED = (".gz", ".zst")
+"""Further suffixes of all of them but Parquet, which is compressed within."""
 
 DOCUMENT_SEPARATOR = "<|endoftext|>"
 """Separator of the documents in a `.txt` file."""
 
 
-def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+class _Unread:
+    """Stands for a value of a column that is not read."""
+
+    def __repr__(self) -> str:
+        return "not read"
+
+
+_UNREAD = _Unread()
+
+
+def local_files(name: str) -> tuple[Path, ...]:
+    """The files that a name means: one, those that match a pattern, or the `.txt` files of which a folder consists.
+
+    Files in folders are sorted by name, and those whose name begins with a dot, or is README.md, are not counted. Of
+    any other name there are none.
+    """
+    try:
+        if Path(name).is_file():
+            return (Path(name),)
+        if Path(name).is_dir():
+            paths = [path for path in sorted(Path(name).rglob("*")) if path.is_file()]
+            files = [path for path in paths if _is_data(path.relative_to(name))]
+            return tuple(files) if files and all(_format_of(path)[0] == ".txt" for path in files) else ()
+        found = sorted(glob.glob(name, recursive=True)) if glob.has_magic(name) else []
+    except OSError as error:
+        raise path_error(name, error) from None
+    return tuple(path for path in map(Path, found) if path.is_file() and _is_data(path))
+
+
+def _is_data(path: Path) -> bool:
+    return path.name != "README.md" and not any(part.startswith(".") and part != ".." for part in path.parts)
+
+
+def _format_of(path: Path) -> tuple[str, str]:
+    """The suffix of a file without that of its compression, and that."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    compression = suffixes.pop() if suffixes and suffixes[-1] in COMPRESSED else ""
+    return suffixes[-1] if suffixes else "", compression
+
+
+def has_rows(name: str) -> bool:
+    """Whether a file of this name is one that [`read_rows`] reads, by its suffix."""
+    suffix, compression = _format_of(Path(name))
+    return suffix in SUFFIXES and not (suffix == ".parquet" and compression)
+
+
+def read_rows(path: Path, wanted: Collection[str] | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield each row of a file together with its location, for error messages.
 
-    A row of JSON that is a list, not an object, is a conversation: the list becomes the column `messages`.
+    A row of JSON that is a list, not an object, is a conversation: the list becomes the column `messages`. Values of
+    CSV are text. A byte order mark is left out; after that of UTF-16 text is read as such.
 
     Args:
         path (`Path`):
-            A `.txt` (one document, or several separated by `<|endoftext|>`), `.jsonl`, `.json` or `.parquet` file; the
-            first three also as `.gz`.
+            A `.txt` (one document, or several separated by `<|endoftext|>`), `.jsonl`, `.ndjson`, `.json`, `.csv`,
+            `.tsv` or `.parquet` file; all but the last also as `.gz` or `.zst`.
+        wanted (collection of `str`, *optional*):
+            Names of the columns of a Parquet file to read; by default all. The others have a value that stands for
+            something, or None where all of a column is null.
 
     Returns:
         Iterator of `tuple[str, dict]`: `path:line` or `path: row number`, and the columns.
@@ -32,32 +92,67 @@ def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     Raises:
         `InputError`: the file has another suffix, or it cannot be read; the message gives the line of the failure.
     """
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    compressed = suffixes[-1:] == [".gz"]
-    suffix = (suffixes[:-1] if compressed else suffixes)[-1:]
-    readers = {".txt": _read_txt, ".jsonl": _read_jsonl, ".json": _read_json}
-    opened = gzip.open if compressed else open
+    suffix, compression = _format_of(path)
+    if not has_rows(path.name):
+        raise InputError(
+            f"{path}: expected a file name that ends in {', '.join(SUFFIXES)}; all but the last also with "
+            f"{' or '.join(COMPRESSED)}"
+        )
     try:
-        if suffix == [".parquet"] and not compressed:
-            yield from _read_parquet(path)
-        elif suffix and suffix[0] in readers:
-            with opened(path, "rt", encoding="utf-8") as file:
-                yield from readers[suffix[0]](path, file)
+        if suffix == ".parquet":
+            yield from _read_parquet(path, wanted)
         else:
-            raise InputError(
-                f"{path}: expected a file name that ends in {', '.join(SUFFIXES)}; all but the last also with .gz"
-            )
+            with _opened(path, compression) as content:
+                encoding = "utf-16" if content.peek(2)[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+                ends = "" if suffix in (".csv", ".tsv") else None
+                yield from _READERS[suffix](path, io.TextIOWrapper(content, encoding, newline=ends))
     except UnicodeDecodeError as error:
         byte = f"0x{error.object[error.start]:02x}, {error.reason}"
-        location = f"{path}:{_breaking_line(opened, path)}"
+        location = f"{path}:{_breaking_line(path, compression)}"
         raise InputError(
             f"{location}: cannot be read as UTF-8 text ({byte}); convert the file, for example with iconv"
         ) from None
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        location = f"{path}:{_breaking_line(opened, path)}"
+        location = f"{path}:{_breaking_line(path, compression)}"
         raise InputError(f"{location}: cannot be read as gzip ({error}); copy or download it again") from None
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
+        if is_path_error(error):
+            raise path_error(path, error) from None
+        kind = f" as {compression[1:]}" if compression else ""
+        raise InputError(
+            f"{path}: cannot be read{kind} ({error.strerror or first_line(error)}); copy or download it again"
+        ) from None
+
+
+class _Decompressed(io.RawIOBase):
+    """The bytes of a compressed file, which must not be out of proportion to it."""
+
+    def __init__(self, path: Path, file: Any):
+        self._path, self._stored, self._count, self._file = path, path.stat().st_size, 0, file
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        content = self._file.read1(len(buffer))
+        self._count += len(content)
+        check_expansion(self._path, self._stored, self._count)
+        buffer[: len(content)] = content
+        return len(content)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def _opened(path: Path, compression: str) -> io.BufferedReader:
+    """A file of bytes, decompressed."""
+    if not compression:
+        return path.open("rb")
+    import pyarrow
+
+    file = gzip.GzipFile(path) if compression == ".gz" else pyarrow.input_stream(path, compression="zstd")
+    return io.BufferedReader(_Decompressed(path, file))
 
 
 def shorten(value: Any) -> str:
@@ -106,7 +201,7 @@ def without_fillers(row: Mapping[str, Any], features: Any = None, *, encoded: bo
 
     def cleaned(value: Any, feature: Any) -> Any:
         if getattr(feature, "_type", None) == "Json":
-            return json.loads(value) if encoded and isinstance(value, str) else value
+            return parse_json(value, "a column of JSON") if encoded and isinstance(value, str) else value
         if isinstance(value, Mapping):
             types = feature if isinstance(feature, Mapping) else {}
             return {key: cleaned(inner, types.get(key)) for key, inner in value.items() if inner is not None}
@@ -119,10 +214,10 @@ def without_fillers(row: Mapping[str, Any], features: Any = None, *, encoded: bo
     return {name: cleaned(value, types.get(name)) for name, value in row.items()}
 
 
-def _breaking_line(opened, path: Path) -> int:
+def _breaking_line(path: Path, compression: str) -> int:
     """The line, counted from 1, at which a file cannot be decoded; it is read again to find out."""
     number = 1
-    with contextlib.suppress(UnicodeDecodeError, EOFError, OSError, zlib.error), opened(path, "rb") as file:
+    with contextlib.suppress(UnicodeDecodeError, EOFError, OSError, zlib.error), _opened(path, compression) as file:
         for line in file:
             line.decode("utf-8")
             number += 1
@@ -143,34 +238,52 @@ def _read_txt(path: Path, file: IO[str]) -> Iterator[tuple[str, dict[str, Any]]]
 
 
 def _read_jsonl(path: Path, file: IO[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    name, decode = str(path), json.JSONDecoder().raw_decode
     for number, line in enumerate(file, start=1):
-        try:
-            row, end = decode(line)
-            is_whole = line[end:] in ("\n", "")
-        except json.JSONDecodeError:
-            is_whole = False
-        if not is_whole:  # blank, indented, or not JSON
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise InputError(f"{path}:{number}: not JSON ({error.msg})") from None
-        yield _json_row(row, f"{name}:{number}")
+        if line.strip():
+            where = f"{path}:{number}"
+            yield _json_row(parse_json(line, where), where)
 
 
 def _read_json(path: Path, file: IO[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    text = file.read()
     try:
-        rows = json.load(file)
-    except json.JSONDecodeError as error:
-        raise InputError(
-            f"{path}:{error.lineno}: not JSON ({error.msg}); name a file with one row per line .jsonl"
-        ) from None
+        rows = parse_json(text, path, as_file=True)
+    except InputError as error:
+        first, _, rest = text.lstrip().partition("\n")
+        if not (rest.strip() and first.rstrip().endswith("}")):
+            raise InputError(f"{error}; name a file with one row per line .jsonl") from None
+        yield from _read_jsonl(path, io.StringIO(text))  # many tools call JSON Lines .json
+        return
     if not isinstance(rows, list):
         raise InputError(f"{path}: expected a list of rows, found {shorten(rows)}")
     for number, row in enumerate(rows):
         yield _json_row(row, f"{path}: row {number}")
+
+
+def _read_csv(path: Path, file: IO[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Rows of text; the first has the names. Fields are separated by commas, tabs or semicolons, as the names are."""
+    names: list[str] | None = None
+    first = file.readline()
+    delimiter = max("\t,;" if ".tsv" in path.suffixes else ",\t;", key=first.count)
+    csv.field_size_limit(1 << 30)  # a field may be as long as a document
+    lines = csv.reader(chain([first], file), delimiter=delimiter, strict=True)
+    number = 1
+    try:
+        for fields in lines:
+            where, number = f"{path}:{number}", lines.line_num + 1
+            if fields and names is None:
+                names = fields
+                if len(set(names)) < len(names) or not all(names):
+                    raise InputError(f"{where}: expected names of columns, each once, found {shorten(names)}")
+            elif fields and len(fields) != len(names or ()):
+                raise InputError(
+                    f"{where}: {len(fields)} fields, but the first line names {len(names or ())} columns "
+                    f"({shorten(names)}); put text with separators or line ends in it in double quotes"
+                )
+            elif fields:
+                yield where, dict(zip(names or (), fields, strict=True))
+    except csv.Error as error:
+        raise InputError(f"{path}:{number}: cannot be read as CSV ({error}); write it again, with quotes") from None
 
 
 def _json_row(row: Any, where: str) -> tuple[str, dict[str, Any]]:
@@ -183,21 +296,74 @@ def _json_row(row: Any, where: str) -> tuple[str, dict[str, Any]]:
     return where, row
 
 
-def _read_parquet(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    import pyarrow
+def _read_parquet(path: Path, wanted: Collection[str] | None) -> Iterator[tuple[str, dict[str, Any]]]:
     from datasets import Features
     from pyarrow import parquet
 
     number = 0
     try:
         file = parquet.ParquetFile(path, page_checksum_verification=True)
+        names = file.schema_arrow.names
+        read = [name for name in names if wanted is None or name in wanted]
+        others = {name: _stand_in(file, name) for name in names if name not in read}
         features = None
         for schema in (file.schema_arrow, file.schema_arrow.remove_metadata()):  # datasets writes its types into it
             with contextlib.suppress(Exception):  # of several types: damaged metadata, a type that datasets lacks
                 features = features or Features.from_arrow_schema(schema)
-        for batch in file.iter_batches(batch_size=256):
+        stored, size, rows = path.stat().st_size, 0, _rows_at_once(file, set(read), path)
+        # Without columns Arrow does not yield rows in batches.
+        batches = file.iter_batches(batch_size=rows, columns=read) if read else ()
+        for batch in batches:
+            size += batch.nbytes
+            check_expansion(path, stored, size)
             for row in batch.to_pylist():
-                yield f"{path}: row {number}", without_fillers(row, features, encoded=True)
+                yield f"{path}: row {number}", others | without_fillers(row, features, encoded=True)
                 number += 1
-    except pyarrow.ArrowException as error:
-        raise InputError(f"{path}: row {number}: not Parquet ({error}); copy or download it again") from None
+        if not read:
+            yield from ((f"{path}: row {number}", dict(others)) for number in range(file.metadata.num_rows))
+    except (InputError, OSError, GeneratorExit):
+        raise
+    except Exception as error:  # Arrow's own, and those of Python for dates, decimals and texts that it cannot have
+        raise InputError(
+            f"{path}: row {number}: not Parquet that can be read ({first_line(error)}); copy or download it again"
+        ) from None
+
+
+def _leaves(file: Any, group: int, names: Collection[str]) -> Iterator[Any]:
+    """What the metadata of a Parquet file say of the parts of some columns, in one of its groups of rows."""
+    chunks = file.metadata.row_group(group)
+    for number in range(chunks.num_columns):
+        chunk = chunks.column(number)
+        if chunk.path_in_schema in names or any(chunk.path_in_schema.startswith(f"{name}.") for name in names):
+            yield chunk
+
+
+def _rows_at_once(file: Any, names: Collection[str], path: Path) -> int:
+    """The number of rows to read together, of which each may be as large as all that its group of rows stores."""
+    stored = path.stat().st_size
+    groups = range(file.metadata.num_row_groups)
+    largest = max((sum(chunk.total_uncompressed_size for chunk in _leaves(file, n, names)) for n in groups), default=0)
+    check_expansion(path, stored, largest)
+    return max(1, min(256, most_bytes(stored) // max(largest, 1)))
+
+
+def _stand_in(file: Any, name: str) -> _Unread | None:
+    """A value for each row of a column that is not read: None if the metadata say that all its values are null."""
+    if str(file.schema_arrow.field(name).type) == "null":
+        return None
+    for group in range(file.metadata.num_row_groups):
+        for chunk in _leaves(file, group, (name,)):
+            known = chunk.statistics is not None and chunk.statistics.has_null_count
+            if not known or chunk.statistics.null_count < chunk.num_values:
+                return _UNREAD
+    return None
+
+
+_READERS = {
+    ".txt": _read_txt,
+    ".jsonl": _read_jsonl,
+    ".ndjson": _read_jsonl,
+    ".json": _read_json,
+    ".csv": _read_csv,
+    ".tsv": _read_csv,
+}

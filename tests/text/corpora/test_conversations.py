@@ -105,6 +105,7 @@ PREFERENCES = {
         "rejected": "6",
     },
     "of a question": {"question": "What is 2 + 3?", "chosen": "5", "rejected": "6"},
+    "as JSON": {"chosen": json.dumps(SUM), "rejected": json.dumps([SUM[0], assistant("6")])},
 }
 
 
@@ -149,6 +150,100 @@ def test_a_format_of_conversations_is_recognized_by_its_columns(name, suffix, tm
     assert lines[1:] == unused, "said once, however often it is opened"
     assert lines[0].startswith(f"{file}: recognized as ")
     assert told in lines[0]
+
+
+# The same conversation, as tools and people write it.
+CALLED = [user("How warm?"), assistant('<tool_call>\n{"name": "warmth", "arguments": {"in": "C"}}\n</tool_call>')]
+CALL = {"name": "warmth", "arguments": '{"in": "C"}'}
+WAYS = {
+    "roles in capitals": (SUM, {"messages": [{"role": "User", "content": SUM[0]["content"]}, assistant("5")]}),
+    "Human and GPT": (
+        SUM,
+        {"conversations": [{"from": "Human", "value": SUM[0]["content"]}, {"from": "GPT", "value": "5"}]},
+    ),
+    "messages as JSON": (SUM, {"messages": json.dumps(SUM)}),
+    "conversations as JSON": (
+        SUM,
+        {"conversations": json.dumps([{"from": "human", "value": SUM[0]["content"]}, SUM[1]])},
+    ),
+    "prompt and response": (SUM, {"prompt": SUM[0]["content"], "response": "5"}),
+    "question and response": (SUM, {"question": SUM[0]["content"], "response": "5"}),
+    "prompt as JSON of messages": (SUM, {"prompt": json.dumps(SUM[:1]), "completion": "5"}),
+    "query after a history": (
+        OTHER + SUM,
+        {"query": SUM[0]["content"], "response": "5", "history": [[m["content"] for m in OTHER]]},
+    ),
+    "Dolly": (
+        [user("Add them.\n\n2 and 3"), assistant("5")],
+        {"instruction": "Add them.", "context": "2 and 3", "response": "5"},
+    ),
+    "Dolly without a context": (SUM, {"instruction": SUM[0]["content"], "context": "", "response": "5"}),
+    "parts of OpenAI's second interface": (
+        SUM,
+        {
+            "messages": [
+                {"role": "user", "content": [{"type": "input_text", "text": SUM[0]["content"]}]},
+                {"role": "assistant", "content": [{"type": "output_text", "text": "5", "annotations": []}]},
+            ]
+        },
+    ),
+    "function_call": (
+        CALLED,
+        {"messages": [CALLED[0], {"role": "assistant", "content": None, "function_call": CALL}]},
+    ),
+    "function_call as JSON": (CALLED, {"messages": [CALLED[0], assistant("") | {"function_call": json.dumps(CALL)}]}),
+    "tool_calls as JSON": (
+        CALLED,
+        {
+            "messages": [
+                CALLED[0],
+                assistant("") | {"tool_calls": json.dumps([{"type": "function", "function": CALL}])},
+            ]
+        },
+    ),
+}
+
+
+@pytest.mark.outside(
+    "https://github.com/vihangd/alpaca-qlora/issues/5",
+    "train on databricks-dolly-15k, whose columns are instruction, context and response",
+    "is recognized, the context after the instruction",
+)
+@pytest.mark.outside(
+    "https://github.com/sgl-project/sglang/issues/17853",
+    "parts of type input_text and output_text are read as text",
+    "they are joined",
+)
+@pytest.mark.outside(
+    "https://github.com/axolotl-ai-cloud/axolotl/issues/752",
+    "ShareGPT rows with other names of roles than human and gpt",
+    "assistant, GPT, User, Human and others are known, in small or capital letters",
+)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_conversation_is_the_same_however_it_is_written(way, tmp_path):
+    expected, row = WAYS[way]
+    assert conversations(write_jsonl(tmp_path / "chats.jsonl", [row])) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({"messages": "[1"}, "chats.jsonl:1: not JSON"),
+        ({"messages": "[" * 1000}, "chats.jsonl:1: JSON that is nested more than 200 deep"),
+        ({"messages": "Hello"}, "chats.jsonl:1: expected a list of messages, found 'Hello'"),
+        (
+            {"messages": [assistant("") | {"tool_calls": [{"function": {"name": "f", "arguments": "9" * 5000}}]}]},
+            "message 0: arguments of 'f': an integer of more than 4,300 digits",
+        ),
+        ({"messages": SUM, "tools": "[" * 100_000}, "chats.jsonl:1: tools: JSON that is nested more than 200 deep"),
+        ({"messages": [{"role": "x" * 9999, "content": ""}]}, "has role 'xxxxx"),
+        ({"messages": [{"role": ["user"], "content": ""}]}, "has role ['user'], expected one of system, user"),
+    ],
+)
+def test_json_in_a_row_that_cannot_be_used_is_refused_by_line(row, told, tmp_path):
+    error = message(conversations, write_jsonl(tmp_path / "chats.jsonl", [row]))
+    assert told in error
+    assert len(error) < 400
 
 
 @pytest.mark.parametrize("name", ["ShareGPT", "Alpaca", "lists of prompt and completion", "question and answer"])

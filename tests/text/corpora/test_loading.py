@@ -1,3 +1,4 @@
+import csv
 import gzip
 import json
 import pickle
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
+from hmm_datasets import foreign_sizes
 from hmm_datasets.errors import InputError
 from hmm_datasets.text.corpora.conversations import normalize_messages
 from hmm_datasets.text.corpora.filters import DocumentFilter
@@ -139,26 +141,128 @@ def test_a_txt_file_without_separator_is_one_document(tmp_path):
     assert texts(file, test_fraction=0.0) == ["One.\n\nTwo."]
 
 
+@pytest.mark.outside(
+    "https://github.com/huggingface/datasets/issues/8241",
+    "JSON Lines that begin with a byte order mark give the rows that they give without it",
+    "they do, as do text, CSV and compressed files",
+)
+@pytest.mark.outside(
+    "https://github.com/huggingface/datasets/issues/2572",
+    "read `.jsonl.zst` files, as the Pile has them, without a package to install",
+    "all kinds of files are read as `.zst` too",
+)
 def test_every_format_gives_the_same_rows(tmp_path):
     rows = [{"id": number, "text": text} for number, text in enumerate(STORIES)]
     jsonl = write_jsonl(tmp_path / "a.jsonl", rows)
     (tmp_path / "a.json").write_text(json.dumps(rows))
     (tmp_path / "a.txt").write_text("<|endoftext|>\n".join(STORIES))
     parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
-    for name in ("a.jsonl", "a.json", "a.txt"):
-        (tmp_path / f"{name}.gz").write_bytes(gzip.compress((tmp_path / name).read_bytes()))
+    (tmp_path / "a.ndjson").write_bytes((tmp_path / "a.jsonl").read_bytes())
+    (tmp_path / "lines.json").write_bytes((tmp_path / "a.jsonl").read_bytes())
+    for name, delimiter in (("a.csv", ","), ("a.tsv", "\t"), ("excel.csv", ";")):
+        with open(tmp_path / name, "w", newline="") as file:
+            writer = csv.DictWriter(file, ["id", "text"], delimiter=delimiter)
+            writer.writeheader()
+            writer.writerows(rows)
+    for path in [path for path in tmp_path.iterdir() if path.suffix != ".parquet"]:
+        content = path.read_bytes()
+        (tmp_path / f"{path.name}.gz").write_bytes(gzip.compress(content))
+        with pa.output_stream(str(tmp_path / f"{path.name}.zst"), compression="zstd") as file:
+            file.write(content)
+        (tmp_path / f"marked-{path.name}").write_bytes(b"\xef\xbb\xbf" + content)
+        (tmp_path / f"utf16-{path.name}").write_text(content.decode().replace("\r\n", "\n"), "utf-16")
     files = sorted(tmp_path.iterdir())
-    assert len(files) == 7
+    assert len(files) == 1 + 8 * 5
     assert all(texts(file) == texts(jsonl) for file in files)
+
+
+def test_text_in_a_folder_is_the_corpus_that_its_file_is(tmp_path):
+    for name, content in (
+        ("one", "First act.\nIt rains.\n\nSecond act.\n\nThird act.\n"),
+        ("two", "A.\n<|endoftext|>B.\nC." + "".join(f"<|endoftext|>{story}" for story in STORIES)),
+    ):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "a.txt").write_text(content)
+        (folder / "README.md").write_text("# About")
+        (folder / ".DS_Store").write_bytes(b"\x00")
+        for split in ("train", "test"):
+            settings = {"split": split, "test_fraction": 0.4}
+            assert texts(folder, **settings) == texts(folder / "a.txt", **settings)
+    assert texts(tmp_path / "two", test_fraction=0.0) == ["A.", "B.\nC.", *STORIES]
+    (tmp_path / "two" / "sub").mkdir()
+    (tmp_path / "two" / "sub" / "b.txt").write_text("D.\nE.")
+    assert texts(tmp_path / "two", test_fraction=0.0) == ["A.", "B.\nC.", *STORIES, "D.\nE."]
+
+
+def test_a_folder_of_text_whose_names_are_splits_has_these(tmp_path):
+    (tmp_path / "train.txt").write_text("A.\nB.<|endoftext|>C.")
+    (tmp_path / "test.txt").write_text("D.\nE.")
+    assert texts(tmp_path) == ["A.\nB.", "C."]
+    assert texts(tmp_path, split="test") == ["D.\nE."]
+    assert "its files have the splits train, test" in message(texts, tmp_path, split="other")
+    assert texts(tmp_path, test_fraction=0.0) == ["A.\nB.", "C."]
+
+
+def test_a_pattern_means_its_files_in_the_order_of_their_names(tmp_path):
+    for number in (2, 1):
+        write_jsonl(tmp_path / f"part-{number}.jsonl", [{"text": f"{number} {letter}"} for letter in "ab"])
+    (tmp_path / "part-3.txt").write_text("3")
+    assert texts(tmp_path / "part-*.jsonl", test_fraction=0.0) == ["1 a", "1 b", "2 a", "2 b"]
+    assert texts(f"{tmp_path}/**/part-[13]*", test_fraction=0.0) == ["1 a", "1 b", "3"]
+    assert "part-9*.jsonl: no such file" in message(texts, tmp_path / "part-9*.jsonl")
+    assert texts(f"tinystories:{tmp_path}/part-[12].jsonl", test_fraction=0.0) == ["1 a", "1 b", "2 a", "2 b"]
+
+
+@pytest.mark.outside(
+    "https://github.com/aws/aws-sdk-pandas/issues/296",
+    "read a Parquet file in which one date, mistyped, is out of range",
+    "columns that are not wanted are not read, and counted as not used",
+)
+def test_columns_of_parquet_that_nobody_wants_are_not_read(tmp_path, capsys):
+    rows = pa.table(
+        {
+            "text": STORIES[:9],
+            "when": pa.array([2**53] * 9, pa.timestamp("ms")),  # later than the last year of Python
+            "null": pa.nulls(9),
+            "empty": pa.array([None] * 9, pa.list_(pa.int8())),
+            "place": pa.array([{"x": 1}] * 8 + [None]),
+            "zone": pa.array([0] * 9, pa.timestamp("us", tz="Mars/Olympus")),
+        }
+    )
+    parquet.write_table(rows, tmp_path / "odd.parquet")
+    assert texts(tmp_path / "odd.parquet", test_fraction=0.0) == STORIES[:9]
+    assert "not used, of 9 rows: place (9), when (9), zone (9)" in capsys.readouterr().err
+    assert "row 0: not Parquet that can be read" in message(
+        texts, tmp_path / "odd.parquet", test_fraction=0.0, filters=DocumentFilter(equal={"when": 1})
+    )
+    parquet.write_table(rows.select(["when"]), tmp_path / "none.parquet")
+    assert "no column 'text' or 'messages', found when" in message(texts, tmp_path / "none.parquet")
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "one.parquet", "a.jsonl.zst", "a.jsonl.gz"])
+def test_a_small_file_that_stands_for_a_thousand_times_as_much_is_refused(tmp_path, name, monkeypatch):
+    monkeypatch.setattr(foreign_sizes, "HARMLESS_BYTES", 1 << 22)  # not to need 256 MiB
+    file = tmp_path / name
+    if name.endswith(".parquet"):
+        values = ["x" * 100_000] * 200 if name == "a.parquet" else ["x" * 8_000_000]
+        encoded = pa.DictionaryArray.from_arrays(pa.array([0] * len(values), pa.int32()), pa.array(values[:1]))
+        parquet.write_table(pa.table({"text": encoded}), file, compression="zstd", store_schema=False)
+    else:
+        with pa.output_stream(str(file), compression="zstd" if name.endswith("zst") else "gzip") as output:
+            output.write(b" " * 10_000_000)
+    assert file.stat().st_size < 11_000
+    assert "over 300 times as many; expected data that are not made to fill memory" in message(texts, file)
 
 
 def test_a_line_of_json_may_have_white_space_around_it_and_any_end(tmp_path):
     file = tmp_path / "a.jsonl"
     file.write_bytes(b'{"text": "A"}\r\n  {"text": "B"}  \n\n \t\n{"text": "C"}\t\n{"text": "D"}\r{"text": "E"}')
     assert texts(file, test_fraction=0.0) == ["A", "B", "C", "D", "E"]
-    for line, why in (('{"text": "B"} {"text": "C"}', "Extra data"), ('\ufeff{"text": "B"}', "Unexpected UTF-8 BOM")):
-        file.write_text(f'{{"text": "A"}}\n{line}\n')
-        assert f"a.jsonl:2: not JSON ({why}" in message(texts, file, test_fraction=0.0)
+    file.write_text('{"text": "A"}\n{"text": "B"} {"text": "C"}\n')
+    assert "a.jsonl:2: not JSON (Extra data" in message(texts, file, test_fraction=0.0)
+    file.write_text('{"text": "A"}\n\ufeff{"text": "B"}\n')  # two files behind one another
+    assert texts(file, test_fraction=0.0) == ["A", "B"]
 
 
 def test_a_stream_survives_pickling(tmp_path):
@@ -441,7 +545,8 @@ def test_a_split_left_empty_is_refused(tmp_path):
         ("a.jsonl", b'{"text": "A"}\n{"text"\n', "a.jsonl:2: not JSON"),
         ("a.jsonl", b"3\n", "a.jsonl:1: expected an object with named columns, found 3"),
         ("a.json", b'{"text": "A"}', "a.json: expected a list of rows"),
-        ("a.json", b'{"text": "A"}\n{"text": "B"}\n', "name a file with one row per line .jsonl"),
+        ("a.json", b'{"text": "A"\n{"text": "B"}\n', "name a file with one row per line .jsonl"),
+        ("a.json", b'{"text": "A"}\n{"text": \n', "a.json:2: not JSON"),
         ("a.txt", b"caf\xe9", "a.txt:1: cannot be read as UTF-8 text (0xe9, unexpected end of data)"),
         ("a.txt", b"tea\n" * 9999 + b"caf\xe9\n" + b"tea\n" * 9999, "a.txt:10000: cannot be read as UTF-8 text (0xe9"),
         ("a.jsonl", b'{"text": "A"}\n{"text": "\xff"}\n', "a.jsonl:2: cannot be read as UTF-8 text (0xff"),
@@ -450,7 +555,13 @@ def test_a_split_left_empty_is_refused(tmp_path):
         ("a.txt.gz", gzip.compress(b"A" * 999, mtime=0)[:-9], "a.txt.gz:1: cannot be read as gzip (Compressed file"),
         ("a.jsonl.gz", gzip.compress(b'{"text": "A"}\n' * 7, mtime=0)[:-4], "a.jsonl.gz:8: cannot be read as gzip"),
         ("a.parquet", b"not parquet", "a.parquet: row 0: not Parquet"),
-        ("a.csv", b"text\nA\n", "a.csv: expected a file name that ends in .txt"),
+        ("a.docx", b"text\nA\n", "a.docx: expected a file name that ends in .txt"),
+        ("a.csv", b"id,text\n1,A\n2,B, and C\n", "a.csv:3: 3 fields, but the first line names 2 columns"),
+        ("a.csv", b'id,text\n1,"A\nB\n', "a.csv:2: cannot be read as CSV (unexpected end of data)"),
+        ("a.csv", b"text,text\n1,A\n", "a.csv:1: expected names of columns, each once"),
+        ("a.tsv", b"text\nA\tB\n", "a.tsv:2: 2 fields, but the first line names 1 columns"),
+        ("a.txt.zst", b"not zstd", "a.txt.zst: cannot be read as zst"),
+        ("a.parquet.gz", b"", "a.parquet.gz: expected a file name that ends in .txt"),
     ],
 )
 def test_a_damaged_file_is_reported_by_name(tmp_path, name, content, told):
