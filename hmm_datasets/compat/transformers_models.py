@@ -130,22 +130,6 @@ def admit_released_peft() -> None:
         changed.MIN_PEFT_VERSION = "0.20.0"
 
 
-def gguf_header(path: Path) -> tuple[dict[str, Any], int, list[str]]:
-    """The fields of a GGUF file's header, the bytes that a whole file has, and the names of its tensors.
-
-    Of arrays of strings the fields have only the lengths.
-
-    The package `gguf` reads it too, but in seconds, since it makes an array of every word of the vocabulary. This can
-    be removed once it has a faster way, or transformers a public one.
-    """
-    from transformers.integrations.gguf.reader import GgufHeader, read_gguf_metadata
-
-    fields, _ = read_gguf_metadata(str(path))
-    header = GgufHeader.from_file(str(path))
-    ends = [header.data_start + tensor.offset + tensor.nbytes for tensor in header.tensors]
-    return fields, max(ends, default=0), [tensor.name for tensor in header.tensors]
-
-
 def whole_gguf(auto_class: Any, path: Path, load: Callable[..., Any]) -> Any:
     """`auto_class.from_pretrained` of a GGUF file, with weights in float32, as a model that can be trained and saved.
 

@@ -6,16 +6,16 @@ there only by name.
 """
 
 import importlib.util
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..compat.transformers_models import gguf_header, whole_gguf
+from ..compat.transformers_models import whole_gguf
 from ..errors import InputError, first_line
 from ..files import check_digests
+from ..foreign_gguf import gguf_header
 from ..runtime import environment
 from .download import ModelName, Repository, check_downloaded, download_file
 from .weights import load_whole, refuse_weights
@@ -75,39 +75,49 @@ def read_header(path: Path) -> GGUFHeader:
     """
     if importlib.util.find_spec("gguf") is None:
         raise InputError(f"{path}: reading it needs the package gguf; pip install 'hmm-datasets[gguf]'")
-    from gguf import LlamaFileType
+    import gguf
 
     found = path.stat().st_size
-    try:
-        fields, expected, tensors = gguf_header(path)
-    except ImportError as error:
-        raise InputError(f"{path}: reading it needs transformers 5.23 or newer ({error}); update it") from None
-    except (ValueError, KeyError, OverflowError, MemoryError, OSError, struct.error) as error:
-        raise InputError(
-            f"{path}: expected a GGUF file, found {found:,} bytes that do not begin as one ({first_line(error)}); "
-            "copy it again"
-        ) from None
-    if found < expected:
-        raise InputError(f"{path}: expected {expected:,} bytes by its header, found {found:,}; copy it again")
-    parts = fields.get("split.count", 1)
+    header = gguf_header(path, {int(kind): size for kind, size in gguf.GGML_QUANT_SIZES.items()})
+    if found < header.size:
+        raise InputError(f"{path}: expected {header.size:,} bytes by its header, found {found:,}; copy it again")
+    field = partial(_field, path, header.fields)
+    parts = field("split.count", int, 1)
     if parts > 1:
         raise InputError(
             f"{path}: expected a whole model, found one of {parts} parts; join them with llama-gguf-split --merge"
         )
-    kinds = {kind.value: kind.name.removeprefix("ALL_").removeprefix("MOSTLY_") for kind in LlamaFileType}
-    quantization = kinds.get(fields.get("general.file_type"), "unknown")
-    return GGUFHeader(quantization, fields.get("tokenizer.ggml.pre"), _unexpected(fields, tensors))
+    kinds = {kind.value: kind.name.removeprefix("ALL_").removeprefix("MOSTLY_") for kind in gguf.LlamaFileType}
+    quantization = kinds.get(field("general.file_type", int, -1), "unknown")
+    architecture = field("general.architecture", str, "")
+    depth = field(f"{architecture}.block_count", int, 0)
+    if not 0 <= depth <= len(header.tensors):
+        raise InputError(
+            f"{path}: {architecture}.block_count is {depth:,}, but there are {len(header.tensors):,} tensors; copy it "
+            "again"
+        )
+    unexpected = _unexpected(architecture, depth, header.tensors)
+    return GGUFHeader(quantization, field("tokenizer.ggml.pre", str, None), unexpected)
 
 
-def _unexpected(fields: Mapping[str, Any], tensors: Sequence[str]) -> list[str]:
+def _field(path: Path, fields: Mapping[str, Any], name: str, kind: type, default: Any) -> Any:
+    """A value of a header, which must be of this type."""
+    value = fields.get(name, default)
+    if value is not default and type(value) is not kind:
+        raise InputError(
+            f"{path}: {name} is {repr(value)[:60]}, expected {'a number' if kind is int else 'text'}; copy it again"
+        )
+    return value
+
+
+def _unexpected(name: str, depth: int, tensors: Sequence[str]) -> list[str]:
     """The tensors that a model of this architecture and depth does not have; transformers leaves them out."""
     import gguf
 
-    name = fields.get("general.architecture")
     kinds = {known: kind for kind, known in gguf.MODEL_ARCH_NAMES.items()}
     if name not in kinds:
         return []
-    known = gguf.get_tensor_name_map(kinds[name], int(fields.get(f"{name}.block_count", 0))).mapping.values()
+    known = gguf.get_tensor_name_map(kinds[name], depth).mapping.values()
     names = {tensor for _, tensor in known}
     return [tensor for tensor in tensors if not {tensor, tensor.rpartition(".")[0]} & names]
 
@@ -130,7 +140,7 @@ def load_gguf(auto_class: Any, model: ModelName) -> Any:
         loaded = whole_gguf(auto_class, path, partial(load_whole, shown=str(model)))
     except InputError:
         raise
-    except (OSError, ValueError, KeyError, NotImplementedError, RuntimeError) as error:
+    except Exception as error:  # of any type, where the header says what nobody expects
         raise InputError(
             f"{path}: transformers makes no {auto_class.__name__.removeprefix('Auto')} of it ({first_line(error)}); "
             "take the model's own folder"

@@ -184,7 +184,11 @@ def _work(module: str, pipe: Any, folder: str) -> None:
     with contextlib.suppress(EOFError):
         while True:
             name, seed = pipe.recv()
-            pipe.send(run_case(kinds[name], seed, examples, Path(folder) / "case"))
+            try:
+                outcome = run_case(kinds[name], seed, examples, Path(folder) / "case")
+            except Exception:  # of the kind itself
+                outcome = Outcome("traceback", traceback.format_exc())
+            pipe.send(outcome)
 
 
 class _Worker:

@@ -19,8 +19,9 @@ import torch
 
 from ...errors import InputError, first_line
 from ...files import inside, write_json
+from ...foreign_tensors import safetensors_header
 from ...records import read_record
-from ...training.checkpoints.verifying import WeightIndex, read_safetensors_sizes
+from ...training.checkpoints.verifying import WeightIndex
 
 _AT_ONCE = 64_000_000  # bytes
 
@@ -227,15 +228,9 @@ def _bytes(kind: TensorKind) -> int:
 
 def _header(path: Path) -> tuple[dict[str, TensorKind], dict[str, int]]:
     """Kinds of the tensors of a file, and where in the file each begins."""
+    tensors = safetensors_header(path)
     try:
-        read_safetensors_sizes(path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); take another checkpoint") from None
-    with path.open("rb") as file:
-        length = struct.unpack("<Q", file.read(8))[0]
-        header = {name: entry for name, entry in json.loads(file.read(length)).items() if name != "__metadata__"}
-    try:
-        kinds = {name: TensorKind(_TYPES[entry["dtype"]], tuple(entry["shape"])) for name, entry in header.items()}
+        kinds = {name: TensorKind(_TYPES[tensor.dtype], tensor.shape) for name, tensor in tensors.items()}
     except KeyError as error:
         raise InputError(f"{path}: has tensors of the type {error}, which is not supported") from None
-    return kinds, {name: 8 + length + entry["data_offsets"][0] for name, entry in header.items()}
+    return kinds, {name: tensor.begin for name, tensor in tensors.items()}

@@ -11,11 +11,12 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from ...compat.rust import panics_as_errors, silent_panics
 from ...errors import InputError
 from ...runtime import environment
 from ...runtime.progress import progress_bar
 from ..corpora.conversations import TOOLS_BEGIN, TOOLS_END
-from ..corpora.local_files import check_text
+from ..corpora.local_files import check_text, shorten
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -34,6 +35,9 @@ SPLIT_PATTERNS = {
 }
 """How text is cut before merging: as in GPT-2, or as in GPT-4 (case-insensitive contractions, at most 3 digits per
 piece)."""
+
+_LONGEST_PIECE = 1_000
+_LONG_RUN = re.compile(rf"\S{{{_LONGEST_PIECE},}}|\s{{{_LONGEST_PIECE},}}")
 
 MIN_VOCAB_SIZE = 256 + len(SPECIAL_TOKENS)
 
@@ -133,7 +137,8 @@ def train_bpe(
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=show_progress,
     )
-    tokenizer.train_from_iterator(_checked(texts, show_progress), trainer=trainer)
+    with panics_as_errors(f"split_pattern={shorten(split_pattern)}: {EXPONENTIAL}", REPLACE_PATTERN):
+        tokenizer.train_from_iterator(_cut(_checked(texts, show_progress), split_pattern), trainer=trainer)
     found = tokenizer.get_vocab_size()
     if found < vocab_size:
         raise InputError(
@@ -175,8 +180,25 @@ def byte_level_pieces(split_pattern: str) -> "PreTokenizer":
     try:
         split = pre_tokenizers.Split(Regex(pattern), "isolated")
     except Exception as error:  # the library raises a plain Exception
-        raise InputError(f"split_pattern={pattern!r}: {error}") from None
+        raise InputError(f"split_pattern={shorten(pattern)}: {error}") from None
+    check_pieces(split, f"split_pattern={shorten(pattern)}")
     return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+
+_REPEATED = [one * 64 + other for one in ("a", "1", " ", "!", "ab", "a ", "\n", "一") for other in ("", "!", "a", "1")]
+EXPONENTIAL = "the pattern that cuts text takes exponential time on some of it"
+REPLACE_PATTERN = "replace it, for example (a+)+ by a+"
+
+
+def check_pieces(pre_tokenizer: "PreTokenizer", name: str) -> None:
+    """Refuse a pre-tokenizer whose regular expression takes exponential time on repeated characters.
+
+    Raises:
+        `InputError`: it does.
+    """
+    with silent_panics(), panics_as_errors(f"{name}: {EXPONENTIAL}", REPLACE_PATTERN):
+        for text in _REPEATED:
+            pre_tokenizer.pre_tokenize_str(text)
 
 
 def _checked(texts: Iterable[str], show_progress: bool) -> Iterator[str]:
@@ -189,6 +211,34 @@ def _checked(texts: Iterable[str], show_progress: bool) -> Iterator[str]:
             progress.update(len(text.encode()))
     if number < 0:
         raise InputError("no texts to train a tokenizer on")
+
+
+def _cut(texts: Iterable[str], split_pattern: str) -> Iterator[str]:
+    """Texts in which no piece is longer than a number of characters, so that training takes linear time.
+
+    The library merges within a whole piece at each step, and a piece is as long as a text without spaces, such as a
+    genome. Named patterns cut at white space, so that only runs of other characters, or of white space, are long.
+    """
+    cutter = byte_level_pieces(split_pattern)  # not that of the tokenizer, which is locked while it trains
+    for text in texts:
+        if len(text) <= _LONGEST_PIECE:
+            yield text
+        elif split_pattern in SPLIT_PATTERNS:
+            yield from _without_long(text, [match.span() for match in _LONG_RUN.finditer(text)])
+        else:
+            pieces = cutter.pre_tokenize_str(text)
+            spans = [span for _, span in pieces if span[1] - span[0] > _LONGEST_PIECE]
+            yield from _without_long(text, spans)
+
+
+def _without_long(text: str, spans: list[tuple[int, int]]) -> Iterator[str]:
+    """A text in parts, cut within these spans of its characters."""
+    begin = 0
+    for first, stop in spans:
+        for place in range(first + _LONGEST_PIECE, stop, _LONGEST_PIECE):
+            yield text[begin:place]
+            begin = place
+    yield text[begin:]
 
 
 def is_byte_level(tokenizer: "PreTrainedTokenizerFast") -> bool:

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from ...errors import InputError
 from ..corpora.conversations import TOOLS_BEGIN, TOOLS_END, Messages
-from .chat_templates import quoting_the_template
+from .chat_templates import check_written, quoting_the_template
 from .encoding import control_tokens, plain_tokenizer
 
 if TYPE_CHECKING:
@@ -124,6 +124,7 @@ def _encoded(
             add_generation_prompt=add_generation_prompt,
             **special | _wrapped(dict(variables or {}), spelt, begin, end),
         )
+    check_written(written[0], marked)
     tokens, places = [], []
     # A template may cut a content between the markers of a token, so each may be alone.
     pattern = re.compile(f"{begin}({spelt.pattern}){end}|[{begin}{end}]")
@@ -234,6 +235,8 @@ def _encode_piece(
         encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=tokenizer.is_fast, verbose=False)
         return encoding["input_ids"], encoding.get("offset_mapping") or [(0, len(text))] * len(encoding["input_ids"])
 
+    if tokenizer.is_fast:
+        plain_tokenizer(tokenizer)  # refuses one whose pattern takes exponential time
     if is_first:
         return encode(piece)
     line_break, _ = encode("\n")

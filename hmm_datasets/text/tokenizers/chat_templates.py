@@ -18,10 +18,11 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ...errors import InputError, first_line
+from ...foreign_sizes import limited_memory
 from ...hub.download import ModelName, reading_hub, reason_of_hub, without_network
 from ...hub.gguf import load_gguf
 from ..corpora.conversations import Messages
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 _ASKED, _ANSWERED = "Question", "Answer"
 _PATIENCE = 20.0  # seconds for the template of one conversation
+_ROOM = 1 << 30  # bytes of memory for it
+_MOST_CHARACTERS = 1 << 24  # that it may write beside a hundred times the conversation
 
 
 def load_tokenizer(name: str | os.PathLike) -> "PreTrainedTokenizerFast":
@@ -71,14 +74,15 @@ def load_tokenizer(name: str | os.PathLike) -> "PreTrainedTokenizerFast":
 def check_messages(tokenizer: "PreTrainedTokenizerBase", messages: Messages) -> None:
     """Raise [`InputError`] if the template refuses a conversation; without encoding, which is most of the cost."""
     with quoting_the_template():
-        tokenizer.apply_chat_template(messages, tokenize=False)
+        check_written(tokenizer.apply_chat_template(messages, tokenize=False), messages)
 
 
 @contextlib.contextmanager
 def quoting_the_template() -> Iterator[None]:
-    """A context in which errors of the template are of one line, and in the main thread it ends in some seconds.
+    """A context in which errors of the template are of one line, and its time (in the main thread) and memory limited.
 
-    transformers renders templates in jinja's sandbox, which limits what they reach but not how long they take.
+    transformers renders templates in jinja's sandbox, which limits what they reach, but not how long they take nor how
+    much they write.
     """
     from jinja2 import TemplateError
 
@@ -92,7 +96,13 @@ def quoting_the_template() -> Iterator[None]:
         signal.signal(signal.SIGALRM, too_long)
         left, every = signal.setitimer(signal.ITIMER_REAL, _PATIENCE)  # the timer of the program itself continues
     try:
-        yield
+        with limited_memory(_ROOM):
+            yield
+    except MemoryError:
+        raise InputError(
+            f"the chat template needs more than {_ROOM >> 30} GiB of memory for one conversation; take the model from "
+            "where it was made, or give its tokenizer another template"
+        ) from None
     except _TooLong:
         raise EndlessTemplate(
             f"the chat template does not end within {_PATIENCE:.0f} s; take the model from where it was made, or give "
@@ -117,6 +127,16 @@ def quoting_the_template() -> Iterator[None]:
             signal.signal(signal.SIGALRM, usual)
             if left:
                 signal.setitimer(signal.ITIMER_REAL, max(left - (time.monotonic() - began), 1e-3), every)
+
+
+def check_written(written: str, messages: Sequence[Mapping[str, Any]]) -> str:
+    """What a template wrote; raises [`InputError`] if it is out of proportion to the conversation."""
+    if len(written) > _MOST_CHARACTERS and len(written) > _MOST_CHARACTERS + 100 * len(str(messages)):
+        raise InputError(
+            f"the chat template writes {len(written):,} characters for {len(messages)} messages; take the model from "
+            "where it was made, or give its tokenizer another template"
+        )
+    return written
 
 
 class EndlessTemplate(InputError):
@@ -156,9 +176,10 @@ def _written(
     """What a template writes; None if it refuses the conversation."""
     try:
         with quoting_the_template():
-            return tokenizer.apply_chat_template(
+            written = tokenizer.apply_chat_template(
                 messages, chat_template=template, add_generation_prompt=add_generation_prompt, tokenize=False
             )
+        return check_written(written, messages)
     except EndlessTemplate:
         raise
     except InputError:

@@ -16,14 +16,16 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from jaxtyping import Int64, UInt32
 
+from ...compat.rust import panics_as_errors
 from ..corpora.local_files import check_text
-from .bpe import is_byte_level
+from .bpe import EXPONENTIAL, check_pieces, is_byte_level
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -66,9 +68,15 @@ def encode_texts(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str]) -> 
         return []
     if tokenizer.is_fast:
         plain = plain_tokenizer(tokenizer)
-        return [encoding.ids for encoding in plain.encode_batch_fast(list(texts), add_special_tokens=False)]
+        with encoding_errors(tokenizer):
+            return [encoding.ids for encoding in plain.encode_batch_fast(list(texts), add_special_tokens=False)]
     # verbose=False: no warning about texts that are too long for the model, since they are cut later.
     return tokenizer(list(texts), add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
+
+
+def encoding_errors(tokenizer: "PreTrainedTokenizerBase") -> AbstractContextManager[None]:
+    """A context in which a tokenizer that cannot encode a text raises an [`InputError`]."""
+    return panics_as_errors(f"{tokenizer.name_or_path or 'the tokenizer'}: {EXPONENTIAL}", "take another tokenizer")
 
 
 def plain_tokenizer(tokenizer: "PreTrainedTokenizerBase") -> "Tokenizer":
@@ -83,6 +91,8 @@ def plain_tokenizer(tokenizer: "PreTrainedTokenizerBase") -> "Tokenizer":
     known = _PLAIN.get(tokenizer)
     if known is not None and known[0] == state:
         return known[1]
+    if tokenizer.backend_tokenizer.pre_tokenizer is not None:
+        check_pieces(tokenizer.backend_tokenizer.pre_tokenizer, tokenizer.name_or_path or "the tokenizer")
     written = json.loads(tokenizer.backend_tokenizer.to_str())
     for token in written["added_tokens"]:
         token["special"] = token["content"] in control  # the library leaves out those that are special
@@ -125,9 +135,11 @@ class Encoder:
         with ThreadPoolExecutor(1) as thread:  # fastokens releases the GIL, for most of the time that this takes
             fast = thread.submit(_fast_tokenizer, plain.to_str())
             self._reference = plain
+        self._tokenizer = tokenizer
         self._fast = fast.result()
         self._checked = False
-        self._check(_probe(tokenizer))
+        with encoding_errors(tokenizer):
+            self._check(_probe(tokenizer))
 
     @property
     def backend(self) -> str:
@@ -148,11 +160,12 @@ class Encoder:
             `InputError`: a text is not a valid string; the message gives its number.
         """
         texts = list(texts)
-        if not self._checked:
-            self._checked = True
-            self._check(_sample(texts))
         try:
-            return self._encode_reference(texts) if self._fast is None else self._encode_fast(texts)
+            with encoding_errors(self._tokenizer):
+                if not self._checked:
+                    self._checked = True
+                    self._check(_sample(texts))
+                return self._encode_reference(texts) if self._fast is None else self._encode_fast(texts)
         except (TypeError, UnicodeEncodeError):
             for number, text in enumerate(texts):
                 check_text(text, f"text {number}")

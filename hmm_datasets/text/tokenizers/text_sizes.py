@@ -17,7 +17,7 @@ from jaxtyping import Int, Int64
 
 from ...errors import InputError
 from .bpe import is_byte_level
-from .encoding import encode_texts, plain_tokenizer
+from .encoding import encode_texts, encoding_errors, plain_tokenizer
 from .imports import byte_characters
 
 if TYPE_CHECKING:
@@ -189,7 +189,8 @@ def sized_texts(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], lost
         return []
     if tokenizer.is_fast:
         plain = plain_tokenizer(tokenizer)
-        encodings = plain.encode_batch(list(texts), add_special_tokens=False)
+        with encoding_errors(tokenizer):
+            encodings = plain.encode_batch(list(texts), add_special_tokens=False)
         rows = [encoding.ids for encoding in encodings]
         decoded = plain.decode_batch(rows, skip_special_tokens=False)
         places = [np.array(encoding.offsets, np.int64).reshape(-1, 2) for encoding in encodings]

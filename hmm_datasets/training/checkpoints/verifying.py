@@ -10,21 +10,22 @@ The frameworks that shard a model, by the names under which a checkpoint is conv
 The parts of a checkpoint: the model, the state of training, and what only resuming needs.
 """
 
-import json
 import os
 import re
-import struct
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from ...errors import InputError
 from ...files import DIGESTS_NAME, inside, read_json, restore_all
-from ...records import Count, as_record
+from ...foreign_tensors import safetensors_header
+from ...records import as_record
 from ...runtime.run_identity import IDENTITY_NAME
 from ...runtime.run_records import CheckpointState
 from ...runtime.set_aside import mend
@@ -53,7 +54,7 @@ class Writer:
     """
 
     framework: str = FRAMEWORKS["plain"]
-    processes: Count = 1
+    processes: Annotated[int, msgspec.Meta(ge=1, le=1 << 20)] = 1
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,6 @@ UNIVERSAL_NAME = "latest_universal"
 LARGE_RATIO = 10.0
 """Maximum plausible number of bytes on disk per byte of weights; above it something is stored more than once. bfloat16
 weights with float32 copies and Adam's two moments come to 7."""
-
-_MAX_HEADER_BYTES = 100_000_000  # the limit that the format sets
 
 
 @dataclass(frozen=True)
@@ -203,23 +202,7 @@ def read_safetensors_sizes(path: str | os.PathLike) -> dict[str, int]:
     Raises:
         `InputError`: the file is truncated, too long, or not a safetensors file.
     """
-    path = Path(path)
-    length = path.stat().st_size
-    with path.open("rb") as file:
-        prefix = file.read(8)
-        header_length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else -1
-        if not 0 < header_length <= min(length - 8, _MAX_HEADER_BYTES):
-            raise InputError(f"{path}: {length} bytes, too few for its header; the file is truncated")
-        try:
-            header = json.loads(file.read(header_length))
-            spans = {k: v["data_offsets"] for k, v in header.items() if k != "__metadata__"}
-            sizes = {name: int(end) - int(begin) for name, (begin, end) in spans.items()}
-        except (ValueError, TypeError, KeyError, AttributeError):
-            raise InputError(f"{path}: the header is not that of a safetensors file") from None
-    expected = 8 + header_length + max((int(end) for _, end in spans.values()), default=0)
-    if length != expected:
-        raise InputError(f"{path}: {length} bytes, {expected} expected from its header; the file is damaged")
-    return sizes
+    return {name: tensor.end - tensor.begin for name, tensor in safetensors_header(path).items()}
 
 
 def optimizer_checkpoint(path: str | os.PathLike) -> Path:
