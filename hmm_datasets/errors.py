@@ -44,6 +44,8 @@ _PATH_ERRORS = {
     errno.ENFILE: "too many files are open; raise `ulimit -n`",
 }
 
+_LONGEST_LINE = 400
+
 # Control characters but for tabs and line ends, characters that turn the direction of writing, halves of characters.
 _CODES = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -174,13 +176,15 @@ ELSEWHERE = {
 def first_line(error: BaseException) -> str:
     """The first line of an error's message, or the name of its type if it has none, for an error of one line.
 
+    Of a line that quotes a file it is the beginning.
+
     ```python
     >>> first_line(ValueError("too long\\nby 3")), first_line(KeyError())
     ('too long', 'KeyError')
 
     ```
     """
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:_LONGEST_LINE]
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

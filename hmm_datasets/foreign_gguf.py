@@ -54,6 +54,8 @@ def gguf_header(path: Path, blocks: Mapping[int, tuple[int, int]]) -> Header:
                 f"{path}: expected a GGUF file, found {size:,} bytes that do not begin as one ({error}); copy it again"
             )
         ) from None
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
     except (OSError, ValueError) as error:
         if is_path_error(error):
             raise path_error(path, error) from None

@@ -9,6 +9,9 @@ from collections.abc import Generator
 
 from .errors import InputError
 
+with contextlib.suppress(ImportError):  # Windows has none
+    import resource
+
 MOST_EXPANSION = 300
 """Maximum number of bytes that a byte of a file may stand for, once they are more than fit into memory with ease."""
 
@@ -47,11 +50,9 @@ def limited_memory(room: int) -> Generator[None]:
     The limit holds for all threads of the process, and counts what they reserve.
     """
     try:
-        import resource
-
         with open("/proc/self/statm", encoding="ascii") as file:
             size = int(file.read().split()[0]) * resource.getpagesize()
-    except (ImportError, OSError):  # not on Linux
+    except OSError:  # not on Linux
         yield
         return
     before = resource.getrlimit(resource.RLIMIT_AS)

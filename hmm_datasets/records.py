@@ -56,7 +56,7 @@ def _problem_of(value: Any, kind: Any) -> str | None:
     """What is not as in a type: the field, what was expected and what was found; None if all is."""
     try:
         msgspec.convert(value, kind)
-    except (msgspec.ValidationError, OverflowError, RecursionError) as error:
+    except (msgspec.ValidationError, OverflowError, RecursionError, UnicodeError) as error:
         match = _MESSAGE.fullmatch(str(error))
         problem, field = (match["problem"], match["field"]) if match else (str(error), None)
         problem = problem[:1].lower() + problem[1:].replace("`", "").replace(", got ", ", found ")

@@ -9,7 +9,8 @@
         --max_completion_length 16 --output_dir outputs/grpo
 
 Prompts are the first turns of conversations, and what the assistant said to them is the column `answer`, which rewards
-such as `gsm8k` and `exact` compare completions with. `hmm_datasets/training/post_training/rewards.py` lists the
+such as `gsm8k` and `exact` compare completions with; or prompts alone, as the column `prompt`. Rewards are given the
+other columns too. `hmm_datasets/training/post_training/rewards.py` lists the
 rewards. Completions with their rewards are written to `completions/`, one Parquet file for each log step.
 """
 
@@ -24,7 +25,7 @@ class PromptSettings:
     """The model to train, the prompts, and the rewards."""
 
     model: str = setting(MISSING, "Folder, GGUF file or Hub name of a model whose tokenizer has a chat template.")
-    prompts: str = setting(MISSING, "A corpus of conversations with answers: name, file or Hub data set.")
+    prompts: str = setting(MISSING, "A corpus of conversations or of prompts: name, file or Hub data set.")
     rewards: list[str] = setting(MISSING, "Rewards to add up: gsm8k, exact, format:REGEX, length:N, MODULE:FUNCTION.")
     tools: list[str] = setting([], "Tools that the model may call while it answers: calculator, MODULE:FUNCTION.")
     system: str | None = setting(None, "A system message before every prompt.")
@@ -44,8 +45,8 @@ def main(chosen: PromptSettings, settings) -> None:
     from hmm_datasets.text.corpora.conversations import learnt_turns
     from hmm_datasets.text.tokenizers.chat_templates import stop_tokens
     from hmm_datasets.training.models import load_pretrained
-    from hmm_datasets.training.post_training.conversations import conversation_splits, never_evaluate, prompts_of
-    from hmm_datasets.training.post_training.rewards import reward, tool
+    from hmm_datasets.training.post_training.conversations import never_evaluate, prompt_splits, prompts_of
+    from hmm_datasets.training.post_training.rewards import check_columns, reward, tool
     from hmm_datasets.training.post_training.tokenized import fitting_prompts
     from hmm_datasets.training.post_training.trainers import PolicyTuner
     from hmm_datasets.training.record import weights_of
@@ -57,9 +58,9 @@ def main(chosen: PromptSettings, settings) -> None:
     tokenizer = load_pretrained(AutoTokenizer, chosen.model)
     model = load_pretrained(AutoModelForCausalLM, chosen.model)
     model.generation_config.eos_token_id = stop_tokens(tokenizer, model.generation_config)
-    train, test = conversation_splits(
+    train, test = prompt_splits(
         chosen.prompts,
-        max_conversations=chosen.max_prompts,
+        max_prompts=chosen.max_prompts,
         num_test_sequences=chosen.num_test_sequences,
         test_fraction=chosen.test_fraction,
     )
@@ -71,6 +72,7 @@ def main(chosen: PromptSettings, settings) -> None:
         if later and environment.rank() == 0:
             print(f"{chosen.prompts}: {later:,} of {len(rows):,} {name} conversations have later turns, not used")
         asked = prompts_of(rows, chosen.system)
+        check_columns(dict(zip(chosen.rewards, rewards, strict=True)), asked, f"{chosen.prompts} ({name})")
         room = settings.max_completion_length
         return fitting_prompts(asked, tokenizer, model.config, room, tools, name=name)
 

@@ -91,3 +91,9 @@ def test_a_record_may_have_fields_that_its_reader_does_not_name():
     assert as_record({"steps": 3, "losses": [1, 0.5], "later": {}}, Fit, "fit.json") == Fit(3, [1.0, 0.5])
     assert is_record({"a": [1, 2]}, dict[str, list[int]])
     assert not is_record({"a": [1, 2.5]}, dict[str, list[int]])
+
+
+def test_half_a_character_in_a_record_is_refused_as_another_type():
+    assert not is_record({"\ud800": 1}, Fit)
+    with pytest.raises(InputError, match=r"a\.json: 'utf-8' codec can't encode"):
+        as_record({"\ud800": 1}, Fit, "a.json")

@@ -13,6 +13,7 @@ from typing import Any, cast
 from datasets import Dataset
 from trl import DPOTrainer, GRPOTrainer, SFTTrainer
 
+from ..errors import InputError
 from ..files import atomic_folder, remove
 from .versions import warn_of_untried_versions
 
@@ -123,6 +124,19 @@ class OpenGRPOTrainer(GRPOTrainer):
             return super()._tokenize_prompts(prompts)
         write = functools.partial(self.conversation_tokens, add_generation_prompt=True, tools=self.tools or None)
         return [write(prompt) for prompt in prompts], None, {}
+
+    def _calculate_rewards(self, *args, **kwargs):
+        # Of all processes; TRL warns, and takes a reward of 0 or an infinite advantage.
+        rewards = super()._calculate_rewards(*args, **kwargs)
+        names = ", ".join(self.reward_func_names)
+        if bool(rewards.isnan().all()):
+            raise InputError(
+                f"rewards: {names}: None or NaN for all of {len(rewards):,} completions, so there is nothing to learn "
+                "from; return a number for those that can be judged"
+            )
+        if bool(rewards.isinf().any()):
+            raise InputError(f"rewards: {names}: an infinite reward; return finite numbers, or None")
+        return rewards
 
     @property
     def rollout_under_way(self) -> list[dict[str, Any]] | None:

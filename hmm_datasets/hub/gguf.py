@@ -77,8 +77,8 @@ def read_header(path: Path) -> GGUFHeader:
         raise InputError(f"{path}: reading it needs the package gguf; pip install 'hmm-datasets[gguf]'")
     import gguf
 
-    found = path.stat().st_size
     header = gguf_header(path, {int(kind): size for kind, size in gguf.GGML_QUANT_SIZES.items()})
+    found = path.stat().st_size
     if found < header.size:
         raise InputError(f"{path}: expected {header.size:,} bytes by its header, found {found:,}; copy it again")
     field = partial(_field, path, header.fields)

@@ -36,6 +36,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..compat.rust import panics_as_errors
 from ..compat.transformers_models import (
     admit_released_peft,
     attention_kinds,
@@ -461,7 +462,7 @@ def _load(auto_class: Any, name_or_path: str) -> Any:
         how |= {"use_safetensors": True, "adapter_kwargs": {"local_files_only": how["local_files_only"]}}
     admit_released_peft()
     try:
-        with _without_bar() if is_local else reading_hub():
+        with _without_bar() if is_local else reading_hub(), panics_as_errors(name_or_path, "copy it again"):
             base = _base_of_adapter(auto_class, name_or_path)
             if is_local:
                 check_listed(Path(name), auto_class)
@@ -489,6 +490,12 @@ def _load(auto_class: Any, name_or_path: str) -> Any:
         raise InputError(
             f"{name_or_path}: {auto_class.__name__} finds nothing to load, neither in a folder nor on the Hub "
             f"({reason})"
+        ) from None
+    except Exception as error:  # of any type, where a file says what transformers and tokenizers do not expect
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        raise InputError(
+            f"{name_or_path}: {auto_class.__name__} cannot be made of its files ({reason}); copy them again from "
+            "where they were made"
         ) from None
     if not is_local and environment.local_rank() == 0:
         _check_downloaded(name_or_path, with_weights="use_safetensors" in how)

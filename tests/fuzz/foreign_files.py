@@ -218,6 +218,10 @@ def odd_columns(folder: Path, draw: random.Random) -> None:
         parquet.write_table(pa.table({"text": repeated}), folder / "rows.parquet", compression="zstd")
 
 
+def column_of_texts(folder: Path) -> list[str]:
+    return parquet.read_table(folder / "rows.parquet", columns=["text"])["text"].cast(pa.string()).to_pylist()
+
+
 def corpus_texts(name: str):
     def read(folder: Path) -> list[str]:
         return [row["text"] for row in load_corpus(folder / name, test_fraction=0.0)]
@@ -408,7 +412,7 @@ KINDS = (
     Kind("JSON Lines in gzip", compressed("gz"), rows_of("rows.jsonl.gz"), compressed_lines("gz")),
     Kind("JSON Lines in zstd", compressed("zst"), rows_of("rows.jsonl.zst"), compressed_lines("zst")),
     Kind("Parquet", write_parquet, rows_of("rows.parquet"), parquet_rows),
-    Kind("columns of Parquet", write_odd_parquet, corpus_texts("rows.parquet"), None, odd_columns),
+    Kind("columns of Parquet", write_odd_parquet, corpus_texts("rows.parquet"), column_of_texts, odd_columns),
     Kind("conversations", write_jsonl, corpus_chats, chats),
     Kind("tables of an HMM (.npz)", write_npz, hmm_tables, npz_tables),
     Kind(

@@ -106,7 +106,7 @@ def run_case(kind: Kind, seed: int, examples: Examples, folder: Path) -> Outcome
     try:
         kind.damage(folder, random.Random(f"{kind.name} {seed}"))
         _forget_peak()
-        before = _memory("VmHWM")
+        before, value = _memory("VmHWM"), None
         try:
             with _limited_memory():
                 value = kind.read(folder)
@@ -119,9 +119,11 @@ def run_case(kind: Kind, seed: int, examples: Examples, folder: Path) -> Outcome
         except BaseException:  # a panic of Rust, or SystemExit
             outcome = Outcome("traceback", traceback.format_exc())
         else:
-            outcome = _compared(kind, folder, written, value)
+            outcome = None
         grown = _memory("VmHWM") - before
-        return Outcome("memory", f"{grown:,} bytes") if grown > MOST_BYTES else outcome
+        if grown > MOST_BYTES:
+            return Outcome("memory", f"{grown:,} bytes")
+        return _compared(kind, folder, written, value) if outcome is None else outcome
     finally:
         if folder.is_dir():
             shutil.rmtree(folder)

@@ -199,9 +199,11 @@ def _or_messages(value: Any, where: str) -> Any:
     return value
 
 
-def format_of_row(row: Mapping[str, Any], kind: Kind | None = None) -> Format | None:
-    """The first format of `FORMATS` that fits the first row of a data set and has the given kind, if any."""
-    return next((one for one in FORMATS if kind in (None, one.kind) and one.fits(row)), None)
+def format_of_row(
+    row: Mapping[str, Any], kind: Kind | None = None, formats: Sequence[Format] | None = None
+) -> Format | None:
+    """The first of `formats`, by default `FORMATS`, that fits the first row of a data set and has this kind."""
+    return next((one for one in formats or FORMATS if kind in (None, one.kind) and one.fits(row)), None)
 
 
 def column_format(column: str, kind: Kind) -> Format:
@@ -371,6 +373,10 @@ def _read_turns(ask: str, answer: str, row: Mapping[str, Any], where: str) -> di
     return {"messages": [*_asked(ask, row, where), *_side(row[answer], "assistant", f"{where}: {answer}")]}
 
 
+def _read_prompt(column: str, row: Mapping[str, Any], where: str) -> dict[str, Any]:
+    return {"messages": _asked(column, row, where)}
+
+
 def _read_question(row: Mapping[str, Any], where: str) -> dict[str, Any]:
     turns = (("user", "question"), ("assistant", "answer"))
     return {"messages": [{"role": role, "content": check_text(row[n], f"{where}: {n}")} for role, n in turns]}
@@ -505,3 +511,17 @@ FORMATS = (
     column_format("text", "text"),
 )
 """All formats, in the order in which they are tried."""
+
+PROMPT_FORMATS = (
+    *FORMATS,
+    *(
+        Format("prompts", "conversations", (name,), partial(_read_prompt, name))
+        for name in ("prompt", "question", "query", "problem")
+    ),
+    Format(
+        *("prompts", "conversations", ("instruction",), partial(_read_prompt, "instruction")),
+        optional=("input", "context"),
+        remark=_BLANK_LINE,
+    ),
+)
+"""All formats, and those of prompts without answers, which are conversations of what the user says."""

@@ -16,7 +16,7 @@ import multiprocessing
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice
@@ -24,15 +24,25 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import pyarrow
 from datasets import Dataset, DatasetInfo, Features, IterableDataset
 from datasets.data_files import DataFilesDict, get_data_patterns
 from pyarrow.dataset import ParquetFragmentScanOptions
 
 from ...compat.datasets import TypedExamples
-from ...errors import InputError
+from ...errors import InputError, first_line
 from ...hub.download import reading_hub, why_unreachable
 from ...runtime import environment
-from .conversations import FORMATS, Format, Kind, column_format, conversation_text, format_of_row, num_characters
+from .conversations import (
+    FORMATS,
+    PROMPT_FORMATS,
+    Format,
+    Kind,
+    column_format,
+    conversation_text,
+    format_of_row,
+    num_characters,
+)
 from .filters import DocumentFilter, FirstSeen, with_digests
 from .keys import OBEYED, UnusedKeys
 from .local_files import has_rows, local_files, read_rows, shorten, without_fillers
@@ -49,6 +59,9 @@ _BATCH_ROWS = 256
 
 _recognized: set[str] = set()
 """Lines about formats and unused columns that this process has printed, so that none is repeated for every split."""
+
+_COLUMNS = "_columns"
+"""Column of JSON with the columns of a row that its format does not read, for prompts."""
 
 _NOTES = "_notes"
 """Column of JSON with the counts of what was not used of a batch of rows, in one of its rows."""
@@ -128,6 +141,47 @@ def load_corpus(
         named = replace(source.corpus, kind=own, column=text_column or messages_column, format=None)
         source = replace(source, corpus=named)
     selection = _Selection(split, source.test_fraction, filters or DocumentFilter(), max_documents)
+    return _load(source, selection, streaming, config)
+
+
+def load_prompts(
+    name_or_path: str | os.PathLike, *, split: str = "train", test_fraction: float | None = None
+) -> "datasets.Dataset":
+    """Read a corpus of conversations or of prompts without answers, with all that its rows have.
+
+    Args:
+        name_or_path (`str` or `os.PathLike`), split (`str`), test_fraction (`float`): see [`load_corpus`].
+
+    Returns:
+        `datasets.Dataset` with the columns of [`load_corpus`], and the others of the corpus that its format does not
+        read. Prompts alone (`prompt`, `question`, `query`, `problem` or `instruction`) are conversations that end
+        with the user.
+
+    Raises:
+        `InputError`: for the reasons of [`load_corpus`], or a column has values of several types.
+    """
+    source = _source(os.fspath(name_or_path), "conversations", test_fraction)
+    selection = _Selection(split, source.test_fraction, DocumentFilter(), None, keeps_columns=True)
+    rows = _load(source, selection, streaming=False, config=None)
+    if _COLUMNS not in rows.column_names:
+        return rows
+    kept = [json.loads(text) for text in rows[_COLUMNS]]
+    rows = rows.remove_columns([_COLUMNS])
+    for name in dict.fromkeys(name for columns in kept for name in columns if name not in rows.column_names):
+        try:
+            values = Dataset.from_dict({name: [columns.get(name) for columns in kept]})
+        except (pyarrow.ArrowException, OverflowError) as error:
+            raise InputError(
+                f"{source.corpus.name}: column {name!r} has values of several types ({first_line(error)}); write them "
+                "as text"
+            ) from None
+        rows = datasets.concatenate_datasets([rows, values], axis=1)
+    return rows
+
+
+def _load(
+    source: "_Source", selection: "_Selection", streaming: bool, config: str | None
+) -> "datasets.IterableDataset | datasets.Dataset":
     if source.corpus.compute is not None:
         return _load_computed(source, selection, streaming)
     if source.files or source.splits:
@@ -269,12 +323,16 @@ def find_corpus(name: str) -> tuple[Corpus, tuple[Path, ...]]:
 
 @dataclass(frozen=True)
 class _Selection:
-    """The requested documents of a source; `test_fraction` is None if the source has its own splits."""
+    """The requested documents of a source; `test_fraction` is None if the source has its own splits.
+
+    `keeps_columns` is for prompts, whose documents have the other columns of their rows in a column `_columns`.
+    """
 
     split: str
     test_fraction: float | None
     filters: DocumentFilter
     max_documents: int | None
+    keeps_columns: bool = False
 
     def is_long_enough(self, document: dict[str, Any]) -> bool:
         """Whether a normalized row is not empty, and its length is within the bounds of the filters."""
@@ -294,7 +352,7 @@ def _first_seen(documents: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]
     return (document for document, digest in with_digests(documents, conversation_text) if new.has_not(digest))
 
 
-def _format(source: _Source, row: dict[str, Any]) -> Format:
+def _format(source: _Source, row: dict[str, Any], formats: Sequence[Format] = FORMATS) -> Format:
     """The format of a corpus with this first row; printed in one line if it was recognized by the columns."""
     corpus, kind = source.corpus, source.kind
     found = f"found {', '.join(row)}"
@@ -304,12 +362,12 @@ def _format(source: _Source, row: dict[str, Any]) -> Format:
         if kind not in (None, corpus.kind):
             raise _other_kind(corpus, corpus.kind, (corpus.column,), kind)
         return corpus.format or column_format(corpus.column, corpus.kind)
-    chosen = format_of_row(row, kind)
+    chosen = format_of_row(row, kind, formats)
     if chosen is None:
         other = format_of_row(row)
         if other is not None:
             raise _other_kind(corpus, other.kind, other.columns, kind)
-        known = "; ".join(", ".join(one.columns) for one in FORMATS if kind in (None, one.kind))
+        known = "; ".join(", ".join(one.columns) for one in formats if kind in (None, one.kind))
         wanted = "no column 'text' or 'messages'" if kind is None else f"no {kind}"
         raise InputError(
             f"{corpus.name}: {wanted}, {found}; expected the columns of {kind or 'a known format'}: {known}; rename "
@@ -333,10 +391,10 @@ def _other_kind(corpus: Corpus, found: str, columns: tuple[str, ...], wanted: st
     return InputError(f"{corpus.name}: contains {found} ({names}), expected {wanted}; name another corpus")
 
 
-def _features(kind: str, *, weights: bool = False, notes: bool = False) -> "datasets.Features":
+def _features(kind: str, *, weights: bool = False, notes: bool = False, columns: bool = False) -> "datasets.Features":
     """The columns of documents; those of weights only for conversations."""
     string = datasets.Value("string")
-    spare = {_NOTES: string} if notes else {}
+    spare = ({_NOTES: string} if notes else {}) | ({_COLUMNS: string} if columns else {})
     if kind == "text":
         return datasets.Features({"text": string} | spare)
     if weights and kind == "conversations":
@@ -359,12 +417,13 @@ def _load_files(
         raise InputError(
             f"{corpus.name}: split={selection.split!r}, but a file has only 'train' and 'test' (see test_fraction)"
         )
-    wanted = {*_READ, *filter(None, [corpus.column]), *selection.filters.equal, *selection.filters.at_least}
+    named = {*filter(None, [corpus.column]), *selection.filters.equal, *selection.filters.at_least}
+    wanted = None if selection.keeps_columns else _READ | named
     settings = {"corpus": corpus, "files": files, "selection": selection, "wanted": wanted}
     first = next(_rows(files, wanted), None)
     if first is None:
         raise InputError(f"{corpus.name}: contains no documents")
-    settings["format"] = _format(source, first[1])
+    settings["format"] = _format(source, first[1], _formats(selection))
     if next(_documents(**settings), None) is None:
         fraction = selection.test_fraction
         raise InputError(
@@ -378,7 +437,11 @@ _READ = {*(name for form in FORMATS for name in (*form.columns, *form.optional))
 """Columns that are read of any file; the others may have types that nothing here can read."""
 
 
-def _rows(files: tuple[Path, ...], wanted: set[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _formats(selection: _Selection) -> Sequence[Format]:
+    return PROMPT_FORMATS if selection.keeps_columns else FORMATS
+
+
+def _rows(files: tuple[Path, ...], wanted: set[str] | None) -> Iterator[tuple[str, dict[str, Any]]]:
     return chain.from_iterable(read_rows(file, wanted) for file in files)
 
 
@@ -409,7 +472,7 @@ def _computed_documents(corpus: Corpus, selection: _Selection) -> Iterator[dict[
 
 
 def _documents(
-    corpus: Corpus, files: tuple[Path, ...], format: Format, selection: _Selection, wanted: set[str]
+    corpus: Corpus, files: tuple[Path, ...], format: Format, selection: _Selection, wanted: set[str] | None
 ) -> Iterator[dict[str, Any]]:
     rows = islice(_rows(files, wanted), selection.max_documents)
     documents = selection(_normalized(corpus, rows, format, selection), by_position=True)
@@ -426,18 +489,23 @@ def _normalized(
             if column not in row:
                 raise InputError(f"{where}: no column {column!r}, found {', '.join(row)}")
         if selection.filters.keeps_row(row, where):
-            yield from _read_row(format, row, where, selection.filters, unused)
+            yield from _read_row(format, row, where, selection, unused)
     _print_once(*unused.lines(corpus.name))
 
 
 def _read_row(
-    format: Format, row: dict[str, Any], where: str, filters: DocumentFilter, unused: UnusedKeys
+    format: Format, row: dict[str, Any], where: str, selection: _Selection, unused: UnusedKeys
 ) -> list[dict[str, Any]]:
     """The document of a row, or none if its label is false; what is not used of it is counted."""
     document = format.document(row, where)
     unused.rows += 1
     unused.rejected += document is None
-    unused.update(format.unused(row, (*filters.equal, *filters.at_least)))
+    filters, kept = selection.filters, {}
+    if document is not None and selection.keeps_columns:
+        read = {*format.columns, *format.optional, *OBEYED, *_features(format.kind, weights=True)}
+        kept = {name: value for name, value in row.items() if name not in read}
+        document[_COLUMNS] = json.dumps(kept, default=str)
+    unused.update(name for name in format.unused(row, (*filters.equal, *filters.at_least)) if name not in kept)
     return [] if document is None else [document]
 
 
@@ -478,7 +546,7 @@ def _load_hub(
         ) from error
     if first is None:
         raise InputError(f"{corpus.name}: split {part!r} of {corpus.path} contains no documents")
-    form = _format(source, without_fillers(first, data.features))
+    form = _format(source, without_fillers(first, data.features), _formats(selection))
     chosen = partial(
         _chosen_rows,
         name=corpus.name,
@@ -488,7 +556,8 @@ def _load_hub(
         streaming=streaming,
     )
     chosen({name: [value] for name, value in first.items()}, [0])
-    features = _features(form.kind) if streaming else _features(form.kind, weights=True, notes=True)
+    parts = {"weights": True, "notes": True, "columns": selection.keeps_columns}
+    features = _features(form.kind) if streaming else _features(form.kind, **parts)
     if selection.max_documents is not None:
         count = selection.max_documents
         data = data.take(count if streaming else min(count, len(data)))
@@ -546,7 +615,7 @@ def _chosen_rows(
         where = f"{name}: row {index}"
         if selection.filters.keeps_row(row, where):
             row = without_fillers(row, types)
-            documents += _read_row(format, row, where, selection.filters, unused)
+            documents += _read_row(format, row, where, selection, unused)
     documents = list(selection(documents))
     if streaming:
         _print_first(name, unused)
@@ -558,7 +627,7 @@ def _chosen_rows(
         note = json.dumps({"rows": unused.rows})
     documents = documents or [{}]
     documents[-1] = {**documents[-1], _NOTES: note}
-    names = _features(format.kind, weights=True, notes=True)
+    names = _features(format.kind, weights=True, notes=True, columns=selection.keeps_columns)
     return {column: [document.get(column) for document in documents] for column in names}
 
 
@@ -613,8 +682,8 @@ def _rows_of(
     """The rows that `documents(**settings)` yields, as a stream or in memory, with the features of `others` too."""
     if not streaming:
         rows = list(documents(**settings))
-        weights = any("weights" in row for row in rows)
-        return Dataset.from_list(rows, features=Features(_features(kind, weights=weights) | (others or {})))
+        parts = {"weights": any("weights" in row for row in rows), "columns": any(_COLUMNS in row for row in rows)}
+        return Dataset.from_list(rows, features=Features(_features(kind, **parts) | (others or {})))
     features = Features(_features(kind) | (others or {}))
     settings = {"documents": documents, "name": settings["corpus"].name, **settings}
     return IterableDataset(TypedExamples(_numbered, settings, features), info=DatasetInfo(features=features))

@@ -14,6 +14,8 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
+
 from ...errors import InputError, first_line, is_path_error, path_error
 from ...foreign_json import parse_json
 from ...foreign_sizes import check_expansion, most_bytes
@@ -21,6 +23,8 @@ from ...foreign_sizes import check_expansion, most_bytes
 SUFFIXES = (".txt", ".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 COMPRESSED = (".gz", ".zst")
 """Further suffixes of all of them but Parquet, which is compressed within."""
+
+_BATCH_BYTES = 1 << 25
 
 DOCUMENT_SEPARATOR = "<|endoftext|>"
 """Separator of the documents in a `.txt` file."""
@@ -314,7 +318,7 @@ def _read_parquet(path: Path, wanted: Collection[str] | None) -> Iterator[tuple[
         # Without columns Arrow does not yield rows in batches.
         batches = file.iter_batches(batch_size=rows, columns=read) if read else ()
         for batch in batches:
-            size += batch.nbytes
+            size += sum(map(_expanded, batch.columns))
             check_expansion(path, stored, size)
             for row in batch.to_pylist():
                 yield f"{path}: row {number}", others | without_fillers(row, features, encoded=True)
@@ -327,6 +331,20 @@ def _read_parquet(path: Path, wanted: Collection[str] | None) -> Iterator[tuple[
         raise InputError(
             f"{path}: row {number}: not Parquet that can be read ({first_line(error)}); copy or download it again"
         ) from None
+
+
+def _expanded(array: Any) -> int:
+    """The bytes of an Arrow array, of which those of a dictionary count as often as they are used."""
+    from pyarrow import types
+
+    if types.is_dictionary(array.type):
+        if not (types.is_large_string(array.type.value_type) or types.is_string(array.type.value_type)):
+            return array.nbytes
+        lengths = np.array([len(value or "") for value in array.dictionary.to_pylist()], np.int64)
+        return array.indices.nbytes + int(lengths[array.indices.drop_null().to_numpy(zero_copy_only=False)].sum())
+    if types.is_struct(array.type):
+        return sum(map(_expanded, array.flatten()))
+    return _expanded(array.flatten()) if types.is_list(array.type) or types.is_large_list(array.type) else array.nbytes
 
 
 def _leaves(file: Any, group: int, names: Collection[str]) -> Iterator[Any]:
@@ -344,7 +362,7 @@ def _rows_at_once(file: Any, names: Collection[str], path: Path) -> int:
     groups = range(file.metadata.num_row_groups)
     largest = max((sum(chunk.total_uncompressed_size for chunk in _leaves(file, n, names)) for n in groups), default=0)
     check_expansion(path, stored, largest)
-    return max(1, min(256, most_bytes(stored) // max(largest, 1)))
+    return max(1, min(256, most_bytes(stored, _BATCH_BYTES) // max(largest, 1)))
 
 
 def _stand_in(file: Any, name: str) -> _Unread | None:

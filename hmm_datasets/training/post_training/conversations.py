@@ -7,7 +7,7 @@ from transformers import AutoTokenizer, TrainingArguments
 from ...errors import InputError
 from ...runtime import environment
 from ...text.corpora.conversations import learnt_turns
-from ...text.corpora.loading import find_corpus, load_corpus
+from ...text.corpora.loading import find_corpus, load_corpus, load_prompts
 from ...text.corpora.local_files import shorten
 from ...text.tokenizers.chat_templates import NAMES, marked_template, set_chat_template
 from ..models import load_pretrained
@@ -63,34 +63,77 @@ def conversation_splits(
     return train, test.select(range(min(len(test), num_test_sequences))) if len(test) else None
 
 
+def prompt_splits(
+    name: str, *, max_prompts: int | None = None, num_test_sequences: int = 256, test_fraction: float | None = None
+) -> tuple["Dataset", "Dataset | None"]:
+    """Read the prompts to train on and to evaluate on, with all columns that rewards may use.
+
+    Args:
+        name (`str`): a corpus of conversations, or of prompts alone; see
+            [`~hmm_datasets.text.corpora.loading.load_prompts`].
+        max_prompts (`int`, *optional*): maximum number to train on.
+        num_test_sequences (`int`, *optional*, defaults to 256): maximum number to evaluate on.
+        test_fraction (`float`, *optional*): see [`load_corpus`]; 0 for no evaluation.
+
+    Returns:
+        `tuple`: the rows to train on, and the rows to evaluate on, None without held-out rows.
+
+    Raises:
+        `InputError`: the corpus cannot be read, or contains something else.
+    """
+    corpus, _ = find_corpus(name)
+    if corpus.licence != "unknown" and environment.rank() == 0:
+        print(f"{name}: licence {corpus.licence}")
+    train = load_prompts(name, test_fraction=test_fraction)
+    if max_prompts is not None:
+        train = train.select(range(min(len(train), max_prompts)))
+    if test_fraction == 0:
+        return train, None
+    try:
+        test = load_prompts(name, split="test", test_fraction=test_fraction)
+    except InputError as error:
+        if "no documents in split 'test'" not in str(error):
+            raise
+        if environment.rank() == 0:
+            print(f"{name}: so few prompts that none is held out; training continues without a held-out reward")
+        return train, None
+    return train, test.select(range(min(len(test), num_test_sequences)))
+
+
 def prompts_of(rows: "Dataset", system: str | None = None) -> "Dataset":
     """The prompts of conversations: what precedes the first turn of the assistant to learn from, and it as the answer.
 
+    A conversation that ends with another turn is a prompt as a whole, without an answer. A column `answer` of the rows
+    is kept as it is, and so are all other columns.
+
     Args:
-        rows (`datasets.Dataset`): rows with `messages` in which the assistant has a turn.
+        rows (`datasets.Dataset`): rows with `messages`.
         system (`str`, *optional*): content of a system message to put first, in place of one that is there.
 
     Returns:
-        `datasets.Dataset`: rows with `prompt` (messages) and `answer` (`str`).
+        `datasets.Dataset`: rows with `prompt` (messages), `answer` (`str`) unless no row has one, and the other
+        columns.
 
     ```python
     >>> from datasets import Dataset
     >>> ask, say = {"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}
-    >>> prompts_of(Dataset.from_list([{"messages": [ask, say]}]))[0]
-    {'prompt': [{'role': 'user', 'content': '2 + 2?'}], 'answer': '4'}
+    >>> prompts_of(Dataset.from_list([{"messages": [ask, say], "level": 1}]))[0]
+    {'level': 1, 'prompt': [{'role': 'user', 'content': '2 + 2?'}], 'answer': '4'}
 
     ```
     """
+    has_answers = "answer" not in rows.column_names and any(learnt_turns(row) for row in rows)
 
     def prompt(row: dict[str, Any]) -> dict[str, Any]:
         messages = row["messages"]
-        turn = learnt_turns(row)[0]
+        turn = next(iter(learnt_turns(row)), len(messages))
         asked = messages[:turn]
         if system is not None:
             asked = [{"role": "system", "content": system}, *(one for one in asked if one["role"] != "system")]
-        return {"prompt": asked, "answer": messages[turn]["content"]}
+        answer = {"answer": messages[turn]["content"] if turn < len(messages) else None} if has_answers else {}
+        return {"prompt": asked} | answer
 
-    return rows.map(prompt, remove_columns=rows.column_names)
+    return rows.map(prompt, remove_columns=[name for name in ("messages", "weights") if name in rows.column_names])
 
 
 def preference_splits(chosen: PreferenceSettings) -> tuple["Dataset", "Dataset | None"]:

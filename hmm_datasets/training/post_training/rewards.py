@@ -11,7 +11,8 @@ A reward is named by a word, with an argument after a colon:
 | `MODULE:FUNCTION` | what the function returns |
 
 A function takes `prompts`, `completions` and `completion_ids` by keyword, and every other column of the rows, such as
-`answer`; it returns one number for each completion, or None for one that it does not judge. Completions are lists of
+`answer`; it returns one number for each completion, or None for one that it does not judge. A run ends if all rewards
+of all completions are None or NaN. Completions are lists of
 messages. Its name is that of its columns in the history.
 
 Functions of the user, named in settings as `MODULE:FUNCTION`.
@@ -22,9 +23,10 @@ What a tool returns becomes a turn of its own, which the model reads and on whic
 """
 
 import importlib
+import inspect
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +36,7 @@ from ...text.corpora.calculator import calculator
 from ...text.tokenizers.chat_templates import end_of_turn
 
 if TYPE_CHECKING:
+    from datasets import Dataset
     from transformers import PreTrainedTokenizerBase
 
 
@@ -60,6 +63,9 @@ def imported_function(setting: str, name: str) -> Callable:
 
 
 Reward = Callable[..., list[float | None]]
+
+_GIVEN = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
+"""What TRL gives to every reward, beside the columns of the rows."""
 
 _MARKED = re.compile(r"####\s*(-?[$€£]?\s?-?[0-9.,]+)")
 _NUMBER = re.compile(r"-?[$€£]?\s?-?[0-9][0-9.,]*|-?[$€£]?\.[0-9]+")
@@ -97,12 +103,14 @@ def final_number(text: str) -> Decimal | None:
 def gsm8k(completions: Sequence, answer: Sequence[str], **_: Any) -> list[float]:
     """1 for each completion whose final number is that of the answer, else 0; both are compared as numbers."""
     found = [final_number(text_of(completion)) for completion in completions]
-    return [float(one is not None and one == final_number(right)) for one, right in zip(found, answer, strict=True)]
+    return [
+        float(one is not None and one == final_number(str(right))) for one, right in zip(found, answer, strict=True)
+    ]
 
 
 def exact(completions: Sequence, answer: Sequence[str], **_: Any) -> list[float]:
     """1 for each completion that is the answer, else 0; white space around both is left out."""
-    return [float(text_of(one).strip() == right.strip()) for one, right in zip(completions, answer, strict=True)]
+    return [float(text_of(one).strip() == str(right).strip()) for one, right in zip(completions, answer, strict=True)]
 
 
 def text_of(completion: Any) -> str:
@@ -146,6 +154,36 @@ def reward(name: str) -> Reward:
     if not colon:
         raise InputError(f"rewards: {name}: expected gsm8k, exact, format:REGEX, length:N or MODULE:FUNCTION")
     return imported_function("rewards", name)
+
+
+def check_columns(rewards: Mapping[str, Reward], rows: "Dataset", name: str) -> None:
+    """Refuse rewards that take a column which the rows do not have, or have only in part.
+
+    Args:
+        rewards (mapping): the functions by the names of the settings.
+        rows (`datasets.Dataset`): the prompts.
+        name (`str`): what they are, for the error.
+
+    Raises:
+        `InputError`: a column is missing, or, for `gsm8k` and `exact`, an answer.
+    """
+    for setting, function in rewards.items():
+        for parameter in inspect.signature(function).parameters.values():
+            taken = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+            if not taken or parameter.default is not parameter.empty or parameter.name in _GIVEN:
+                continue
+            if parameter.name not in rows.column_names:
+                raise InputError(
+                    f"rewards: {setting} takes the column {parameter.name!r}, but {name} has only "
+                    f"{', '.join(rows.column_names)}; add it to the rows, or choose another reward"
+                )
+            values = rows[parameter.name] if function in (gsm8k, exact) else ()
+            missing = next((number for number, value in enumerate(values) if value is None), None)
+            if missing is not None:
+                raise InputError(
+                    f"rewards: {setting} compares with the column {parameter.name!r}, which row {missing} of {name} "
+                    "lacks; drop such rows, or choose another reward"
+                )
 
 
 def _format(pattern: re.Pattern) -> Reward:
