@@ -609,11 +609,16 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def write_yaml(path: Path, settings: dict[str, Any]) -> None:
-    """Write settings as YAML, atomically."""
+    """Write settings as YAML, atomically. Those of a type derived from `str` are written as text."""
     import yaml
 
+    class Dumper(yaml.SafeDumper):
+        pass
+
+    Dumper.add_multi_representer(str, lambda dumper, text: dumper.represent_str(str(text)))
     with atomic_file(path) as temporary:
-        temporary.write_text(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True), encoding="utf-8")
+        text = yaml.dump(settings, Dumper=Dumper, sort_keys=False, allow_unicode=True)
+        temporary.write_text(text, encoding="utf-8")
 
 
 def parse_yaml(text: str) -> Any:

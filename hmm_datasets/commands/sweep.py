@@ -1,6 +1,7 @@
 """The subcommand that runs sweeps."""
 
 import contextlib
+import os
 import sys
 import time
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from ..operations.sweeps.file import read_sweep
 from ..operations.sweeps.local import CellLanes, LocalRun
 from ..operations.sweeps.planning import plan_sweep, plan_text
 from ..operations.sweeps.slurm import JOBS_NAME, parse_parameters, queued_cells, submit
+from ..runtime.credentials import secrets_for_children
 from ..runtime.lock import exclusive_lock
 from ..runtime.settings import argument, option, rest
 
@@ -63,6 +65,7 @@ def sweep_command(arguments: SweepCommand) -> int:
     if arguments.num_processes is not None and arguments.launch is None:
         raise InputError("--num_processes needs --launch with a configuration, such as cpu2 or ddp")
     found = read_sweep(arguments.file, arguments.commands)
+    os.environ.update(secrets_for_children(found.cells[0].settings))
     if arguments.table:
         return _show_results(found)
     config = None if arguments.launch is None else launch_config(arguments.launch)

@@ -24,6 +24,7 @@ from ..hmm.storage import CONFIG_NAME, FAMILY_NAME, PROCESS_NAME
 from ..hub.download import ModelName, branches_of, model_file
 from ..records import Finite, as_record
 from ..runtime import environment
+from ..runtime.credentials import masked
 from ..runtime.run_records import RunRecord, read_checkpoint_state, read_run_record
 from ..text.corpora.loading import find_corpus, load_corpus
 from ..text.corpora.presets import CORPORA
@@ -84,12 +85,12 @@ def provenance(settings: "EvaluationSettings", model: "PreTrainedModel") -> dict
     """The model, and what it was measured with."""
     return {
         "model": {
-            "name": settings.model,
+            "name": masked(settings.model),
             "type": model.config.model_type,
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
             "sha256": weights_sha256(model),
         },
-        "settings": asdict(settings),
+        "settings": masked(asdict(settings)),
         "seeds": {"stream": settings.stream_seed, "evaluation": settings.seed},
         "versions": package_versions(),
         "python": platform.python_version(),

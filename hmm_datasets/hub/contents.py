@@ -17,8 +17,9 @@ from pathlib import Path
 
 from ..errors import InputError
 from ..files import DIGESTS_NAME, inside, recorded_digests
-from ..runtime.credentials import MIN_SECRET_LENGTH, holds_secret, known_secrets
+from ..runtime.credentials import MIN_SECRET_LENGTH, known_secrets
 from .redaction import Redaction, is_events
+from .secret_scan import find_secret
 
 # Hidden files belong to tools; checkpoints have optimizer states of many times the size of the model.
 DEFAULT_IGNORE = (
@@ -89,10 +90,11 @@ def pushable(files: Mapping[str, Path], folder: str | os.PathLike, token: str) -
     """
     secrets = [*known_secrets(), *([token] if len(token) >= MIN_SECRET_LENGTH else [])]
     for name, path in files.items():
-        if holds_secret(path, secrets):
+        if secret := find_secret(path, secrets):
             raise InputError(
-                f"{path}: contains something that looks like an access token or key, so nothing was pushed; remove it "
-                f"from {name}, or move the file out of the folder, and revoke the token if others could read it"
+                f"{path}: contains something that looks like an access token or key ({secret}), so nothing was "
+                f"pushed; remove it from {name}, or move the file out of the folder, and revoke the token if others "
+                "could read it"
             )
     redaction = Redaction(Path(folder))
     found: dict[str, Path | bytes] = dict(files)

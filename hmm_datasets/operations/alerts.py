@@ -28,7 +28,7 @@ from typing import Any
 from ..errors import InputError
 from ..files import read_json, write_json
 from ..records import Count, Finite, as_record
-from ..runtime.credentials import masked
+from ..runtime.credentials import Secret, masked, reveal
 from ..runtime.events import append_event
 from ..runtime.settings import option
 from ..runtime.time_limit import within
@@ -61,7 +61,9 @@ class AlertSettings:
         if self.email is not None and "@" not in self.email:
             raise InputError(f"--email {self.email}; expected an address such as name@example.org")
         if self.webhook is not None and not _is_address(self.webhook):
-            raise InputError(f"--webhook {self.webhook!a}; expected a URL such as https://HOST/PATH")
+            raise InputError("--webhook: expected a URL such as https://HOST/PATH; what was given may be a secret")
+        if self.webhook is not None:
+            object.__setattr__(self, "webhook", Secret(self.webhook, "webhook"))
         if not self.quiet >= 0:
             raise InputError(f"--quiet {self.quiet}; expected 0 seconds or more")
 
@@ -97,7 +99,7 @@ def alert(state: RunState, settings: AlertSettings, now: float | None = None) ->
     # Written first, so that nobody is alerted again and again by processes that are killed here.
     _keep(state.folder, last | {"tries": tries, "tried": now})
     for name in last["undelivered"]:
-        target = getattr(settings, name)
+        target = reveal(getattr(settings, name))
         problem = None if target is None else _within_patience(lambda name=name: _CHANNELS[name](state, settings))
         if problem is None:
             lines.append(f"{name}: delivered")
@@ -235,7 +237,7 @@ def _post(state: RunState, settings: AlertSettings) -> str | None:
         "reason": state.reason,
         "host": socket.gethostname(),
     }
-    url = str(settings.webhook)
+    url = str(reveal(settings.webhook))
     request = urllib.request.Request(
         url, json.dumps(content).encode(), {"Content-Type": "application/json"}, method="POST"
     )

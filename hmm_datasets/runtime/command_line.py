@@ -3,6 +3,7 @@
 import argparse
 import functools
 import math
+import os
 import sys
 import types
 import typing
@@ -16,6 +17,7 @@ from ..compat.accelerate import shard_on_cpu
 from ..errors import InputError, suggestion
 from ..files import read_yaml
 from . import environment
+from .credentials import refuse_masks, revealed
 from .settings import whole_number
 from .shipped import local_or_shipped
 
@@ -30,11 +32,13 @@ def parse_settings(*kinds: type, arguments: Sequence[str] | None = None) -> tupl
     parser, arguments = _checked(kinds, sys.argv[1:] if arguments is None else arguments)
     shard_on_cpu()
     try:
-        return parser.parse_args_and_config(arguments)
+        settings = parser.parse_args_and_config(arguments)
     except InputError:
         raise
     except ValueError as error:
         raise InputError(f"settings: {error}") from None
+    os.environ.update(revealed(dict(os.environ)))  # `env` in the file may have secrets too
+    return settings
 
 
 def parse_values(*kinds: type, arguments: Sequence[str]) -> dict[str, Any]:
@@ -111,7 +115,8 @@ class _Parser(TrlParser):
     def set_defaults_with_config(self, **config: Any) -> list[str]:
         """Take the settings of a file as defaults, but for those whose place a flag takes."""
         replaced = {name for group in self._alternatives if group & self.given for name in group - self.given}
-        return super().set_defaults_with_config(**{k: v for k, v in config.items() if k not in replaced})
+        kept = {name: value for name, value in config.items() if name not in replaced}
+        return super().set_defaults_with_config(**revealed(kept))
 
     def error(self, message: str) -> NoReturn:
         raise InputError(message) from None
@@ -161,6 +166,7 @@ def _check_config(values: list[str], parser: _Parser, kinds: Sequence[type]) -> 
     content = read_yaml(path)
     expected = {name: kind for one in kinds for name, kind in typing.get_type_hints(one).items()}
     converters = {action.dest: action.type for action in reversed(parser.declared) if action.dest != "help"}
+    refuse_masks(revealed(content), str(path))
     for key, value in content.items():
         if key == "env":
             continue

@@ -1,75 +1,201 @@
-"""Access tokens and keys, recognized by their form, by the name before them, or from the environment.
+"""Access tokens and keys: a type that never shows its value, and masks for what records contain.
 
-Records mask them, and a push searches every file for them. The form of a token is the prefix used by its issuer,
-followed by enough characters that words and random bytes do not match. Older keys of Weights & Biases are 40
-hexadecimal digits, like a git commit; they are recognized by the name before them.
+A secret is recognized by its type, by the name before it, by the environment, by its form, or by what logs in: a
+password in a URL, the header of a request. The form of a token is the prefix that its issuer uses, followed by enough
+characters that words and random bytes do not match. Older keys of Weights & Biases are 40 hexadecimal digits, like a
+git commit; they are recognized by the name before them.
 
-Files are searched whole, with what is compressed in them (zip, gzip, bzip2, xz) and text of two bytes per character
-(UTF-16). The regular expressions alone would read some 10 MB/s. They are tried only where 16 characters follow each
-other that a secret may have, which neither words nor numbers in binary do, so most files take a fiftieth of the time.
+Masks know the issuers of whom a run may hold a token. A push searches files for those of many more
+(`hub.secret_scan`).
 """
 
-import bz2
-import gzip
-import lzma
+import json
 import os
 import re
-import zipfile
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import IO, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..errors import InputError
 
 MASK = "<SECRET>"
 
 MIN_SECRET_LENGTH = 8
 """Minimum length of the value of a secret variable. Shorter values may be words and are ignored."""
 
-_NAME = (
-    r"(?:hub|hf|auth|access|api|refresh)_?token|(?:api|access|private|secret)_?key|secret|password|passwd"
-    r"|web_?hook(?:_?url)?"
+SECRETS_VARIABLE = "HMM_DATASETS_SECRETS"
+"""Environment variable by which a sweep gives secrets to its cells, whose settings have their names instead: JSON."""
+
+SECRET_NAMES = (
+    r"(?:hub|hf|auth|access|api|refresh|bearer|session)[_-]?token"
+    r"|(?:api|access|private|secret|account|auth|encryption|signing)[_-]?key"
+    r"|secret|password|passwd|passphrase|pwd|web[_-]?hook(?:[_-]?url)?"
 )
-_SECRET_NAME = re.compile(rf"(?:^|_)(?:{_NAME})$|^token$", re.IGNORECASE)
-_SECRET_VARIABLE = re.compile(rf"(?:^|_)(?:{_NAME}|token)$", re.IGNORECASE)
-_SHAPES = "|".join(
+"""Regular expression of the ends of names whose values are secrets."""
+
+_SECRET_NAME = re.compile(rf"(?:^|[_-])(?:{SECRET_NAMES})$|^token$", re.IGNORECASE)
+_SECRET_VARIABLE = re.compile(rf"(?:^|_)(?:{SECRET_NAMES}|token)$", re.IGNORECASE)
+
+_GITLAB = r"gl(?:pat|dt|rt|cbt|ptt|ft|soat|imt|agent|oas)-(?=[A-Za-z_-]*[0-9])[A-Za-z0-9_.-]{20,}"
+_PREFIXED = "|".join(
     (
-        r"\bhf_[A-Za-z0-9]{20,}",
-        r"\bapi_org_[A-Za-z0-9]{20,}",
-        r"\bwandb_v1_[A-Za-z0-9_]{20,}",
-        r"\bgh[oprsu]_[A-Za-z0-9]{30,}",
-        r"\bgithub_pat_[A-Za-z0-9_]{30,}",
-        r"\bsk-(?=[A-Za-z_-]*[0-9])[A-Za-z0-9_-]{32,}",
-        r"\bAKIA[0-9A-Z]{16}\b",
-        r"\bAIza[0-9A-Za-z_-]{35}",
-        r"\bxox[abprs]-[0-9A-Za-z-]{20,}",
-        r"-----BEGIN [A-Z ]*PRIVATE KEY-----",
-        r"\bhooks\.slack\.com/services/[A-Za-z0-9/]{20,}",
+        # The Hub, trackers, code hosts, registries.
+        *(r"hf_[A-Za-z0-9]{20,}", r"api_org_[A-Za-z0-9]{20,}", r"wandb_v1_[A-Za-z0-9_]{20,}"),
+        *(r"gh[oprsu]_[A-Za-z0-9]{30,}", r"github_pat_[A-Za-z0-9_]{30,}", _GITLAB),
+        *(r"npm_[A-Za-z0-9]{30,}", r"pypi-[A-Za-z0-9_-]{50,}", r"dckr_[a-z]+_[A-Za-z0-9_-]{20,}"),
+        # Models by subscription.
+        *(r"sk-(?=[A-Za-z_-]*[0-9])[A-Za-z0-9_-]{32,}", r"gsk_[A-Za-z0-9]{32,}", r"xai-[A-Za-z0-9]{32,}"),
+        *(r"pplx-[A-Za-z0-9]{32,}", r"r8_[A-Za-z0-9]{32,}", r"nvapi-[A-Za-z0-9_-]{32,}", r"fw_[A-Za-z0-9]{22,}\b"),
+        *(r"lsv2_[ps][kt]_[A-Za-z0-9_]{32,}", r"tgp_v1_[A-Za-z0-9_-]{32,}", r"pcsk_[A-Za-z0-9_]{32,}"),
+        # Clouds.
+        *(r"rpa_[A-Z0-9]{32,}", r"dapi[0-9a-f]{32}", r"(?:AKIA|ASIA|ABIA|ACCA)[0-9A-Z]{16}\b"),
+        *(r"AIza[0-9A-Za-z_-]{35}", r"ya29\.[0-9A-Za-z_-]{30,}", r"GOCSPX-[0-9A-Za-z_-]{28}"),
+        *(r"hv[bs]\.[A-Za-z0-9_-]{24,}", r"NRAK-[A-Z0-9]{27}"),
+        # Messages and payments.
+        *(r"xox[a-z]-[0-9A-Za-z-]{20,}", r"xapp-[0-9A-Za-z-]{20,}", r"SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}"),
+        *(r"[MNO][A-Za-z0-9_-]{23,27}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,}", r"(?<![\w-])key-[0-9a-f]{32}\b"),
+        *(r"[0-9a-f]{32}-us[0-9]{1,2}\b", r"[sr]k_(?:live|test)_[A-Za-z0-9]{16,}", r"whsec_[A-Za-z0-9+/]{24,}"),
+        r"eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}",  # a JSON web token
+    )
+)
+SECRET_FORMS = "|".join(
+    (
+        rf"\b(?:{_PREFIXED})",
+        r"\b[0-9]{8,10}:AA[A-Za-z0-9_-]{32,33}\b",
+        r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----",
+        r"\bhooks\.slack\.com/(?:services|workflows)/[A-Za-z0-9/]{20,}",
         r"\bdiscord(?:app)?\.com/api/webhooks/[0-9]+/[A-Za-z0-9_-]{20,}",
     )
 )
-# A value after the name of a secret that looks random: 16 characters or more, with at least one digit.
-_NAMED = re.compile(rf"(?i:(?:{_NAME}))[\"']?\s*[:= ]\s*[\"']?\Z".encode())
-_NAME_ENDS = (b"token", b"key", b"secret", b"passw", b"hook")
-_PRIVATE_KEY = b"PRIVATE KEY-----"
-_RUN, _OF_RUNS = b"\1" * 16, bytes(chr(byte).isalnum() or byte in b"_.+/-" for byte in range(128)) + bytes(128)
-_DIGIT, _BEFORE = re.compile(rb"[0-9]"), 64  # bytes before a value, in which its name is
-_SHAPE, _SHAPE_ALONE = re.compile(_SHAPES.encode()), re.compile(_SHAPES)
+"""Regular expression of tokens and keys that are recognized by their form."""
+
+LOGIN_IN_URL = r"(\b[a-z][a-z0-9+.-]*://[^\s/:@\"'`<>{}$*]*:)([^\s/@\"'`<>{}$*]+)(?=@[\w\[])"
+"""Regular expression of a URL with a password; its second group is the password."""
+
+_FORM, _LOGIN = re.compile(SECRET_FORMS), re.compile(LOGIN_IN_URL, re.IGNORECASE)
+_HEADER = re.compile(
+    r"(?i)((?:authorization|x-[a-z-]*(?:key|token))[\"']?\s*[:=]\s*[\"']?(?:(?:bearer|basic|token)\s+)?|\bbearer\s+(?=\S*[0-9]))"
+    r"([^\s\"'<]{8,})"
+)
 # In the words of a command: the value after a name, whatever it looks like, and what logs in.
 _IN_WORDS = (
-    re.compile(rf"(?i)((?:^|[^a-z])(?:{_NAME}|token)[\"']?\s*[:=]\s*[\"']?)(?:bearer\s+)?[^\s\"'<]+"),
+    re.compile(rf"(?i)((?:^|[^a-z])(?:{SECRET_NAMES}|token)[\"']?\s*[:=]\s*[\"']?)(?:bearer\s+)?[^\s\"'<]+"),
     re.compile(r"(?i)(\bauthorization:\s*(?:bearer|basic|token)?\s*)[^\s\"'<]+"),
     re.compile(r"(\w://)[^\s/@]+@"),
     re.compile(r"(?i)(https?://[^\s/]*\b(?:hooks?|webhooks?)\b[^\s/]*/)[^\s\"'<]+"),
 )
 
-_PIECE, _OVERLAP = 1 << 20, 1 << 10
-_DEPTH = 3  # of archives in archives
-_OPENED: dict[bytes, Callable[[IO[bytes]], IO[bytes]]] = {
-    b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file),
-    b"BZh": bz2.BZ2File,
-    b"\xfd7zXZ\0": lzma.LZMAFile,
-}
-_DAMAGED = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, NotImplementedError, RuntimeError)
+
+class Secret(str):
+    """A secret in settings. As text it is its name in angle brackets: printed, formatted, in JSON and in YAML.
+
+    Only [`reveal`] returns the value. A copy within this process keeps it; read from a pickle it is `None`.
+
+    Args:
+        value (`str`): the value.
+        name (`str`): the name of the setting.
+
+    ```python
+    >>> token = Secret("mine", "hub_token")
+    >>> print(token, repr(token), json.dumps([token]), token.reveal())
+    <HUB_TOKEN> '<HUB_TOKEN>' ["<HUB_TOKEN>"] mine
+
+    ```
+    """
+
+    __slots__ = ("_value",)
+
+    def __new__(cls, value: str, name: str) -> "Secret":
+        secret = super().__new__(cls, _mask_of(name))
+        secret._value = value.reveal() if isinstance(value, Secret) else value
+        return secret
+
+    def reveal(self) -> str:
+        """The value itself."""
+        return self._value
+
+    def __copy__(self) -> "Secret":
+        return self
+
+    def __deepcopy__(self, memo: dict) -> "Secret":
+        return self
+
+    def __reduce__(self) -> tuple:
+        return type(None), ()
+
+
+def _mask_of(name: str) -> str:
+    return f"<{name.upper()}>"
+
+
+def reveal(value: str | None) -> str | None:
+    """The value of a [`Secret`]; anything else as it is."""
+    return value.reveal() if isinstance(value, Secret) else value
+
+
+def conceal(settings: Any, name: str = "") -> Any:
+    """A copy of settings, in mappings and lists, whose secrets, by their names or forms, are [`Secret`]s.
+
+    ```python
+    >>> concealed = conceal({"hub_token": "mine", "seed": 1})
+    >>> concealed, concealed["hub_token"].reveal()
+    ({'hub_token': '<HUB_TOKEN>', 'seed': 1}, 'mine')
+
+    ```
+    """
+    if isinstance(settings, Mapping):
+        return {key: conceal(value, str(key)) for key, value in settings.items()}
+    if isinstance(settings, list | tuple):
+        return [conceal(value, name) for value in settings]
+    if not isinstance(settings, str) or isinstance(settings, Secret) or settings == _mask_of(name):
+        return settings
+    return Secret(settings, name) if settings and (is_secret_name(name) or masked(settings) != settings) else settings
+
+
+def secrets_for_children(settings: Mapping[str, Any]) -> dict[str, str]:
+    """The environment by which programs get the secrets of settings files that were written with masks.
+
+    Args:
+        settings (mapping): the settings, from [`conceal`].
+
+    Raises:
+        `InputError`: two secrets of the same name have different values.
+    """
+    values: dict[str, str] = {}
+
+    def collect(value: Any) -> None:
+        for part in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
+            collect(part)
+        if isinstance(value, Secret) and values.setdefault(str(value), value.reveal()) != value.reveal():
+            raise InputError(f"two settings have different values for {value}, of which records can keep only one")
+
+    collect(settings)
+    return {SECRETS_VARIABLE: json.dumps(values)} if values else {}
+
+
+def revealed(settings: Any) -> Any:
+    """A copy of settings from a file with the secrets, of which [`secrets_for_children`] told this process."""
+    passed = json.loads(os.environ.get(SECRETS_VARIABLE, "{}"))
+    if isinstance(settings, Mapping):
+        return {key: revealed(value) for key, value in settings.items()}
+    if isinstance(settings, list):
+        return [revealed(value) for value in settings]
+    return passed.get(settings, settings) if isinstance(settings, str) else settings
+
+
+def refuse_masks(settings: Mapping[str, Any], where: str = "settings") -> None:
+    """Refuse settings that have a mask in place of a secret, as records have.
+
+    Raises:
+        `InputError`: names the setting.
+    """
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            refuse_masks(value, where)
+        elif not isinstance(value, Secret) and value == _mask_of(str(name)):
+            raise InputError(
+                f"{where}: {name} is {value}, which records have in place of a secret; give the secret, or leave "
+                f"{name} out"
+            )
 
 
 def known_secrets(environment: Mapping[str, str] = os.environ) -> list[str]:
@@ -81,7 +207,7 @@ def known_secrets(environment: Mapping[str, str] = os.environ) -> list[str]:
 
     ```
     """
-    found = {value for name, value in environment.items() if _SECRET_VARIABLE.search(name)}
+    found = {value for name, value in environment.items() if name != "PWD" and _SECRET_VARIABLE.search(name)}
     return sorted(value for value in found if len(value) >= MIN_SECRET_LENGTH)
 
 
@@ -95,13 +221,16 @@ def masked(value: Any, secrets: Sequence[str] | None = None) -> Any:
     ```
     """
     secrets = known_secrets() if secrets is None else secrets
+    if isinstance(value, Secret):
+        return str(value)
     if isinstance(value, str):
         for secret in secrets:
             value = value.replace(secret, MASK)
-        return _SHAPE_ALONE.sub(MASK, value)
+        value = _LOGIN.sub(rf"\1{MASK}", _HEADER.sub(rf"\1{MASK}", value))
+        return _FORM.sub(MASK, value)
     if isinstance(value, Mapping):
         return {
-            key: f"<{str(key).upper()}>" if part and _is_secret_name(str(key)) else masked(part, secrets)
+            key: _mask_of(str(key)) if part and is_secret_name(str(key)) else masked(part, secrets)
             for key, part in value.items()
         }
     if isinstance(value, list | tuple):
@@ -123,7 +252,7 @@ def masked_arguments(arguments: Sequence[str]) -> list[str]:
     for argument in arguments:
         flag, equals, _ = argument.partition("=")
         name = flag.lstrip("-").replace("-", "_") if flag.startswith("--") else None
-        if name is not None and _is_secret_name(name):
+        if name is not None and is_secret_name(name):
             found.append(f"{flag}=<{name.upper()}>" if equals else flag)
             secret = None if equals else name
         elif secret is not None:
@@ -140,92 +269,13 @@ def _masked_words(text: str) -> str:
     return masked(text)
 
 
-def holds_secret(path: Path, secrets: Sequence[str] = ()) -> bool:
-    """Whether a file contains something with the form of a secret, or one of `secrets`.
+def is_secret_name(name: str) -> bool:
+    """Whether values of this name are secrets.
 
-    It is read completely. What is compressed in it, also in archives in an archive, is read too, unless it is damaged
-    or needs a password. Columns of Parquet are compressed and are not read.
+    ```python
+    >>> is_secret_name("hub_token"), is_secret_name("eos_token")
+    (True, False)
 
-    Args:
-        path (`Path`): the file.
-        secrets (sequence of `str`): values to search for, for example from [`known_secrets`].
+    ```
     """
-    literals = [secret.encode() for secret in secrets]
-    with path.open("rb") as file:
-        return _stream_holds(file, literals, _DEPTH)
-
-
-def _is_secret_name(name: str) -> bool:
     return _SECRET_NAME.search(name) is not None
-
-
-def _stream_holds(file: IO[bytes], literals: Sequence[bytes], depth: int) -> bool:
-    overlap = max([_OVERLAP, *(2 * len(literal) for literal in literals)])
-    before, piece, is_zip = b"", file.read(_PIECE), False
-    first = piece
-    while piece:
-        data = before + piece
-        # Of text in UTF-16, and UTF-32, nothing is left but its letters.
-        if _holds(data, literals) or (b"\0" in data and _holds(data.replace(b"\0", b""), literals)):
-            return True
-        is_zip = is_zip or (depth > 0 and b"PK\x05\x06" in data)
-        before, piece = data[-overlap:], file.read(_PIECE)
-    if depth == 0:
-        return False
-    opened = next((kind for magic, kind in _OPENED.items() if first.startswith(magic)), None)
-    found = False
-    if opened is not None:
-        found = _member_holds(lambda: opened(_again(file)), literals, depth)
-    return found or (is_zip and any(_member_holds(one, literals, depth) for one in _members(_again(file))))
-
-
-def _again(file: IO[bytes]) -> IO[bytes]:
-    """The file from its beginning; of one within an archive, which is small or nested, all of it in memory."""
-    file.seek(0)
-    return file
-
-
-def _members(file: IO[bytes]) -> Iterator[Callable[[], IO[bytes]]]:
-    try:
-        archive = zipfile.ZipFile(file)
-    except _DAMAGED:
-        return
-    for info in archive.infolist():
-        if info.compress_type != zipfile.ZIP_STORED or _begins_as_archive(archive, info):
-            yield lambda info=info: archive.open(info)
-
-
-def _begins_as_archive(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bool:
-    """Whether a member that is stored as it is, and so was searched with the archive, has more in it."""
-    try:
-        with archive.open(info) as member:
-            return member.read(6).startswith((b"PK", *_OPENED))
-    except _DAMAGED:
-        return False
-
-
-def _member_holds(open_it: Callable[[], IO[bytes]], literals: Sequence[bytes], depth: int) -> bool:
-    try:
-        with open_it() as file:
-            return _stream_holds(file, literals, depth - 1)
-    except _DAMAGED:
-        return False
-
-
-def _holds(data: bytes, literals: Sequence[bytes]) -> bool:
-    if any(literal in data for literal in literals) or (_PRIVATE_KEY in data and _SHAPE.search(data)):
-        return True
-    runs = data.translate(_OF_RUNS)
-    at = runs.find(_RUN)
-    while at >= 0:
-        end = runs.find(b"\0", at)
-        end = len(data) if end < 0 else end
-        if _SHAPE.search(data, at, end):
-            return True
-        if _DIGIT.search(data, at, end):
-            before = data[max(at - _BEFORE, 0) : at]
-            small = before.lower()
-            if any(name in small for name in _NAME_ENDS) and _NAMED.search(before):
-                return True
-        at = runs.find(_RUN, end)
-    return False

@@ -14,6 +14,7 @@ from typing import Any
 from ..errors import InputError
 from ..files import write_json
 from ..records import read_record
+from .credentials import masked
 
 IDENTITY_NAME = "identity.json"
 _SHA256 = re.compile("[0-9a-f]{64}")
@@ -22,8 +23,11 @@ Identity = Mapping[str, Mapping[str, Any]]
 
 
 def as_saved(identity: Identity) -> dict[str, dict[str, Any]]:
-    """An identity in the form in which it will be read from JSON: tuples as lists, unknown objects as text."""
-    return json.loads(json.dumps(identity, default=str))
+    """An identity in the form in which it will be read from JSON: tuples as lists, unknown objects as text.
+
+    Secrets, such as a password in the address of a corpus, are masked, whatever the environment has.
+    """
+    return masked(json.loads(json.dumps(identity, default=str)), secrets=())
 
 
 def write_identity(folder: Path, identity: Identity) -> None:

@@ -26,6 +26,7 @@ from ..files import check_may_write
 from ..hub.access import reason_of
 from ..hub.contents import DEFAULT_IGNORE, files_in, files_to_push
 from ..hub.push import PATIENCE, push_files
+from ..runtime.credentials import reveal
 
 if TYPE_CHECKING:
     from ..hub.push import PushResult
@@ -141,7 +142,7 @@ class HubPushes:
                 shutil.rmtree(left, ignore_errors=True)
 
     def _start_push(self, files: Mapping[str, Path], message: str) -> Future:
-        push = self._snapshot(files, message, self._trainer.args.hub_token, self._trainer.args.hub_revision)
+        push = self._snapshot(files, message, None, self._trainer.args.hub_revision)
         step = self._trainer.state.global_step
 
         def push_or_say() -> None:
@@ -172,7 +173,7 @@ class HubPushes:
                     self._trainer.hub_model_id,
                     folder=run,
                     message=message,
-                    token=token or self._trainer.args.hub_token,
+                    token=token or reveal(self._trainer.args.hub_token),
                     revision=revision or self._trainer.args.hub_revision,
                 )
             finally:

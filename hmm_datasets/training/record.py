@@ -120,8 +120,8 @@ def write_record(
 ) -> dict:
     """Write `run.json` on rank 0: the resolved settings, the data, versions, command, host and git commit.
 
-    It also writes `identity.json`, with which a run that continues is compared. Access tokens and keys are masked in
-    the settings and the command.
+    It also writes `identity.json`, with which a run that continues is compared. Access tokens and keys are
+    masked in all of them.
 
     Args:
         output_dir (path): folder of the run.
@@ -142,7 +142,7 @@ def write_record(
     folder = Path(output_dir)
     check_folder_identity(folder, {"data": data}, accepted, remedy=remedy, made=made)
     record = {
-        "data": data,
+        "data": masked(data),
         "settings": masked(settings),
         "versions": package_versions(),
         "python": platform.python_version(),
@@ -156,7 +156,7 @@ def write_record(
     record |= {} if weights is None else {"types": weights}
     record |= {name: section for name, section in (identity or {}).items() if name == SECTION}
     if lineage is not None:
-        record["lineage"] = lineage
+        record["lineage"] = masked(lineage)
     if environment.rank() == 0:
         write_identity(folder, {"data": data} | (identity or {}))
         write_json(folder / RECORD_NAME, record)

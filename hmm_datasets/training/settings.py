@@ -14,6 +14,7 @@ from trl import DPOConfig, GRPOConfig, SFTConfig
 from ..data.rows import PassedOver
 from ..errors import InputError
 from ..runtime import environment
+from ..runtime.credentials import Secret, refuse_masks
 from ..runtime.settings import setting
 from ..runtime.stop_requests import parse_time
 from .callbacks import check_samples
@@ -153,6 +154,9 @@ class RunSettings(WatchSettings):
 
     def __post_init__(self):
         check_supported(self)
+        if self.hub_token is not None:
+            refuse_masks({"hub_token": self.hub_token})
+            self.hub_token = Secret(self.hub_token, "hub_token")
         steps = accumulation_steps(self.global_batch_size, environment.world_size(), self.per_device_train_batch_size)
         if self.gradient_accumulation_steps not in (1, steps):
             raise InputError(
@@ -196,10 +200,6 @@ class RunSettings(WatchSettings):
         self.idle_devices = max(0, self.n_gpu - 1)
         self._n_gpu = min(1, self.n_gpu)  # transformers would copy the model to all of them and read a batch for each
         check_packages(self)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """The state for pickling, without the Hub token, which must not be written to a file."""
-        return {**self.__dict__, "hub_token": None}
 
     @property
     def copies(self) -> Path | None:

@@ -24,6 +24,7 @@ from ..data.rows import KeptRows, PassedOver
 from ..data.sequences import EndlessSequences
 from ..errors import InputError, first_line
 from ..files import check_may_write
+from ..runtime.credentials import reveal
 from ..runtime.heartbeats import during
 from .checkpoints.curve import curve_identity
 from .checkpoints.resuming import (
@@ -450,7 +451,7 @@ class StepTrainer(ShardedTrainer):
         """Create the repository of `push_to_hub`."""
         if self.is_world_process_zero():
             create = super().init_hf_repo
-            self.hub_pushes.create_repository(lambda: create(token, private))
+            self.hub_pushes.create_repository(lambda: create(token or reveal(self.args.hub_token), private))
 
     def push_to_hub(
         self,

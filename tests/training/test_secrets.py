@@ -1,5 +1,7 @@
 """Access tokens given to a run are in none of the files that it writes."""
 
+import json
+import pickle
 import sys
 import zipfile
 
@@ -7,12 +9,14 @@ import pytest
 import torch
 
 from hmm_datasets.data.sequences import HMMSequences
+from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json
 from hmm_datasets.hmm import processes
 from hmm_datasets.runtime.command_line import parse_settings
+from hmm_datasets.runtime.credentials import SECRETS_VARIABLE
 from hmm_datasets.training.models import model_config, new_model
 from hmm_datasets.training.run import train_and_save
-from hmm_datasets.training.settings import PretrainSettings
+from hmm_datasets.training.settings import DPOSettings, GRPOSettings, PretrainSettings, SFTSettings
 from hmm_datasets.training.trainer import Pretrainer
 
 TOKEN = "hf_" + "aBcDeFgHiJ" * 3 + "kLmN"
@@ -25,7 +29,7 @@ def train(arguments):
     torch.manual_seed(0)
     model = new_model(model_config("d1", vocab_size=rows.vocab_size, max_length=8))
     trainer = Pretrainer(model=model, args=args, train_dataset=rows)
-    train_and_save(trainer, settings={"note": f"with {TOKEN}"}, data={"stream": 1})
+    train_and_save(trainer, settings={"note": f"with {TOKEN}"}, data={"from": f"https://me:{WORDS}@h/x"})
     return trainer
 
 
@@ -39,29 +43,44 @@ def contents(folder):
                     yield from ((f"{path.name}:{name}", archive.read(name)) for name in archive.namelist())
 
 
-@pytest.mark.parametrize("form", ["flag and value", "flag=value", "dashes", "YAML file"])
+@pytest.mark.parametrize("form", ["flag and value", "flag=value", "dashes", "YAML file", "cell of a sweep"])
 def test_a_token_that_a_run_is_given_is_written_nowhere(tmp_path, monkeypatch, form):
     output = tmp_path / "run"
     monkeypatch.setenv("HF_TOKEN", WORDS)
     monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef" * 2 + "01234567")
     settings = tmp_path / "settings.yaml"
-    settings.write_text(f"hub_token: {WORDS}\n")
+    settings.write_text(f"hub_token: {WORDS if form == 'YAML file' else '<HUB_TOKEN>'}\n")
+    if form == "cell of a sweep":
+        monkeypatch.setenv(SECRETS_VARIABLE, json.dumps({"<HUB_TOKEN>": WORDS}))
     given = {
         "flag and value": ["--hub_token", WORDS],
         "flag=value": [f"--hub_token={WORDS}"],
         "dashes": ["--hub-token", TOKEN],
         "YAML file": ["--config", str(settings)],
+        "cell of a sweep": ["--config", str(settings)],
     }[form]
     arguments = ["--output_dir", str(output), "--max_steps", "2", "--save_steps", "1", "--global_batch_size", "4"]
     arguments += ["--per_device_train_batch_size", "4", "--report_to", "none", "--run_name", TOKEN, *given]
     monkeypatch.setattr(sys, "argv", ["recipes/pretrain.py", *arguments])
     trainer = train(arguments)
-    assert trainer.args.hub_token in (TOKEN, WORDS), "the run itself needs it to push"
+    assert trainer.args.hub_token.reveal() in (TOKEN, WORDS), "the run itself needs it to push"
     found = [name for name, content in contents(output) for secret in (TOKEN, WORDS) if secret.encode() in content]
     assert found == []
     command = read_json(output / "run.json")["command"]
     assert "--max_steps 2" in command
-    assert ("<HUB_TOKEN>" in command) == (form != "YAML file")
+    assert ("<HUB_TOKEN>" in command) == (form not in ("YAML file", "cell of a sweep"))
+
+
+@pytest.mark.parametrize("kind", [PretrainSettings, SFTSettings, DPOSettings, GRPOSettings])
+def test_the_settings_of_no_trainer_show_a_token(tmp_path, kind):
+    settings = kind(str(tmp_path), hub_token=WORDS, report_to="none", global_batch_size=8, use_cpu=True)
+    shown = [str(settings), repr(settings), settings.to_json_string(), str(settings.to_sanitized_dict())]
+    shown += [str(vars(settings)), str(pickle.dumps(settings))]
+    assert [text for text in shown if WORDS in text] == []
+    assert settings.hub_token.reveal() == WORDS
+    assert pickle.loads(pickle.dumps(settings)).hub_token is None
+    with pytest.raises(InputError, match="hub_token is <HUB_TOKEN>, which records have in place of a secret"):
+        kind(str(tmp_path), hub_token="<HUB_TOKEN>")
 
 
 def test_the_pickled_arguments_of_the_trainer_are_not_written_and_not_needed(tmp_path):

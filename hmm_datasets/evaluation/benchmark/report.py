@@ -25,6 +25,7 @@ from ...hub.results import EVAL_RESULTS_NAME, write_eval_results
 from ...intervals import half_width
 from ...report.plots import PAPER, STYLES, WIDTH, save_figure
 from ...report.tables import figure_text, text_table
+from ...runtime.credentials import masked
 from ...training.models import tokenizer_of
 from ...training.record import command_line, git_commit, package_versions
 from . import NAMES, SCORED, BenchmarkSettings, Track
@@ -248,7 +249,7 @@ def _described(name: str, benchmark: Benchmark, models: "dict[str, PreTrainedMod
     distinct = list({id(model): model for model in models.values()}.values())
     return {
         "model": {
-            "name": name,
+            "name": masked(name),
             "type": distinct[0].config.model_type,
             "parameters": sum(parameter.numel() for model in distinct for parameter in model.parameters()),
             "sha256": [weights_sha256(model) for model in distinct],

@@ -18,6 +18,7 @@ from typing import Any
 
 from ...errors import InputError, suggestion
 from ...files import inside, read_yaml
+from ...runtime.credentials import Secret, conceal, masked_arguments
 from ...runtime.shipped import local_or_shipped
 from ..launching import RECIPE_COMMANDS, recipe_names, split_command
 
@@ -120,6 +121,10 @@ def read_sweep(path: str | os.PathLike, commands: Collection[str] = tuple(RECIPE
     both = [name for name in names if name in (content.get("settings") or {})]
     if both:
         raise InputError(f"{path}: {both[0]} is both in settings and in grid or cells; leave it in one of them")
+    for settings in varied:
+        for name, value in conceal(settings).items():
+            if isinstance(value, Secret):
+                raise InputError(f"{path}: {name} is a secret, but cells are named by it; put it under settings")
     then = _then(path, content, commands)
     table = content.get("table") or {}
     if not isinstance(table, dict):
@@ -214,7 +219,7 @@ def _fixed_settings(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
     if config is not None:
         found = read_yaml(local_or_shipped(str(config), "recipes"))
         found.pop("output_dir", None)
-    return found | {str(key): _number(value) for key, value in settings.items()}
+    return conceal(found | {str(key): _number(value) for key, value in settings.items()})
 
 
 def _then(path: Path, content: Mapping[str, Any], commands: Collection[str]) -> list[list[str]]:
@@ -226,6 +231,9 @@ def _then(path: Path, content: Mapping[str, Any], commands: Collection[str]) -> 
     for line in lines:
         words = shlex.split(line)
         words = words[1:] if words[0] == "hmm-datasets" else words
+        if masked_arguments(words) != words:
+            shown = " ".join(masked_arguments(words))
+            raise InputError(f"{path}: then: {shown!r} has a secret, which files would show; set HF_TOKEN instead")
         if not words or words[0] == "sweep" or (words[0] not in commands and split_command(words) is None):
             hint = suggestion(words[0] if words else "", commands) or "; `hmm-datasets --help` lists all"
             raise InputError(f"{path}: then: {line!r} does not begin with a command of hmm-datasets{hint}")
@@ -241,6 +249,10 @@ def _filled(path: Path, words: list[str], values: Mapping[str, Any]) -> tuple[st
         except ValueError as error:
             raise InputError(f"{path}: then: {word!r}: {error}; write {{{{ for a brace") from None
         for field in fields:
+            if isinstance(values.get(field), Secret):
+                raise InputError(
+                    f"{path}: then: {{{field}}} is a secret, which files would show; leave it out and set HF_TOKEN"
+                )
             if field not in values:
                 known = (f"{{{name}}}" for name in values)
                 hint = suggestion(f"{{{field}}}", known) or "; expected {output_dir} or a setting of the cells"

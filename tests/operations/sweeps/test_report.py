@@ -11,6 +11,7 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.operations.sweeps.cells import FAILED, FINISHED, CellState, prepare
 from hmm_datasets.operations.sweeps.file import read_sweep
 from hmm_datasets.operations.sweeps.report import check_values, collect, sweep_table, write_sweep_page, write_tables
+from hmm_datasets.runtime.credentials import SECRETS_VARIABLE, secrets_for_children
 from hmm_datasets.runtime.lock import exclusive_lock
 
 
@@ -161,3 +162,36 @@ def test_flags_are_checked_first(sweep_of, tmp_path, capsys, flags, message):
         main(["sweep", str(tmp_path / "sweep.yaml"), *flags])
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_secrets_in_the_settings_of_a_sweep_are_in_none_of_its_files(sweep_of, tmp_path):
+    token = "hf_" + "aBcDeFgHiJ" * 3
+    settings = {"hub_token": "mine-1", "run_name": token, "env": {"MY_API_KEY": "mine-2"}}
+    settings |= {"corpus": "https://me:mine-3@h/x"}
+    sweep = sweep_of(grid={"a": [1, 2]}, settings=settings)
+    write_tables(collect(sweep))
+    write_sweep_page(collect(sweep))
+    files = [path for path in sweep.output_dir.rglob("*") if path.is_file()]
+    assert {"settings.yaml", "cell.json", "sweep.json", "sweep.html", "sweep.csv"} <= {path.name for path in files}
+    assert [path for path in files for word in (b"mine-", token.encode()) if word in path.read_bytes()] == []
+    sweep_of(grid={"a": [1, 2]}, settings=settings | {"hub_token": "mine-4"})  # another token changes no result
+    assert json.loads(secrets_for_children(sweep.cells[1].settings)[SECRETS_VARIABLE]) == {
+        **{"<HUB_TOKEN>": "mine-1", "<RUN_NAME>": token, "<MY_API_KEY>": "mine-2"},
+        "<CORPUS>": settings["corpus"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ({"grid": {"hub_token": ["mine-1", "mine-2"]}}, "hub_token is a secret, but cells are named by it; put it"),
+        ({"then": "verify {hub_token}"}, "then: {hub_token} is a secret, which files would show; leave it out"),
+        ({"then": "verify --token mine-1"}, "then: 'verify --token <TOKEN>' has a secret, which files would show"),
+    ],
+)
+def test_a_secret_that_the_files_of_a_sweep_would_show_is_refused(sweep_of, tmp_path, entries, message):
+    with pytest.raises(InputError) as refusal:
+        sweep_of(**{"grid": {"a": [1]}, "settings": {"hub_token": "mine-1"} if "then" in entries else {}, **entries})
+    assert message in str(refusal.value)
+    assert "mine" not in str(refusal.value)
+    assert not (tmp_path / "sweep").exists()
