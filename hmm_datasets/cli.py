@@ -19,6 +19,7 @@ from .operations.launching import RECIPE_COMMANDS, recipe_of, start
 from .operations.preflight.host import environment_report
 from .runtime.once import one_command
 from .runtime.one_line_errors import one_line_errors
+from .runtime.plain_output import plain_output
 from .runtime.settings import add_settings, hyphenated, parse_known, settings_from, takes_rest
 
 COMMANDS = {
@@ -77,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
-        with one_line_errors(), one_command():
+        with plain_output(), one_line_errors(), one_command():
             argv = _renamed(argv)
             name, rest = argv[:1], argv[1:]
             if name == ["experiment"] and rest and not rest[0].startswith("-"):

@@ -59,7 +59,7 @@ def printable(text: str) -> str:
 
     ```
     """
-    return _CODES.sub(lambda match: ascii(match[0])[1:-1], text)
+    return _CODES.sub(lambda match: f"\\x{ord(match[0]):02x}" if match[0] < " " else f"\\u{ord(match[0]):04x}", text)
 
 
 class InputError(ValueError):

@@ -11,17 +11,19 @@ import hashlib
 import math
 import os
 import re
+from collections.abc import Sequence
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from ..errors import InputError
+from ..errors import InputError, printable
 from ..files import atomic_file
 from ..runtime.shipped import shipped
 
 if TYPE_CHECKING:
     from huggingface_hub import DatasetCardData, EvalResult, ModelCardData
+    from markdown_it.token import Token
 
 Types = dict[str, tuple[Any, ...]]
 """Names, and what each may be: types, entries of a mapping, or a list with the type or the entries of its values."""
@@ -309,7 +311,7 @@ positions, predictors, measured_on, license
     data = _dataset_data(kind, facts) if is_data else _model_data(kind, facts)
     template = Environment(undefined=StrictUndefined).from_string(template_path(kind).read_text(encoding="utf-8"))
     card_class = DatasetCard if is_data else ModelCard
-    card = card_class(_without_html(template.render(card_data=data.to_yaml(), **facts)))
+    card = card_class(_without_html(template.render(card_data=data.to_yaml(), **_plain_facts(facts))))
     path = folder / CARD_NAME
     if is_own_card(folder):
         with atomic_file(path) as temporary:
@@ -317,36 +319,61 @@ positions, predictors, measured_on, license
     return path
 
 
-def _without_html(text: str) -> str:
-    """A card in which no fact, such as the name of a symbol, is HTML: outside of code, what begins a tag is text.
+_CODE = re.compile(r"((?<![\\`])`[^`]+`(?!`))")
+_CELL = re.compile(r"(?<!\\)\|")
+_TAG = re.compile(r"<(?=[A-Za-z/!?])(?!https?://[^\s<>]*>)")
+_FENCE = re.compile(r"^[\s>*+-]*(?:\d+[.)]\s+)?(`{3,}|~{3,})", re.MULTILINE)
+_PARAGRAPHS = ("data", "load", "summary", "tables", "limits")  # facts that may have several lines
 
-    The front matter, blocks of code, code within a line (and within a cell of a table), and links in angle brackets
-    stay as they are.
+
+def _without_html(text: str) -> str:
+    """A card in which no fact, such as the name of a symbol, is HTML: what begins a tag is text.
+
+    What is HTML is what a parser of Markdown takes for it, so code and links in angle brackets stay as they are.
     """
+    from markdown_it import MarkdownIt
+
     front, dashes, body = text.partition("\n---\n") if text.startswith("---\n") else ("", "", text)
-    lines, fence = [], ""
-    for line in body.split("\n"):
-        mark = _FENCE.match(line)
-        if fence:
-            ends = mark is not None and mark[1].startswith(fence) and not line.strip().strip(fence[0])
-            fence = "" if ends else fence
-        elif mark is not None:
-            fence = mark[1]
-        else:
-            cells = _CELL.split(line)
-            line = "|".join("".join(map(_as_text, _CODE.split(cell))) for cell in cells)
-        lines.append(line)
+    parser, lines = MarkdownIt("commonmark").enable("table"), body.split("\n")
+    while spans := _html_spans(parser.parse("\n".join(lines))):
+        for span in spans:
+            shown = [_escaped(line) for line in lines[span]]
+            # If what is left is HTML although it looks like code, every bracket is text.
+            lines[span] = shown if shown != lines[span] else [line.replace("<", "&lt;") for line in shown]
     return f"{front}{dashes}" + "\n".join(lines)
 
 
-_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
-_CELL = re.compile(r"(?<!\\)\|")
-_CODE = re.compile(r"((?<![\\`])`[^`]+`(?!`))")
-_TAG = re.compile(r"<(?=[A-Za-z/!?])(?!https?://[^\s<>]*>)")
+def _html_spans(tokens: "Sequence[Token]") -> list[slice]:
+    """The lines of the parts of a text that have HTML in them."""
+    found, span = [], slice(0, 0)
+    for token in tokens:
+        span = span if token.map is None else slice(*token.map)
+        kinds = {token.type, *(child.type for child in token.children or ())}
+        if kinds & {"html_block", "html_inline"}:
+            found.append(span)
+    return found
 
 
-def _as_text(part: str) -> str:
-    return part if _CODE.fullmatch(part) else _TAG.sub("&lt;", part)
+def _escaped(line: str) -> str:
+    """A line whose tags are text, but in code, which does not reach from one cell of a table to the next."""
+    cells = [_CODE.split(cell) for cell in _CELL.split(line)]
+    shown = [[part if _CODE.fullmatch(part) else _TAG.sub("&lt;", part) for part in cell] for cell in cells]
+    return "|".join(map("".join, shown))
+
+
+def _plain_facts(facts: Any, name: str = "") -> Any:
+    """Facts without control codes and, but for those of several paragraphs, in one line, so that they are not Markdown
+    of their own; a block of code that does not end is no block."""
+    if isinstance(facts, dict):
+        return {key: _plain_facts(fact, name or key) for key, fact in facts.items()}
+    if isinstance(facts, list):
+        return [_plain_facts(fact, name) for fact in facts]
+    if not isinstance(facts, str):
+        return facts
+    text = printable(facts)
+    if name in _PARAGRAPHS:
+        return text if len(_FENCE.findall(text)) % 2 == 0 else _FENCE.sub(lambda match: f"&#8203;{match[0]}", text)
+    return " ".join(text.split("\n")) if _FENCE.search(text) or name != "command" else text
 
 
 def is_own_card(folder: str | os.PathLike) -> bool:

@@ -1,17 +1,21 @@
 """A run in a terminal, drawn anew every few seconds: state, hosts, curves, events."""
 
 import statistics
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.live import Live
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from ..display import format_duration
+from ..errors import printable
 from ..report.curves import panels_of
 from ..report.terminal import text_plot
+from ..runtime.plain_output import terminal
 from ..runtime.run_records import read_history
 from .diagnosis import DEAD, HANGING, Diagnosis, Rank
 from .progress import HISTORY_NAME, status_rows
@@ -38,7 +42,18 @@ def render(state: RunState, width: int, height: int) -> RenderableType:
     if state.events:
         lines = [Text(event_line(event), overflow="ellipsis", no_wrap=True) for event in state.events[-5:]]
         parts += [Text(), *lines]
-    return Group(*parts)
+    return _Printable(Group(*parts))
+
+
+class _Printable:
+    """A picture in whose text codes that a terminal obeys are written as text."""
+
+    def __init__(self, picture: RenderableType):
+        self._picture = picture
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for text, style, control in console.render(self._picture, options):
+            yield Segment(text if control else printable(text), style, control)
 
 
 def show(look: Callable[[], RunState], every: float, wait: Callable[[float], None]) -> RunState:
@@ -49,7 +64,7 @@ def show(look: Callable[[], RunState], every: float, wait: Callable[[float], Non
         every (`float`): seconds between two pictures.
         wait (callable): waits for a number of seconds.
     """
-    console = Console()
+    console = Console(file=terminal(sys.stdout), markup=False)
     state = look()
     with Live(render(state, *console.size), console=console, auto_refresh=False, screen=True) as live:
         while state.state != FINISHED:

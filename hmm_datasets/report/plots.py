@@ -2,16 +2,20 @@
 
 import contextlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.category import StrCategoryFormatter
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter
+from matplotlib.text import Text
+from matplotlib.ticker import EngFormatter, FixedFormatter, Formatter, FuncFormatter
 
+from ..errors import printable
 from ..files import atomic_file
 from ..intervals import half_width
 from .curves import Panel
@@ -262,6 +266,9 @@ def _finish(figure: Figure, all_axes: Sequence[Axes], path: str | os.PathLike) -
 def save_figure(figure: Figure, path: str | os.PathLike, *, vector: bool = False) -> None:
     """Write a figure atomically. The same figure gives the same bytes with any backend.
 
+    Names in titles, labels and legends are shown as they are, with control codes as text: a `$` begins no formula,
+    except in the labels of ticks that matplotlib writes itself, such as powers of ten.
+
     Args:
         figure ([`~matplotlib.figure.Figure`]): the figure.
         path (path): where the PNG goes.
@@ -269,6 +276,7 @@ def save_figure(figure: Figure, path: str | os.PathLike, *, vector: bool = False
             of 150 dots per inch.
     """
     path, dots = Path(path), 300 if vector else 150
+    _without_formulas(figure)
     # With fonts of type 42 the text in a PDF stays text, which journals ask for.
     with contextlib.ExitStack() as files, rc_context({"pdf.fonttype": 42}):
         figure.savefig(files.enter_context(atomic_file(path)), dpi=dots, format="png")
@@ -276,3 +284,21 @@ def save_figure(figure: Figure, path: str | os.PathLike, *, vector: bool = False
             figure.set_layout_engine("none")  # keep the layout of the PNG
             pdf = files.enter_context(atomic_file(path.with_suffix(".pdf")))
             figure.savefig(pdf, dpi=dots, format="pdf", metadata={"CreationDate": None})
+
+
+def _without_formulas(figure: Figure) -> None:
+    ticks: set[Artist] = set()
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            ticks.update(axis.get_ticklabels(which="both"))
+            formatter = axis.get_major_formatter()
+            if isinstance(formatter, FixedFormatter | FuncFormatter | StrCategoryFormatter):
+                axis.set_major_formatter(FuncFormatter(_dollars_kept(formatter)))
+    for text in figure.findobj(Text):
+        if text not in ticks:
+            text.set_parse_math(False)
+            text.set_text(printable(text.get_text()))
+
+
+def _dollars_kept(formatter: Formatter) -> Callable[[float, int | None], str]:
+    return lambda value, position=None: printable(formatter(value, position)).replace("$", r"\$")

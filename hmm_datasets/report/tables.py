@@ -1,5 +1,7 @@
 """Tables of measurements, and their text for the terminal; `page` renders the same tables as HTML."""
 
+import csv
+import io
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,6 +36,8 @@ FLOORS = {"bayes": "Bayes floor", "oracle": "lower bound"}
 NO_ERROR = "one sequence has no standard error"
 """Stands where a standard error would, since none can be estimated from a single sequence."""
 
+_FORMULA = ("=", "+", "-", "@", "|", "%", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # the last four in full width
+
 ROUNDING = 1e-6
 """Nats per token: a smaller difference of losses is none, since models round their logits to about 1e-7."""
 
@@ -60,10 +64,35 @@ class Table:
 
     def markdown(self) -> str:
         """The table for a card."""
-        cells = [[cell.replace("|", "\\|") for cell in row] for row in (self.header, *self.rows)]
+        cells = [[" ".join(cell.split("\n")).replace("|", "\\|") for cell in row] for row in (self.header, *self.rows)]
         lines = [f"| {' | '.join(row)} |" for row in cells]
         lines.insert(1, "|---|" + "---:|" * (len(self.header) - 1))
         return "\n\n".join(filter(None, [self.title, "\n".join(lines), self.note]))
+
+
+def csv_text(rows: Iterable[Iterable[Any]]) -> str:
+    """Rows as CSV. A cell that a spreadsheet would take for a formula begins with an apostrophe; numbers stay numbers.
+
+    ```python
+    >>> print(csv_text([["name", "gain"], ["=A1+A2", -0.5], ["-x", "-1e-3"]]), end="")
+    name,gain
+    '=A1+A2,-0.5
+    '-x,-1e-3
+
+    ```
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows([_without_formula(str(cell)) for cell in row] for row in rows)
+    return text.getvalue()
+
+
+def _without_formula(cell: str) -> str:
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}" if cell.lstrip().startswith(_FORMULA) else cell
+    return cell
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: Sequence[int] = (0,)) -> str:

@@ -32,6 +32,7 @@ from .lock import exclusive_lock
 from .once import one_command
 from .one_line_errors import one_line_errors
 from .parent_watch import end_with_launcher
+from .plain_output import plain_output
 from .process_identity import print_place
 from .shipped import local_or_shipped
 
@@ -115,7 +116,7 @@ def run(main: Callable[..., None], *kinds: type | str) -> None:
     _silence_libraries()
     with contextlib.suppress(io.UnsupportedOperation):  # stderr is not a file, for example in a notebook
         faulthandler.enable()  # prints a traceback when a signal kills the process
-    with exit_without_teardown(), one_line_errors(), one_command():
+    with plain_output(), exit_without_teardown(), one_line_errors(), one_command():
         problem = environment.take_from_mpi()
         if problem is not None:
             raise InputError(problem)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import yaml
 from huggingface_hub import DatasetCard, ModelCard
+from markdown_it import MarkdownIt
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.hub.cards import template_path, write_card
@@ -333,3 +334,31 @@ def test_no_fact_of_a_card_is_html(tmp_path):
     assert "<IMG" not in text.partition("\n---\n")[2]
     assert "<!--" not in text.split("\n---\n")[1]
     assert "<https://a.b/c> 1 < 2" in text
+
+
+HOSTILE = [
+    "``` `\n<script>x</script>",
+    "x\n```\n\n<script>x</script>",
+    "x\n~~~ `\n<script>x</script>\n~~~",
+    "1. ```\n<script>x</script>",
+    "<script\n>x</script>",
+    "`a\n\n<script>x</script>\n\n`",
+    "``x`<script>x</script>` ``",
+    "\x1b]0;x\x07<script>x</script>",
+    "a | b\n|---|\n| <script>x</script> |",
+]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_no_fence_in_a_fact_lets_html_through_or_swallows_what_follows(tmp_path, name):
+    facts = {"name": name, "summary": name, "data": name, "command": f"hmm-datasets '{name}'", "precision": name}
+    stage = {"stage": name, "data": name, "tokens": 1}
+    facts |= {"details": [{"name": name, "value": name}], "stages": [stage], "limits": [name]}
+    write_card("model", tmp_path, changed("model", **facts))
+    text = (tmp_path / "README.md").read_text().partition("\n---\n")[2]
+    tokens = MarkdownIt("commonmark").enable("table").parse(text)
+    kinds = [kind.type for token in tokens for kind in (token, *(token.children or ()))]
+    assert not {"html_block", "html_inline"} & set(kinds)
+    headings = [tokens[i + 1].content for i, token in enumerate(tokens) if token.type == "heading_open"]
+    assert {"Data", "Results", "Limits"} <= set(headings)
+    assert "\x1b" not in text

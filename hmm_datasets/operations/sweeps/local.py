@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 from ...display import format_duration
 from ...runtime.children import SignalHandler, kill_session
+from ...runtime.plain_output import terminal
 from ..stages import shared_environment
 from .cells import FAILED, FINISHED, LOG_NAME, RUNNING, STOPPED, WAITING, CellState, failure, last_line, start_cell
 from .file import Cell
@@ -87,7 +88,7 @@ class LiveView:
 
     def _erase(self) -> None:
         if self._height:
-            sys.stdout.write(f"\x1b[{self._height}A\x1b[J")
+            terminal(sys.stdout).write(f"\x1b[{self._height}A\x1b[J")
             self._height = 0
 
 

@@ -7,9 +7,7 @@ A heat map shows the mean over seeds by two settings; if further settings vary, 
 their values. If only one setting varies, its figure is a line. Results that are not there yet are shown as missing.
 """
 
-import csv
 import difflib
-import io
 import itertools
 import json
 import statistics
@@ -29,7 +27,7 @@ from ...files import atomic_file, check_digests, read_json, write_json
 from ...report.comparison_plots import plot_heat_map
 from ...report.page import Section, embed, flattened, render_page
 from ...report.plots import PAPER, WIDTH, save_figure
-from ...report.tables import Table
+from ...report.tables import Table, csv_text
 from .cells import FAILED, FINISHED, WAITING, CellState, read_states
 from .file import Sweep, is_seed
 
@@ -162,15 +160,13 @@ def write_tables(results: Mapping[str, Any]) -> None:
     """
     folder = Path(results["folder"])
     write_json(folder / "sweep.json", results)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["cell", *results["settings"], "state", *results["values"]])
+    rows = [["cell", *results["settings"], "state", *results["values"]]]
     for cell in results["cells"]:
         settings = [_label(cell["settings"][name]) for name in results["settings"]]
         numbers = ["" if number is None else repr(number) for number in cell["values"].values()]
-        writer.writerow([cell["name"], *settings, cell["state"], *numbers])
+        rows.append([cell["name"], *settings, cell["state"], *numbers])
     with atomic_file(folder / "sweep.csv") as temporary:
-        temporary.write_text(text.getvalue(), encoding="utf-8")
+        temporary.write_text(csv_text(rows), encoding="utf-8")
 
 
 def write_sweep_page(results: Mapping[str, Any]) -> None:

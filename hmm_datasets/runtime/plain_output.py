@@ -1,0 +1,67 @@
+"""The output of a program without codes that a terminal obeys.
+
+Names of files, tokens of a model, records of a run and messages of libraries come from anyone, and are printed in many
+places. So the streams of a program write control codes as text, whoever prints: commands, warnings, logs. A progress
+bar may still return to the beginning of its line, and move up to the one above it; what draws pictures in a terminal
+takes the [`terminal`] itself, and makes the text in them printable.
+"""
+
+import contextlib
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any, TextIO
+
+from ..errors import printable
+
+# What tqdm writes before a bar, and between the lines of several.
+_OF_BARS = re.compile(r"\r|\n*(?:\x1b\[A)+")
+
+
+class PlainStream:
+    """A text stream that writes control codes as text, such as `\\x1b`.
+
+    Args:
+        stream (text stream): where to write.
+        with_bars (`bool`): whether a text may begin with the codes of a progress bar.
+    """
+
+    def __init__(self, stream: TextIO, with_bars: bool):
+        self.stream, self._with_bars = stream, with_bars
+
+    def write(self, text: str) -> int:
+        """Write a text; returns its length, as streams do."""
+        bar = _OF_BARS.match(text) if self._with_bars else None
+        begin = bar.end() if bar else 0
+        self.stream.write(text[:begin] + printable(text[begin:]))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write several texts."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+def terminal(stream: TextIO) -> TextIO:
+    """The stream beneath, for what draws in a terminal by codes of its own and makes the text in it printable."""
+    return terminal(stream.stream) if isinstance(stream, PlainStream) else stream
+
+
+@contextlib.contextmanager
+def plain_output() -> Iterator[None]:
+    """A context in which stdout and stderr are [`PlainStream`]s; to be entered before libraries are imported, since
+    their logs keep the stream that they find."""
+    os.environ.setdefault("PYTHON_COLORS", "0")  # of help and tracebacks, which Python 3.14 colors in a terminal
+    before = sys.stdout, sys.stderr
+    if isinstance(sys.stdout, PlainStream):
+        yield
+        return
+    sys.stdout, sys.stderr = PlainStream(before[0], with_bars=False), PlainStream(before[1], with_bars=True)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
