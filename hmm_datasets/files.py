@@ -49,6 +49,9 @@ _ARRIVING, _OWNER = ".arriving", ".owner."
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?P<kind>new|old)\.(?P<owner>[0-9a-f]{8}-\d+-\d+-[0-9a-f]{8})", re.DOTALL)
 _LONGEST = 180  # bytes of a name that temporary names repeat
 
+_IS_WINDOWS = not hasattr(os, "killpg")  # which no other system lacks
+_BINARY = getattr(os, "O_BINARY", 0)  # of Windows, which otherwise writes two characters for the end of a line
+
 _logger = logging.getLogger(__name__)
 
 before_write: list[Callable[[], None]] = []
@@ -339,7 +342,10 @@ def _exchange(first: Path, second: Path) -> bool:
 @cache
 def _renameat2() -> Any:
     """The function of the C library; None if it has none, as on other systems than Linux."""
-    function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    try:
+        function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    except TypeError:  # Windows, where a library has to be named
+        return None
     if function is not None:
         function.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint]
     return function
@@ -658,9 +664,9 @@ def overwrite_json(path: Path, value: Any, width: int) -> None:
     """Overwrite a small JSON file in place, at a constant length in bytes, which needs no room on a full disk."""
     check_may_write()
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | _BINARY, 0o666)
     try:
-        os.pwrite(handle, json.dumps(value, ensure_ascii=False).encode().ljust(width - 1) + b"\n", 0)
+        os.write(handle, json.dumps(value, ensure_ascii=False).encode().ljust(width - 1) + b"\n")
     finally:
         os.close(handle)
 
@@ -675,10 +681,10 @@ def append_jsonl(path: str | os.PathLike, row: dict) -> None:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     line = (json.dumps(row, ensure_ascii=False) + "\n").encode()
-    handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+    handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | _BINARY, 0o666)
     try:
         before = os.fstat(handle).st_size
-        if before and os.pread(handle, 1, before - 1) != b"\n":
+        if before and os.lseek(handle, before - 1, os.SEEK_SET) >= 0 and os.read(handle, 1) != b"\n":
             line = b"\n" + line
         _write_whole(handle, line, before)
     except OSError as error:
@@ -768,8 +774,13 @@ def _numbered_rows(path: Path) -> Iterator[tuple[int, dict | None, str]]:
 
 
 def sync(path: Path) -> None:
-    """Flush a file, or the entries of a folder, to the disk, where its file system can do so."""
-    handle = os.open(path, os.O_RDONLY)
+    """Flush a file, or the entries of a folder, to the disk, where its file system can do so.
+
+    Windows opens no folder, and flushes only files that are open for writing.
+    """
+    if _IS_WINDOWS and path.is_dir():
+        return
+    handle = os.open(path, os.O_RDWR | _BINARY if _IS_WINDOWS else os.O_RDONLY)
     try:
         os.fsync(handle)
     except OSError as error:

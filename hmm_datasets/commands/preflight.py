@@ -43,6 +43,7 @@ class PreflightCommand(PreflightSettings):
 
 def preflight_command(arguments: PreflightCommand) -> int:
     """Check this machine or, under a launcher, all of them; fail if a check failed."""
+    environment.check_posix("preflight")
     if arguments.launch is not None:
         return launch_module(MODULE, arguments.words)
     if arguments.flags and arguments.config is None:

@@ -7,6 +7,7 @@ from ..errors import InputError
 from ..operations import supervision
 from ..operations.diagnosis import Limits
 from ..operations.supervision import SupervisionSettings, Supervisor
+from ..runtime.environment import check_posix
 from ..runtime.program import named_output_dir
 from ..runtime.settings import option, rest
 from .watch import HangFlags
@@ -44,6 +45,7 @@ class SuperviseCommand(SupervisionSettings, HangFlags):
 
 def supervise_command(arguments: SuperviseCommand) -> int:
     """Start the command until its run is finished, or put the job back into its queue."""
+    check_posix("supervise")
     if arguments.requeue:
         return _requeue(arguments)
     words = arguments.supervised

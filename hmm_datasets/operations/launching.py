@@ -9,7 +9,6 @@ found in their folders (see `experiments`) and run in this process.
 
 import importlib.util
 import runpy
-import signal
 import subprocess
 import sys
 import types
@@ -22,7 +21,8 @@ from typing import TYPE_CHECKING
 from ..compat.accelerate import flags_of
 from ..errors import InputError
 from ..files import read_yaml
-from ..runtime.children import SignalHandler, send_to_children
+from ..runtime.children import SignalHandler, send_to_children, signals
+from ..runtime.environment import check_posix
 from ..runtime.settings import hyphenated
 from ..runtime.shipped import EXPERIMENTS, RECIPES, local_or_shipped, shipped
 from .experiments import experiment_names, experiment_script, name_of, read_experiment
@@ -351,9 +351,10 @@ def _launch(program: list[str], name: str, arguments: list[str]) -> int:
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
+    check_posix("--launch (without it a recipe runs in one process)")
     given, _ = _read_launch(name, arguments, program)
     try:
-        with SignalHandler((signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP), send_to_children):
+        with SignalHandler(signals("SIGTERM", "SIGUSR1", "SIGHUP"), send_to_children):
             launch_command(given)
     except ChildFailedError as error:
         print(error, file=sys.stderr, flush=True)

@@ -273,8 +273,8 @@ def _rollbacks(run: Path, step: int, before: bool) -> list[Rollback]:
 def _logged(run: Path, history: list[dict[str, Any]], step: int, before_rollback: bool) -> float | None:
     """The loss that the run logged for a step alone; None if it logged a mean over several."""
     if before_rollback:
-        spikes = [event for event in read_events(run) if event["kind"] == "spike" and event["step"] == step]
-        return spikes[-1]["loss"] if spikes else None
+        spikes = [event for event in read_events(run) if event["kind"] == "spike" and event.get("step") == step]
+        return spikes[-1].get("loss") if spikes else None
     losses = {row["step"]: row["loss"] for row in history}
     return losses.get(step) if step == 1 or step - 1 in losses else None
 

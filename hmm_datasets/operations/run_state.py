@@ -186,7 +186,7 @@ def format_state(state: RunState, *, events: int = 3) -> str:
 
 def event_line(event: dict[str, Any]) -> str:
     """An event in one line: age, kind, place, message."""
-    place = f"rank {event['rank']} on {event['host']}" if "rank" in event else event.get("host", "")
+    place = f"rank {event['rank']} on {event['host']}" if "rank" in event else event["host"]
     step = f" at step {event['step']:,}" if "step" in event else ""
     ago = format_duration(seconds_since(event["time"]))
     where = f", {place}" if place and place not in event["message"] else ""

@@ -47,7 +47,7 @@ from ..files import overwrite_json
 from ..records import Count, Finite, read_record
 from ..runtime import environment
 from ..runtime.beat import Beat
-from ..runtime.children import Children, SignalHandler, wait_for
+from ..runtime.children import Children, SignalHandler, signals, wait_for
 from ..runtime.credentials import masked_arguments
 from ..runtime.events import append_event, read_events
 from ..runtime.heartbeats import (
@@ -513,7 +513,7 @@ def hosts_to_blame(folder: str | Path, failures: int) -> list[str]:
     return [host for host, count in blamed.most_common() if count >= failures]
 
 
-_PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
+_PASSED_ON = signals("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1")
 
 
 def _without_hosts(command: Sequence[str], hosts: Sequence[str]) -> list[str]:

@@ -7,7 +7,6 @@ streams next to it. Records of a run must be valid JSON. What was moved aside is
 only sizes and headers are checked.
 """
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from ..files import DIGESTS_NAME, digest_problems, read_json, read_jsonl
 from ..hmm.loading import load_source
 from ..hmm.storage import CONFIG_NAME, FAMILY_NAME, PROCESS_NAME
 from ..hmm.tilted import TiltedHMM
+from ..records import read_record
 from ..runtime.set_aside import SET_ASIDE_NAME
 from ..text.stream.index import INDEX_NAME, read_index
 from ..text.stream.reader import TokenStream
@@ -111,10 +111,17 @@ def _verified(folder: Path, kind: str, problems) -> Verified:
         return Verified(folder, kind, (f"{error.filename or folder}: cannot be read ({error.strerror})",))
 
 
+@dataclass(frozen=True)
+class _Config:
+    """What `config.json` of a model or a process says about its kind."""
+
+    model_type: str | None = None
+
+
 def _model_type(folder: Path) -> str | None:
     try:
-        return json.loads((folder / CONFIG_NAME).read_text(encoding="utf-8")).get("model_type")
-    except (OSError, ValueError, AttributeError):
+        return read_record(folder / CONFIG_NAME, _Config).model_type
+    except InputError:
         # If the settings of an HMM cannot be parsed, it is recognized by its code file.
         return "hmm" if (folder / "modeling_hmm.py").is_file() else None
 

@@ -18,6 +18,11 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 
+def signals(*names: str) -> tuple[signal.Signals, ...]:
+    """The signals of these names that the system has; Windows has neither SIGHUP nor SIGUSR1."""
+    return tuple(getattr(signal, name) for name in names if hasattr(signal, name))
+
+
 class SignalHandler:
     """Handles signals by a function, as a context manager in the main thread; in another it does nothing.
 
@@ -109,5 +114,19 @@ def wait_for(child: subprocess.Popen, seconds: float) -> int | None:
 
 def kill_session(child: subprocess.Popen) -> None:
     """Kill a child that was started in a session of its own, and all that it started, or what is left of them."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.pid, signal.SIGKILL)
+    if hasattr(os, "killpg"):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)
+    else:  # Windows, which has no sessions
+        kill_with_children(child.pid)
+
+
+def kill_with_children(process: int) -> None:
+    """Kill a process and all that it started."""
+    import psutil
+
+    with contextlib.suppress(psutil.NoSuchProcess):
+        found = psutil.Process(process)
+        for one in [*found.children(recursive=True), found]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()

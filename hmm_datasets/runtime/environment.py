@@ -8,6 +8,8 @@ import os
 import socket
 import time
 
+from ..errors import InputError
+
 DEFAULT_PORT = "29500"
 """Port at which ranks find each other if none is set; that of torch's launchers."""
 
@@ -50,6 +52,16 @@ def uses_deepspeed() -> bool:
 def host() -> str:
     """The name of this host, as Slurm calls it if this is a job of Slurm."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+
+
+def check_posix(what: str) -> None:
+    """Raise an error on Windows, for what needs signals, sessions or limits that only POSIX systems have.
+
+    Raises:
+        `InputError`: this is Windows.
+    """
+    if not hasattr(os, "killpg"):
+        raise InputError(f"{what}: needs signals and sessions of processes, which Windows does not have; use WSL")
 
 
 def usable_cores() -> int:

@@ -26,10 +26,10 @@ class _Event:
     time: Finite
     kind: str
     message: str
-    host: str | None = None
-    rank: Count | None = None
-    step: Count | None = None
-    delay: Finite | None = None
+    host: str
+    rank: Count = 0
+    step: Count = 0
+    delay: Finite = 0.0
 
 
 def append_event(folder: str | os.PathLike, kind: str, message: str, **fields: Any) -> dict[str, Any]:

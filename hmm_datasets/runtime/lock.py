@@ -227,7 +227,8 @@ class _HeldLock(_Held):
     def _write(self, number: int) -> None:
         """Write a heartbeat through the open handle: at the path may be the lock of another process."""
         self._is_missing()
-        os.pwrite(self.handle, replace(self.holder, beat=number).to_bytes(), 0)
+        os.lseek(self.handle, 0, os.SEEK_SET)
+        os.write(self.handle, replace(self.holder, beat=number).to_bytes())
 
     def abandon(self) -> None:
         """End the heartbeats."""

@@ -51,6 +51,8 @@ def _launched_process() -> int | None:
     """The process that a launcher started directly: this one, or the shell script that this one runs in."""
     import psutil
 
+    if not hasattr(os, "getsid"):  # Windows, where nothing is launched on several processes
+        return None
     if "TORCHELASTIC_RUN_ID" in os.environ:
         return os.getsid(0)  # torch's elastic agent starts each process in a new session
     try:

@@ -95,7 +95,7 @@ def check_identity(
     """
     now = as_saved(now)
     changes = {
-        f"{section}.{name}": _change(before[section].get(name), now[section].get(name))
+        f"{section}.{name}"[:300]: _change(before[section].get(name), now[section].get(name))
         for section in sorted(before.keys() & now.keys())
         for name in sorted(before[section].keys() | now[section].keys())
         if before[section].get(name) != now[section].get(name)
@@ -114,4 +114,9 @@ def _change(before: Any, now: Any) -> str:
     """How a value has changed, in words; of digests, which nobody reads, the beginnings."""
     if all(isinstance(one, str) and _SHA256.fullmatch(one) for one in (before, now)):
         return f"has changed (SHA-256 {before[:12]}... to {now[:12]}...)"
-    return f"was {before!r} and is {now!r}"
+    return f"was {_shortened(before)} and is {_shortened(now)}"
+
+
+def _shortened(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 300 else f"{text[:200]}...{text[-60:]}"

@@ -87,7 +87,7 @@ class RunRecord:
     command: str = ""
     world_size: Count = 1
     lineage: Lineage | None = None
-    types: dict[str, Any] | None = None
+    types: dict[str, str] | None = None
     device: str | None = None
     commit: str | None = None
 
@@ -156,15 +156,15 @@ def read_checkpoint_state(path: str | os.PathLike) -> CheckpointState:
 class _HistoryRow:
     """Fields that readers of a history rely on, where they are there; a loss may be NaN."""
 
-    step: Count | None = None
-    max_steps: Count | None = None
-    tokens: Count | None = None
-    time: Finite | None = None
-    host: str | None = None
-    loss: float | None = None
-    fraction: Finite | None = None
-    flops: Finite | None = None
-    tokens_per_second_per_device: Finite | None = None
+    step: Count = 0
+    max_steps: Count = 0
+    tokens: Count = 0
+    time: Finite = 0.0
+    host: str = ""
+    loss: float = 0.0
+    fraction: Finite = 0.0
+    flops: Finite = 0.0
+    tokens_per_second_per_device: Finite = 0.0
 
 
 def read_history(path: str | os.PathLike) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from ..errors import InputError
+from ..runtime.children import signals
 from .children import SignalHandler
 
 NOTHING, SAVE, STOP = 0, 1, 2
@@ -41,8 +42,8 @@ class StopRequests:
         self._wanted = NOTHING
         self._looked = 0.0
         # Batch scripts let launchers ignore SIGUSR1, which their processes inherit; nohup means it of SIGHUP.
-        asked = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
-        self._listening = SignalHandler(asked, self._on_signal, stay_ignored=(signal.SIGHUP,))
+        asked = signals("SIGTERM", "SIGUSR1", "SIGHUP")
+        self._listening = SignalHandler(asked, self._on_signal, stay_ignored=signals("SIGHUP"))
 
     def __enter__(self) -> "StopRequests":
         self._listening.__enter__()

@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -27,15 +27,19 @@ from torch.distributed.tensor import DTensor
 from transformers import Trainer, TrainerCallback
 
 from ..errors import InputError
-from ..files import DIGESTS_NAME, append_jsonl, file_digest, read_json, read_log, write_json, write_jsonl
+from ..files import DIGESTS_NAME, append_jsonl, file_digest, read_log, write_json, write_jsonl
 from ..hub.download import ModelName, model_file
 from ..hub.gguf import gguf_path, read_header
+from ..records import Record, read_record
 from ..runtime import environment
 from ..runtime.credentials import masked, masked_arguments
 from ..runtime.run_identity import check_folder_identity, write_identity
+from ..runtime.run_records import CheckpointState, RunRecord, RunSummary, Stage
 from ..runtime.shipped import command_of_script
 from .content import SECTION
 from .models import parameter_size
+
+RECORD_NAME = "run.json"
 
 
 def lineage(base: str | None, *, stage: str, data: str | None, commit: str | None = None) -> dict[str, Any]:
@@ -68,8 +72,8 @@ def weights_of(model: str) -> dict[str, str]:
     if found.gguf_file is not None:
         path = gguf_path(found)
         return {path.name: file_digest(path)}
-    digests = (_read(model, DIGESTS_NAME) or {}).get("sha256", {})
-    return {name: digest for name, digest in digests.items() if name.endswith(".safetensors")}
+    digests = _read(model, DIGESTS_NAME, dict[str, dict[str, str]]) or {}
+    return {name: digest for name, digest in digests.get("sha256", {}).items() if name.endswith(".safetensors")}
 
 
 def stages_of(model: str) -> list[dict[str, Any]]:
@@ -78,31 +82,30 @@ def stages_of(model: str) -> list[dict[str, Any]]:
     Args:
         model (`str`): folder of a run or of a checkpoint, or a name on the Hub.
     """
-    record = _read(model, "run.json")
-    tokens = (_read(model, "summary.json") or {}).get("tokens")
-    state = _read(model, "trainer_state.json")
+    record, summary = _read(model, RECORD_NAME, RunRecord), _read(model, "summary.json", RunSummary)
+    tokens = None if summary is None else summary.tokens
+    state = _read(model, "trainer_state.json", CheckpointState)
     if record is None and state is not None:  # a checkpoint, in the folder of its run
-        record = _read(str(Path(model).parent), "run.json")
-        tokens = state.get("num_input_tokens_seen")
-    if record is None or "lineage" not in record or tokens is None:
+        record = _read(str(Path(model).parent), RECORD_NAME, RunRecord)
+        tokens = state.num_input_tokens_seen
+    if record is None or record.lineage is None or tokens is None:
         name = model if ModelName.parse(model).on_hub else Path(model).name
         return [{"stage": f"training of {name}", "data": None, "tokens": None}]
-    own = record["lineage"]
-    return [*own["before"], {"stage": own["stage"], "data": own["data"], "tokens": tokens}]
+    last = Stage(record.lineage.stage, record.lineage.data, tokens)
+    return [asdict(stage) for stage in (*record.lineage.before, last)]
 
 
-def _read(model: str, name: str) -> Mapping[str, Any] | None:
+def _read(model: str, name: str, kind: type[Record]) -> Record | None:
+    """A record of a model; None if it has none, or one of another program."""
     path = model_file(model, name)
     if path is None:
         return None
     try:
-        found = read_json(path)
+        return read_record(path, kind)
     except InputError:
         return None
-    return found if isinstance(found, dict) else None
 
 
-RECORD_NAME = "run.json"
 HISTORY_NAME = "history.jsonl"
 _PACKAGES = ("hmm-datasets", "torch", "transformers", "accelerate", "datasets", "tokenizers", "trl", "deepspeed")
 

@@ -106,7 +106,7 @@ def _precision(record: RunRecord) -> str:
     """What was computed in, and what the weights were kept in; records of earlier versions do not have the latter."""
     settings = record.settings
     computed = "bf16" if settings.get("bf16") else "fp16" if settings.get("fp16") else "fp32"
-    return f"{computed}; {describe_weights(record.types)}" if record.types else computed
+    return f"{computed}; {describe_weights(record.types)}" if "weights" in (record.types or {}) else computed
 
 
 def _details(

@@ -215,7 +215,7 @@ class _Worker:
             self._started = 0
             self._pipe.poll(_MOST_SECONDS_OF_IMPORTS)
             self._pipe.recv()
-        self.case, self._began = case, time.monotonic()
+        self.case, self._until = case, time.monotonic() + _MOST_SECONDS_OF_IMPORTS
         self._started += 1
         self._pipe.send(case)
 
@@ -229,11 +229,14 @@ class _Worker:
         if self._pipe.poll():
             try:
                 outcome = self._pipe.recv()
+                if outcome is None:
+                    self._until = time.monotonic() + self._seconds
+                    return None
             except (EOFError, ConnectionResetError):
                 self._process.join()
                 outcome = Outcome("traceback", f"the process ended with {self._process.exitcode}")
                 self._process = None
-        elif time.monotonic() - self._began > self._seconds:
+        elif time.monotonic() > self._until:
             outcome = Outcome("hang", f"no end after {self._seconds:g} s")
             self.stop()
         else:

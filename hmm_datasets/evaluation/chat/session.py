@@ -4,9 +4,7 @@ Answers go to stdout, remarks in parentheses and errors to stderr. Nothing but t
 into files and pipes; line editing is that of readline, which is off unless both ends are a terminal.
 """
 
-import contextlib
 import os
-import readline
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +15,11 @@ from ...text.corpora.conversations import Messages, column_format, normalize_mes
 from ...text.corpora.keys import CONTEXT, UnusedKeys, is_empty
 from ...text.tokenizers.chat_templates import check_messages
 from .speaker import Answer, Speaker
+
+try:
+    import readline  # which `input` uses where it is imported
+except ImportError:  # Windows has a line editor of its own
+    readline = None
 
 QUOTES = '"""'
 
@@ -234,6 +237,5 @@ def _path(command: str, name: str) -> Path:
 
 def _edit_lines() -> None:
     """Let `input` edit lines with a history, and take a pasted text of several lines as one message."""
-    if sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
-        with contextlib.suppress(ImportError):  # Python has no readline on Windows
-            readline.parse_and_bind("set enable-bracketed-paste on")
+    if sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and readline is not None:
+        readline.parse_and_bind("set enable-bracketed-paste on")

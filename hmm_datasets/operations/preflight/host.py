@@ -8,7 +8,6 @@ memory and shared memory; limits of the process; locks of compilations; and the 
 import hashlib
 import os
 import platform
-import resource
 import shutil
 import socket
 import tempfile
@@ -110,6 +109,8 @@ def check_shared_memory(min_gib: float, path: str = "/dev/shm") -> Check:
 
 def check_limits() -> Check:
     """The limits of this process on open files and locked memory (`ulimit -n` and `ulimit -l`)."""
+    import resource  # Windows has none, and no preflight
+
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     unlimited = resource.RLIM_INFINITY

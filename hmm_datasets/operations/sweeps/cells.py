@@ -29,7 +29,7 @@ from typing import Any
 from ...errors import InputError
 from ...files import read_yaml, write_json, write_yaml
 from ...records import Count, Finite, as_record, read_record
-from ...runtime.children import Children, SignalHandler
+from ...runtime.children import Children, SignalHandler, kill_with_children
 from ...runtime.credentials import masked_arguments
 from ...runtime.lock import exclusive_lock
 from ...runtime.one_line_errors import one_line_errors
@@ -221,7 +221,9 @@ def main(folder: Path, parent: int) -> None:
 def _end_with(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(_LOOK_EVERY)
-    os.killpg(0, signal.SIGKILL)
+    if hasattr(os, "killpg"):
+        os.killpg(0, signal.SIGKILL)
+    kill_with_children(os.getpid())  # Windows, which has no process groups
 
 
 class _CellRun:

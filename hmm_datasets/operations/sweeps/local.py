@@ -9,7 +9,6 @@ plain lines.
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -18,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ...display import format_duration
-from ...runtime.children import SignalHandler, kill_session
+from ...runtime.children import SignalHandler, kill_session, signals
 from ...runtime.plain_output import terminal
 from ..stages import shared_environment
 from .cells import FAILED, FINISHED, LOG_NAME, RUNNING, STOPPED, WAITING, CellState, failure, last_line, start_cell
@@ -183,7 +182,7 @@ class LocalRun:
 
     def run(self) -> int | None:
         """Run all cells; return the number of the signal that stopped it, if one did."""
-        with SignalHandler((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), self._signals.append):
+        with SignalHandler(signals("SIGINT", "SIGTERM", "SIGHUP"), self._signals.append):
             try:
                 while self._running or (self._waiting and not self._signals):
                     self._start()

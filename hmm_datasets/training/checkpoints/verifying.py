@@ -265,7 +265,11 @@ def _check_archive(path: Path) -> None:
     with path.open("rb") as file:
         begins_as_zip = file.read(2) == b"PK"
     # Files written before torch 1.6 are bare pickles, which cannot be checked without opening them.
-    if path.stat().st_size == 0 or (begins_as_zip and not zipfile.is_zipfile(path)):
+    try:
+        is_whole = path.stat().st_size > 0 and (not begins_as_zip or zipfile.is_zipfile(path))
+    except zipfile.BadZipFile as error:
+        raise InputError(f"the directory at the end of the archive is damaged ({error})") from None
+    if not is_whole:
         raise InputError("the archive has no directory at its end; the file is truncated")
 
 
