@@ -16,6 +16,7 @@ ray.
 
 from dataclasses import MISSING, asdict, dataclass
 
+from hmm_datasets.runtime.parent_watch import preload_in_fork_server
 from hmm_datasets.runtime.program import run
 from hmm_datasets.runtime.settings import setting
 
@@ -89,8 +90,10 @@ def executor(settings: ClusterSettings, pipeline: list, tasks: int, logging_dir:
     """The executor of datatrove for one stage of the pipeline."""
     common = {"tasks": tasks, "workers": settings.workers, "logging_dir": logging_dir, "depends": depends}
     if settings.executor == "local":
+        import multiprocess
         from datatrove.executor import LocalPipelineExecutor
 
+        preload_in_fork_server(multiprocess)
         return LocalPipelineExecutor(pipeline, **common)
     common |= {"cpus_per_task": settings.cpus_per_task, "mem_per_cpu_gb": settings.mem_per_cpu_gb}
     if settings.executor == "ray":

@@ -62,6 +62,7 @@ from ..runtime.heartbeats import (
     read_heartbeats,
 )
 from ..runtime.process_identity import ProcessIdentity, this_process
+from ..runtime.program import named_setting
 from ..runtime.settings import option
 from ..runtime.stop_requests import parse_time
 from ..training.checkpoints.verifying import list_steps
@@ -132,7 +133,15 @@ class Presence:
             self._number = max(running + 1 if running and goes_on() else running, 1)
         else:
             self._number = max(self._number + 1, running)
-        while any(number < self._number for number in self._others()):
+        has_said = False
+        while (others := [number for number in self._others() if number < self._number]) != []:
+            if not has_said:
+                has_said = True
+                print(
+                    f"supervise: start {self._number} waits until the commands of start {min(others)} on other hosts "
+                    f"have ended, or their supervisors have been silent for {self._silent:.0f} s",
+                    flush=True,
+                )
             if not wait(_BEAT_EVERY):
                 return False
         self._say(runs=True)
@@ -459,19 +468,28 @@ class Supervisor:
                 os.kill(beat.process, number)
 
     def _in_the_time_left(self) -> list[str]:
-        """The command, with a `--time_limit` counted from the start of the supervisor and not of the command."""
-        words = list(self.command)
+        """The command, with a time limit counted from the start of the supervisor and not of the command.
+
+        It is that of the flag, in any spelling, or else that of the YAML file.
+        """
+        words, is_named = list(self.command), False
         for at, word in enumerate(words):
             flag, equals, value = word.partition("=")
-            if flag != "--time_limit" or (not equals and at + 1 == len(words)):
+            if flag.replace("-", "_") != "__time_limit" or (not equals and at + 1 == len(words)):
                 continue
-            limit = parse_time(value if equals else words[at + 1])
-            left = max(round(limit.total_seconds() - (time.monotonic() - self._began)), 1)
-            if equals:
-                words[at] = f"{flag}=0:{left}"
-            else:
-                words[at + 1] = f"0:{left}"
-        return words
+            is_named, left = True, self._time_left(value if equals else words[at + 1])
+            if left is not None:
+                words[at + (not equals)] = f"{flag}={left}" if equals else left
+        in_file = None if is_named else named_setting(words, "time_limit")
+        left = self._time_left(in_file) if isinstance(in_file, str) else None
+        return words if left is None else [*words, "--time_limit", left]
+
+    def _time_left(self, limit: str) -> str | None:
+        """What is left of a time limit, as Slurm writes it; None if there is no limit, or no time of it has passed."""
+        passed, total = time.monotonic() - self._began, parse_time(limit)
+        if total is None or round(passed) == 0:
+            return None
+        return f"0:{max(round(total.total_seconds() - passed), 1)}"
 
     def _excluded(self) -> list[str]:
         """Hosts to leave out, if the command can leave hosts out."""

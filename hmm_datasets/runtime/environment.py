@@ -6,6 +6,7 @@
 import importlib.metadata
 import os
 import socket
+import sys
 import time
 
 from ..errors import InputError
@@ -27,6 +28,9 @@ _MPI = (
     ("PMI_RANK", "PMI_SIZE", "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE"),  # MPICH of HPE Cray
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", ""),
 )
+
+
+_taken: tuple[str, ...] | None = None
 
 
 def rank() -> int:
@@ -80,18 +84,26 @@ def package_version(package: str) -> str | None:
 def take_from_mpi() -> str | None:
     """Set RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT in a process that `mpiexec` or `srun` started.
 
-    Nothing is set in a process that torch's launcher started, or that is the only one. Ranks on one host find each
-    other there; ranks on several hosts need MASTER_ADDR from the user, because MPI does not tell a process the address
-    of another one.
+    Nothing is set in a process that torch's launcher started, or that is the only one. One that was typed into a shell
+    that `srun` started (its input is a terminal) is alone too, and its variables are deleted. Ranks on one host find
+    each other there; ranks on several hosts need MASTER_ADDR from the user, because MPI gives no process the
+    address of another one.
 
     Returns:
         `str`, *optional*: what is missing, with the remedy, if ranks could not find each other.
     """
+    global _taken
     if "RANK" in os.environ:
         return None
     found = next((names for names in _MPI if all(name in os.environ for name in names if name)), None)
     if found is None or int(os.environ[found[1]]) < 2:
         return None
+    if sys.stdin is not None and sys.stdin.isatty():
+        print(f"{found[1]} is {os.environ[found[1]]}, but this is typed into a shell: it runs alone", file=sys.stderr)
+        for name in (name for names in _MPI for name in names if not name.startswith("SLURM_")):
+            os.environ.pop(name, None)  # accelerate would take them
+        return None
+    _taken = found
     rank_name, size_name, local_rank_name, local_size_name = found
     size = os.environ[size_name]
     os.environ |= {"RANK": os.environ[rank_name], "WORLD_SIZE": size, "LOCAL_RANK": os.environ[local_rank_name]}
@@ -107,6 +119,11 @@ def take_from_mpi() -> str | None:
         os.environ["MASTER_ADDR"] = "127.0.0.1"
     os.environ.setdefault("MASTER_PORT", DEFAULT_PORT)
     return None
+
+
+def taken_from_mpi() -> tuple[str, ...] | None:
+    """The variables that [`take_from_mpi`] took the rank from; None if it took none."""
+    return _taken
 
 
 def seconds_before() -> float:

@@ -75,7 +75,7 @@ _ABORTED_MESSAGE = "aborted (SIGABRT), as by the watchdog of NCCL after a peer w
 _FATAL = ".fatal.txt"
 _WIDTH = 4096  # bytes of a file
 _STEPS = 20  # latest steps over which the seconds of phases are averaged
-_WATCHMEN = ("heartbeats", "exclusive-lock", "watch-launcher", "tqdm_monitor")
+_WATCHMEN = ("heartbeats", "exclusive-lock", "watch-launcher", "watch-rendezvous", "tqdm_monitor")
 _OLD = 30.0  # seconds after which a file is one of an earlier start
 _MAX_RANKS = 1_000_000
 

@@ -12,11 +12,13 @@ may outlive the program that started it.
 """
 
 import contextlib
+import multiprocessing
 import os
 import re
 import sys
 import threading
 import time
+from typing import Any
 
 from ..files import discard_unfinished
 from . import environment, heartbeats
@@ -45,6 +47,34 @@ def end_with_launcher() -> None:
     if launcher is None or (leader == os.getpid() and not _is_python(launcher)):
         _end(launcher)  # the launcher was killed while this process was starting
     threading.Thread(target=_watch, args=(leader, launcher), daemon=True, name="watch-launcher").start()
+
+
+def end_forks_with_this_process() -> None:
+    """Let every process that this one forks from now on end when this one has ended, however it ended.
+
+    The workers of a pool otherwise wait for its next task for ever. Those that a fork server starts are its forks, so
+    it does the same for them ([`~hmm_datasets.runtime.fork_server`]).
+    """
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=end_with_parent)
+        preload_in_fork_server(multiprocessing)
+
+
+def preload_in_fork_server(multiprocessing_module: Any) -> None:
+    """Let the fork server of `multiprocessing`, or of `multiprocess`, end with this process, and its forks with it."""
+    multiprocessing_module.set_forkserver_preload(["hmm_datasets.runtime.fork_server"])
+
+
+def end_with_parent() -> None:
+    """Watch the parent of this process, and end this process when it has ended."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_LOOK_EVERY)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True, name="watch-launcher").start()
 
 
 def _launched_process() -> int | None:

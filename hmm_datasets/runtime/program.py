@@ -31,9 +31,10 @@ from .credentials import masked_arguments
 from .lock import exclusive_lock
 from .once import one_command
 from .one_line_errors import one_line_errors
-from .parent_watch import end_with_launcher
+from .parent_watch import end_forks_with_this_process, end_with_launcher
 from .plain_output import plain_output
 from .process_identity import print_place
+from .rendezvous import announce_waits
 from .shipped import local_or_shipped
 
 _SETTINGS = "hmm_datasets.training.settings"
@@ -113,6 +114,7 @@ def run(main: Callable[..., None], *kinds: type | str) -> None:
     """
     variables = {environment.FIRST_START: str(time.monotonic()), **os.environ}
     end_with_launcher()
+    end_forks_with_this_process()
     _silence_libraries()
     with contextlib.suppress(io.UnsupportedOperation):  # stderr is not a file, for example in a notebook
         faulthandler.enable()  # prints a traceback when a signal kills the process
@@ -136,29 +138,39 @@ def _silence_libraries() -> None:
 
 
 def named_output_dir(arguments: list[str]) -> str | None:
-    """The `output_dir` in the flags, or else in the YAML file; None if it is nowhere or the file cannot be read.
+    """The `output_dir` that a command names; see [`named_setting`]."""
+    value = named_setting(arguments, "output_dir")
+    return value if isinstance(value, str) else None
+
+
+def named_setting(arguments: list[str], name: str) -> Any:
+    """A setting in the flags, or else in the YAML file; None if it is nowhere or the file cannot be read.
 
     The settings themselves are parsed only after imports that can take minutes on a busy network disk.
     """
-    found = {"--output_dir": None, "--config": None}
+    found = {f"--{name}": None, "--config": None}
     for word, after in itertools.zip_longest(arguments, arguments[1:]):
         flag, equals, value = word.partition("=")
         flag = flag[:2] + flag[2:].replace("-", "_")  # --output-dir is the same
         if flag in found:
             found[flag] = value if equals else after
-    if found["--output_dir"] is not None or found["--config"] is None:
-        return found["--output_dir"]
+    if found[f"--{name}"] is not None or found["--config"] is None:
+        return found[f"--{name}"]
     try:
-        value = read_yaml(local_or_shipped(found["--config"], "recipes")).get("output_dir")
+        return read_yaml(local_or_shipped(found["--config"], "recipes")).get(name)
     except InputError:
         return None
-    return value if isinstance(value, str) else None
 
 
 def _run(main: Callable[..., None], kinds: Sequence[type | str], variables: dict[str, str]) -> None:
     import torch
 
     print_place()
+    announce_waits()
+    if environment.uses_deepspeed():
+        from ..compat.torch_extensions import mend_compiler_locks
+
+        mend_compiler_locks()
     environment.expect_no_gpu_if_there_is_none()
     from . import command_line
 
@@ -207,7 +219,7 @@ _LOST_PEER = re.compile(
     r"|Connection was likely closed|Application timeout caused pair closure|timed out in monitoredBarrier"
     r"|remote process exited or there was a network error|ncclRemoteError|NCCL error.*unhandled system error"
     r"|Got completion from peer|[Ww]atchdog caught collective operation timeout|NCCL communicator was aborted"
-    r"|NCCL operations have failed or timed out"
+    r"|NCCL operations have failed or timed out|Timed out after \d+ seconds waiting for clients"
 )
 # What a rank did wrong itself, or its device, disk or connection to the Hub, even if a peer is named after it.
 _OWN_FAULT = re.compile(

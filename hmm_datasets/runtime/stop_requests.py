@@ -80,15 +80,23 @@ class StopRequests:
         self._wanted, self.reason = STOP, number.name
 
 
-def parse_time(text: str) -> timedelta:
+_NO_LIMIT = ("UNLIMITED", "INFINITE", "NOT_SET")  # as Slurm's squeue and sbatch call it
+
+
+def parse_time(text: str) -> timedelta | None:
     """Read a time as Slurm writes it: `minutes`, `hours:minutes:seconds`, `days-hours:minutes:seconds`, or shorter.
 
+    Returns:
+        `timedelta`, *optional*: the time; None if there is no limit, which Slurm writes as `UNLIMITED`.
+
     ```python
-    >>> parse_time("3:55:00"), parse_time("1-12"), parse_time("90").total_seconds()
-    (datetime.timedelta(seconds=14100), datetime.timedelta(days=1, seconds=43200), 5400.0)
+    >>> parse_time("3:55:00"), parse_time("1-12"), parse_time("90").total_seconds(), parse_time("UNLIMITED")
+    (datetime.timedelta(seconds=14100), datetime.timedelta(days=1, seconds=43200), 5400.0, None)
 
     ```
     """
+    if text.strip().upper() in _NO_LIMIT:
+        return None
     days, dash, rest = text.strip().rpartition("-")
     try:
         parts = [int(part) for part in rest.split(":")]
@@ -101,7 +109,8 @@ def parse_time(text: str) -> timedelta:
         result = timedelta(days=int(days) if dash else 0, **dict(zip(names, parts, strict=False)))
     except ValueError:
         raise InputError(
-            f"time_limit is {text!r}; expected minutes, minutes:seconds, hours:minutes:seconds or days-hours:minutes"
+            f"time_limit is {text!r}; expected minutes, minutes:seconds, hours:minutes:seconds, "
+            "days-hours:minutes or UNLIMITED"
         ) from None
     if result <= timedelta():
         raise InputError(f"time_limit is {text!r}; expected more than 0")

@@ -355,8 +355,8 @@ def _add_callbacks(trainer: StepTrainer) -> Interruptions:
         trainer.add_callback(ProgressLine())
     disable_progress_bar()
     time_limit = None
-    if args.time_limit is not None:
-        time_limit = parse_time(args.time_limit) - timedelta(seconds=seconds_before())
+    if args.time_limit is not None and (limit := parse_time(args.time_limit)) is not None:
+        time_limit = limit - timedelta(seconds=seconds_before())
     interruptions = Interruptions(trainer, time_limit)
     trainer.add_callback(interruptions)
     return interruptions

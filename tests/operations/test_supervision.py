@@ -302,12 +302,23 @@ def test_the_file_of_a_supervisor_that_was_killed_is_removed(tmp_path):
 
 
 def test_a_time_limit_counts_from_the_start_of_the_supervisor(tmp_path):
-    for words in (["run", "--time_limit", "1:00:00", "more"], ["run", "--time_limit=1:00:00", "more"]):
-        supervisor = Supervisor(words, tmp_path)
+    (tmp_path / "run.yaml").write_text("time_limit: '1:00:00'\n")
+    for words, expected in {
+        "run --time_limit 1:00:00 more": "run --time_limit 0:3000 more",
+        "run --time_limit=1:00:00 more": "run --time_limit=0:3000 more",
+        "run --time-limit 1:00:00 more": "run --time-limit 0:3000 more",
+        "run --time-limit=0-1:00:00 more": "run --time-limit=0:3000 more",
+        f"run --config {tmp_path}/run.yaml": f"run --config {tmp_path}/run.yaml --time_limit 0:3000",
+        f"run --config {tmp_path}/run.yaml --time-limit 30": f"run --config {tmp_path}/run.yaml --time-limit 0:1200",
+        "run --time_limit UNLIMITED": "run --time_limit UNLIMITED",
+    }.items():
+        supervisor = Supervisor(words.split(), tmp_path)
+        assert supervisor._in_the_time_left() == words.split()
         supervisor._began -= 600
-        assert " ".join(supervisor._in_the_time_left()).replace("=", " ") == "run --time_limit 0:3000 more"
-        supervisor._began -= 6000
-        assert "0:1" in " ".join(supervisor._in_the_time_left())
+        assert " ".join(supervisor._in_the_time_left()) == expected
+    supervisor = Supervisor(["run", "--time_limit", "1:00:00"], tmp_path)
+    supervisor._began -= 6000
+    assert supervisor._in_the_time_left() == ["run", "--time_limit", "0:1"]
     assert Supervisor(["run", "--time_limit"], tmp_path)._in_the_time_left() == ["run", "--time_limit"]
 
 

@@ -96,3 +96,36 @@ def test_a_command_that_another_program_starts_is_not_taken_for_a_lost_rank(tmp_
     command.chmod(0o755)
     result = subprocess.run(["timeout", "60", command], env=child_environment, capture_output=True, text=True)
     assert (result.stdout, result.stderr, result.returncode) == ("runs\n", "", 0)
+
+
+FORKS = """
+import multiprocessing, sys, time
+from hmm_datasets.runtime.parent_watch import end_forks_with_this_process
+
+if __name__ == "__main__":
+    end_forks_with_this_process()
+    pools = [multiprocessing.get_context(method).Pool(2) for method in ("fork", "forkserver")]
+    manager = multiprocessing.get_context("fork").Manager()
+    for pool in pools:
+        pool.map(abs, range(8))
+    print("started", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.outside(
+    "https://github.com/dask/distributed/issues/1322",
+    "after a kernel was killed, its fork servers and workers stay for ever",
+    "workers, managers and fork servers of a recipe end with it within a second",
+)
+@pytest.mark.launch
+def test_the_workers_of_a_killed_program_end_with_it(tmp_path, child_environment):
+    path = tmp_path / "forks.py"
+    path.write_text(FORKS)
+    child = subprocess.Popen([sys.executable, path], env=child_environment, stdout=subprocess.PIPE, text=True)
+    assert child.stdout.readline() == "started\n"
+    children = psutil.Process(child.pid).children(recursive=True)
+    assert len(children) >= 6
+    child.kill()
+    child.wait()
+    wait_for(lambda: not any(one.is_running() and one.status() != "zombie" for one in children), 10)

@@ -29,6 +29,17 @@ if TYPE_CHECKING:
 JOBS_NAME = "slurm.json"
 _FOLDER = ".submitit"
 _OWN = ("array_parallelism", "signal_delay_s", "timeout_min")
+# Parameters of sbatch, which also takes the beginnings of their names.
+_OF_THE_SWEEP = {
+    "array": "an element runs a cell; array_parallelism=N says how many run at once, and cells are chosen in the file",
+    "signal": "signal_delay_s=SECONDS says how long before its time is over a cell saves and stops",
+    "output": "logs are in .submitit/ of the sweep, and in each cell",
+    "error": "logs are in .submitit/ of the sweep, and in each cell",
+    "open_mode": "logs are appended to",
+    "parsable": "it reads what sbatch prints",
+    "test_only": "--plan prints the cells without running them",
+    "wrap": "each element runs a cell",
+}
 _LOOK_EVERY = 0.2  # seconds
 _SAVING = 60.0  # seconds that a cell may take to save and stop
 
@@ -53,9 +64,15 @@ def parse_parameters(text: str) -> dict[str, Any]:
             raise InputError(f"--slurm {text!r}: {part!r} is not NAME=VALUE, as in partition=main,time=02:00:00")
         if name == "time":
             try:
-                found["timeout_min"] = math.ceil(parse_time(value).total_seconds() / 60)
+                limit = parse_time(value)
             except InputError:
                 raise InputError(f"--slurm: time is {value!r}; expected a time such as 02:00:00") from None
+            if limit is None:
+                others["time"] = value
+            else:
+                found["timeout_min"] = math.ceil(limit.total_seconds() / 60)
+        elif taken := next((known for known in _OF_THE_SWEEP if known.startswith(name)), None):
+            raise InputError(f"--slurm {part}: the sweep sets {taken} itself; {_OF_THE_SWEEP[taken]}")
         elif name in _OWN:
             if not value.isdecimal():
                 raise InputError(f"--slurm: {name} is {value!r}; expected a number")

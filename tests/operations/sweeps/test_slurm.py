@@ -21,6 +21,7 @@ def test_parameters_of_sbatch_are_read():
         "array_parallelism": 4,
         "additional_parameters": {"partition": "a", "gres": "gpu:h100:1", "cpus_per_task": "8"},
     }
+    assert slurm.parse_parameters("time=UNLIMITED") == {"additional_parameters": {"time": "UNLIMITED"}}
     assert slurm.parse_parameters("nodelist=a,b,c")["additional_parameters"] == {"nodelist": "a,b,c"}
 
 
@@ -31,6 +32,10 @@ def test_parameters_of_sbatch_are_read():
         ("partition", "'partition' is not NAME=VALUE"),
         ("time=soon", "time is 'soon'; expected a time such as 02:00:00"),
         ("array_parallelism=all", "array_parallelism is 'all'; expected a number"),
+        ("array=0-1", "--slurm array=0-1: the sweep sets array itself; an element runs a cell; array_parallelism=N"),
+        ("partition=a,--arr=0", "--slurm --arr=0: the sweep sets array itself"),
+        ("signal=USR1@5", "the sweep sets signal itself; signal_delay_s=SECONDS says how long before"),
+        ("open-mode=truncate", "the sweep sets open_mode itself"),
     ],
 )
 def test_wrong_parameters_are_refused(text, message):

@@ -110,6 +110,24 @@ def test_the_time_limit_counts_from_the_first_start_of_a_command_that_started_it
         ("2-00", timedelta(days=2)),
         ("1-12:30", timedelta(days=1, hours=12, minutes=30)),
         ("1-12:30:15", timedelta(days=1, hours=12, minutes=30, seconds=15)),
+        pytest.param(
+            "UNLIMITED",
+            None,
+            marks=[
+                pytest.mark.outside(
+                    "https://github.com/facebookincubator/submitit/issues/1633",
+                    "how to set TimeLimit=UNLIMITED",
+                    "time=UNLIMITED of `--slurm` and of `--time_limit` is no limit",
+                ),
+                pytest.mark.outside(
+                    "https://github.com/aws/aws-parallelcluster/issues/6760",
+                    "jobs whose TimeLimit Slurm shows as UNLIMITED",
+                    "`squeue %L` of such a job, in every batch file here, is no limit",
+                ),
+            ],
+        ),
+        ("unlimited", None),
+        ("NOT_SET", None),
     ],
 )
 def test_times_are_read_as_slurm_writes_them(text, expected):

@@ -1,0 +1,88 @@
+"""The lock of torch's compilations: a killed one stops no later run, and one that goes on is waited for."""
+
+import os
+import threading
+import time
+
+import pytest
+from torch.utils import cpp_extension, file_baton
+
+from hmm_datasets.compat import torch_extensions as module
+from hmm_datasets.errors import InputError
+
+
+@pytest.fixture
+def lock(tmp_path, monkeypatch):
+    """A function that makes torch's lock of an extension that is compiled in `tmp_path`."""
+    for place in (file_baton, cpp_extension):
+        monkeypatch.setattr(place, "FileBaton", file_baton.FileBaton)
+    for name, seconds in {
+        "LOCAL_SILENCE": 0.3,
+        "SHARED_SILENCE": 0.3,
+        "_SAY_AFTER": 0.05,
+        "_LOOK_EVERY": 0.05,
+    }.items():
+        monkeypatch.setattr(module, name, seconds)
+    module.mend_compiler_locks()
+    (tmp_path / "build.ninja").touch()
+    return lambda: cpp_extension.FileBaton(str(tmp_path / "lock"))
+
+
+@pytest.mark.outside(
+    "https://github.com/pytorch/pytorch/issues/189245",
+    "a lock that a killed compilation left stops every later run for ever",
+    "it is taken over after a minute without a change (ten on a shared disk), and both are printed",
+)
+@pytest.mark.outside(
+    "https://github.com/NVlabs/nvdiffrast/issues/190",
+    "the lock of an extension exists, and the program is stuck",
+    "the lock is taken over; before that the line says what is waited for and how long",
+)
+@pytest.mark.outside(
+    "https://github.com/nandometzger/metal-gauss/issues/19",
+    "an interrupted first build makes every later run hang silently",
+    "the lock is taken over; before that the line says what is waited for and how long",
+)
+def test_a_lock_that_a_killed_compilation_left_is_taken_over_by_one_of_those_who_wait(tmp_path, lock, capsys):
+    (tmp_path / "lock").touch()
+    acquired = []
+
+    def compile_once():
+        own = lock()
+        if own.try_acquire():
+            acquired.append(own)
+
+    threads = [threading.Thread(target=compile_once) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(acquired) == 1
+    acquired[0].release()
+    assert os.listdir(tmp_path) == ["build.ninja"]
+    said = capsys.readouterr().err
+    assert "lock: waiting up to 0 s to see whether another machine compiles there" in said
+    assert said.count("left by a process that was killed while it compiled; it is deleted") == 1
+
+
+@pytest.mark.outside(
+    "https://github.com/pytorch/pytorch/pull/149382",
+    "a warning that names the lock file that is waited for",
+    "the line names folder, process and the longest wait, after which it is an error",
+)
+def test_a_compilation_that_goes_on_is_waited_for_until_its_end_or_the_patience(tmp_path, lock, monkeypatch, capsys):
+    compiling, other = lock(), lock()
+    assert compiling.try_acquire()
+    time.sleep(0.5)
+    assert not other.try_acquire(), "though nothing has changed for longer than the silence"
+    timer = threading.Timer(0.3, compiling.release)
+    timer.start()
+    other.wait()
+    assert f"waiting up to 30.0 min for process {os.getpid()} to compile it" in capsys.readouterr().err
+    assert compiling.try_acquire()
+    monkeypatch.setattr(module, "PATIENCE", 0.1)
+    with pytest.raises(InputError, match=rf"process {os.getpid()} has compiled there for .*, or end it and start"):
+        other.wait()
+    os.close(compiling.fd)
+    with pytest.raises(InputError, match="the process that compiled there was killed; start the same command again"):
+        other.wait()
