@@ -22,11 +22,13 @@ from ..hmm.names import is_process_name
 from ..hmm.process import Process
 from ..hmm.storage import CONFIG_NAME, FAMILY_NAME, PROCESS_NAME
 from ..hub.download import ModelName, branches_of, model_file
+from ..hub.foreign_formats import foreign_data, refuse_foreign
 from ..records import Finite, as_record
 from ..runtime import environment
 from ..runtime.credentials import masked
 from ..runtime.run_records import RunRecord, read_checkpoint_state, read_run_record
 from ..text.corpora.loading import find_corpus, load_corpus
+from ..text.corpora.local_files import local_files
 from ..text.corpora.presets import CORPORA
 from ..text.stream import TokenStream
 from ..text.stream.index import INDEX_NAME
@@ -218,7 +220,8 @@ def open_target(
     if is_process_name(name):
         return load_source(name)
     folder, known = Path(name), known or TrainedOn()
-    if folder.is_dir():
+    refuse_foreign(name, foreign_data, "a process, a token stream or text")
+    if folder.is_dir() and not local_files(name):
         if (folder / INDEX_NAME).exists():
             stream = TokenStream(name)
             if stream.index.sha256 in known.streams:
@@ -234,7 +237,7 @@ def open_target(
             f"{name}: has no {CONFIG_NAME} of an HMM, {FAMILY_NAME} of a family, {PROCESS_NAME} of another process, "
             f"{INDEX_NAME} of a token stream or {WORDS_NAME} of words"
         )
-    if name.partition(":")[0] not in CORPORA and not folder.is_file():
+    if name.partition(":")[0] not in CORPORA and not local_files(name):
         kind = repository_of_process(name)
         if kind is not None:
             return load_source(name, repo_type=kind)

@@ -4,6 +4,7 @@ transformers draws missing weights at random, leaves out unexpected ones, and re
 """
 
 import logging
+import re
 from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,9 +14,12 @@ from typing import Any
 from ..errors import InputError
 from ..files import check_digests, recorded_digests
 from ..records import read_record
+from .foreign_formats import quantized_by_names
 
 _REPORTERS = ("transformers.modeling_utils", "transformers.integrations.peft")  # loggers of the table of warnings
 _KINDS, _NAMED = ("missing", "unexpected"), 5
+# The weights of an adapter that have a row or a column for each token.
+_OF_TOKENS = re.compile(r"(embed|lm_head|wte).*\.(modules_to_save|original_module|base_layer|lora_\w+)\b")
 _ADAPTER_PREFIX, _ADAPTER_WEIGHTS = "base_model.model.", "adapter_model.safetensors"
 
 
@@ -43,6 +47,7 @@ def load_whole(auto_class: Any, name: str, shown: str | None = None, **how: Any)
             how |= {"ignore_mismatched_sizes": True}
             model, found = auto_class.from_pretrained(name, output_loading_info=True, **how)
     check_loaded(shown or name, found)
+    check_finite(shown or name, model)
     return model
 
 
@@ -53,10 +58,34 @@ def check_loaded(name: str, found: Mapping[str, Collection]) -> None:
         name (`str`): name of the model.
         found (mapping): what transformers returns for `output_loading_info`.
     """
+    _check_vocabulary(name, {key: (tuple(file), tuple(model)) for key, file, model in found["mismatched_keys"]})
     shapes = [f"{key} {tuple(file)}, not {tuple(model)}" for key, file, model in sorted(found["mismatched_keys"])]
     # The weights of an adapter are named after it in the model, but not in the file.
     missing, unexpected = ([key.replace(".default.", ".") for key in sorted(found[f"{kind}_keys"])] for kind in _KINDS)
     refuse_weights(name, missing, unexpected, shapes)
+
+
+def check_finite(name: str, model: Any) -> None:
+    """Raise [`InputError`] if a weight of a model is NaN or infinite; the message names the first ones.
+
+    Args:
+        name (`str`): name of the model.
+        model ([`~transformers.PreTrainedModel`]): the model.
+    """
+    bad = [key for key, value in model.named_parameters() if not _is_finite(value)]
+    if bad:
+        more = f" and {len(bad) - _NAMED} more" if len(bad) > _NAMED else ""
+        raise InputError(
+            f"{name}: {len(bad)} weights have values that are NaN or infinite: {', '.join(bad[:_NAMED])}{more}; take "
+            "a copy or a checkpoint from before that"
+        )
+
+
+def _is_finite(value: Any) -> bool:
+    if not value.is_floating_point() or value.is_meta or value.numel() == 0 or value.element_size() < 2:
+        return True
+    least, most = value.detach().aminmax()  # in one pass and without a copy; NaN is both
+    return bool(least.isfinite() and most.isfinite())
 
 
 def check_adapter(model: Any, folder: Path, name: str) -> None:
@@ -77,10 +106,28 @@ def check_adapter(model: Any, folder: Path, name: str) -> None:
         shapes = {key: tuple(file.get_slice(key).get_shape()) for key in list(file.keys())}
     written = {key.removeprefix(_ADAPTER_PREFIX): shape for key, shape in shapes.items()}
     shared = expected.keys() & written.keys()
+    _check_vocabulary(name, {key: (written[key], expected[key]) for key in shared if written[key] != expected[key]})
     reshaped = [
         f"{key} {written[key]}, not {expected[key]}" for key in sorted(shared) if written[key] != expected[key]
     ]
     refuse_weights(name, sorted(expected.keys() - shared), sorted(written.keys() - shared), reshaped)
+
+
+def _check_vocabulary(name: str, reshaped: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]) -> None:
+    """Raise [`InputError`] if weights of an adapter whose shapes in the file and in the model differ are of tokens."""
+    for key, (file, model) in sorted(reshaped.items()):
+        if _OF_TOKENS.search(key):
+            raise resized_vocabulary(
+                name, key, *next(pair for pair in zip(file, model, strict=False) if len({*pair}) > 1)
+            )
+
+
+def resized_vocabulary(name: str, weight: str, rows: int, tokens: int) -> InputError:
+    """The error for an adapter with embeddings of another number of tokens than its model."""
+    return InputError(
+        f"{name}: the adapter has {weight} for {rows:,} tokens, its model has {tokens:,}: tokens were added when it "
+        "was trained; merge it there (peft's merge_and_unload), and take the folder of the merged model"
+    )
 
 
 def check_listed(folder: Path, auto_class: Any) -> None:
@@ -110,9 +157,15 @@ def refuse_weights(name: str, missing: list[str], unexpected: list[str], shapes:
         if keys
     ]
     if problems:
+        quantizer = quantized_by_names(unexpected)
+        remedy = (
+            "copy or convert the model again"
+            if quantizer is None
+            else f"they are quantized ({quantizer}), but config.json has no quantization_config; take the model as it "
+            "was before"
+        )
         raise InputError(
-            f"{name}: {'; '.join(problems)}; expected the weights that its config.json describes; copy or convert the "
-            "model again"
+            f"{name}: {'; '.join(problems)}; expected the weights that its config.json describes; {remedy}"
         )
 
 

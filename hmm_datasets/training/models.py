@@ -48,9 +48,17 @@ from ..compat.transformers_models import (
 from ..errors import InputError, first_line
 from ..files import read_json
 from ..hmm.tokenizer import reads_symbols
-from ..hub.download import ModelName, check_downloaded, model_file, reading_hub, reason_of_hub, without_network
+from ..hub.download import (
+    ModelName,
+    check_downloaded,
+    model_file,
+    reading_hub,
+    reason_of_hub,
+    without_network,
+)
+from ..hub.foreign_formats import foreign_weights, quantized, refuse_foreign
 from ..hub.gguf import load_gguf
-from ..hub.weights import base_of_adapter, check_adapter, check_listed, load_whole
+from ..hub.weights import base_of_adapter, check_adapter, check_listed, load_whole, resized_vocabulary
 from ..runtime import environment
 from ..runtime.once import one_command
 from ..runtime.settings import setting
@@ -453,8 +461,10 @@ def _load(auto_class: Any, name_or_path: str) -> Any:
     if found.gguf_file is not None:
         with _without_bar():
             return _with_causal_loss(load_gguf(auto_class, found))
-    name, revision = found.place, found.pinned().revision
-    is_local = Path(name).is_dir()
+    name, is_local = found.place, Path(found.place).is_dir()
+    if os.path.exists(name):
+        refuse_foreign(name, foreign_weights, "a folder with config.json, or a GGUF file")
+    revision = found.pinned().revision
     how: dict[str, Any] = {"trust_remote_code": False}
     if not is_local:
         how |= {"revision": revision, "local_files_only": without_network()}
@@ -484,7 +494,8 @@ def _load(auto_class: Any, name_or_path: str) -> Any:
         raise InputError(
             f"{name_or_path}: its weights are not a complete safetensors file ({error}); copy them again"
         ) from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, ImportError) as error:
+        _refuse_quantized(name_or_path, error)
         reason = first_line(error) if is_local else reason_of_hub(error)
         reason = reason if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {reason}"
         raise InputError(
@@ -493,6 +504,11 @@ def _load(auto_class: Any, name_or_path: str) -> Any:
         ) from None
     except Exception as error:  # of any type, where a file says what transformers and tokenizers do not expect
         reason = f"{type(error).__name__}: {first_line(error)}"
+        resized = _RESIZED.search(str(error))
+        if resized is not None:
+            raise resized_vocabulary(
+                name_or_path, resized["name"], int(resized["file"]), int(resized["model"])
+            ) from None
         raise InputError(
             f"{name_or_path}: {auto_class.__name__} cannot be made of its files ({reason}); copy them again from "
             "where they were made"
@@ -501,6 +517,20 @@ def _load(auto_class: Any, name_or_path: str) -> Any:
         _check_downloaded(name_or_path, with_weights="use_safetensors" in how)
     _check_causal(auto_class, loaded, name_or_path)
     return loaded
+
+
+def _refuse_quantized(name: str, error: Exception) -> None:
+    """Raise [`InputError`] if the configuration of a model that cannot be loaded says that it is quantized."""
+    config = model_file(name, "config.json")
+    reason = None if config is None else quantized(read_json(config))
+    if reason is not None:
+        raise InputError(f"{name}: {reason} ({first_line(error)})") from None
+
+
+_RESIZED = re.compile(
+    r"size mismatch for (?P<name>\S*(?:embed|lm_head|wte)\S*): .*?Size\(\[(?P<file>\d+).*?Size\(\[(?P<model>\d+)",
+    re.DOTALL,
+)
 
 
 def _folder_of(name: str, file: str) -> Path:

@@ -322,7 +322,8 @@ def encoded_by_transformers(folder: Path) -> list[Any]:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     template = tokenizer.chat_template
     turns = tokenizer.apply_chat_template(CHATS[0]["messages"], return_dict=False) if template else []
-    return [[tokenizer.encode(text, add_special_tokens=False) for text in TEXTS[:2]], list(turns)]
+    how = {"add_special_tokens": False, "split_special_tokens": True}
+    return [[tokenizer.encode(text, **how) for text in TEXTS[:2]], list(turns)]
 
 
 def write_model(folder: Path) -> None:

@@ -32,6 +32,7 @@ from pyarrow.dataset import ParquetFragmentScanOptions
 from ...compat.datasets import TypedExamples
 from ...errors import InputError, first_line
 from ...hub.download import reading_hub, why_unreachable
+from ...hub.foreign_formats import foreign_data, refuse_foreign
 from ...runtime import environment
 from .conversations import (
     FORMATS,
@@ -308,6 +309,7 @@ def find_corpus(name: str) -> tuple[Corpus, tuple[Path, ...]]:
     if name in CORPORA:
         return CORPORA[name], (Path(CORPORA[name].path),) if CORPORA[name].bundled else ()
     corpus = Corpus(name, name, kind=None, licence="unknown", test_split="test", column=None)
+    refuse_foreign(name, foreign_data, "text, conversations or preferences")
     files = local_files(name)
     if files:
         return corpus, files

@@ -20,6 +20,7 @@ import numpy as np
 
 from ...errors import InputError
 from ...files import inside, restored
+from ...hub.foreign_formats import foreign_data, refuse_foreign
 from ...records import Count, as_record, read_record
 
 FORMAT_VERSION = 2
@@ -171,6 +172,7 @@ def read_index(folder: str | os.PathLike, *, check_files: bool = True) -> TokenI
     """
     folder = restored(folder)
     path = folder / INDEX_NAME
+    refuse_foreign(folder, foreign_data, "a token stream, as written by tokenize_corpus")
     if not path.is_file():
         raise InputError(f"{path}: no such file; {_why_missing(folder)}")
     values = read_record(path, dict[str, Any], "write the tokens again")

@@ -24,6 +24,7 @@ import numpy as np
 from jaxtyping import Int64, UInt32
 
 from ...compat.rust import panics_as_errors
+from ...errors import InputError, first_line
 from ..corpora.local_files import check_text
 from .bpe import EXPONENTIAL, check_pieces, is_byte_level
 
@@ -96,7 +97,12 @@ def plain_tokenizer(tokenizer: "PreTrainedTokenizerBase") -> "Tokenizer":
     written = json.loads(tokenizer.backend_tokenizer.to_str())
     for token in written["added_tokens"]:
         token["special"] = token["content"] in control  # the library leaves out those that are special
-    plain = Tokenizer.from_str(json.dumps(written))
+    try:
+        plain = Tokenizer.from_str(json.dumps(written))
+    except Exception as error:  # the library raises a plain Exception
+        raise InputError(
+            f"{tokenizer.name_or_path or 'the tokenizer'}: cannot encode text ({first_line(error)}); copy it again"
+        ) from None
     plain.encode_special_tokens = True
     plain.no_truncation()
     plain.no_padding()

@@ -1,0 +1,197 @@
+"""What other libraries write is refused by its name, with what reads or converts it."""
+
+import json
+import math
+import struct
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+from hmm_datasets.errors import InputError
+from hmm_datasets.evaluation.targets import open_target
+from hmm_datasets.text.corpora.loading import load_corpus
+from hmm_datasets.text.stream import TokenStream, write_tokens
+from hmm_datasets.training.models import load_pretrained
+
+
+def message(function, *args, **settings) -> str:
+    with pytest.raises(InputError) as caught:
+        function(*args, **settings)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def write_mds(folder):
+    shard = {"raw_data": {"basename": "shard.00000.mds"}, "zip_data": None, "samples": 3}
+    (folder / "index.json").write_text(json.dumps({"version": 2, "shards": [shard]}))
+    (folder / "shard.00000.mds").write_bytes(b"\x03\x00\x00\x00")
+
+
+def write_litdata(folder):
+    (folder / "index.json").write_text(json.dumps({"chunks": [{"filename": "chunk-0-0.bin"}], "config": {}}))
+    (folder / "chunk-0-0.bin").write_bytes(b"\x00" * 9)
+
+
+def write_megatron(folder):
+    (folder / "text_document.idx").write_bytes(b"MMIDIDX\x00\x00" + struct.pack("<QB", 1, 8))
+    (folder / "text_document.bin").write_bytes(b"\x00" * 8)
+
+
+def write_nanogpt(folder):
+    for name in ("train", "val"):
+        np.arange(9, dtype=np.uint16).tofile(folder / f"{name}.bin")
+    (folder / "meta.pkl").write_bytes(b"\x80\x04.")
+
+
+def write_llm_c(folder):
+    head = np.zeros(256, np.int32)
+    head[:3] = 20240520, 1, 9
+    (folder / "fineweb_train_000001.bin").write_bytes(head.tobytes() + np.arange(9, dtype=np.uint16).tobytes())
+
+
+def write_arrow(folder):
+    Dataset.from_dict({"text": ["a"]}).save_to_disk(folder)
+
+
+DATA = {
+    "mosaicml": (write_mds, "is a data set of MosaicML Streaming (MDS)", "with the package mosaicml-streaming"),
+    "litdata": (write_litdata, "is a data set of LitData", "with the package litdata"),
+    "megatron": (write_megatron, "is an indexed data set of Megatron-LM", "IndexedDataset"),
+    "nanogpt": (write_nanogpt, "is tokens of nanoGPT", "dtype='<u2')"),
+    "llm.c": (write_llm_c, "is tokens of llm.c", "offset=1024"),
+    "datasets": (write_arrow, "is a data set that `save_to_disk` of datasets has written", "load_from_disk"),
+}
+
+
+@pytest.mark.outside(
+    "https://github.com/karpathy/nanoGPT/issues/202",
+    "use the train.bin and val.bin of nanoGPT that somebody else has made",
+    "is tokens of nanoGPT (uint16, without an index); cut them at EOS, and write them with write_tokens",
+)
+@pytest.mark.parametrize("kind", DATA)
+def test_data_of_another_library_are_named_with_what_reads_them(kind, tmp_path):
+    write, what, remedy = DATA[kind]
+    write(tmp_path)
+    names = [tmp_path, *([tmp_path / "train"] if kind != "datasets" else [])]
+    errors = [message(read, str(name)) for name in names for read in (TokenStream, load_corpus)]
+    errors.append(message(open_target, str(tmp_path)))
+    errors += [message(load_corpus, str(path)) for path in tmp_path.glob("*.bin") if kind in ("nanogpt", "llm.c")]
+    for error in errors:
+        assert what in error
+        assert remedy in error
+
+
+def test_what_the_remedy_for_tokens_of_nanogpt_says_makes_a_stream(tmp_path):
+    np.array([5, 6, 0, 7, 0], np.uint16).tofile(tmp_path / "train.bin")
+    tokens = np.fromfile(tmp_path / "train.bin", dtype="<u2")
+    documents = [part[part != 0].tolist() for part in np.split(tokens, np.flatnonzero(tokens == 0) + 1) if len(part)]
+    write_tokens(documents, tmp_path / "s", vocab_size=8, eos_id=0, tokenizer_hash="x", corpus="c", shard_tokens=99)
+    assert TokenStream(tmp_path / "s").read(0, 5).tolist() == tokens.tolist()
+
+
+@pytest.mark.parametrize(
+    ("names", "what", "remedy"),
+    [
+        (["ckpt.pt"], "is a file of torch.save, such as nanoGPT's ckpt.pt", "save_pretrained"),
+        (["lit_model.pth", "model_config.yaml"], "is a checkpoint of LitGPT", "litgpt convert_from_litgpt"),
+        (["consolidated.00.pth", "params.json"], "is a checkpoint in Meta's format", "convert_llama_weights_to_hf"),
+        (["latest_checkpointed_iteration.txt"], "is a checkpoint of Megatron-LM", "Megatron Bridge"),
+        (["last.ckpt"], "is a checkpoint of Lightning or TensorFlow", "save_pretrained"),
+        (["model.safetensors"], "is a file of weights without the config.json", "copy its config.json"),
+        (["tf_model.h5"], "is weights of TensorFlow", "from_tf=True"),
+    ],
+)
+def test_weights_of_another_library_are_named_with_what_converts_them(names, what, remedy, tmp_path):
+    for name in names:
+        (tmp_path / name).write_bytes(b"PK\x03\x04")
+    for place in (tmp_path, tmp_path / names[0]) if not names[0].endswith("txt") else (tmp_path,):
+        error = message(load_pretrained, AutoModelForCausalLM, str(place))
+        assert error.startswith(f"{place}: {what}")
+        assert remedy in error
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
+    )
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+def changed(tiny, tmp_path, weights=None, **config):
+    """A copy of the model with other weights and settings."""
+    settings = json.loads((tiny / "config.json").read_text()) | config
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    save_file(weights or load_file(tiny / "model.safetensors"), tmp_path / "model.safetensors", {"format": "pt"})
+    return str(tmp_path)
+
+
+@pytest.mark.outside(
+    "https://github.com/huggingface/transformers/issues/30887",
+    "be told which package a quantized model needs, and not an ImportError",
+    "its weights are quantized (bitsandbytes), which transformers reads with the package bitsandbytes",
+)
+@pytest.mark.parametrize(
+    ("settings", "what", "package"),
+    [
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes", "bitsandbytes"),
+        ({"quant_method": "gptq", "bits": 4}, "GPTQ", "gptqmodel and optimum"),
+        ({"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}, "AWQ", "gptqmodel"),
+        ({"quant_method": "torchao", "quant_type": {"default": {}}}, "torchao", "torchao"),
+        ({"quant_method": "compressed-tensors"}, "compressed-tensors", "compressed-tensors"),
+    ],
+)
+def test_quantized_weights_are_named_with_the_package_that_reads_them(settings, what, package, tiny, tmp_path):
+    error = message(load_pretrained, AutoModelForCausalLM, changed(tiny, tmp_path, quantization_config=settings))
+    assert error.startswith(
+        f"{tmp_path}: its weights are quantized ({what}), which transformers reads with the package"
+    )
+    assert f"package {package}; install it" in error
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("model.layers.0.mlp.up_proj.qweight", "GPTQ or AWQ"),
+        ("model.layers.0.mlp.up_proj.weight.absmax", "bitsandbytes"),
+        ("model.layers.0.mlp.up_proj.weight_packed", "compressed-tensors"),
+    ],
+)
+def test_quantized_weights_whose_configuration_was_lost_are_recognized_by_their_names(name, what, tiny, tmp_path):
+    weights = load_file(tiny / "model.safetensors") | {name: torch.zeros(3, dtype=torch.uint8)}
+    error = message(load_pretrained, AutoModelForCausalLM, changed(tiny, tmp_path, weights))
+    assert f"they are quantized ({what}), but config.json has no quantization_config" in error
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_weights_that_are_nan_or_infinite_are_named(value, tiny, tmp_path):
+    weights = load_file(tiny / "model.safetensors")
+    weights["model.layers.0.mlp.up_proj.weight"][3, 4] = value
+    error = message(load_pretrained, AutoModelForCausalLM, changed(tiny, tmp_path, weights))
+    assert f"{tmp_path}: 1 weights have values that are NaN or infinite: model.layers.0.mlp.up_proj.weight;" in error
+    assert load_pretrained(AutoModelForCausalLM, str(tiny)).num_parameters() > 0
+
+
+@pytest.mark.outside(
+    "https://github.com/huggingface/peft/issues/1932",
+    "load an adapter on a model whose embeddings were resized since",
+    "the adapter has embeddings for 40 tokens, its model has 32; merge it where it was trained",
+)
+@pytest.mark.parametrize(
+    "settings", [{"modules_to_save": ["embed_tokens", "lm_head"]}, {"target_modules": ["embed_tokens", "q_proj"]}]
+)
+def test_an_adapter_with_a_resized_vocabulary_names_both_sizes(settings, tiny, tmp_path):
+    from peft import LoraConfig, get_peft_model
+
+    model = AutoModelForCausalLM.from_pretrained(tiny)
+    model.resize_token_embeddings(40)
+    get_peft_model(model, LoraConfig(**{"target_modules": ["q_proj"]} | settings)).save_pretrained(tmp_path)
+    error = message(load_pretrained, AutoModelForCausalLM, str(tmp_path))
+    assert " for 40 tokens, its model has 32: tokens were added when it was trained; merge it there" in error
