@@ -62,11 +62,30 @@ def printable(text: str) -> str:
     return _CODES.sub(lambda match: f"\\x{ord(match[0]):02x}" if match[0] < " " else f"\\u{ord(match[0]):04x}", text)
 
 
+_LONGEST_WORD, _LONGEST_MESSAGE = 300, 1_500  # characters
+
+
 class InputError(ValueError):
-    """Bad input. The message gives in one line what is wrong and where, what was expected, and how to correct it."""
+    """Bad input. The message gives in one line what is wrong and where, what was expected, and how to correct it.
+
+    A value in it may have come from a file of anyone: of what is too long to be read, the beginning and the end stay.
+    """
 
     def __init__(self, message: str):
-        super().__init__(" ".join(message.split()))
+        line = " ".join(shortened(word, _LONGEST_WORD) for word in message.split())
+        super().__init__(shortened(line, _LONGEST_MESSAGE))
+
+
+def shortened(text: str, most: int) -> str:
+    """A text of at most so many characters, with dots in place of its middle.
+
+    ```python
+    >>> shortened("abcdefghijklmnopqrstuvwxyz", 12)
+    'abcdef...xyz'
+
+    ```
+    """
+    return text if len(text) <= most else f"{text[: most * 2 // 3 - 2]}...{text[-(most - most * 2 // 3 - 1) :]}"
 
 
 class RankError(InputError):
@@ -144,12 +163,7 @@ def path_error(path: str | os.PathLike, error: BaseException) -> InputError:
     named = error.filename if isinstance(error.filename, str | os.PathLike) else path
     why = _PATH_ERRORS.get(error.errno or 0, "choose another file or folder")
     reason = error.strerror or type(error).__name__
-    return InputError(f"{_shortened(os.fspath(named))}: cannot be used ({reason}); {why}")
-
-
-def _shortened(path: str) -> str:
-    """A path for a message; of one that is too long for the system, its beginning and end."""
-    return path if len(path) <= 300 else f"{path[:120]}...{path[-60:]}"
+    return InputError(f"{os.fspath(named)}: cannot be used ({reason}); {why}")
 
 
 _DATA = ("corpus", "tokens", "conversations", "preferences", "prompts")

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError
+from ..errors import InputError, shortened
 from ..files import write_json
 from ..records import read_record
 from .credentials import masked
@@ -114,9 +114,4 @@ def _change(before: Any, now: Any) -> str:
     """How a value has changed, in words; of digests, which nobody reads, the beginnings."""
     if all(isinstance(one, str) and _SHA256.fullmatch(one) for one in (before, now)):
         return f"has changed (SHA-256 {before[:12]}... to {now[:12]}...)"
-    return f"was {_shortened(before)} and is {_shortened(now)}"
-
-
-def _shortened(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 300 else f"{text[:200]}...{text[-60:]}"
+    return f"was {shortened(repr(before), 300)} and is {shortened(repr(now), 300)}"

@@ -112,8 +112,8 @@ def records(folder: Path) -> str:
 
 
 def _all_of(readers: Any) -> str:
-    """Call all readers, and raise the last error of one line."""
-    from hmm_datasets.errors import InputError
+    """Call all readers, and raise the last error of one line, as a command would print it."""
+    from hmm_datasets.errors import InputError, is_path_error, path_error
 
     refusal = None
     for read in readers:
@@ -121,6 +121,10 @@ def _all_of(readers: Any) -> str:
             read()
         except InputError as error:
             refusal = error
+        except OSError as error:
+            if not is_path_error(error) or error.filename is None:
+                raise
+            refusal = path_error(error.filename, error)
     if refusal is not None:
         raise refusal
     return "read"
