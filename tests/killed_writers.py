@@ -13,6 +13,7 @@ import random
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -33,7 +34,8 @@ from hmm_datasets.text.tokenizers.words import WordCorpus, build_word_corpus
 VOLATILE = re.compile("second|time|digest|train_loss")
 
 RECORDS = {
-    *("digests.json", "run.json", "plan.json", "summary.json", "events.jsonl", "README.md", "trainer_state.json"),
+    *("digests.json", "run.json", "plan.json", "set_aside.json", "count", "number", "summary.json", "events.jsonl"),
+    *("README.md", "trainer_state.json"),
 }
 
 
@@ -204,7 +206,136 @@ class Supervised(Kind):
         return max(steps, default=None)
 
 
+class Command(Kind):
+    """A command of the package, on a copy of what `make` makes once; WORK in its words stands for the folder."""
+
+    def __init__(self, *words: str, needs_run: bool = False):
+        self._words, self._needs_run = words, needs_run
+
+    def make(self, folder: Path) -> None:
+        """Nothing by default but a run of three checkpoints, if the command needs one."""
+        if self._needs_run:
+            self.train(folder / "run")
+
+    def train(self, folder: Path, **given) -> None:
+        from tiny_runs import trainer
+
+        from hmm_datasets.training.run import train_and_save
+
+        training = trainer(folder, save_strategy="steps", save_steps=2, disable_tqdm=True, max_steps=6, **given)
+        train_and_save(training, settings={}, data={"rows": 200})
+
+    def old(self, folder):
+        import tiny_runs  # noqa: F401, so that the forks need not
+
+        import hmm_datasets.operations.checkpoints.average
+        import hmm_datasets.operations.checkpoints.convert
+        import hmm_datasets.operations.checkpoints.slim
+        import hmm_datasets.training.run  # noqa: F401
+
+        template = folder.parent / "template"
+        if not template.exists():
+            template.mkdir()
+            assert ended(in_child(lambda: self.make(template))) == 0
+        shutil.copytree(template, folder, dirs_exist_ok=True)
+
+    def write(self, folder):
+        from hmm_datasets.cli import main as command_line
+
+        try:
+            code = command_line([word.replace("WORK", str(folder)) for word in self._words])
+        except SystemExit as request:
+            code = request.code
+        # One that was killed at its very end has done everything, and refuses to do it again.
+        assert code in (0, None) or (code == 2 and _is_again(folder))
+
+    def read(self, folder):
+        """Every checkpoint is whole, here or set aside; returns what there is, without hidden files."""
+        from hmm_datasets.files import digest_problems
+        from hmm_datasets.training.checkpoints.verifying import list_checkpoints
+
+        found = list_checkpoints(folder / "run") if (folder / "run").is_dir() else []
+        for one in found:
+            assert one.ok, one.problems
+            assert not digest_problems(one.folder)
+        return {name: digest for name, digest in contents(folder).items() if "/." not in f"/{name}"}
+
+
+def _is_again(folder: Path) -> bool:
+    return (folder.parent / "again").exists()
+
+
+class Restore(Command):
+    def make(self, folder):
+        from hmm_datasets.cli import main as command_line
+
+        super().make(folder)
+        command_line(["checkpoint", "slim", str(folder / "run"), "--keep-newest", "0"])
+
+
+class Tables(Command):
+    def make(self, folder):
+        from hmm_datasets.hmm import processes
+
+        np.savez(folder / "tables.npz", **processes.random(300, 300, alpha=0.4, seed=7).tables())
+
+
+class Tokenize(Command):
+    def make(self, folder):
+        stories = [f"Story {number} is about a cat that had {number % 7} hats." * 9 for number in range(3000)]
+        write_jsonl(folder / "stories.jsonl", [{"text": text} for text in stories])
+
+    def write(self, folder):
+        sys.path.insert(0, str(Path(__file__).parents[1] / "recipes"))
+        import tokenize_corpus
+
+        sys.argv = ["tokenize", *(word.replace("WORK", str(folder)) for word in self._words)]
+        tokenize_corpus.run(tokenize_corpus.main, tokenize_corpus.TokenizeSettings)
+
+
+class EndOfRun(Command):
+    """What follows the last step: model, evaluation, summary, plots, card, push to a Hub on this machine."""
+
+    def make(self, folder):
+        from hmm_datasets.training.run import Run
+
+        Run.finish = lambda self: None
+        self.train(folder / "run")
+        (folder / "number").write_text("0")
+
+    def old(self, folder):
+        super().old(folder)
+        count = folder.parent / "count"
+        count.write_text(str(1 + int(count.read_text() if count.exists() else "0")))
+
+    def write(self, folder):
+        count = (folder.parent / "count").read_text()
+        self.train(folder / "run", push_to_hub=True, hub_strategy="end", hub_model_id=f"tester/run-{count}")
+        from huggingface_hub import HfApi
+
+        names = set(HfApi().list_repo_files(f"tester/run-{count}"))
+        assert {"README.md", "summary.json", "model.safetensors", "history.jsonl"} <= names, names
+
+
+_SETTINGS = ("--corpus", "WORK/stories.jsonl", "--vocab_size", "280", "--shard_tokens", "60000")
 KINDS = {
+    "checkpoint slim": Command("checkpoint", "slim", "WORK/run", needs_run=True),
+    "checkpoint slim --delete": Command("checkpoint", "slim", "WORK/run", "--delete", "--yes", needs_run=True),
+    "checkpoint prune": Command("checkpoint", "prune", "WORK/run", "--keep", "1", needs_run=True),
+    "checkpoint prune --all": Command("checkpoint", "prune", "WORK/run", "--all", needs_run=True),
+    "checkpoint restore": Restore("checkpoint", "restore", "WORK/run", needs_run=True),
+    "checkpoint convert": Command(
+        "checkpoint", "convert", "WORK/run/checkpoint-6", "WORK/model", "--to", "hf", needs_run=True
+    ),
+    "checkpoint average": Command(
+        "checkpoint", "average", "WORK/run", "--last", "2", "--output", "WORK/mean", needs_run=True
+    ),
+    "sample --output": Command(
+        "sample", "process:mess3(x=0.05,a=0.85)", "--num-sequences", "200000", "--output", "WORK/tokens.npy"
+    ),
+    "describe --save": Tables("describe", "WORK/tables.npz", "--save", "WORK/hmm"),
+    "tokenize": Tokenize(*_SETTINGS, "--output_dir", "WORK/tokens"),
+    "end of a run": EndOfRun(),
     "folder": Folder(),
     "evaluation": Evaluation(),
     "words": Words(),
@@ -234,12 +365,29 @@ def ended(child: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+def undisturbed(folder: Path, child: int) -> tuple[float, float]:
+    """When a writer first changes something in a folder, and when it has ended, in seconds."""
+    began, before, first = time.monotonic(), _names(folder), None
+    while (status := os.waitpid(child, os.WNOHANG)) == (0, 0):
+        if first is None and _names(folder) != before:
+            first = time.monotonic() - began
+        time.sleep(0.002)
+    assert os.waitstatus_to_exitcode(status[1]) == 0
+    seconds = time.monotonic() - began
+    return 0.95 * (first or 0.0), seconds
+
+
+def _names(folder: Path) -> set[str]:
+    return {str(path) for path in folder.rglob("*")}
+
+
 def contents(folder: Path) -> dict[str, str]:
     """Digests of all files; of records without times, of pickles only that they are there."""
     found = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         name, content = path.relative_to(folder).as_posix(), path.read_bytes()
-        if path.name in RECORDS or path.suffix in (".pt", ".pth", ".bin"):
+        name = re.sub(r"set_aside/[^/]+/", "set_aside/DATE/", name)
+        if path.name in RECORDS or path.suffix in (".pt", ".pth", ".bin", ".png"):
             content = b""
         elif path.suffix == ".yaml":
             content = content.replace(str(folder).encode(), b"")
@@ -267,9 +415,8 @@ def main(root: Path, name: str, kills: int, seed: int) -> Counter:
     folder.mkdir(parents=True)
     kind.old(folder)
     before = kind.read(folder)
-    began = time.monotonic()
-    assert ended(in_child(lambda: kind.write(folder))) == 0
-    seconds, after, whole = time.monotonic() - began, kind.read(folder), contents(folder)
+    first, seconds = undisturbed(folder, in_child(lambda: kind.write(folder)))
+    after, whole = kind.read(folder), contents(folder)
     number, folder = 0, None
     while counts["killed"] < kills:
         if folder is None:
@@ -277,7 +424,7 @@ def main(root: Path, name: str, kills: int, seed: int) -> Counter:
             folder.mkdir()
             kind.old(folder)
         child = in_child(lambda folder=folder: kind.write(folder))
-        time.sleep(moments.uniform(0, seconds))
+        time.sleep(moments.uniform(first, seconds))
         os.kill(child, signal.SIGKILL)
         was_killed = ended(child) == -signal.SIGKILL
         counts["killed"] += was_killed
@@ -287,7 +434,9 @@ def main(root: Path, name: str, kills: int, seed: int) -> Counter:
         except (InputError, AssertionError, ValueError) as error:
             counts[f"LOST: {type(error).__name__}: {error}"[:300]] += 1
         if not was_killed or found == after or counts["killed"] >= kills:
+            (root / "again").touch()
             code = ended(in_child(lambda folder=folder: kind.write(folder)))
+            (root / "again").unlink()
             counts["not finished afterwards"] += code != 0
             left = contents(folder)
             counts["other result"] += {n: left.get(n) for n in whole} != whole
@@ -300,5 +449,23 @@ def main(root: Path, name: str, kills: int, seed: int) -> Counter:
     return counts
 
 
+def main_with_hub(root: Path) -> int:
+    """Start a Hub on this machine, and this program again, whose client reads its address when it is imported."""
+    sys.path.insert(0, str(Path(__file__).with_name("hub")))
+    from hub_processes import LocalHub
+
+    root.mkdir(parents=True)
+    hub = LocalHub(root / "hub")
+    try:
+        environment = hub.environment(root / "home")
+        environment["PYTHONPATH"] += f":{os.environ.get('PYTHONPATH', '')}"
+        command = [sys.executable, sys.argv[0], str(root / "kills"), *sys.argv[2:]]
+        return subprocess.run(command, env=environment).returncode
+    finally:
+        hub.stop()
+
+
 if __name__ == "__main__":
+    if sys.argv[2] == "end of a run" and "HF_ENDPOINT" not in os.environ:
+        sys.exit(main_with_hub(Path(sys.argv[1])))
     print(json.dumps(main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))))
