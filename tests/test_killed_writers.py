@@ -1,4 +1,4 @@
-"""Kills of each kind of writer at random moments, a hundred or `KILLS`: nothing is lost, and nothing is left behind."""
+"""Kills of each kind of writer at random moments, a hundred or `KILLS`: nothing is lost, and nothing is left."""
 
 import json
 import os
