@@ -18,6 +18,7 @@ import re
 import sys
 import threading
 import time
+from functools import cache
 from typing import Any
 
 from ..files import discard_unfinished
@@ -49,6 +50,7 @@ def end_with_launcher() -> None:
     threading.Thread(target=_watch, args=(leader, launcher), daemon=True, name="watch-launcher").start()
 
 
+@cache  # once in a process
 def end_forks_with_this_process() -> None:
     """Let every process that this one forks from now on end when this one has ended, however it ended.
 

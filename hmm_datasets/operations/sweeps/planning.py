@@ -16,6 +16,7 @@ from ...display import format_duration
 from ...errors import InputError, suggestion
 from ...files import read_yaml, write_yaml
 from ...report.tables import Table
+from ...runtime.parent_watch import end_with_parent
 from ...runtime.progress import progress_bar
 from ..launching import recipe_settings, split_command
 from .cells import CellState
@@ -63,7 +64,8 @@ def plan_sweep(sweep: Sweep, launch_config: Path | None = None, num_processes: i
     Raises:
         `InputError`: the recipe does not have a setting, or would refuse a value; the message names file and cell.
     """
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=spawn, initializer=end_with_parent) as pool:
         return pool.submit(check_and_plan, sweep, launch_config, num_processes).result()
 
 
