@@ -54,7 +54,7 @@ _MESSAGE_AFTER = 2.0
 _GONE_AFTER = 1.0  # seconds; another process that tidies up may move a lock aside for a moment
 _WIDTH = 512  # bytes of a lock: constant, so that a heartbeat needs no space on a full disk
 
-_held: "dict[Path, _Held]" = {}  # locks held by this process, or by rank 0 on its behalf
+_held: "dict[Path, _Held | None]" = {}  # by this process, or by rank 0 for it; None if ranks were not connected then
 _ending = threading.Lock()
 _ended_by: int | None = None  # the thread that ends this process
 
@@ -120,8 +120,8 @@ def exclusive_lock(
         try:
             acquired = _acquire(folder, lock)
             mend(folder, locked=True)
-        except InputError as error:
-            refusal = str(error)
+        except (InputError, OSError) as error:
+            refusal = str(error if isinstance(error, InputError) else path_error(folder, error))
             if acquired is not None:
                 acquired.abandon()
                 acquired.release()
@@ -129,14 +129,13 @@ def exclusive_lock(
     if refusal is not None:
         raise InputError(refusal)
     held = acquired if acquired is not None or token is None else _Held(lock, token)
+    _held[lock] = held
     if held is not None:
-        _held[lock] = held
         before_write.append(held.check)
     try:
         yield
     finally:
-        if held is not None:
-            abandon_lock(folder, lock)
+        abandon_lock(folder, lock)
         if acquired is not None:
             acquired.release()
 
