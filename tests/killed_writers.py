@@ -1,9 +1,9 @@
 """A program that kills writers at random moments: `killed_writers.py FOLDER KIND KILLS SEED`.
 
-Each writer is a fork that is killed after a random part of the time that it needs, and started again on the same
-folder, or on a new one once it was whole. After each kill a reader looks, which must find what was there before or the
-new content, whole. At the end everything must be as an undisturbed writer leaves it, with no file beside it. Prints
-the counts as JSON.
+Each writer is a fork that is killed after a random part of the time that it needs from its first change on, and
+started again on the same folder, or on a new one once it was whole. After each kill a reader looks, which must find
+what was there before or the new content, whole. At the end everything must be as an undisturbed writer leaves it, with
+no file beside it. Prints the counts as JSON.
 """
 
 import hashlib
@@ -365,20 +365,20 @@ def ended(child: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def undisturbed(folder: Path, child: int) -> tuple[float, float]:
-    """When a writer first changes something in a folder, and when it has ended, in seconds."""
-    began, before, first = time.monotonic(), _names(folder), None
-    while (status := os.waitpid(child, os.WNOHANG)) == (0, 0):
-        if first is None and _names(folder) != before:
-            first = time.monotonic() - began
-        time.sleep(0.002)
-    assert os.waitstatus_to_exitcode(status[1]) == 0
-    seconds = time.monotonic() - began
-    return 0.95 * (first or 0.0), seconds
+def begun(folder: Path, child: int) -> bool:
+    """Wait until a writer changes something in a folder; False if it has ended before."""
+    before = _names(folder)
+    while _names(folder) == before:
+        if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            return False
+        time.sleep(0.001)
+    return True
 
 
 def _names(folder: Path) -> set[str]:
-    return {str(path) for path in folder.rglob("*")}
+    """The names of all files but those of locks and heartbeats."""
+    names = (path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+    return {name for name in names if not re.search(r"(^|/)\.([^/]*\.)?(lock|heartbeats)", name)}
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -415,7 +415,11 @@ def main(root: Path, name: str, kills: int, seed: int) -> Counter:
     folder.mkdir(parents=True)
     kind.old(folder)
     before = kind.read(folder)
-    first, seconds = undisturbed(folder, in_child(lambda: kind.write(folder)))
+    child = in_child(lambda: kind.write(folder))
+    assert begun(folder, child)
+    began = time.monotonic()
+    assert ended(child) == 0
+    seconds = time.monotonic() - began
     after, whole = kind.read(folder), contents(folder)
     number, folder = 0, None
     while counts["killed"] < kills:
@@ -424,7 +428,8 @@ def main(root: Path, name: str, kills: int, seed: int) -> Counter:
             folder.mkdir()
             kind.old(folder)
         child = in_child(lambda folder=folder: kind.write(folder))
-        time.sleep(moments.uniform(first, seconds))
+        if begun(folder, child):
+            time.sleep(moments.uniform(0, seconds))
         os.kill(child, signal.SIGKILL)
         was_killed = ended(child) == -signal.SIGKILL
         counts["killed"] += was_killed
