@@ -15,6 +15,7 @@ file named `stop` in it, and `--time_limit` save the fit and stop it. The same c
 number of processes.
 """
 
+import contextlib
 from dataclasses import asdict, dataclass, field
 
 from hmm_datasets.errors import InputError
@@ -63,7 +64,6 @@ class CorpusSettings:
 
 def main(settings: CorpusSettings, fit_settings: FitSettings) -> None:
     """Read sequences, fit, save."""
-    import contextlib
     import time
     from pathlib import Path
 
@@ -110,7 +110,7 @@ def main(settings: CorpusSettings, fit_settings: FitSettings) -> None:
     # pomegranate keeps no checkpoints, so there is nothing to save
     listening = contextlib.nullcontext() if fit_settings.backend != "torch" else StopRequests(output, limit)
     try:
-        with listening as requests:
+        with listening as requests, _errors_of_files(settings):
             result = fit_hmm(
                 train,
                 fit_settings,
@@ -155,6 +155,18 @@ def main(settings: CorpusSettings, fit_settings: FitSettings) -> None:
             f"on train{held_out}; entropy rate {rate.value:.4f} +- {rate.standard_error:.4f}"
         )
         print(f"{'converged' if result.converged else 'not converged'}: {result.reason}")
+
+
+@contextlib.contextmanager
+def _errors_of_files(settings: CorpusSettings):
+    """Errors about symbols begin with the file that has them."""
+    try:
+        yield
+    except InputError as error:
+        of_test = "(test_tokens)" in str(error)
+        if settings.is_array and (of_test or "token" in str(error).partition(" is ")[0]):
+            raise InputError(f"{settings.test if of_test else settings.corpus}: {error}") from None
+        raise
 
 
 def _words(settings: CorpusSettings):

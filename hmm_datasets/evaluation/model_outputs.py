@@ -57,6 +57,11 @@ def check_inputs(model: Any, rows: Any) -> None:
     if isinstance(rows, EndlessSequences):
         raise InputError("rows are endless, and there is no end to measuring them; pass num_sequences to HMMSequences")
     if isinstance(getattr(getattr(model, "config", None), "vocab_size", None), int):
+        if rows.bos_token_id is not None and model.config.vocab_size == rows.vocab_size - 1:
+            raise InputError(
+                f"the model has {model.config.vocab_size} tokens, but the data have {rows.vocab_size} symbols, a "
+                "beginning token among them; measure it on rows without (bos=False, or --bos false)"
+            )
         check_vocabulary(model, rows.vocab_size, "symbols")
 
 

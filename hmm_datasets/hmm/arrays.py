@@ -40,7 +40,7 @@ def check_dense(states: int) -> None:
 
 
 def as_tables(
-    start: Any, transition: Any, emission: Any, edges: Any, normalize: bool
+    start: Any, transition: Any, emission: Any, edges: Any, normalize: bool | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
     """Check the tables of an HMM, and add missing ones: the marginals of `edges`, and the stationary distribution as
     `start`."""
@@ -198,8 +198,11 @@ def probabilities(name: str, values: Any, ndim: int) -> np.ndarray:
     return table
 
 
-def distribution(name: str, values: Any, ndim: int, normalize: bool) -> np.ndarray:
-    """`values` as distributions over the last axis; rescaled if `normalize`, or if wrong by rounding alone."""
+def distribution(name: str, values: Any, ndim: int, normalize: bool | None = None) -> np.ndarray:
+    """`values` as distributions over the last axis; rescaled if `normalize`, or if wrong by rounding alone.
+
+    The error names `normalize` as a remedy unless it is None, for what has no such argument.
+    """
     table = probabilities(name, values, ndim)
     with np.errstate(over="ignore"):
         totals = table.sum(axis=-1, keepdims=True)
@@ -212,7 +215,9 @@ def distribution(name: str, values: Any, ndim: int, normalize: bool) -> np.ndarr
         row = int(np.argmax(totals == 0 if normalize else off > _REFUSE))
         # The rows of edges are its slices by the state left.
         subscript = "" if ndim == 1 else f"[:, {row}]" if name == "edges" else f"[{row}]"
-        remedy = "give it a positive entry" if normalize else "pass normalize=True to rescale rows"
+        remedy = "give it a positive entry"
+        if not normalize and totals.ravel()[row] > 0:
+            remedy = "divide it by its sum" if normalize is None else "pass normalize=True to rescale rows"
         raise InputError(f"{name}{subscript} sums to {totals.ravel()[row]:.6g}, not 1; {remedy}")
     return np.where(off > _RESCALE, table / totals, table)
 

@@ -8,7 +8,6 @@ counterpart in these libraries.
 """
 
 import os
-import pickle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from jaxtyping import Float
 
 from ..array_input import numbers
 from ..compat.pomegranate import import_pomegranate, sparse_transition
-from ..errors import InputError
+from ..errors import InputError, first_line
 from ..foreign_arrays import load_archive
 from .model import HMM
 
@@ -31,7 +30,7 @@ _TOLERANCE = 1e-5  # of the sum of a float32 row of a few hundred entries
 _HMMLEARN = {"startprob": "start", "transmat": "transition", "emissionprob": "emission"}
 _FORMATS = (
     "expected .npz (numpy.savez with startprob_, transmat_ and emissionprob_ of hmmlearn, or start, transition and "
-    "emission, or start and edges), or a pickled hmmlearn CategoricalHMM in .pkl"
+    "emission, or start and edges), or an hmmlearn CategoricalHMM in .pkl or .joblib"
 )
 
 
@@ -40,8 +39,10 @@ def from_file(path: str | os.PathLike, *, unsafe_pickle: bool = False) -> HMM:
 
     Args:
         path (path): `.npz` with the arrays `start` (H,), `transition` (H, H) and `emission` (H, E), or `start` and
-            `edges` (E, H, H), under these names or hmmlearn's; or `.pkl` with an hmmlearn `CategoricalHMM`.
-        unsafe_pickle (`bool`, *optional*, defaults to `False`): whether to read a pickle, which can run any code.
+            `edges` (E, H, H), under these names or hmmlearn's; or `.pkl` or `.joblib` with an hmmlearn
+            `CategoricalHMM`.
+        unsafe_pickle (`bool`, *optional*, defaults to `False`): whether to read a file of pickle or joblib, which can
+            run any code.
 
     Raises:
         `InputError`: there is no such file, it has another format or other arrays, or no tables of an HMM; or it is a
@@ -50,11 +51,11 @@ def from_file(path: str | os.PathLike, *, unsafe_pickle: bool = False) -> HMM:
     path = Path(path)
     if not path.is_file():
         raise InputError(f"{path}: no such file")
-    if path.suffix in (".pkl", ".pickle"):
+    if path.suffix in (".pkl", ".pickle", ".joblib"):
         if not unsafe_pickle:
             raise InputError(
-                f"{path}: reading a pickle runs any code that is in it; if you trust its origin add --unsafe-pickle, "
-                "or write the tables of the model with numpy.savez"
+                f"{path}: reading a pickle runs any code that is in it, as a file of joblib is one; if you trust its "
+                "origin add --unsafe-pickle (unsafe_pickle=True), or write the tables of the model with numpy.savez"
             )
         return _from_pickle(path)
     if path.suffix != ".npz":
@@ -64,17 +65,22 @@ def from_file(path: str | os.PathLike, *, unsafe_pickle: bool = False) -> HMM:
     if tables.keys() not in ({"start", "transition", "emission"}, {"start", "edges"}):
         raise InputError(f"{path}: has the arrays {', '.join(tables) or 'none'}; {_FORMATS}")
     try:
-        return HMM(**tables)
+        return HMM(**tables, normalize=None)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
 
 
 def _from_pickle(path: Path) -> HMM:
     _import("hmmlearn")
+    import joblib  # which hmmlearn needs; it reads what pickle.dump wrote too
+
     try:
-        model = pickle.loads(path.read_bytes())
+        model = joblib.load(path)
     except Exception as error:  # damaged pickles raise any
-        raise InputError(f"{path}: cannot be read as a pickle ({error}); write it anew with pickle.dump") from None
+        raise InputError(
+            f"{path}: cannot be read as a pickle, nor by joblib ({first_line(error)}); write it anew with "
+            "pickle.dump or joblib.dump"
+        ) from None
     try:
         return from_hmmlearn(model)
     except InputError as error:
@@ -127,7 +133,7 @@ def from_pomegranate(model: "DenseHMM | SparseHMM", *, ends: str = "refuse") -> 
             f"the pomegranate model has end probabilities (ends up to {stop.max():.3g}), which an HMM cannot "
             'represent; pass ends="drop" to leave them out and rescale the rows of edges'
         )
-    return HMM(start=start, transition=transition, emission=emission, normalize=ends == "drop")
+    return HMM(start=start, transition=transition, emission=emission, normalize=True if ends == "drop" else None)
 
 
 def to_pomegranate(hmm: HMM) -> "DenseHMM":
@@ -139,7 +145,8 @@ def to_pomegranate(hmm: HMM) -> "DenseHMM":
     ends sum to two; draw from the [`HMM`] instead. A `fit` replaces the ends by learned ones.
 
     Returns:
-        `pomegranate.hmm.DenseHMM`: takes tokens as integers of shape `(B, T, 1)`.
+        `pomegranate.hmm.DenseHMM`: takes tokens as int64 of shape `(B, T, 1)`. The bytes that `sample` returns are a
+            mask to torch: convert them with `torch.from_numpy(tokens.astype("int64"))`.
 
     Raises:
         `InputError`: pomegranate is not installed, or `hmm` is edge-emitting.
@@ -174,7 +181,7 @@ def from_hmmlearn(model: "CategoricalHMM") -> HMM:
     missing = [n for n in ("startprob_", "transmat_", "emissionprob_") if not hasattr(model, n)]
     if missing:
         raise InputError(f"the hmmlearn model has no {missing[0]}; fit it first")
-    return HMM(start=model.startprob_, transition=model.transmat_, emission=model.emissionprob_)
+    return HMM(start=model.startprob_, transition=model.transmat_, emission=model.emissionprob_, normalize=None)
 
 
 def to_hmmlearn(hmm: HMM) -> "CategoricalHMM":
@@ -219,7 +226,7 @@ def from_dynamax(params: Any) -> HMM:
     emission = numbers("emissions.probs", emission)
     if emission.ndim != 3 or emission.shape[1] != 1:
         raise InputError(f"emissions.probs has shape {emission.shape}; expected (H, 1, E), one symbol per step")
-    return HMM(start=start, transition=transition, emission=emission[:, 0])
+    return HMM(start=start, transition=transition, emission=emission[:, 0], normalize=None)
 
 
 def to_dynamax(hmm: HMM) -> "tuple[DynamaxHMM, Any, Any]":

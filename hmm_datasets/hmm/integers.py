@@ -1,9 +1,11 @@
-"""The check of sizes, lengths, counts, seeds and indices: integers within bounds, of any integer type.
+"""The check of sizes, lengths, counts, seeds and indices: integers within bounds, of any integer type; and of numbers.
 
 A float is none, whatever its value: one that was rounded, or divided, would be cut off or fail somewhere later. Nor is
 a boolean, which is a switch that was given in the place of a number.
 """
 
+import math
+import numbers
 import operator
 from typing import Any
 
@@ -22,6 +24,15 @@ def integer(name: str, value: Any, minimum: int, exponent: int) -> int:
     if not minimum <= number < 1 << exponent:
         raise InputError(f"{name} is {value}; expected an integer in [{minimum}, 2**{exponent})")
     return number
+
+
+def finite_number(name: str, value: Any, minimum: float = -math.inf) -> float:
+    """`value` as a finite float, `minimum` or more; a text is none, although it may look like one."""
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not (is_number and math.isfinite(value) and value >= minimum):
+        least = f", {minimum:g} or more" if math.isfinite(minimum) else ""
+        raise InputError(f"{name} is {value!r}; expected a finite number{least}")
+    return float(value)
 
 
 def integer_range(name: str, value: Any, minimum: int, exponent: int) -> int | tuple[int, int]:

@@ -6,14 +6,16 @@ it a process can compute. Sequence `i` of the stream `seed` depends on `(process
 
 A subclass gives `num_symbols`, `next_token_probs`, and `_draw`, which fills rows in one thread, or `_draw_states`,
 which also fills their hidden states; the arguments of its constructor as `settings`, `arrays` and `parts`; and a
-`stored_name`, which `storage` lists.
+`stored_name`. Its `next_token_probs` may return an array of NumPy or a tensor: callers get what `tokens` were. Only
+processes that `storage` lists can be saved, since no other could be loaded.
 """
 
+import functools
 import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -42,6 +44,21 @@ _SETTINGS: dict[str, Any] = {
     "parents": list[Any],
 }
 """Types of settings, by their names, which mean the same in every kind; those of others are checked by their class."""
+
+
+def _of_the_kind_given(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of tokens whose result is a tensor for a tensor, else a NumPy array, whichever of them it returns."""
+
+    @functools.wraps(method)
+    def converted(self: "Process", tokens: Any, *args: Any, **kwargs: Any) -> Any:
+        import torch
+
+        found = method(self, tokens, *args, **kwargs)
+        if isinstance(tokens, torch.Tensor):
+            return torch.as_tensor(found, device=tokens.device)
+        return found.cpu().numpy() if isinstance(found, torch.Tensor) else np.asarray(found)
+
+    return converted
 
 
 class Process:
@@ -117,12 +134,23 @@ class Process:
 
     def fingerprint(self) -> str:
         """The first 32 hexadecimal digits of the SHA-256 of all arguments. Equal fingerprints mean equal streams."""
+        if not hasattr(self, "stored_name"):
+            raise InputError(
+                f"the class {type(self).__qualname__} has no stored_name; give it one, and settings() and arrays() "
+                "that return the arguments of its constructor, by which two of its processes differ"
+            )
         parts = [part.fingerprint() for part in self.parts()]
         digest = hashlib.sha256(json.dumps([self.stored_name, self.settings(), parts], sort_keys=True).encode())
         for name, array in sorted(self.arrays().items()):
             digest.update(f"{name}{array.shape}{array.dtype.str[1:]}".encode())
             digest.update(np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).tobytes())
         return digest.hexdigest()[:32]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name in ("next_token_probs", "oracle_next_token_probs", "beliefs"):
+            if name in vars(cls):
+                setattr(cls, name, _of_the_kind_given(vars(cls)[name]))
 
     def __setstate__(self, state: dict) -> None:
         self.__dict__.update(state)
@@ -329,7 +357,11 @@ class Process:
         return sampled_optimal_loss(self, length, num_sequences, seed)
 
     def save_pretrained(self, folder: str | os.PathLike) -> None:
-        """Write a folder that [`~hmm_datasets.load_source`] reads, each file atomically."""
+        """Write a folder that [`~hmm_datasets.load_source`] reads, each file atomically.
+
+        Raises:
+            `InputError`: the class is not of this package, so no program could load the folder.
+        """
         save_process(self, folder)
 
     def push_to_hub(self, repo_id: str, *, private: bool = False, token: str | None = None):

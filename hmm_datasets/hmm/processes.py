@@ -524,7 +524,7 @@ def noisy(
     if np.ndim(channel) == 0:
         _probability("channel", channel)
         channel = (1 - channel) * np.eye(symbols) + channel / symbols
-    channel = distribution("channel", channel, 2, normalize=False)
+    channel = distribution("channel", channel, 2)
     if len(channel) != symbols:
         raise InputError(f"channel has shape {channel.shape}; expected ({symbols}, F), one row per symbol")
     if vocabulary is None and channel.shape[1] == symbols:

@@ -181,7 +181,7 @@ def made_of_tables(
 ) -> "HMM":
     """The HMM of these tables; errors name the file."""
     with naming(path):
-        return kind(**tables, vocabulary=vocabulary)
+        return kind(**tables, vocabulary=vocabulary, normalize=None)
 
 
 @contextlib.contextmanager
@@ -294,9 +294,14 @@ def class_of(where: str) -> Any:
 
 
 def save_process(process: "Process", folder: str | os.PathLike) -> None:
-    """Write the folder; the file that marks it is written last, followed only by the digests."""
+    """Write the folder; the file that marks it is written last, followed only by the digests.
+
+    Raises:
+        `InputError`: the process or a part of it is of a class that this package does not load.
+    """
     from safetensors.numpy import save_file
 
+    _check_loadable(process)
     folder, name = Path(folder), process.stored_in
     folder.mkdir(parents=True, exist_ok=True)
     parts, arrays, keys = process.parts(), process.arrays(), FORMATS[name]
@@ -317,6 +322,18 @@ def save_process(process: "Process", folder: str | os.PathLike) -> None:
         },
     )
     write_digests(folder, [*[TABLES_NAME] * bool(arrays), name])
+
+
+def _check_loadable(process: "Process") -> None:
+    for part in process.parts():
+        _check_loadable(part)
+    name = getattr(process, "stored_name", None)
+    is_known = isinstance(process, class_of(_HMM)) or (name in KINDS and class_of(KINDS[name]) is type(process))
+    if not is_known:
+        raise InputError(
+            f"{process!r} is of the class {type(process).__qualname__}, which this package cannot load again, so it "
+            "is not saved; keep the code that makes it, or save sequences of it with numpy.save"
+        )
 
 
 def load_process(folder: Path) -> "Process":

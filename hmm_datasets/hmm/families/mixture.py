@@ -215,7 +215,7 @@ class Mixture(Process):
 
 def given_or_even(weights: Any, count: int) -> Float[np.ndarray, "C"]:
     """The weights, which are a distribution; by default `count` even ones."""
-    return np.full(count, 1 / count) if weights is None else distribution("weights", weights, 1, False)
+    return np.full(count, 1 / count) if weights is None else distribution("weights", weights, 1)
 
 
 class ChainMixture(Mixture):
@@ -239,14 +239,14 @@ class ChainMixture(Mixture):
     _stream = CHAIN_COMPONENTS
 
     def __init__(self, tables: Any, weights: Any = None, start: Any = None):
-        self.tables = distribution("tables", tables, 3, False)
+        self.tables = distribution("tables", tables, 3)
         count, symbols, width = self.tables.shape
         if symbols != width:
             raise InputError(f"tables has shape {self.tables.shape}; expected (N, E, E)")
         self.weights = given_or_even(weights, count)
         if start is None:
             start = [cesaro_limit(np.full(symbols, 1 / symbols), table) for table in self.tables]
-        self.start = distribution("start", start, 2, False)
+        self.start = distribution("start", start, 2)
         if self.weights.shape != (count,) or self.start.shape != (count, symbols):
             raise InputError(
                 f"weights has shape {self.weights.shape}, start {self.start.shape}; expected ({count},) and "

@@ -38,6 +38,10 @@ _MIN_ROWS, _MAX_ROWS = 64, 512  # fewer make products slow, more do not make the
 _TABLE_BYTES = {"cpu": 1 << 28, "cuda": 1 << 31}  # of the (T, B, H) table; a GPU needs thousands of rows
 
 
+class ImpossibleSequence(InputError):
+    """The HMM cannot emit a sequence that it is fitted to."""
+
+
 @dataclass(frozen=True)
 class Sequences:
     """Checked tokens, and the number of tokens in each row."""
@@ -216,14 +220,12 @@ def add_batch(total: Statistics, vector: Float[np.ndarray, "S"], number: int, ro
     """Add the result of a batch to `total`: log-likelihood, index of an impossible row or -1, and the tables.
 
     Raises:
-        `InputError`: a row is impossible, or a count is not finite.
+        `ImpossibleSequence`: a row is impossible.
+        `InputError`: a count is not finite.
     """
     (score, index), tables = vector[:2], vector[2:]
     if index >= 0:
-        raise InputError(
-            f"batch {number}, sequence {rows[int(index)]}: the HMM gives it probability 0; fit with pseudocount > 0, "
-            "or start from an HMM that can emit it"
-        )
+        raise ImpossibleSequence(f"batch {number}, sequence {rows[int(index)]}: the HMM gives it probability 0")
     parts = np.split(tables, np.cumsum([table.size for table in total.tables().values()])[:-1])
     for (name, table), part in zip(total.tables().items(), parts, strict=True):
         if not np.isfinite(part).all():

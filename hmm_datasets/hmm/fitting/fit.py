@@ -29,7 +29,7 @@ import itertools
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,7 @@ from ..arrays import ONE_COLUMN, as_tokens, rows_of_column
 from ..integers import integer
 from ..model import HMM
 from .baum_welch import (
+    ImpossibleSequence,
     Sequences,
     Statistics,
     Workers,
@@ -73,6 +74,8 @@ from .state import (
     newest_checkpoint,
     save_state,
 )
+
+_MANY_SYMBOLS = 1 << 18  # more than vocabularies of words and of language models have
 
 _logger = logging.getLogger(__name__)
 
@@ -137,9 +140,14 @@ def fit_hmm(
     if (settings is None) == (num_states is None):
         raise InputError("fit_hmm: give settings, or num_states for a fit by their defaults, and not both")
     settings = FitSettings(num_states) if settings is None else settings
+    if not isinstance(settings, FitSettings):
+        raise InputError(
+            f"settings are {settings!r:.80}; expected FitSettings(num_states=H, ...), or num_states=H alone"
+        )
     tokens, lengths = _rows(tokens, lengths)
     if test_tokens is not None:
-        test_tokens, test_lengths = _rows(test_tokens, test_lengths)
+        with errors_of_test_tokens():
+            test_tokens, test_lengths = _rows(test_tokens, test_lengths)
     if num_symbols is not None:
         num_symbols = integer("num_symbols", num_symbols, 1, 31)
     values, lengths = as_tokens(tokens, num_symbols, lengths)
@@ -148,10 +156,11 @@ def fit_hmm(
         raise InputError("there is no token to fit an HMM to; give at least one sequence")
     if values.shape[1] == 1 < min(len(values), settings.num_states):
         raise InputError(f"no sequence has two tokens, so that no transition can be fitted{ONE_COLUMN}")
-    num_symbols = num_symbols or int(values.max()) + 1
+    num_symbols = num_symbols or _number_of_symbols(data)
     held_out = None
     if test_tokens is not None:
-        held_out = Sequences(*as_tokens(test_tokens, num_symbols, test_lengths))
+        with errors_of_test_tokens():
+            held_out = Sequences(*as_tokens(test_tokens, num_symbols, test_lengths))
         if held_out.num_tokens == 0:
             raise InputError("test_tokens hold no token; give at least one held-out sequence, or None")
     if initial is not None:
@@ -164,6 +173,27 @@ def fit_hmm(
         state = fit.resume_or_start()
         fit.run(state, settings.max_epochs, "Baum-Welch", settings.save_every)
         return fit.result(state)
+
+
+@contextlib.contextmanager
+def errors_of_test_tokens() -> Iterator[None]:
+    """A context whose errors say that they are about the held-out sequences."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"of the held-out sequences (test_tokens): {error}") from None
+
+
+def _number_of_symbols(data: Sequences) -> int:
+    """One more than the largest token, unless most of these are labels that nothing has, such as ids of products."""
+    largest = int(data.tokens.max())
+    if largest >= _MANY_SYMBOLS and largest > 16 * len(data.tokens.unique()):
+        raise InputError(
+            f"the largest token is {largest:,}, so that the tables would have {largest + 1:,} columns, of which the "
+            f"tokens use {len(data.tokens.unique()):,}; number the symbols without gaps, as "
+            "numpy.unique(tokens, return_inverse=True)[1].reshape(tokens.shape) does, or give num_symbols"
+        )
+    return largest + 1
 
 
 @dataclass
@@ -305,17 +335,28 @@ class _Fit:
     ) -> tuple[HMM, float]:
         hmm, before = state.hmm, 0.0
         for batches in self._updates(state.epoch):
-            counts = sum_counts(
-                hmm,
-                self.data,
-                batches,
-                self.workers,
-                self.dtype,
-                lambda score, batch, before=before: after_batch(before + score, batch),
-            )
+            try:
+                counts = sum_counts(
+                    hmm,
+                    self.data,
+                    batches,
+                    self.workers,
+                    self.dtype,
+                    lambda score, batch, before=before: after_batch(before + score, batch),
+                )
+            except ImpossibleSequence as error:
+                raise InputError(f"{error}; {self._remedy_of_zeros()}") from None
             before += counts.log_likelihood
             hmm = self._update(state, hmm, counts)
         return hmm, before
+
+    def _remedy_of_zeros(self) -> str:
+        if self.initial is not None and any((table == 0).any() for table in self.initial.tables().values()):
+            return "entries of initial that are 0 stay 0: give small positive numbers for those that it needs"
+        zero = [name for name, count in self.settings.pseudocounts.items() if count == 0]
+        if zero:
+            return "fit with " + ("pseudocount > 0" if len(zero) == 3 else f"{zero[0]}_pseudocount > 0")
+        return "its probability underflows; fit with dtype float64, or shorter sequences"
 
     def _updates(self, epoch: int) -> list[list[np.ndarray]]:
         """The rows of every batch, for every update of an epoch."""

@@ -1,11 +1,10 @@
 """Settings of a fit. The module imports nothing slow, because the command line makes its flags from these settings."""
 
-import math
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING, dataclass, fields
 
 from ...errors import InputError
 from ...runtime.settings import setting
-from ..integers import integer
+from ..integers import finite_number, integer
 
 CHOICES = {
     "init": ("random", "contexts"),
@@ -61,22 +60,24 @@ class FitSettings:
     backend: str = setting("torch", "Implementation: torch (of this package) or pomegranate.")
 
     def __post_init__(self):
+        defaults = {one.name: one.default for one in fields(self)}
         minima = {"num_states": 1, "max_epochs": 0, "patience": 1, "update_every": 1, "batch_size": 1}
         minima |= {"num_restarts": 1, "restart_epochs": 1, "seed": 0, "save_every": 1}
         for name, minimum in minima.items():
             value = getattr(self, name)
-            if value is not None:
+            if value is not None or defaults[name] is not None:
                 object.__setattr__(self, name, integer(name, value, minimum, 63))
         for name in ("tolerance", "step_offset", *(f"{kind}pseudocount" for kind in ("", *_TABLES))):
             value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value >= 0):
-                raise InputError(f"{name} is {value}; expected a finite number, 0 or more")
+            if value is not None or defaults[name] is not None:
+                object.__setattr__(self, name, finite_number(name, value, 0))
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
                 raise InputError(f"{name} is {getattr(self, name)!r}; expected {' or '.join(choices)}")
         if self.update_rule == "replace" and self.update_every is None:
             raise InputError("update_rule is replace, but there is one update per epoch; set update_every")
         # At 1/2 or less the noise of the batches does not die out. Above 1 the steps become too small to converge.
+        object.__setattr__(self, "step_exponent", finite_number("step_exponent", self.step_exponent))
         if not 0.5 < self.step_exponent <= 1:
             raise InputError(f"step_exponent is {self.step_exponent}; expected more than 0.5 and at most 1")
 

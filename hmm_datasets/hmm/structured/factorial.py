@@ -69,7 +69,7 @@ class FactorialHMM(Process):
         if (emission is None) == (weights is None):
             raise InputError("a factorial HMM takes either emission= or weights=")
         rows = _softmax_rows(weights, self.sizes) if emission is None else emission
-        self.emission = distribution("emission", rows, len(tables) + 1, False)
+        self.emission = distribution("emission", rows, len(tables) + 1)
         if self.emission.shape[:-1] != self.sizes:
             raise InputError(f"emission has shape {self.emission.shape}; expected {(*self.sizes, 'E')}")
         if starts is None:

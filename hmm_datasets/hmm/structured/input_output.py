@@ -62,7 +62,7 @@ class InputOutputHMM(Process):
             raise InputError("the tables of the inputs have different shapes; expected the same H and E for each")
         self.edges = np.stack([operators(hmm) for hmm in hmms])
         uniform = np.full(len(hmms), 1 / len(hmms))
-        self.inputs = uniform if inputs is None else distribution("inputs", inputs, 1, False)
+        self.inputs = uniform if inputs is None else distribution("inputs", inputs, 1)
         if len(self.inputs) != len(hmms):
             raise InputError(f"inputs has {len(self.inputs)} entries; expected {len(hmms)}, one per input")
         moves = np.einsum("u,uxij->ij", self.inputs, self.edges)

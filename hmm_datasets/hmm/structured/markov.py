@@ -65,12 +65,12 @@ class MarkovChain(Process):
             raise InputError(f"table has shape {shape}; expected (E,) * k + (E,), for example (E, E) for order 1")
         if np.size(table) > _MAX_ENTRIES:
             raise InputError(f"table has {np.size(table):,} entries; expected at most {_MAX_ENTRIES:,}")
-        self.table = distribution("table", table, len(shape), False)
+        self.table = distribution("table", table, len(shape))
         if start is None:
             start = self.stationary_contexts()
         elif np.shape(start) != shape[:-1]:
             raise InputError(f"start has shape {np.shape(start)}; expected {shape[:-1]}, a context of {self.order}")
-        flat = distribution("start", np.reshape(start, -1), 1, False)
+        flat = distribution("start", np.reshape(start, -1), 1)
         self.start = flat.reshape(shape[:-1])
         for values in (self.table, self.start):
             values.setflags(write=False)
@@ -331,7 +331,7 @@ def chain_with_stationary(stationary: Any, *, alpha: float = 1.0, seed: int = 0,
     Raises:
         `InputError`: an entry is zero, or the scaling does not converge, as with very small `alpha`.
     """
-    wanted = distribution("stationary", stationary, 1, False)
+    wanted = distribution("stationary", stationary, 1)
     if not (wanted > 0).all():
         raise InputError(f"stationary[{int(np.argmin(wanted))}] is 0; expected positive probabilities")
     flow = _dirichlet_rows(1, len(wanted), alpha, seed, index)

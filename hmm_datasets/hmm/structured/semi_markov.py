@@ -51,9 +51,9 @@ class SemiMarkov(Process):
     is_stationary = True
 
     def __init__(self, duration: Any, transition: Any, emission: Any, start: Any = None):
-        self.duration = distribution("duration", duration, 2, False)
-        self.transition = distribution("transition", transition, 2, False)
-        self.emission = distribution("emission", emission, 2, False)
+        self.duration = distribution("duration", duration, 2)
+        self.transition = distribution("transition", transition, 2)
+        self.emission = distribution("emission", emission, 2)
         states, longest = self.duration.shape
         if self.transition.shape != (states, states) or len(self.emission) != states:
             raise InputError(
@@ -73,7 +73,7 @@ class SemiMarkov(Process):
             start = start.reshape(-1, 1) * self.duration if start.shape == (states,) else start
         if np.shape(start) != (states, longest):
             raise InputError(f"start has shape {np.shape(start)}; expected ({states},) or ({states}, {longest})")
-        flat = distribution("start", np.ravel(start), 1, False)
+        flat = distribution("start", np.ravel(start), 1)
         self.start = flat.reshape(states, longest)
         self._make_read_only()
 
