@@ -139,13 +139,15 @@ class TokenWindows(Windows):
 
 
 class StridedWindows(Windows):
-    """Overlapping windows for evaluation: every token is scored exactly once, with a minimum of context.
+    """Windows for evaluation, which overlap so that every token is scored exactly once, with a minimum of context.
 
     A text of `N` tokens has windows that end at `length`, `length + stride`, ... and finally at `N`. A window contains
     the `length` tokens before its end, and scores those that no earlier window scored. So the first window scores all
     its tokens except the first, which has no context; the last window scores the remaining tokens; every other window
     scores its last `stride` tokens. A token is thus predicted from at least `length - stride` tokens, or from all the
     tokens before it. `labels` are -100 where nothing is scored.
+
+    With a stride of `length` windows do not overlap, and the first token of each, which has no context, is not scored.
 
     By document, a text begins with the EOS before the document in the stream, so that all tokens of the document are
     scored. A text shorter than a window is padded at its end with EOS, which is not scored, and which no scored token
@@ -160,7 +162,7 @@ class StridedWindows(Windows):
         length (`int`):
             Tokens per window, at least 2.
         stride (`int`):
-            Tokens that a window scores, from 1 to `length - 1`.
+            Tokens from the end of a window to that of the next, from 1 to `length`.
         by_document (`bool`, *optional*, defaults to `False`):
             Treat every document as a separate text, so that no document is context of another. Otherwise the whole
             stream is one text.
@@ -170,14 +172,15 @@ class StridedWindows(Windows):
         num_scored (`int`): total number of tokens scored.
 
     Raises:
-        `InputError`: `length` is below 2, `stride` is outside `[1, length)`, or the stream is shorter than one window.
+        `InputError`: `length` is below 2, `stride` is outside `[1, length]`, or the stream is shorter than one
+            window.
     """
 
     def __init__(self, stream: TokenStream, length: int, stride: int, by_document: bool = False):
         length, stride = check_length(length), integer("stride", stride, 1, 31)
         _check_enough_tokens(stream, 2 if by_document else length)
-        if stride >= length:
-            raise InputError(f"stride={stride}: expected 1 to {length - 1}, one less than the window of {length}")
+        if stride > length:
+            raise InputError(f"stride={stride}: expected 1 to {length}, the window, so that no token is left out")
         self.stride, self.by_document = stride, by_document
         if by_document:
             counts = [_strided_counts(stops - starts + 1, length, stride) for starts, stops in _bounds(stream)]
@@ -185,6 +188,10 @@ class StridedWindows(Windows):
         else:
             self._first = np.array([0, *_strided_counts(np.array([stream.num_tokens]), length, stride)])
         self.num_scored = stream.num_tokens - (0 if by_document else 1)
+        if stride == length:
+            sizes = [stops - starts + 1 for starts, stops in _bounds(stream)] if by_document else [stream.num_tokens]
+            # The first token of the first window is left out above.
+            self.num_scored -= sum(int(np.maximum(size // length - 1, 0).sum()) for size in sizes)
         super().__init__(stream, length, int(self._first[-1]), None, None)
 
     def _settings(self) -> dict:
@@ -207,6 +214,7 @@ class StridedWindows(Windows):
         scored = begins + np.where(numbers == 0, 1, self.length + (numbers - 1) * self.stride)
         tokens = self._read(starts, ends)
         positions = starts[:, None] + np.arange(self.length)
+        scored = np.maximum(scored, starts + 1)
         counted = (positions >= scored[:, None]) & (positions < ends[:, None])
         return {"input_ids": tokens, "labels": np.where(counted, tokens, IGNORED)}
 

@@ -67,7 +67,11 @@ class EvaluationSettings:
     )
     checkpoint_sequences: int = setting(128, "Number of held-out sequences per checkpoint.")
     window: int | None = setting(None, "Tokens per window of text; by default the context of the model, at most 1024.")
-    stride: int | None = setting(None, "Tokens scored per window, the others being context; by default half a window.")
+    stride: int | None = setting(
+        None,
+        "Tokens scored per window, the others being context; by default half a window. Windows do not overlap if it "
+        "is that of window; the first token of each is then not scored.",
+    )
     by_document: bool = setting(False, "Score each document of a token stream by itself, without context from others.")
     max_documents: int = setting(1000, "Maximum number of documents read from a corpus or a file.")
     max_windows: int | None = setting(None, "Maximum number of windows of text.")

@@ -90,7 +90,8 @@ class DocumentWindows:
     only context. A window has the `length` tokens before its end, and scores those that no earlier window scored: the
     first window scores all but the beginning token, every other window `stride` tokens, and the last one the rest. So
     each token is scored once, given at least `length - stride` tokens before it, or all there are. A model reads at
-    most `length - 1` tokens at once.
+    most `length - 1` tokens at once. With a stride of `length` windows do not overlap, and the first token of each,
+    which has no context, is not scored.
 
     With `length = M + 1` and `stride = M` this gives the rolling log-likelihood of lm-evaluation-harness for a model
     of at most `M` tokens, provided that the harness encodes without adding tokens.
@@ -106,7 +107,7 @@ class DocumentWindows:
         length (`int`):
             Tokens per window, at least 2.
         stride (`int`):
-            Tokens scored per window, from 1 to `length - 1`.
+            Tokens from the end of a window to that of the next, from 1 to `length`.
 
     Attributes:
         rows (list of lists of `Row`): for each document its windows, each with the first token that it scores.
@@ -115,7 +116,7 @@ class DocumentWindows:
         lost ([`~hmm_datasets.text.tokenizers.text_sizes.LostText`]): what of the texts the tokenizer loses.
 
     Raises:
-        `InputError`: a text that is not a string, a length below 2, a stride outside `[1, length)`, or nothing to
+        `InputError`: a text that is not a string, a length below 2, a stride outside `[1, length]`, or nothing to
             score.
 
     ```python
@@ -130,8 +131,8 @@ class DocumentWindows:
 
     def __init__(self, texts: Sequence[str], tokenizer: "PreTrainedTokenizerBase", length: int, stride: int):
         check_length(length)
-        if not 1 <= stride < length:
-            raise InputError(f"stride={stride}: expected 1 to {length - 1}, one less than the window of {length}")
+        if not 1 <= stride <= length:
+            raise InputError(f"stride={stride}: expected 1 to {length}, the window, so that no token is left out")
         self.length, self.stride = length, stride
         beginning, _ = beginning_token(tokenizer)
         self.rows: list[list[Row]] = []
@@ -145,6 +146,9 @@ class DocumentWindows:
                 else:
                     num_bytes, characters = num_bytes[1:], characters[1:]
                 self.rows.append(list(_strided(ids, length, stride)))
+                if stride == length:  # what begins a further whole window is not scored
+                    first = np.arange(length, len(ids) - length + 1, length) - 1
+                    num_bytes, characters = np.delete(num_bytes, first), np.delete(characters, first)
                 self._sizes.append((num_bytes, characters))
         self._count()
         if self.tokens.sum() == 0:
@@ -187,9 +191,9 @@ def measure_text(
     """Perplexity and bits per byte of held-out text, over the tokens that have labels.
 
     Windows are read independently, so a token is predicted from those before it in its window. With `StridedWindows`
-    and `DocumentWindows` every token counts once and has at least `length - stride` tokens before it. With
-    `TokenWindows` the first token of a window is only context and is never scored. Log-probabilities are computed in
-    float64, without the logits of all tokens.
+    and `DocumentWindows` every token counts once and has at least `length - stride` tokens before it. Of windows that
+    do not overlap (`TokenWindows`, or a stride of `length`) the first token is only context and is never scored.
+    Log-probabilities are computed in float64, without the logits of all tokens.
 
     Args:
         model ([`~transformers.PreTrainedModel`]): a causal language model on the device of the accelerator.
@@ -342,6 +346,6 @@ def _strided(tokens: list[int], length: int, stride: int) -> Iterator[Row]:
     """The windows of one text, each with the first token that it scores."""
     begin, end, scored = 0, min(length, len(tokens)), 1
     while scored < end:
-        yield Row(tokens[begin:end], scored - begin)
+        yield Row(tokens[begin:end], max(scored - begin, 1))
         scored, end = end, min(end + stride, len(tokens))
         begin = max(0, end - length)

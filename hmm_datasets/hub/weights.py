@@ -196,10 +196,17 @@ class _Adapter:
 def base_of_adapter(config: Path) -> str | None:
     """The model that an adapter was trained on, a folder or a name on the Hub; None if its settings have none.
 
+    A relative path that leads nowhere from the current folder may be one from the folder in which the adapter was
+    trained: that of the adapter, or one above it.
+
     Args:
         config (`Path`): its `adapter_config.json`.
 
     Raises:
         `InputError`: the file is not the settings of an adapter.
     """
-    return read_record(config, _Adapter).base_model_name_or_path
+    base = read_record(config, _Adapter).base_model_name_or_path
+    if not base or Path(base).exists():
+        return base
+    folder = config.absolute().parent
+    return next((str(place / base) for place in (folder, *folder.parents) if (place / base).exists()), base)

@@ -414,11 +414,21 @@ def split_flags(arguments: Sequence[str], launcher: "argparse.ArgumentParser") -
 
 
 def _deepspeed_config(config: Path, own: list[str]) -> list[str]:
-    """The flag with the DeepSpeed file of a configuration, whose path may be relative to another folder."""
+    """The flag with the DeepSpeed file of a configuration, whose path may be relative to this folder, to that of the
+    configuration or the one above it; or the file is shipped.
+
+    Raises:
+        `InputError`: there is no such file.
+    """
     named = (read_yaml(config).get("deepspeed_config") or {}).get("deepspeed_config_file")
     if named is None or any(_underscored(flag) == "--deepspeed_config_file" for flag in own):
         return []
-    return ["--deepspeed_config_file", str(local_or_shipped(named, "ds_configs"))]
+    folder = config.absolute().parent
+    places = [Path(named), folder / named, folder.parent / named, local_or_shipped(named, "ds_configs")]
+    path = next((path for path in places if path.is_file()), None)
+    if path is None:
+        raise InputError(f"{config}: deepspeed_config_file: {named}: no such file, here or in {folder}")
+    return ["--deepspeed_config_file", str(path.absolute())]
 
 
 def _refuse(name: str, message: str) -> None:

@@ -21,6 +21,8 @@ from .credentials import refuse_masks, revealed
 from .settings import whole_number
 from .shipped import local_or_shipped
 
+_DEEPSPEED_FILE = "ACCELERATE_DEEPSPEED_CONFIG_FILE"
+
 
 def parse_settings(*kinds: type, arguments: Sequence[str] | None = None) -> tuple:
     """Read `--config FILE.yaml` and flags that override it into the dataclasses `kinds`.
@@ -30,6 +32,7 @@ def parse_settings(*kinds: type, arguments: Sequence[str] | None = None) -> tupl
             names the file and the key.
     """
     parser, arguments = _checked(kinds, sys.argv[1:] if arguments is None else arguments)
+    _find_deepspeed_file()
     shard_on_cpu()
     try:
         settings = parser.parse_args_and_config(arguments)
@@ -39,6 +42,27 @@ def parse_settings(*kinds: type, arguments: Sequence[str] | None = None) -> tupl
         raise InputError(f"settings: {error}") from None
     os.environ.update(revealed(dict(os.environ)))  # `env` in the file may have secrets too
     return settings
+
+
+def _find_deepspeed_file() -> None:
+    """Make the DeepSpeed file of `accelerate launch` one that is there.
+
+    accelerate passes its path as it is written in the launch configuration, so that it would be searched in the
+    current folder, even that of a shipped configuration.
+
+    Raises:
+        `InputError`: there is no such file, here or shipped.
+    """
+    named = os.environ.get(_DEEPSPEED_FILE)
+    if named is None or named.lstrip().startswith("{"):
+        return
+    path = local_or_shipped(named, "ds_configs")
+    if not path.is_file():
+        raise InputError(
+            f"{named}: no such DeepSpeed file in {Path.cwd()}; write its whole path in the launch configuration, or "
+            "launch with `hmm-datasets RECIPE --launch CONFIG`, which looks beside the configuration too"
+        )
+    os.environ[_DEEPSPEED_FILE] = str(path)
 
 
 def parse_values(*kinds: type, arguments: Sequence[str]) -> dict[str, Any]:
@@ -95,31 +119,60 @@ class _Parser(TrlParser):
 
     Attributes:
         declared (`list[argparse.Action]`): what `add_argument` returned for every flag.
+        whole (set of `str`): the settings that are integers.
         given (set of `str`): the settings that flags give.
     """
 
     def __init__(self, kinds: Sequence[type]):
         self.declared: list[argparse.Action] = []
+        self.whole: set[str] = set()
         self.given: set[str] = set()
         self._alternatives = [set(group) for kind in kinds for group in getattr(kind, "alternatives", ())]
         # An abbreviated flag could come to mean another one when a setting is added.
         super().__init__(kinds, allow_abbrev=False)
 
     def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
-        if settings.get("type") is not None:
-            settings["type"] = whole_number if settings["type"] is int else _finite(settings["type"])
+        convert = settings.get("type")
+        if convert is not None:
+            # TRL wraps the type of a setting that may be None, and gives the wrapper its name.
+            is_int = getattr(convert, "__name__", None) == "int"
+            settings["type"] = _whole(convert) if is_int else _finite(convert)
         action = super().add_argument(*names, **settings)
         self.declared.append(action)
+        if convert is not None and is_int:
+            self.whole.add(action.dest)
         return action
 
     def set_defaults_with_config(self, **config: Any) -> list[str]:
         """Take the settings of a file as defaults, but for those whose place a flag takes."""
         replaced = {name for group in self._alternatives if group & self.given for name in group - self.given}
-        kept = {name: value for name, value in config.items() if name not in replaced}
+        kept = {
+            name: int(value) if name in self.whole and _is_whole(value) else value
+            for name, value in config.items()
+            if name not in replaced
+        }
         return super().set_defaults_with_config(**revealed(kept))
 
     def error(self, message: str) -> NoReturn:
         raise InputError(message) from None
+
+
+def _whole(convert: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Convert an integer, or what else `convert` takes, such as `none`; also one such as `1e9`."""
+
+    @functools.wraps(convert)
+    def converted(text: str) -> Any:
+        try:
+            return convert(text)
+        except ValueError:
+            return whole_number(text)
+
+    converted.__name__ = "int"  # which errors of argparse name
+    return converted
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, float) and value.is_integer()
 
 
 def _finite(convert: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -174,7 +227,7 @@ def _check_config(values: list[str], parser: _Parser, kinds: Sequence[type]) -> 
             raise InputError(f"{path}: unknown setting {key!r}{suggestion(str(key), converters)}")
         if isinstance(value, float) and not math.isfinite(value):
             raise InputError(f"{path}: {key} is {value}; expected a finite number")
-        if not _fits(value, expected[key], converters[key]):
+        if not (key in parser.whole and _is_whole(value)) and not _fits(value, expected[key], converters[key]):
             kind = expected[key].__name__ if isinstance(expected[key], type) else expected[key]
             raise InputError(f"{path}: {key} is {value!r} ({type(value).__name__}); expected {kind}")
 

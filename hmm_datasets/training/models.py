@@ -29,6 +29,7 @@ Small models of several architectures, for experiments and for comparisons betwe
 """
 
 import contextlib
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -74,6 +75,13 @@ ARCHITECTURES = ("llama", "lstm", "gru", "mamba")
 """A transformer, two recurrent networks, and a state-space model."""
 
 _HEAD_WIDTH = 32
+_SIZES: dict[str, dict[str, Any]] = {
+    "llama": {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 256},
+    "lstm": {"model_type": "recurrent", "cell": "lstm", "hidden_size": 64},
+    "gru": {"model_type": "recurrent", "cell": "gru", "hidden_size": 64},
+    "mamba": {"model_type": "mamba", "hidden_size": 64},
+}
+"""A small configuration of each of [`ARCHITECTURES`], but for the number of layers."""
 
 
 def architecture_config(
@@ -396,6 +404,11 @@ def _shape(preset: str) -> Shape:
     depth = _DEPTH.fullmatch(preset)
     if depth is not None:
         return Shape(int(depth[1]), 64 * int(depth[1]))
+    if preset in _SIZES:
+        raise InputError(
+            f"model {preset!r} is an architecture, without sizes; give a JSON file with them, such as "
+            f"{json.dumps({**_SIZES[preset], 'num_hidden_layers': 2})}, or a preset such as d2, which is a Llama"
+        )
     if preset not in PRESETS:
         raise InputError(
             f"model preset {preset!r} is unknown; expected one of {', '.join(PRESETS)}, a depth such as d12, or a "
@@ -543,13 +556,16 @@ def _base_of_adapter(auto_class: Any, name: str) -> str | None:
     """The model of an adapter that has to be loaded before it; None if transformers does that, or without an adapter.
 
     transformers does not look for the configuration of an adapter in that of its model, nor for its model in a GGUF
-    file.
+    file or, if its path is relative, anywhere but below the current folder.
     """
     if auto_class.__name__ == "AutoTokenizer" or (Path(name) / "config.json").exists():
         return None
     path = model_file(name, "adapter_config.json")
     base = None if path is None else base_of_adapter(path)
-    is_needed = base and (auto_class.__name__ == "AutoConfig" or ModelName.parse(base).gguf_file is not None)
+    if not base:
+        return None
+    is_folder = Path(base).is_dir()  # which may be elsewhere than its relative path says
+    is_needed = is_folder or auto_class.__name__ == "AutoConfig" or ModelName.parse(base).gguf_file is not None
     return base if is_needed else None
 
 

@@ -178,7 +178,7 @@ class RunSettings(WatchSettings):
         check_dtype(self)
         check_spikes(self)
         given = {name: getattr(self, name) for name in BUDGETS}
-        given["max_steps"] = self.max_steps if self.max_steps > 0 else None
+        given["max_steps"] = None if self.max_steps == -1 else self.max_steps
         given["num_train_epochs"] = self.num_train_epochs or None
         budget = Budget(**given)
         self.budget = budget if budget.given else self.default_budget

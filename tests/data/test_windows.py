@@ -149,7 +149,7 @@ def test_impossible_windows_are_refused(stream):
     assert "has only 1003 tokens" in message(TokenWindows, stream, 1004)
     assert "epochs is 0" in message(TokenWindows, stream, 10, epochs=0)
     assert len(TokenWindows(stream, 1003)) == 1
-    assert "stride=10: expected 1 to 9" in message(StridedWindows, stream, 10, 10)
+    assert "stride=11: expected 1 to 10" in message(StridedWindows, stream, 10, 11)
     assert "stride is 0" in message(StridedWindows, stream, 10, 0)
     assert "has only 1003 tokens" in message(StridedWindows, stream, 1004, 1)
     assert len(StridedWindows(stream, 1004 - 1, 1)) == 1
@@ -210,6 +210,24 @@ def test_every_token_of_every_document_is_scored_once_from_its_document_alone(tm
             assert position >= min(begin + position, length - stride)
     assert found == [(number, position) for number, size in enumerate(sizes) for position in range(1, size + 2)]
     assert windows.num_scored == len(found)
+
+
+@pytest.mark.parametrize("length", [2, 7, 40, 1003, 1002])
+def test_windows_side_by_side_score_all_but_the_first_token_of_each_whole_one(stream, length):
+    windows = StridedWindows(stream, length, length)
+    text = numbers(stream)
+    begins = set(range(0, len(text) - length + 1, length))
+    assert [token for token, _ in scored(windows)] == [
+        token for position, token in enumerate(text) if position not in begins
+    ]
+    assert windows.num_scored == len(text) - len(begins)
+
+
+def test_windows_side_by_side_begin_anew_with_every_document(tmp_path):
+    sizes = [1, 3, 6, 14]
+    stream = write(tmp_path / "a", [list(range(10 * i, 10 * i + size)) for i, size in enumerate(sizes)])
+    windows = StridedWindows(stream, 4, 4, by_document=True)
+    assert windows.num_scored == len(scored(windows)) == sum(size + 2 - max(1, (size + 2) // 4) for size in sizes)
 
 
 def test_the_end_of_a_stream_shorter_than_a_window_is_read(tmp_path):

@@ -77,6 +77,37 @@ def test_every_token_is_scored_once_with_the_stated_context(model, tokenizer, te
     assert (found["least_context"], found["num_documents"]) == (window - stride, len(texts))
 
 
+def test_windows_side_by_side_give_the_mean_loss_of_their_tokens(model, tokenizer, texts, accelerator, tmp_path):
+    """What a script that cuts a text into blocks computes; the end of a text keeps the context that a block has."""
+    window = 16
+    windows = DocumentWindows(texts, tokenizer, window, window)
+    found = measure_text(model, tokenizer, windows, accelerator)
+    losses, sizes = [], []
+    for text in texts:
+        ids = [0, *tokenizer(text)["input_ids"]]
+        whole = len(ids) // window * window
+        losses.append(0.0)
+        sizes.append(0)
+        for begin in range(0, len(ids), window):
+            block = ids[begin : begin + window] if begin < whole else ids[max(0, len(ids) - window) :]
+            first = 1 if begin < whole or begin == 0 else len(block) - (len(ids) - begin)
+            with torch.no_grad():
+                logs = torch.log_softmax(model(input_ids=torch.tensor([block])).logits[0], dim=-1)
+            losses[-1] -= sum(logs[t - 1, block[t]].item() for t in range(first, len(block)))
+            sizes[-1] += len(block) - first
+    assert [item["nats"] for item in found["items"]] == pytest.approx(losses, rel=1e-5, abs=1e-9)
+    assert [item["tokens"] for item in found["items"]] == sizes
+    filled = [text for text in texts if text]
+    tokenize_corpus(filled, tokenizer, tmp_path / "tokens", "stories", show_progress=False)
+    stream = TokenStream(tmp_path / "tokens")
+    of_stream = measure_text(model, tokenizer, StridedWindows(stream, window, window, by_document=True), accelerator)
+    in_one = measure_text(model, tokenizer, DocumentWindows(filled, tokenizer, window, window), accelerator)
+    by_hand = [len(text.encode()) for text in filled]
+    for item, other, size in zip(in_one["items"], of_stream["items"], by_hand, strict=True):
+        assert item["bytes"] == other["bytes"] <= size
+    assert found["bytes"] == in_one["bytes"] < sum(by_hand)
+
+
 def test_sums_are_those_of_lm_evaluation_harness(model, tokenizer, texts, accelerator):
     """Its rolling log-likelihood scores as many tokens at once as the model takes, and the last tokens with as much
     context as fits. That equals windows of one token more, since they have a beginning token, and this stride. It also
@@ -211,8 +242,8 @@ def test_the_metric_perplexity_gives_the_same_result(model, tokenizer, texts, ac
     ("given", "window", "stride", "said"),
     [
         (["a"], 1, 1, "length=1: a window needs at least 2 tokens"),
-        (["a"], 8, 8, "stride=8: expected 1 to 7"),
-        (["a"], 8, 0, "stride=0: expected 1 to 7"),
+        (["a"], 8, 9, "stride=9: expected 1 to 8"),
+        (["a"], 8, 0, "stride=0: expected 1 to 8"),
         (["", ""], 8, 4, "no token to score in 2 texts"),
         ([], 8, 4, "no token to score in 0 texts"),
         (["a", None], 8, 4, "text 1: expected text, found None"),

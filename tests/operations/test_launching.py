@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +35,7 @@ from hmm_datasets.operations.launching import (
 )
 from hmm_datasets.operations.recipe_help import own_settings
 from hmm_datasets.operations.stage_inputs import read_command
+from hmm_datasets.runtime.command_line import parse_settings
 from hmm_datasets.runtime.shipped import EXPERIMENTS, copy_shipped, list_shipped, local_or_shipped, shipped
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -409,3 +410,41 @@ def test_files_of_experiments_are_found_by_the_names_that_they_had_below_recipes
     assert launch_of("recipes/belief_geometry/run.py", ["out"]) == (None, ["--output_dir", "out"])
     assert copy_shipped("nonergodic") == Path("nonergodic")
     assert local_or_shipped("nonergodic/small.yaml", "recipes") == Path("nonergodic/small.yaml")
+
+
+@pytest.mark.outside(
+    "https://github.com/deepspeedai/DeepSpeed/issues/4156",
+    "a DeepSpeed file that a launch configuration names by a relative path, from another folder",
+    "found beside the configuration or among the shipped ones; else one line that names file and folder",
+)
+def test_the_deepspeed_file_of_a_configuration_is_found_from_any_folder(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "mine" / "configs").mkdir(parents=True)
+    (tmp_path / "mine" / "ds").mkdir()
+    (tmp_path / "mine" / "ds" / "own.json").write_text("{}")
+    text = shipped("accelerate_configs/zero2.yaml").read_text()
+    own = tmp_path / "mine" / "configs" / "own.yaml"
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for named, found in (("ds/own.json", tmp_path / "mine/ds/own.json"), ("../ds/own.json", None)):
+        own.write_text(text.replace("ds_configs/zero2.json", named))
+        given, _ = _read_launch(str(own), [], [])
+        assert Path(given.deepspeed_config_file).samefile(found or tmp_path / "mine/ds/own.json")
+    given, _ = _read_launch(str(shipped("accelerate_configs/zero2.yaml").resolve()), [], [])
+    assert Path(given.deepspeed_config_file).samefile(shipped("ds_configs/zero2.json"))
+    own.write_text(text.replace("ds_configs/zero2.json", "ds/none.json"))
+    with pytest.raises(InputError, match=r"deepspeed_config_file: ds/none\.json: no such file, here or in "):
+        _read_launch(str(own), [], [])
+    # What `accelerate launch --config_file` passes to the processes that it starts.
+    monkeypatch.setenv("ACCELERATE_DEEPSPEED_CONFIG_FILE", "ds_configs/zero2.json")
+    parse_settings(_Nothing, arguments=[])
+    assert Path(os.environ["ACCELERATE_DEEPSPEED_CONFIG_FILE"]).samefile(shipped("ds_configs/zero2.json"))
+    monkeypatch.setenv("ACCELERATE_DEEPSPEED_CONFIG_FILE", "ds/none.json")
+    with pytest.raises(
+        InputError, match=r"ds/none\.json: no such DeepSpeed file in .*elsewhere; write its"
+    ):
+        parse_settings(_Nothing, arguments=[])
+
+
+@dataclass
+class _Nothing:
+    """No settings."""

@@ -1,5 +1,9 @@
 """LoRA: only the adapter is trained and saved, and a stopped run continues as an undisturbed one."""
 
+import json
+import shutil
+from pathlib import Path
+
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -10,9 +14,10 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json, read_jsonl
 from hmm_datasets.hub.kinds.recognition import recognize
 from hmm_datasets.text.tokenizers.bpe import train_bpe
+from hmm_datasets.training.content import weights_digest
 from hmm_datasets.training.models import load_pretrained, model_config
 from hmm_datasets.training.plan.compute import unit_flops
-from hmm_datasets.training.post_training.lora import save_merged
+from hmm_datasets.training.post_training.lora import save_merged, with_adapter
 from hmm_datasets.training.post_training.trainers import FineTuner
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import SFTSettings
@@ -138,3 +143,25 @@ def test_settings_that_make_no_sense_are_refused(tmp_path):
     ):
         with pytest.raises(InputError, match=told):
             SFTSettings(str(tmp_path), **given)
+
+
+def test_an_adapter_finds_its_model_from_any_folder(base, undisturbed, tmp_path, monkeypatch):
+    monkeypatch.chdir(Path(base).parent)
+    new = with_adapter(
+        AutoModelForCausalLM.from_pretrained(Path(base).name),
+        SFTSettings(str(tmp_path), use_peft=True, report_to="none", global_batch_size=8),
+    )
+    assert new.peft_config["default"].base_model_name_or_path == base
+    # A folder of runs as they were written before, with paths from where they were trained, somewhere else.
+    shutil.copytree(base, tmp_path / "moved" / "outputs" / "base")
+    adapter = tmp_path / "moved" / "outputs" / "lora"
+    shutil.copytree(undisturbed[0], adapter, ignore=shutil.ignore_patterns("checkpoint-*"))
+    config = read_json(adapter / "adapter_config.json")
+    (adapter / "adapter_config.json").write_text(json.dumps(config | {"base_model_name_or_path": "outputs/base"}))
+    (adapter / "digests.json").unlink()
+    monkeypatch.chdir(tmp_path)
+    tokens = torch.arange(12).view(1, -1)
+    logits = [load_pretrained(AutoModelForCausalLM, str(one))(tokens).logits for one in (undisturbed[0], adapter)]
+    torch.testing.assert_close(*logits)
+    assert load_pretrained(AutoConfig, "moved/outputs/lora").hidden_size == 64
+    assert weights_digest("moved/outputs/lora") == weights_digest(str(undisturbed[0]))

@@ -5,7 +5,7 @@ import pytest
 
 from hmm_datasets.errors import InputError, suggestion
 from hmm_datasets.runtime import command_line
-from hmm_datasets.runtime.command_line import parse_settings
+from hmm_datasets.runtime.command_line import parse_settings, parse_values
 from hmm_datasets.training.settings import PretrainSettings, SFTSettings
 from hmm_datasets.training.sources import DataSettings
 
@@ -177,11 +177,20 @@ def test_a_wrong_flag_is_named(flags, message):
     assert error(["--corpus", "a", *flags]) == message
 
 
-@pytest.mark.parametrize("written", ["1000", "1_000", "1e3"])
-def test_whole_numbers_are_read_as_people_write_them(config, written):
+@pytest.mark.outside(
+    "https://github.com/hiyouga/LlamaFactory/issues/4014",
+    "numbers such as 2e-5, which YAML 1.1 takes for text, in a settings file",
+    "read as numbers, in files and flags; whole ones (`train_tokens: 1e9`) also in settings that may be none",
+)
+@pytest.mark.parametrize("written", ["1000", "1_000", "1e3", "1.0e3", "1.0e+3"])
+def test_whole_numbers_are_read_as_people_write_them(config, written, tmp_path):
     (flag,) = parse(["--corpus", "a", "--length", written])
     (setting,) = parse(config(f"corpus: a\nlength: {written}"))
     assert (flag.length, setting.length) == (1000, 1000)
+    given = parse_values(PretrainSettings, arguments=["--train_tokens", written])["train_tokens"]
+    in_file = parse_values(PretrainSettings, arguments=config(f"train_tokens: {written}"))["train_tokens"]
+    assert (given, in_file, type(in_file)) == (1000, 1000, int)
+    assert parse_values(PretrainSettings, arguments=["--train_tokens", "none"])["train_tokens"] is None
 
 
 def test_a_flag_takes_the_place_of_another_budget_or_source_in_the_file(config, tmp_path):
@@ -293,3 +302,11 @@ def test_a_text_where_tokens_are_wanted_is_answered_with_what_makes_tokens_of_it
         DataSettings(tokens=str(book))
     assert suggestion("--corpus", ["--core_tasks", "--tokens", "--hmm"]) == "; did you mean --tokens?"
     assert suggestion("--corpus", ["--core_tasks", "--conversations"]) == "; did you mean --conversations?"
+
+
+@pytest.mark.parametrize("steps", [0, -3])
+def test_no_steps_are_no_budget_and_plan_is_named(tmp_path, steps):
+    for kind in (PretrainSettings, SFTSettings):
+        with pytest.raises(InputError, match=f"max_steps is {steps}; expected a number above 0; `hmm-datasets plan`"):
+            kind(str(tmp_path), max_steps=steps)
+        kind(str(tmp_path), max_steps=-1)

@@ -56,7 +56,10 @@ class Budget:
             raise InputError(f"{named} are both budgets; expected one of them")
         for name, value in given.items():
             if not (value > 0 and math.isfinite(value)):
-                raise InputError(f"{name} is {value}; expected a number above 0")
+                raise InputError(
+                    f"{name} is {value}; expected a number above 0; `hmm-datasets plan` checks settings without "
+                    "training"
+                )
 
     @property
     def given(self) -> dict[str, float]:

@@ -73,7 +73,16 @@ def with_adapter(model: "PreTrainedModel", settings: LoRASettings) -> "PreTraine
         return model
     from peft import get_peft_model
 
+    name_by_whole_path(model)
     return get_peft_model(model, config)
+
+
+def name_by_whole_path(model: "PreTrainedModel") -> None:
+    """Name a model by the whole path of its folder or file, if it has one: by this name its adapters find it, wherever
+    a program that loads them is started."""
+    name = getattr(model, "name_or_path", "")
+    if isinstance(name, str) and name and Path(name).exists():
+        model.name_or_path = str(Path(name).absolute())
 
 
 def save_merged(folder: str | Path) -> Path:

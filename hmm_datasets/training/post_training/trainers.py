@@ -27,7 +27,7 @@ from ..step.component import LogitScores
 from ..step.held_out_loss import gathering_rows_once
 from ..trainer import StepTrainer
 from .conversations import check_marks
-from .lora import lora_config, save_merged
+from .lora import lora_config, name_by_whole_path, save_merged
 from .rewards import Tool, prepare_for_tools
 from .tokenized import is_tokenized_here, limit_rows, tokenized_conversations, tokenized_pairs
 
@@ -46,6 +46,8 @@ class AdapterTrainer(OpenMeasures, StepTrainer):
     def __init__(self, *args, peft_config=None, **kwargs):
         if peft_config is None:
             peft_config = lora_config(kwargs["args"])
+        if peft_config is not None:
+            name_by_whole_path(kwargs["model"] if "model" in kwargs else args[0])
         rows = kwargs.get("train_dataset")
         of_rows = {"rows": rows_digest(rows)} if isinstance(rows, Dataset) else {}
         super().__init__(*args, peft_config=peft_config, **kwargs)

@@ -21,7 +21,7 @@ Args:
     model: a causal language model of transformers in eval mode, or its folder or Hub name.
     tokenizer: its tokenizer, of any kind; None loads it from the name of the model.
     window (1024): tokens per window, including the beginning token. A model reads window - 1 of them at once.
-    stride (512): tokens scored per window, less than window. Window M + 1 and stride M give the rolling log-likelihood
+    stride (512): tokens scored per window, at most window. Window M + 1 and stride M give the rolling log-likelihood
         of lm-evaluation-harness with a maximum length of M.
     batch_size (8): windows per batch.
     seed (0): seed of the bootstrap.
