@@ -15,7 +15,7 @@ from hmm_datasets.cli import main
 from hmm_datasets.hmm import processes
 from hmm_datasets.runtime.plain_output import PlainStream, plain_output, terminal
 
-ODD = "x\x1b]0;owned\x07\x1b[2J\x9b31m\u202ey"
+ODD = "x\r\x1b]52;c;eA==\x07\x1b]0;owned\x07\x1b[2J\x9b31m\u202ey"
 CODES = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
 
 
@@ -76,6 +76,16 @@ preflight --{}
 """
 
 
+@pytest.mark.outside(
+    "https://github.com/Canop/broot/issues/1188",
+    "names of files with escape codes, such as OSC 52, that do not reach the terminal",
+    "written as text (`\\x1b]52;`) by every command, as by its warnings and logs",
+)
+@pytest.mark.outside(
+    "https://github.com/martinus/oans/issues/202",
+    "codes in names that block a terminal or overwrite the line above",
+    "written as text, a carriage return too",
+)
 @pytest.mark.parametrize("command", COMMANDS.strip().splitlines())
 def test_a_command_prints_no_code_of_a_name(odd, command, capfd, monkeypatch):
     monkeypatch.chdir(odd)

@@ -439,9 +439,7 @@ def test_the_deepspeed_file_of_a_configuration_is_found_from_any_folder(tmp_path
     parse_settings(_Nothing, arguments=[])
     assert Path(os.environ["ACCELERATE_DEEPSPEED_CONFIG_FILE"]).samefile(shipped("ds_configs/zero2.json"))
     monkeypatch.setenv("ACCELERATE_DEEPSPEED_CONFIG_FILE", "ds/none.json")
-    with pytest.raises(
-        InputError, match=r"ds/none\.json: no such DeepSpeed file in .*elsewhere; write its"
-    ):
+    with pytest.raises(InputError, match=r"ds/none\.json: no such DeepSpeed file in .*elsewhere; write its"):
         parse_settings(_Nothing, arguments=[])
 
 

@@ -5,9 +5,19 @@ from matplotlib.figure import Figure
 
 from hmm_datasets.report.plots import save_figure
 
-NAMES = ["$x_{", "a$b$c", r"$\bad{$", "$$$", "x\x1b[2J", "x\ud800"]
+NAMES = ["$x_{", "a$b$c", r"$\bad{$", "$$", "Ba$$in", "x\x1b[2J", "x\ud800"]
 
 
+@pytest.mark.outside(
+    "https://github.com/matplotlib/matplotlib/issues/20266",
+    "`$$` as the text of a figure",
+    "drawn as it is, as any name",
+)
+@pytest.mark.outside(
+    "https://github.com/telperion/nine-or-null/issues/14",
+    "a plot with the title `Ba$$in`",
+    "drawn; a `$` in a name begins no formula",
+)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_name_with_dollars_or_codes_is_drawn_everywhere(tmp_path, name):
     figure = Figure(layout="constrained")

@@ -81,6 +81,19 @@ def test_settings_written_with_masks_become_those_given_only_where_the_environme
     refuse_masks(revealed(written))
 
 
+@pytest.mark.outside(
+    "https://github.com/allenai/rslearn/issues/687",
+    "settings without API keys and passwords in URLs, and with `use_cls_token` and `num_memory_tokens` as they are",
+    "keys and passwords are masked by name, form and place; those two stay",
+)
+def test_settings_that_only_have_token_in_their_names_stay():
+    given = {"use_cls_token": True, "num_memory_tokens": 4, "tracking_uri": "https://me:mine-1@h", "api_key": "mine-2"}
+    assert masked(given, []) == {
+        **{"use_cls_token": True, "num_memory_tokens": 4},
+        **{"tracking_uri": "https://me:<SECRET>@h", "api_key": "<API_KEY>"},
+    }
+
+
 def test_text_is_masked_by_form_by_header_and_by_the_password_of_a_url():
     text = f"X-Api-Key: 0123456789ab; Authorization: Basic YWRhOnB3; https://me:mine-1@h/x glpat-{LETTERS[:20]}1"
     assert masked(text, []) == ("X-Api-Key: <SECRET> Authorization: Basic <SECRET> https://me:<SECRET>@h/x <SECRET>")
