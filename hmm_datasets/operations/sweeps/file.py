@@ -121,10 +121,7 @@ def read_sweep(path: str | os.PathLike, commands: Collection[str] = tuple(RECIPE
     both = [name for name in names if name in (content.get("settings") or {})]
     if both:
         raise InputError(f"{path}: {both[0]} is both in settings and in grid or cells; leave it in one of them")
-    for settings in varied:
-        for name, value in conceal(settings).items():
-            if isinstance(value, Secret):
-                raise InputError(f"{path}: {name} is a secret, but cells are named by it; put it under settings")
+    _refuse_secrets(path, varied)
     then = _then(path, content, commands)
     table = content.get("table") or {}
     if not isinstance(table, dict):
@@ -204,6 +201,13 @@ def _combinations(path: Path, content: Mapping[str, Any]) -> list[dict[str, Any]
     if not combined[0]:
         raise InputError(f"{path}: has neither grid nor cells; give the settings that vary and their values")
     return combined
+
+
+def _refuse_secrets(path: Path, varied: list[dict[str, Any]]) -> None:
+    for settings in varied:
+        for name, value in conceal(settings).items():
+            if isinstance(value, Secret):
+                raise InputError(f"{path}: {name} is a secret, but cells are named by it; put it under settings")
 
 
 def _number(value: Any) -> Any:
