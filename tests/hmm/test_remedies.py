@@ -88,7 +88,7 @@ def test_a_sequence_that_tables_without_a_prior_cannot_emit():
 @pytest.mark.outside(
     "https://github.com/hmmlearn/hmmlearn/issues/445",
     "save a fitted model of hmmlearn and load it elsewhere",
-    "files of pickle and of joblib become an HMM with `--unsafe-pickle`; the error without it says so",
+    "files of pickle and of joblib become an HMM with `--unsafe-pickle`; the error without it names the flag",
 )
 @pytest.mark.parametrize("dump", [pickle.dump, joblib.dump])
 @pytest.mark.parametrize("suffix", [".pkl", ".joblib"])
