@@ -5,6 +5,7 @@ must be the same on every host; the disk that the run writes to, its space and t
 memory and shared memory; limits of the process; locks of compilations; and the Hub.
 """
 
+import contextlib
 import hashlib
 import os
 import platform
@@ -21,6 +22,9 @@ from ...runtime.environment import package_version, usable_cores
 from .device import gpu_states
 from .network import infiniband
 from .report import GIB, Check
+
+with contextlib.suppress(ImportError):  # Windows has none, and no preflight
+    import resource
 
 _WRITTEN = 64 << 20  # bytes
 _SLOW = 50e6  # bytes per second
@@ -109,8 +113,6 @@ def check_shared_memory(min_gib: float, path: str = "/dev/shm") -> Check:
 
 def check_limits() -> Check:
     """The limits of this process on open files and locked memory (`ulimit -n` and `ulimit -l`)."""
-    import resource  # Windows has none, and no preflight
-
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     unlimited = resource.RLIM_INFINITY
