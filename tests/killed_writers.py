@@ -377,7 +377,10 @@ def begun(folder: Path, child: int) -> bool:
 
 def _names(folder: Path) -> set[str]:
     """The names of all files but those of locks and heartbeats."""
-    names = (path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+    try:
+        names = [path.relative_to(folder).as_posix() for path in folder.rglob("*")]
+    except FileNotFoundError:  # a folder is moved at this moment
+        return {""}
     return {name for name in names if not re.search(r"(^|/)\.([^/]*\.)?(lock|heartbeats)", name)}
 
 
@@ -444,7 +447,9 @@ def main(root: Path, name: str, kills: int, seed: int) -> Counter:
             (root / "again").unlink()
             counts["not finished afterwards"] += code != 0
             left = contents(folder)
-            counts["other result"] += {n: left.get(n) for n in whole} != whole
+            others = [name for name in whole if left.get(name) != whole[name]]
+            counts["other result"] += bool(others)
+            print(*(f"other: {name}" for name in others), sep="\n", end="", file=sys.stderr)
             for one in left.keys() - whole.keys():
                 counts["left behind"] += 1
                 print(one, file=sys.stderr)

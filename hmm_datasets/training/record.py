@@ -205,9 +205,17 @@ def git_commit() -> str | None:
 
 
 def forget_after(path: Path, step: int) -> None:
-    """Drop the rows of a JSON Lines file after `step`, which a resumed run repeats; all rows if `step` is 0."""
+    """Drop the rows of a JSON Lines file after `step`, which a resumed run repeats; all rows if `step` is 0.
+
+    The row about the whole run, which a run that is continued at its last step repeats too, is dropped as well.
+    """
+
+    def is_kept(row: dict[str, Any]) -> bool:
+        at = row.get("step", step + 1)
+        return step > 0 and (at < step or (at == step and "train_runtime" not in row))
+
     if path.exists():
-        write_jsonl(path, [row for row in read_log(path) if step > 0 and row.get("step", step + 1) <= step])
+        write_jsonl(path, [row for row in read_log(path) if is_kept(row)])
 
 
 class History(TrainerCallback):

@@ -6,7 +6,7 @@ import pytest
 from tiny_runs import trainer
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.files import file_digest, read_json, write_digests, write_json
+from hmm_datasets.files import file_digest, read_json, read_jsonl, write_digests, write_json
 from hmm_datasets.operations.run_state import RunObserver
 from hmm_datasets.training import run as module
 from hmm_datasets.training.run import train_and_save
@@ -65,6 +65,15 @@ def test_a_run_killed_after_its_summary_is_drawn_described_and_pushed_by_the_nex
     assert RunObserver(tmp_path).look().state == "finished"
     assert len(train()) == 1, "a complete run is not pushed again"
     assert "already finished, at step 6; nothing to do" in capsys.readouterr().out
+
+
+def test_a_run_killed_between_its_last_step_and_its_summary_has_one_row_about_the_whole_run(tmp_path, train):
+    with pytest.raises(Killed):
+        train(killed_before="_summary")
+    train()
+    rows = read_jsonl(tmp_path / "history.jsonl")
+    assert [row["step"] for row in rows if "train_runtime" in row] == [6]
+    assert [row["step"] for row in rows if "loss" in row] == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_run_that_consumed_other_tokens_than_planned_is_refused_at_each_start(tmp_path, train):
