@@ -4,12 +4,13 @@ Every check of user input in this package raises `InputError`. Programs (recipes
 `runtime.one_line_errors`, which turns such an error into one line on stderr and exit code 2.
 """
 
+import contextlib
 import difflib
 import errno
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 
 from .display import format_bytes
@@ -148,7 +149,8 @@ def is_path_error(error: BaseException) -> bool:
     """Whether an error is about a path that cannot be used: its name, what is there, its permissions, or its disk."""
     if isinstance(error, OSError):
         return error.errno in _PATH_ERRORS
-    return isinstance(error, ValueError) and "embedded null" in str(error)
+    # Of `open`, and of `Path.resolve`.
+    return isinstance(error, ValueError | RuntimeError) and bool(re.search("embedded null|Symlink loop", str(error)))
 
 
 def path_error(path: str | os.PathLike, error: BaseException) -> InputError:
@@ -158,12 +160,25 @@ def path_error(path: str | os.PathLike, error: BaseException) -> InputError:
         path (path): what was to be used; the error's own path is named instead if it is another.
         error (`OSError` or `ValueError`): what the system raised, see [`is_path_error`].
     """
+    if isinstance(error, RuntimeError):
+        error = OSError(errno.ELOOP, os.strerror(errno.ELOOP))
     if not isinstance(error, OSError):
         return InputError(f"{os.fspath(path)!r}: contains a NUL character; choose another name")
     named = error.filename if isinstance(error.filename, str | os.PathLike) else path
     why = _PATH_ERRORS.get(error.errno or 0, "choose another file or folder")
     reason = error.strerror or type(error).__name__
     return InputError(f"{os.fspath(named)}: cannot be used ({reason}); {why}")
+
+
+@contextlib.contextmanager
+def path_errors(path: str | os.PathLike) -> Generator[None]:
+    """A context in which a file or folder that cannot be used raises an [`InputError`], see [`path_error`]."""
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError) as error:
+        if isinstance(error, InputError) or not is_path_error(error):
+            raise
+        raise path_error(path, error) from None
 
 
 _DATA = ("corpus", "tokens", "conversations", "preferences", "prompts")

@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from .display import format_bytes
-from .errors import InputError, disk_full, first_line, is_disk_full, is_path_error, path_error
+from .errors import InputError, disk_full, first_line, is_disk_full, is_path_error, path_error, path_errors
 from .foreign_json import parse_json
 from .process_state import machine_id, start_time
 
@@ -595,11 +595,11 @@ def read_yaml(path: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        content = parse_yaml(path.read_text(encoding="utf-8"))
+        with path_errors(path):
+            text = path.read_text(encoding="utf-8-sig")
+        content = parse_yaml(text)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
-    except OSError as error:
-        raise path_error(path, error) from None
     except UnicodeDecodeError as error:
         raise InputError(
             f"{path}: not text in UTF-8: byte {error.start} is 0x{error.object[error.start]:02x}, in line "

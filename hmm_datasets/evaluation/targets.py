@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..errors import InputError
+from ..errors import InputError, path_errors
 from ..files import weights_sha256
 from ..hmm.loading import load_source, repository_of_process
 from ..hmm.names import is_process_name
@@ -220,8 +220,10 @@ def open_target(
     if is_process_name(name):
         return load_source(name)
     folder, known = Path(name), known or TrainedOn()
-    refuse_foreign(name, foreign_data, "a process, a token stream or text")
-    if folder.is_dir() and not local_files(name):
+    with path_errors(name):
+        refuse_foreign(name, foreign_data, "a process, a token stream or text")
+        is_folder = folder.is_dir() and not local_files(name)
+    if is_folder:
         if (folder / INDEX_NAME).exists():
             stream = TokenStream(name)
             if stream.index.sha256 in known.streams:

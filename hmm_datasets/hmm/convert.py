@@ -16,7 +16,7 @@ from jaxtyping import Float
 
 from ..array_input import numbers
 from ..compat.pomegranate import import_pomegranate, sparse_transition
-from ..errors import InputError, first_line
+from ..errors import InputError, first_line, path_errors
 from ..foreign_arrays import load_archive
 from .model import HMM
 
@@ -49,7 +49,9 @@ def from_file(path: str | os.PathLike, *, unsafe_pickle: bool = False) -> HMM:
             pickle, and `unsafe_pickle` is false.
     """
     path = Path(path)
-    if not path.is_file():
+    with path_errors(path):
+        is_there = path.is_file()
+    if not is_there:
         raise InputError(f"{path}: no such file")
     if path.suffix in (".pkl", ".pickle", ".joblib"):
         if not unsafe_pickle:

@@ -4,7 +4,7 @@ import os
 import re
 from pathlib import Path
 
-from ..errors import InputError, suggestion
+from ..errors import InputError, path_errors, suggestion
 from ..files import restored
 from ..hub.download import RepoType, download, is_address, reading_hub, without_network
 from .names import constructors, is_process_name, named_process
@@ -48,8 +48,10 @@ def load_source(
             f"{name_or_path}: is a file, and a process is a folder; make one of the tables in a file with: "
             f"hmm-datasets describe {name_or_path} --save FOLDER"
         )
-    folder = restored(name_or_path)
-    if not folder.is_dir():
+    with path_errors(name_or_path):
+        folder = restored(name_or_path)
+        is_there = folder.is_dir()
+    if not is_there:
         folder = download_source(str(name_or_path), revision=revision, repo_type=repo_type)
     return load_process(folder)
 

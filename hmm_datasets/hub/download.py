@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from ..compat.huggingface_hub import answered_within, is_silent, server_message
-from ..errors import InputError, first_line, is_disk_full, is_path_error
+from ..errors import InputError, first_line, is_disk_full, is_path_error, path_errors
 from ..files import file_digest
 from ..runtime import environment
 from ..runtime.once import once
@@ -147,17 +147,18 @@ class ModelName:
         """
         name = os.fspath(name)
         path = Path(name)
-        if path.is_dir():
-            return cls(name, gguf_file=_only_gguf(path))
-        repository, _, revision = name.partition("@")
-        place, colon, file = repository.partition(":")
-        if _is_gguf(name) and (path.is_file() or not colon):
-            return cls(str(path.parent), gguf_file=path.name)
-        if path.is_file():
-            return cls(name)
-        if not _is_gguf(file):
-            return cls(repository, revision or None, on_hub=True)
-        return cls(place, revision or None, file, on_hub=True)
+        with path_errors(name):
+            if path.is_dir():
+                return cls(name, gguf_file=_only_gguf(path))
+            repository, _, revision = name.partition("@")
+            place, colon, file = repository.partition(":")
+            if _is_gguf(name) and (path.is_file() or not colon):
+                return cls(str(path.parent), gguf_file=path.name)
+            if path.is_file():
+                return cls(name)
+            if not _is_gguf(file):
+                return cls(repository, revision or None, on_hub=True)
+            return cls(place, revision or None, file, on_hub=True)
 
     def __str__(self) -> str:
         file = "" if self.gguf_file is None else f"{':' if self.on_hub else os.sep}{self.gguf_file}"

@@ -12,11 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
-from ..files import check_digests, recorded_digests
+from ..files import check_digests, read_json, recorded_digests
 from ..records import read_record
 from .foreign_formats import quantized_by_names
 
 _REPORTERS = ("transformers.modeling_utils", "transformers.integrations.peft")  # loggers of the table of warnings
+_COUNTS = (
+    *("num_hidden_layers", "num_layers", "n_layers", "n_layer", "num_decoder_layers", "depth"),
+    *("num_experts", "num_local_experts", "n_routed_experts"),
+)
+_MOST_PARTS = 10_000
 _KINDS, _NAMED = ("missing", "unexpected"), 5
 # The weights of an adapter that have a row or a column for each token.
 _OF_TOKENS = re.compile(r"(embed|lm_head|wte).*\.(modules_to_save|original_module|base_layer|lora_\w+)\b")
@@ -143,6 +148,20 @@ def check_listed(folder: Path, auto_class: Any) -> None:
         patterns = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
     names = [name for name in recorded_digests(folder) if any(Path(name).match(pattern) for pattern in patterns)]
     check_digests(folder, names=[name for name in names if "/" not in name])
+
+
+def check_counts(path: Path) -> None:
+    """Refuse a configuration with so many layers or experts that making the model would not end.
+
+    Raises:
+        `InputError`: it has more than 10,000 of either.
+    """
+    config: Any = read_json(path) if path.is_file() else {}
+    for part in (config, config.get("text_config")) if isinstance(config, dict) else ():
+        counts = [(name, part.get(name)) for name in _COUNTS] if isinstance(part, dict) else []
+        for name, count in counts:
+            if isinstance(count, int) and count > _MOST_PARTS:
+                raise InputError(f"{path}: {name} is {count:,}, expected at most {_MOST_PARTS:,}; copy it again")
 
 
 def refuse_weights(name: str, missing: list[str], unexpected: list[str], shapes: list[str]) -> None:

@@ -7,7 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
-from ..errors import InputError
+from ..errors import InputError, path_errors
 from ..files import atomic_file, atomic_folder
 
 FOLDERS = ("recipes", "accelerate_configs", "ds_configs", "model_cards")
@@ -65,8 +65,9 @@ def local_or_shipped(name: str | os.PathLike, *folders: str) -> Path:
     Returns:
         `Path`: the file; `name` itself if there is neither, so that the error on reading it has the name.
     """
-    if Path(name).exists() or Path(name).is_absolute():
-        return Path(name)
+    with path_errors(name):
+        if Path(name).exists() or Path(name).is_absolute():
+            return Path(name)
     names = [name] if Path(name).parts[:1] and Path(name).parts[0] in FOLDERS else []
     names += [f"{folder}/{name}{suffix}" for folder in folders for suffix in ("", ".yaml", ".json")]
     paths = (path for one in names for path in _locations(one))

@@ -46,7 +46,7 @@ from ..compat.transformers_models import (
     is_stateful,
     set_config_attention,
 )
-from ..errors import InputError, first_line
+from ..errors import InputError, first_line, path_errors
 from ..files import read_json
 from ..hmm.tokenizer import reads_symbols
 from ..hub.download import (
@@ -59,7 +59,7 @@ from ..hub.download import (
 )
 from ..hub.foreign_formats import foreign_weights, quantized, refuse_foreign
 from ..hub.gguf import load_gguf
-from ..hub.weights import base_of_adapter, check_adapter, check_listed, load_whole, resized_vocabulary
+from ..hub.weights import base_of_adapter, check_adapter, check_counts, check_listed, load_whole, resized_vocabulary
 from ..runtime import environment
 from ..runtime.once import one_command
 from ..runtime.settings import setting
@@ -463,12 +463,14 @@ def load_pretrained(auto_class: Any, name_or_path: str) -> Any:
     """
     from . import recurrent  # noqa: F401, so that LSTMs and GRUs are loaded too
 
-    with one_command():
+    with one_command(), path_errors(name_or_path):
         return _load(auto_class, name_or_path)
 
 
 def _load(auto_class: Any, name_or_path: str) -> Any:
     from safetensors import SafetensorError
+
+    from ..text.tokenizers.encoding import check_ids
 
     found = ModelName.parse(name_or_path)
     if found.gguf_file is not None:
@@ -489,6 +491,8 @@ def _load(auto_class: Any, name_or_path: str) -> Any:
             base = _base_of_adapter(auto_class, name_or_path)
             if is_local:
                 check_listed(Path(name), auto_class)
+                check_ids(Path(name, "tokenizer.json"))
+                check_counts(Path(name, "config.json"))
             loaded = (
                 load_whole(auto_class, name, name_or_path, **how)
                 if base is None

@@ -236,9 +236,10 @@ def corpus_chats(folder: Path) -> list[Any]:
 def chats(folder: Path) -> list[Any]:
     roles = {**ROLE_NAMES, "SYSTEM": "system", "USER": "user", "ASSISTANT": "assistant"}
     rows = [
-        [{"role": roles[message["role"]], "content": message["content"]} for message in row["messages"]]
+        [{"role": roles[message["role"]], "content": message["content"] or ""} for message in row["messages"]]
         for row in json_lines(folder)
     ]
+    assert all(message["content"] not in (None, 0, {}) for row in json_lines(folder) for message in row["messages"])
     assert all(isinstance(message["content"], str) for row in rows for message in row)
     return [row for row in rows if any(message["content"] for message in row)]
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ...errors import InputError, first_line
+from ...errors import InputError, first_line, path_errors
 from ...files import inside, write_json
 from ...foreign_tensors import safetensors_header
 from ...records import read_record
@@ -127,7 +127,9 @@ class Weights:
         self.files: dict[str, list[str]] = {}
         self.kinds: dict[str, TensorKind] = {}
         self._places: dict[str, _Place] = {}
-        for name in self._names():
+        with path_errors(folder):
+            names = self._names()
+        for name in names:
             kinds, begins = _header(folder / name)
             self.files[name] = list(kinds)
             self.kinds |= kinds

@@ -30,7 +30,7 @@ from datasets.data_files import DataFilesDict, get_data_patterns
 from pyarrow.dataset import ParquetFragmentScanOptions
 
 from ...compat.datasets import TypedExamples
-from ...errors import InputError, first_line
+from ...errors import InputError, first_line, path_errors
 from ...hub.download import reading_hub, why_unreachable
 from ...hub.foreign_formats import foreign_data, refuse_foreign
 from ...runtime import environment
@@ -284,7 +284,8 @@ class _Source:
 def _source(name: str, kind: Kind | None, test_fraction: float | None) -> _Source:
     if test_fraction is not None and not 0 <= test_fraction < 1:
         raise InputError(f"test_fraction={test_fraction}: expected at least 0 and below 1")
-    corpus, files = find_corpus(name)
+    with path_errors(name):
+        corpus, files = find_corpus(name)
     splits = _named_splits(Path(name)) if files and Path(name).is_dir() else {}
     if len(splits) > 1:
         return _Source(corpus, splits.get("train", ()), kind, test_fraction, splits)

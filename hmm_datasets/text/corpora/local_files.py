@@ -14,8 +14,6 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
-
 from ...errors import InputError, first_line, is_path_error, path_error
 from ...foreign_json import parse_json
 from ...foreign_sizes import check_expansion, most_bytes
@@ -335,6 +333,7 @@ def _read_parquet(path: Path, wanted: Collection[str] | None) -> Iterator[tuple[
 
 def _expanded(array: Any) -> int:
     """The bytes of an Arrow array, of which those of a dictionary count as often as they are used."""
+    import numpy as np
     from pyarrow import types
 
     if types.is_dictionary(array.type):

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import InputError
+from ...errors import InputError, path_errors
 from ...files import inside, restored
 from ...hub.foreign_formats import foreign_data, refuse_foreign
 from ...records import Count, as_record, read_record
@@ -170,10 +170,12 @@ def read_index(folder: str | os.PathLike, *, check_files: bool = True) -> TokenI
         `InputError`: the folder is missing, unfinished, not a token stream or of another version, or files are missing
             or truncated.
     """
-    folder = restored(folder)
-    path = folder / INDEX_NAME
-    refuse_foreign(folder, foreign_data, "a token stream, as written by tokenize_corpus")
-    if not path.is_file():
+    with path_errors(folder):
+        folder = restored(folder)
+        path = folder / INDEX_NAME
+        refuse_foreign(folder, foreign_data, "a token stream, as written by tokenize_corpus")
+        is_there = path.is_file()
+    if not is_there:
         raise InputError(f"{path}: no such file; {_why_missing(folder)}")
     values = read_record(path, dict[str, Any], "write the tokens again")
     version = values.get("format_version")

@@ -33,7 +33,7 @@ import numpy as np
 from jaxtyping import Int, Integer
 
 from ...array_input import indices
-from ...errors import InputError
+from ...errors import InputError, path_errors
 from ...files import file_digest
 from ...hub.download import Repository, download_file, is_address
 from ...runtime import environment
@@ -228,7 +228,8 @@ class TokenStream:
 
     def __init__(self, folder: str | os.PathLike, *, verify: bool = True):
         remote = RemoteFiles(str(folder)) if is_address(folder) else None
-        self.folder = remote.folder if remote is not None else Path(folder).resolve()
+        with path_errors(folder):
+            self.folder = remote.folder if remote is not None else Path(folder).resolve()
         self.name = remote.address if remote is not None else str(self.folder)
         if self.folder.name.endswith(UNFINISHED_SUFFIX):
             raise InputError(f"{self.folder}: this token stream is unfinished; run the same command again")

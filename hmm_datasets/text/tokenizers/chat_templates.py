@@ -19,6 +19,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import InputError, first_line
@@ -28,6 +29,7 @@ from ...hub.gguf import load_gguf
 from ..corpora.conversations import Messages
 from .bpe import CHAT_TEMPLATE, DECLARATIONS
 from .chatml_marks import with_marks
+from .encoding import check_ids
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -55,6 +57,7 @@ def load_tokenizer(name: str | os.PathLike) -> "PreTrainedTokenizerFast":
         if found.gguf_file is not None:
             tokenizer = load_gguf(AutoTokenizer, found)
         else:
+            check_ids(Path(found.place, "tokenizer.json"))
             with reading_hub() if found.on_hub else contextlib.nullcontext():
                 tokenizer = AutoTokenizer.from_pretrained(
                     found.place, revision=found.revision, local_files_only=alone, trust_remote_code=False

@@ -17,15 +17,17 @@ import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+import msgspec
 import numpy as np
 from jaxtyping import Int64, UInt32
 
 from ...compat.rust import panics_as_errors
 from ...errors import InputError, first_line
-from ..corpora.local_files import check_text
+from ..corpora.local_files import check_text, shorten
 from .bpe import EXPONENTIAL, check_pieces, is_byte_level
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
+_LARGEST_ID = 1 << 24
 _SAMPLE_CHARACTERS = 1 << 16
 # Latin, combining marks, Arabic digits, spaces and marks, kana, Han, emoji with their joiners.
 _BLOCKS = ((0, 0x250), (0x300, 0x370), (0x660, 0x66A), (0x2000, 0x2070), (0x3000, 0x3060), (0x4E00, 0x4E10))
@@ -80,6 +83,36 @@ def encoding_errors(tokenizer: "PreTrainedTokenizerBase") -> AbstractContextMana
     return panics_as_errors(f"{tokenizer.name_or_path or 'the tokenizer'}: {EXPONENTIAL}", "take another tokenizer")
 
 
+class _Model(msgspec.Struct):
+    vocab: dict[str, int] | list | None = None
+
+
+class _Token(msgspec.Struct):
+    id: int
+
+
+class _TokenizerFile(msgspec.Struct):
+    model: _Model
+    added_tokens: list[_Token] = []
+
+
+def check_ids(path: Path) -> None:
+    """Refuse a `tokenizer.json` with a token id so large that the library would end the process for lack of memory.
+
+    Raises:
+        `InputError`: an id is negative or above 2**24; whatever else is wrong the library reports.
+    """
+    try:
+        content = msgspec.json.decode(path.read_bytes(), type=_TokenizerFile)
+    except (msgspec.MsgspecError, OSError, RecursionError, ValueError):
+        return
+    vocabulary = content.model.vocab if isinstance(content.model.vocab, dict) else {}
+    ids = [*vocabulary.values(), *(token.id for token in content.added_tokens)]
+    bad = next((number for number in ids if not 0 <= number <= _LARGEST_ID), None)
+    if bad is not None:
+        raise InputError(f"{path}: a token has the id {bad}, expected 0 to {_LARGEST_ID:,}; copy the file again")
+
+
 def plain_tokenizer(tokenizer: "PreTrainedTokenizerBase") -> "Tokenizer":
     """The tokenizer of the library `tokenizers` that takes control tokens in a text for text, and does not cut or pad.
 
@@ -94,6 +127,11 @@ def plain_tokenizer(tokenizer: "PreTrainedTokenizerBase") -> "Tokenizer":
         return known[1]
     if tokenizer.backend_tokenizer.pre_tokenizer is not None:
         check_pieces(tokenizer.backend_tokenizer.pre_tokenizer, tokenizer.name_or_path or "the tokenizer")
+    if not isinstance(tokenizer.model_max_length, int | float):
+        raise InputError(
+            f"{tokenizer.name_or_path or 'the tokenizer'}: model_max_length is {shorten(tokenizer.model_max_length)}, "
+            "expected a number; mend it in tokenizer_config.json"
+        )
     written = json.loads(tokenizer.backend_tokenizer.to_str())
     for token in written["added_tokens"]:
         token["special"] = token["content"] in control  # the library leaves out those that are special

@@ -22,7 +22,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...errors import InputError
+from ...errors import InputError, path_errors
 from ...files import read_json
 from .bpe import SPECIAL_TOKENS, byte_level_pieces, chat_tokenizer
 
@@ -154,7 +154,10 @@ def byte_characters() -> list[str]:
 
 def _lines(path: str | os.PathLike) -> list[str]:
     try:
-        return Path(path).read_text(encoding="utf-8").split("\n")
+        with path_errors(path):
+            return Path(path).read_text(encoding="utf-8").split("\n")
+    except InputError:
+        raise
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read ({error})") from None
 

@@ -22,7 +22,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from ...errors import InputError
+from ...errors import InputError, path_errors
 from ...files import DIGESTS_NAME, inside, read_json, restore_all
 from ...foreign_tensors import safetensors_header
 from ...records import as_record
@@ -253,7 +253,9 @@ def _step(folder: Path) -> int | None:
 
 def _folders(output_dir: str | os.PathLike) -> list[Path]:
     output_dir = Path(output_dir)
-    if not output_dir.is_dir():
+    with path_errors(output_dir):
+        is_there = output_dir.is_dir()
+    if not is_there:
         raise InputError(f"{output_dir}: no such folder")
     restore_all(output_dir)
     mend(output_dir)
