@@ -157,11 +157,11 @@ def check_counts(path: Path) -> None:
         `InputError`: it has more than 10,000 of either.
     """
     config: Any = read_json(path) if path.is_file() else {}
-    for part in (config, config.get("text_config")) if isinstance(config, dict) else ():
-        counts = [(name, part.get(name)) for name in _COUNTS] if isinstance(part, dict) else []
-        for name, count in counts:
-            if isinstance(count, int) and count > _MOST_PARTS:
-                raise InputError(f"{path}: {name} is {count:,}, expected at most {_MOST_PARTS:,}; copy it again")
+    parts = (config, config.get("text_config")) if isinstance(config, dict) else ()
+    counts = ((name, part[name]) for part in parts if isinstance(part, dict) for name in _COUNTS if name in part)
+    for name, count in counts:
+        if isinstance(count, int) and count > _MOST_PARTS:
+            raise InputError(f"{path}: {name} is {count:,}, expected at most {_MOST_PARTS:,}; copy it again")
 
 
 def refuse_weights(name: str, missing: list[str], unexpected: list[str], shapes: list[str]) -> None:

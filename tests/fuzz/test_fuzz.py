@@ -1,7 +1,10 @@
 # The fuzzers: that they see what they look for, and a few of their cases
 
+import os
+
 import pytest
-from fuzz.harness import run_cases
+from fuzz import foreign_files
+from fuzz.harness import BAD, Examples, run_case, run_cases
 from fuzz.odd_readers import READERS
 
 
@@ -15,3 +18,13 @@ def test_the_harness_names_what_comes_of_each_case():
     assert {case: outcome.name for case, outcome in outcomes.items()} == {case: expected[case[0]] for case in cases}
     assert "KeyError: 'a'" in outcomes["traceback", 0].detail
     assert outcomes["dies", 0].detail == "the process ended with -6"
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize("kind", foreign_files.KINDS, ids=lambda kind: kind.name)
+def test_a_damaged_foreign_file_is_refused_in_one_line_or_harmless(kind, tmp_path):
+    """In this process; `python tests/fuzz/foreign_files.py --cases 10000` tries more, within limits of time."""
+    examples = Examples(tmp_path)
+    for seed in range(int(os.environ.get("FUZZ_CASES", "4"))):
+        outcome = run_case(kind, seed, examples, tmp_path / "case")
+        assert outcome.name not in BAD, f"{kind.name} {seed}: {outcome.name}: {outcome.detail}"

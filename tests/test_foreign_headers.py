@@ -1,0 +1,122 @@
+"""Counts, lengths and types in headers of safetensors, GGUF and NumPy files are compared with the file, not believed."""
+
+import json
+import struct
+import zipfile
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from hmm_datasets.errors import InputError
+from hmm_datasets.foreign_arrays import load_archive, load_array
+from hmm_datasets.foreign_gguf import gguf_header
+from hmm_datasets.foreign_tensors import safetensors_header
+from hmm_datasets.training.checkpoints.verifying import good_checkpoints, verify_checkpoint
+
+BLOCKS = {int(kind): size for kind, size in gguf.GGML_QUANT_SIZES.items()}
+
+
+def test_a_header_of_safetensors_is_that_of_the_library(tmp_path):
+    values = {"b": torch.zeros(2, 3), "a": torch.ones(4, dtype=torch.bfloat16), "none": torch.zeros(0, 2)}
+    save_file(values, tmp_path / "x.safetensors", {"format": "pt"})
+    header = safetensors_header(tmp_path / "x.safetensors")
+    assert {name: tensor.shape for name, tensor in header.items()} == {"b": (2, 3), "a": (4,), "none": (0, 2)}
+    content = (tmp_path / "x.safetensors").read_bytes()
+    assert content[header["a"].begin : header["a"].end] == values["a"].view(torch.uint8).numpy().tobytes()
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]},
+        {"dtype": "F32", "shape": [-1], "data_offsets": [0, 8]},
+        {"dtype": "F32", "shape": "2", "data_offsets": [0, 8]},
+        {"dtype": "F32", "shape": [2], "data_offsets": ["0", "8"]},
+        {"dtype": "F32", "shape": [2], "data_offsets": [4, 12]},
+        {"dtype": "F32", "shape": [2**40, 2**40], "data_offsets": [0, 8]},
+        {"dtype": 3, "shape": [2], "data_offsets": [0, 8]},
+        {"dtype": "F32", "shape": [2]},
+        [],
+        "DIGITS",
+        "LEVELS",
+    ],
+)
+def test_a_newest_checkpoint_with_a_damaged_header_is_passed_over(entry, tmp_path):
+    for step in (1, 2):
+        folder = tmp_path / f"checkpoint-{step}"
+        folder.mkdir()
+        save_file({"a": torch.zeros(2)}, folder / "model.safetensors")
+        (folder / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+    header = json.dumps({"a": entry}).replace('"DIGITS"', "1" * 5_000).replace('"LEVELS"', "[" * 10_000 + "]" * 10_000)
+    content = struct.pack("<Q", len(header)) + header.encode() + bytes(8)
+    (folder / "model.safetensors").write_bytes(content)
+    assert [path.name for path in good_checkpoints(tmp_path)] == ["checkpoint-1"]
+    assert "the header is not that of a safetensors file" in verify_checkpoint(folder).problems[0]
+
+
+def text(value):
+    return struct.pack("<Q", len(value)) + value.encode()
+
+
+def header(*fields, tensors=0, count=None):
+    head = b"GGUF" + struct.pack("<IQQ", 3, tensors, len(fields) if count is None else count)
+    return head + b"".join(text(name) + struct.pack("<I", kind) + content for name, kind, content in fields)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (header(("general.alignment", 4, struct.pack("<I", 0))), "general.alignment is 0, expected a number above 0"),
+        (header(("general.alignment", 8, text("32"))), "general.alignment is '32', expected a number"),
+        (header(count=2**31), "2,147,483,648 fields, for which it has no room"),
+        (header(tensors=2**31), "2,147,483,648 tensors, for which it has no room"),
+        (header(("a", 9, struct.pack("<IQ", 4, 2**31))), "2,147,483,648 numbers of 'a', for which it has no room"),
+        (header(("a", 9, struct.pack("<IQ", 8, 2**31))), "2,147,483,648 strings of 'a', for which it has no room"),
+        (header(("a", 8, struct.pack("<Q", 2**63))), "it ends within its header"),
+        (header(("a", 9, struct.pack("<IQ", 9, 1))), "'a' is an array of the type 9"),
+        (header(("a", 99, b"")), "'a' is of the unknown type 99"),
+        (header(tensors=1) + text("t") + struct.pack("<I", 2**31) + bytes(40), "'t' has 2147483648 dimensions"),
+        (b"GGUF" + struct.pack("<IQQ", 1, 0, 0), "version 1, expected 2 or 3"),
+        (b"", "is empty"),
+    ],
+)
+def test_counts_in_a_gguf_header_are_compared_with_the_file(content, message, tmp_path):
+    (tmp_path / "x.gguf").write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        gguf_header(tmp_path / "x.gguf", BLOCKS)
+
+
+def encrypted(path):
+    """An archive of one member that is marked as encrypted."""
+    np.savez(path, start=np.ones(2))
+    content = bytearray(path.read_bytes())
+    for mark, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        content[content.index(mark) + flags] |= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        (encrypted, "is encrypted"),
+        (lambda path: zipfile.ZipFile(path, "w").writestr("start.npy", b"\x93NUMPY\x01\x00v\x00{'a': ("), "not a complete"),
+        (lambda path: zipfile.ZipFile(path, "w").writestr("start.txt", b"x"), "the member 'start.txt' is no array"),
+        (lambda path: path.write_bytes(b"PK\x03\x04"), "not a complete .npz file of numbers"),
+    ],
+)  # fmt: skip
+def test_a_damaged_archive_of_arrays_is_refused_in_one_line(write, message, tmp_path):
+    write(tmp_path / "x.npz")
+    with pytest.raises(InputError, match=message):
+        load_archive(tmp_path / "x.npz")
+
+
+@pytest.mark.parametrize(
+    "header", ["{'descr': '<f8', 'shape': (", "{'descr': '<f8', 'fortran_order': False, 'shape': (99,), }"]
+)
+def test_a_damaged_array_is_refused_in_one_line(header, tmp_path):
+    (tmp_path / "x.npy").write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode())
+    with pytest.raises(InputError, match=r"x\.npy: not a complete \.npy file of numbers"):
+        load_array(tmp_path / "x.npy")
