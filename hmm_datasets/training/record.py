@@ -212,7 +212,7 @@ def forget_after(path: Path, step: int) -> None:
 
     def is_kept(row: dict[str, Any]) -> bool:
         at = row.get("step", step + 1)
-        return step > 0 and (at < step or (at == step and "train_runtime" not in row))
+        return step > 0 and (at < step or (at == step and "train_loss" not in row))
 
     if path.exists():
         write_jsonl(path, [row for row in read_log(path) if is_kept(row)])

@@ -72,7 +72,7 @@ def test_a_run_killed_between_its_last_step_and_its_summary_has_one_row_about_th
         train(killed_before="_summary")
     train()
     rows = read_jsonl(tmp_path / "history.jsonl")
-    assert [row["step"] for row in rows if "train_runtime" in row] == [6]
+    assert [row["step"] for row in rows if "train_loss" in row] == [6]
     assert [row["step"] for row in rows if "loss" in row] == [1, 2, 3, 4, 5, 6]
 
 
