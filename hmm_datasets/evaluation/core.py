@@ -47,7 +47,6 @@ each task: Wilson's, and Wilson's of as many items as have the same variance ([`
 """
 
 import hashlib
-import json
 import random
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -59,6 +58,7 @@ import numpy as np
 
 from ..array_input import numbers
 from ..errors import InputError
+from ..foreign_json import parse_json
 from ..intervals import mean_of_shares, wilson
 from ..runtime import environment
 from ..runtime.progress import progress_bar
@@ -321,10 +321,7 @@ def _read(task: CoreTask, path: Path, max_per_task: int | None) -> Questions:
 
 def _checked(task: CoreTask, line: bytes, where: str) -> dict[str, Any]:
     """Parse a line, and check the fields that its task type needs."""
-    try:
-        row = json.loads(line)
-    except ValueError as error:
-        raise InputError(f"{where}: not JSON ({error})") from None
+    row = parse_json(line, where)
     if not isinstance(row, dict):
         raise InputError(f"{where}: expected an object, found a {type(row).__name__}")
     texts = _TEXTS[task.type]

@@ -105,11 +105,6 @@ def foreign_data(name: str | os.PathLike) -> ForeignFormat | None:
         return None
     if "index.json" in names and (found := _indexed(path / "index.json")) is not None:
         return found
-    if {"dataset_info.json", "state.json"} <= names or "dataset_dict.json" in names:
-        return ForeignFormat(
-            "a data set that `save_to_disk` of datasets has written",
-            "write its rows with to_parquet in Python: datasets.load_from_disk(...)",
-        )
     if any(fnmatch(one, "*.mds*") for one in names):
         return _MDS
     files = [path / one for one in sorted(names) if one.endswith((".idx", ".bin"))]

@@ -7,7 +7,6 @@ import struct
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
@@ -53,17 +52,12 @@ def write_llm_c(folder):
     (folder / "fineweb_train_000001.bin").write_bytes(head.tobytes() + np.arange(9, dtype=np.uint16).tobytes())
 
 
-def write_arrow(folder):
-    Dataset.from_dict({"text": ["a"]}).save_to_disk(folder)
-
-
 DATA = {
     "mosaicml": (write_mds, "is a data set of MosaicML Streaming (MDS)", "with the package mosaicml-streaming"),
     "litdata": (write_litdata, "is a data set of LitData", "with the package litdata"),
     "megatron": (write_megatron, "is an indexed data set of Megatron-LM", "IndexedDataset"),
     "nanogpt": (write_nanogpt, "is tokens of nanoGPT", "dtype='<u2')"),
     "llm.c": (write_llm_c, "is tokens of llm.c", "offset=1024"),
-    "datasets": (write_arrow, "is a data set that `save_to_disk` of datasets has written", "load_from_disk"),
 }
 
 
@@ -76,8 +70,9 @@ DATA = {
 def test_data_of_another_library_are_named_with_what_reads_them(kind, tmp_path):
     write, what, remedy = DATA[kind]
     write(tmp_path)
-    names = [tmp_path, *([tmp_path / "train"] if kind != "datasets" else [])]
-    errors = [message(read, str(name)) for name in names for read in (TokenStream, load_corpus)]
+    errors = [
+        message(read, str(name)) for name in (tmp_path, tmp_path / "train") for read in (TokenStream, load_corpus)
+    ]
     errors.append(message(open_target, str(tmp_path)))
     errors += [message(load_corpus, str(path)) for path in tmp_path.glob("*.bin") if kind in ("nanogpt", "llm.c")]
     for error in errors:

@@ -4,7 +4,6 @@ The plan of a run and its trainer use the same functions. What spells a control 
 see `text.tokenizers.chat_encoding`. What does not fit is left out and printed with its count and first row numbers.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from datasets import Dataset
 
 from ...data.packing import IGNORED
 from ...errors import InputError
+from ...foreign_json import parse_json
 from ...runtime import environment
 from ...text.corpora.keys import weight_of
 from ...text.corpora.local_files import without_fillers
@@ -185,7 +185,7 @@ def _is_conversation(value: Any) -> bool:
 
 def _tools_of(row: Mapping[str, Any]) -> Any:
     tools = row.get("tools")
-    return (json.loads(tools) if isinstance(tools, str) and tools else tools) or None
+    return (parse_json(tools, "tools of a row") if isinstance(tools, str) and tools else tools) or None
 
 
 def _num_alike(first: Sequence[int], second: Sequence[int]) -> int:
