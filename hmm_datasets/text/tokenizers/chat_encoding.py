@@ -178,7 +178,7 @@ def _markers(values: Sequence[Any]) -> tuple[str, str]:
 def _marked(message: dict[str, Any], spelt: re.Pattern, begin: str, end: str) -> dict[str, Any]:
     """A message with markers around what spells a control token, but for tags that a template would write there."""
     content = message.get("content")
-    wrapped = _wrapped(message, spelt, begin, end)
+    wrapped = {name: _wrapped(value, spelt, begin, end) for name, value in message.items()}
     if not isinstance(content, str) or wrapped["content"] == content:
         return wrapped
     if message["role"] == "assistant":

@@ -102,3 +102,9 @@ def test_letters_without_spaces_are_trained_on_in_pieces(pattern):
         words = [" ".join(genome[n : n + 600] for n in range(0, 6_000, 600))]
         whole = train_bpe([*words[0].replace(" ", "\n ").split("\n")], 300, split_pattern=pattern, show_progress=False)
         assert train_bpe(words, 300, split_pattern=pattern, show_progress=False).get_vocab() == whole.get_vocab()
+
+
+def test_a_control_token_that_is_part_of_a_key_of_messages_changes_nothing(tokenizer):
+    expected = encode_conversation(tokenizer, CHAT)
+    tokenizer.add_special_tokens({"extra_special_tokens": [*tokenizer.extra_special_tokens, "tent"]})
+    assert encode_conversation(tokenizer, CHAT) == expected
