@@ -107,7 +107,7 @@ def _both(history: Sequence[Mapping[str, Any]], name: str) -> list[Curve]:
 def _curve(history: Sequence[Mapping[str, Any]], label: str, name: str) -> Curve:
     # A later row with the same number of tokens, such as the evaluation at the end, replaces an earlier one.
     known = (row for row in history if is_record(row.get(name), Finite) and is_record(row.get("tokens"), Count))
-    points = {row["tokens"]: row[name] for row in known}
+    points = {row["tokens"]: float(row[name]) for row in known}
     return Curve(label, list(points), list(points.values()))
 
 

@@ -470,8 +470,6 @@ def load_pretrained(auto_class: Any, name_or_path: str) -> Any:
 def _load(auto_class: Any, name_or_path: str) -> Any:
     from safetensors import SafetensorError
 
-    from ..text.tokenizers.encoding import check_ids
-
     found = ModelName.parse(name_or_path)
     if found.gguf_file is not None:
         with _without_bar():
@@ -488,20 +486,7 @@ def _load(auto_class: Any, name_or_path: str) -> Any:
     admit_released_peft()
     try:
         with _without_bar() if is_local else reading_hub(), panics_as_errors(name_or_path, "copy it again"):
-            base = _base_of_adapter(auto_class, name_or_path)
-            if is_local:
-                check_listed(Path(name), auto_class)
-                check_ids(Path(name, "tokenizer.json"))
-                check_counts(Path(name, "config.json"))
-            loaded = (
-                load_whole(auto_class, name, name_or_path, **how)
-                if base is None
-                else load_pretrained(auto_class, base)
-            )
-            if base is not None and hasattr(loaded, "load_adapter"):
-                loaded.load_adapter(name, adapter_kwargs={} if is_local else {"revision": revision})
-            if getattr(loaded, "peft_config", None):
-                check_adapter(loaded, _folder_of(name_or_path, "adapter_config.json"), name_or_path)
+            loaded = _with_adapter(auto_class, name_or_path, name, how)
         loaded = _with_own_generation(_with_causal_loss(loaded), name, revision)
     except InputError:
         raise
@@ -511,10 +496,9 @@ def _load(auto_class: Any, name_or_path: str) -> Any:
         raise InputError(
             f"{name_or_path}: its weights are not a complete safetensors file ({error}); copy them again"
         ) from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, ImportError) as error:
+    except (OSError, ValueError, ImportError) as error:
         _refuse_quantized(name_or_path, error)
         reason = first_line(error) if is_local else reason_of_hub(error)
-        reason = reason if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {reason}"
         raise InputError(
             f"{name_or_path}: {auto_class.__name__} finds nothing to load, neither in a folder nor on the Hub "
             f"({reason})"
@@ -533,6 +517,33 @@ def _load(auto_class: Any, name_or_path: str) -> Any:
     if not is_local and environment.local_rank() == 0:
         _check_downloaded(name_or_path, with_weights="use_safetensors" in how)
     _check_causal(auto_class, loaded, name_or_path)
+    return loaded
+
+
+def _with_adapter(auto_class: Any, name_or_path: str, name: str, how: dict[str, Any]) -> Any:
+    """What `auto_class` makes of a folder or a repository, with the adapter in it, if it has one.
+
+    Args:
+        auto_class: a class of transformers that loads by name.
+        name_or_path (`str`): the name as given, for errors.
+        name (`str`): the folder, or `USER/NAME`.
+        how (`dict`): arguments of `from_pretrained`, with a `revision` if it is on the Hub.
+    """
+    from ..text.tokenizers.encoding import check_ids
+
+    base = _base_of_adapter(auto_class, name_or_path)
+    if "revision" not in how:
+        check_listed(Path(name), auto_class)
+        check_ids(Path(name, "tokenizer.json"))
+        check_counts(Path(name, "config.json"))
+    if base is None:
+        loaded = load_whole(auto_class, name, name_or_path, **how)
+    else:
+        loaded = load_pretrained(auto_class, base)
+        if hasattr(loaded, "load_adapter"):
+            loaded.load_adapter(name, adapter_kwargs={key: how[key] for key in ("revision",) if key in how})
+    if getattr(loaded, "peft_config", None):
+        check_adapter(loaded, _folder_of(name_or_path, "adapter_config.json"), name_or_path)
     return loaded
 
 
@@ -568,8 +579,8 @@ def _base_of_adapter(auto_class: Any, name: str) -> str | None:
     base = None if path is None else base_of_adapter(path)
     if not base:
         return None
-    is_folder = Path(base).is_dir()  # which may be elsewhere than its relative path says
-    is_needed = is_folder or auto_class.__name__ == "AutoConfig" or ModelName.parse(base).gguf_file is not None
+    is_elsewhere = Path(base).is_dir() and base != read_json(path)["base_model_name_or_path"]
+    is_needed = is_elsewhere or auto_class.__name__ == "AutoConfig" or ModelName.parse(base).gguf_file is not None
     return base if is_needed else None
 
 

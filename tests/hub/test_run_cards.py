@@ -147,7 +147,7 @@ def test_tokens_of_a_base_without_a_record_are_unknown(stages, tmp_path):
 def test_a_stage_that_begins_at_a_checkpoint_counts_the_tokens_up_to_it(stages, tmp_path):
     shutil.copytree(stages / "midtrain", tmp_path / "run")
     checkpoint = tmp_path / "run" / "checkpoint-1"
-    write_json(checkpoint / "trainer_state.json", {"num_input_tokens_seen": 77})
+    write_json(checkpoint / "trainer_state.json", {"global_step": 1, "num_input_tokens_seen": 77})
     found = lineage(str(checkpoint), stage="fine-tuning", data="talk")["before"]
     assert [stage["tokens"] for stage in found] == [tokens(stages, "pretrain_text"), 77]
 
