@@ -56,6 +56,16 @@ print(json.dumps(found))
 
 
 @pytest.mark.launch
+@pytest.mark.outside(
+    "https://github.com/crewAIInc/crewAI/issues/4062",
+    "start a program on Windows that handles SIGHUP",
+    "signals that the system lacks are left out",
+)
+@pytest.mark.outside(
+    "https://github.com/datafolklabs/cement/issues/346",
+    "import a package on Windows that names SIGHUP at its top",
+    "signals that the system lacks are left out",
+)
 def test_without_posix_one_process_works_and_what_needs_several_refuses_in_one_line(tmp_path):
     code = CODE.format(tests=str(Path(__file__).parent))
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=200)

@@ -94,6 +94,16 @@ def test_files_and_folders_have_the_modes_that_the_umask_leaves(tmp_path):
     assert stat.S_IMODE((tmp_path / "b").stat().st_mode) == 0o750
 
 
+@pytest.mark.outside(
+    "https://github.com/safetensors/safetensors/issues/782",
+    "use a model that another user of the machine has trained",
+    "weights have the permissions of the files beside them",
+)
+@pytest.mark.outside(
+    "https://github.com/huggingface/sentence-transformers/issues/4010",
+    "serve a saved model from a container of another user",
+    "weights have the permissions of the files beside them",
+)
 def test_weights_can_be_read_by_those_who_can_read_what_is_beside_them(tmp_path):
     before = os.umask(0o022)
     try:
@@ -106,6 +116,11 @@ def test_weights_can_be_read_by_those_who_can_read_what_is_beside_them(tmp_path)
     assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "model").iterdir()} == {0o644}
 
 
+@pytest.mark.outside(
+    "https://github.com/nodejs/node/issues/32321",
+    "read the process's mask while other threads make files",
+    "the mask is read off a new file, and never set",
+)
 def test_threads_that_write_at_once_leave_the_mask_of_the_process_as_it_was(tmp_path):
     def write(number):
         for _ in range(40):
@@ -125,6 +140,11 @@ def test_threads_that_write_at_once_leave_the_mask_of_the_process_as_it_was(tmp_
     assert modes == {0o644}
 
 
+@pytest.mark.outside(
+    "https://github.com/microsoft/terminal/pull/10908",
+    "keep a settings file that is a link, of links that lead to a file",
+    "the file at the end is replaced, the links stay",
+)
 def test_what_a_link_leads_to_is_written_and_the_link_stays(tmp_path):
     (tmp_path / "disk").mkdir()
     for name in ("a.json", "folder"):

@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from fuzz import foreign_files
+from fuzz import foreign_files, own_files
 from fuzz.harness import BAD, Examples, run_case, run_cases
 from fuzz.odd_readers import READERS
 
@@ -21,9 +21,10 @@ def test_the_harness_names_what_comes_of_each_case():
 
 
 @pytest.mark.launch
-@pytest.mark.parametrize("kind", foreign_files.KINDS, ids=lambda kind: kind.name)
-def test_a_damaged_foreign_file_is_refused_in_one_line_or_harmless(kind, tmp_path):
-    """In this process; `python tests/fuzz/foreign_files.py --cases 10000` tries more, within limits of time."""
+@pytest.mark.parametrize("kind", [*foreign_files.KINDS, *own_files.KINDS], ids=lambda kind: kind.name)
+def test_a_damaged_file_is_refused_in_one_line_or_harmless(kind, tmp_path):
+    """In this process; `python tests/fuzz/foreign_files.py --cases 10000`, or that of `own_files.py`, tries more,
+    within limits of time."""
     examples = Examples(tmp_path)
     for seed in range(int(os.environ.get("FUZZ_CASES", "4"))):
         outcome = run_case(kind, seed, examples, tmp_path / "case")

@@ -12,6 +12,11 @@ CODE = """
 
 
 @pytest.mark.launch
+@pytest.mark.outside(
+    "https://github.com/kubernetes-sigs/inference-perf/issues/609",
+    "an error instead of a hang when the Hub does not deliver a tokenizer",
+    "`did not answer within 30 s`, after a line that names what is waited for",
+)
 def test_an_answer_that_is_not_one_of_a_hub_ends_in_one_line(local_hub, tmp_path, request):
     kinds = [kind for kind in ANSWERS if kind != "cut off"]  # which huggingface_hub tries again for seconds
     code = CODE.format(folder=str(request.path.parent), kinds=kinds)
