@@ -145,6 +145,7 @@ if [ "$2" = hostnames ]; then echo n0; sleep 0.3; echo n1; else echo "  NodeAddr
 }
 
 
+@pytest.mark.slow
 def test_a_copied_batch_file_trains_on_a_fitted_hmm_on_two_nodes_from_the_installed_files_alone(installed, folder):
     """Under FSDP2, which has no configuration of its own for several machines."""
     installed.run(folder, "fit", "tokens.npy", "--num-states", 3, "--max-epochs", 2, "--output_dir", "fit")

@@ -164,7 +164,13 @@ def writer_id(folder: str | os.PathLike) -> str:
 
 
 class _Held:
-    """A lock that this process, or rank 0 on its behalf, holds as long as the file has this token."""
+    """A lock that this process, or rank 0 on its behalf, holds as long as the file has this token.
+
+    Rank 0 deletes it when it is done, while another rank may still be writing its last lines. So a file that is gone
+    is a lost lock for rank 0 alone, whose end ends the others, and one with another token for every rank.
+    """
+
+    is_holder = False
 
     def __init__(self, path: Path, token: str):
         self.path, self.token = path, token
@@ -190,6 +196,8 @@ class _Held:
             return False
         if other is not None:
             self._end(f"process {other.process} on {other.host} has taken this over")
+        if not self.is_holder:
+            return False
         self._gone_since = now if self._gone_since is None else self._gone_since
         if now - self._gone_since > _GONE_AFTER:
             self._end("deleted, by hand or by another process that had taken it over")
@@ -216,6 +224,8 @@ class _Held:
 
 class _HeldLock(_Held):
     """A lock of this process, which writes its heartbeats."""
+
+    is_holder = True
 
     def __init__(self, path: Path, holder: Holder, handle: int, made: Path | None):
         super().__init__(path, holder.token)

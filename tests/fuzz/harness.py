@@ -187,6 +187,8 @@ def _work(module: str, pipe: Any, folder: str) -> None:
         while True:
             name, seed = pipe.recv()
             try:
+                examples.of(kinds[name])
+                pipe.send(None)  # the time of the case begins here
                 outcome = run_case(kinds[name], seed, examples, Path(folder) / "case")
             except Exception:  # of the kind itself
                 outcome = Outcome("traceback", traceback.format_exc())

@@ -42,7 +42,7 @@ def test_a_forked_process_has_threads_of_its_own():
     answers = context.SimpleQueue()
 
     def answer():
-        found = [threading.active_count()]
+        found = [sum(thread.name.startswith("hmm_datasets") for thread in threading.enumerate())]
         in_parallel(found.append, range(4), 2)
         answers.put(found)
 
@@ -50,6 +50,6 @@ def test_a_forked_process_has_threads_of_its_own():
     child.start()
     found = answers.get()
     child.join(30)
-    assert (found[0], sorted(found[1:]), child.exitcode) == (1, [0, 1, 2, 3], 0)
+    assert (found[0], sorted(found[1:]), child.exitcode) == (0, [0, 1, 2, 3], 0)
     in_parallel(seen.append, range(4), 2)
     assert sorted(seen) == [0, 0, 1, 1, 2, 2, 3, 3]

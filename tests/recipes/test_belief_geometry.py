@@ -84,6 +84,7 @@ def test_wrong_processes_are_refused():
 
 
 @pytest.mark.launch
+@pytest.mark.slow
 def test_a_tiny_experiment_ends_in_its_result(program, succeeded, tmp_path):
     tiny = ("--processes", "rrxor", "--train_sequences", 640, "--num_sequences", 64, "--checkpoints", "false")
     tiny += ("--length", 12, "--seed", 5)
