@@ -118,6 +118,7 @@ def test_modules_come_from_the_environment_of_the_wheel(installed, tmp_path):
     assert all(Path(line).is_relative_to(installed.packages) for line in result.stdout.split())
 
 
+@pytest.mark.slow
 def test_use_and_reproduce_of_a_card_run_as_written(installed, tmp_path):
     """A network of this package, which transformers alone cannot load."""
     command = "hmm-datasets pretrain --hmm mess3 --model lstm.json --output_dir run " + " ".join(map(str, LSTM))

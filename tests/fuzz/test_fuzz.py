@@ -26,6 +26,6 @@ def test_a_damaged_file_is_refused_in_one_line_or_harmless(kind, tmp_path):
     """In this process; `python tests/fuzz/foreign_files.py --cases 10000`, or that of `own_files.py`, tries more,
     within limits of time."""
     examples = Examples(tmp_path)
-    for seed in range(int(os.environ.get("FUZZ_CASES", "4"))):
+    for seed in range(int(os.environ.get("FUZZ_CASES", "2"))):
         outcome = run_case(kind, seed, examples, tmp_path / "case")
         assert outcome.name not in BAD, f"{kind.name} {seed}: {outcome.name}: {outcome.detail}"

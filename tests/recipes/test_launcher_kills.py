@@ -65,7 +65,10 @@ def seconds_until_gone(processes, began):
     return time.monotonic() - began
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
+@pytest.mark.parametrize(
+    "kills",
+    [pytest.param(2, marks=pytest.mark.slow), pytest.param(20, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])],
+)
 def test_however_often_the_launcher_is_killed_every_row_is_trained_on_once_per_step(kills, program, tmp_path):
     chance = random.Random(7)
     max_steps = 400 if kills == 20 else 24

@@ -99,6 +99,7 @@ def test_wrong_settings_are_refused_before_anything_is_trained():
 
 
 @pytest.mark.launch
+@pytest.mark.slow
 def test_a_small_run_trains_quantizes_and_reports(program, succeeded, tmp_path):
     pytest.importorskip("gguf")
     small = ("--models", "d1", "--train_tokens", 6_000, "--length", 16, "--num_sequences", 16)

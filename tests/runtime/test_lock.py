@@ -105,11 +105,17 @@ def test_a_silent_process_of_another_machine_is_taken_for_dead_after_the_silence
 
 
 def test_a_process_of_another_machine_that_gives_signs_of_life_is_not(tmp_path, elsewhere):
-    timer = threading.Timer(0.5, elsewhere)
-    timer.start()
+    ended = threading.Event()
+
+    def live():
+        while not ended.wait(0.5):
+            elsewhere()
+
+    threading.Thread(target=live, daemon=True).start()
     expected = r"process 4711 on node7 has been writing there for 5.0 min; wait for it to end or end it there"
     with pytest.raises(InputError, match=expected), exclusive_lock(tmp_path):
         pass
+    ended.set()
     assert (tmp_path / LOCK_NAME).exists()
 
 

@@ -49,6 +49,7 @@ def processes_of(folder):
 
 
 @pytest.mark.launch
+@pytest.mark.slow
 def test_a_sweep_killed_twice_ends_as_one_that_was_not_and_runs_nothing_twice(tmp_path, start_sweep):
     folder, whole = tmp_path / "killed", tmp_path / "whole"
     path = write_sweep(tmp_path / "killed.yaml", folder)
