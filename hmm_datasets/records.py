@@ -23,6 +23,7 @@ Finite = Annotated[float, msgspec.Meta(ge=-_LARGEST_FLOAT, le=_LARGEST_FLOAT)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 """A number of things, from 0 to what 64 bits hold."""
 
+_REFUSALS = (msgspec.ValidationError, OverflowError, RecursionError, UnicodeError)
 _REMEDY = "copy the file again from where it was written"
 _MESSAGE = re.compile(r"(?P<problem>.*?)(?: - at `(?P<key>key in )?\$\.?(?P<field>.*)`)?", re.DOTALL)
 
@@ -46,17 +47,17 @@ def as_record(value: Any, kind: type[Record], where: str | os.PathLike, remedy: 
     Raises:
         `InputError`: it is of another type, or a field is missing or of another type.
     """
-    problem = _problem_of(value, kind)
-    if problem is not None:
-        raise InputError(f"{where}: {problem}; {remedy}")
-    return msgspec.convert(value, kind)
+    try:
+        return msgspec.convert(value, kind)
+    except _REFUSALS:
+        raise InputError(f"{where}: {_problem_of(value, kind)}; {remedy}") from None
 
 
 def _problem_of(value: Any, kind: Any) -> str | None:
     """What is not as in a type: the field, what was expected and what was found; None if all is."""
     try:
         msgspec.convert(value, kind)
-    except (msgspec.ValidationError, OverflowError, RecursionError, UnicodeError) as error:
+    except _REFUSALS as error:
         match = _MESSAGE.fullmatch(str(error))
         problem, field = (match["problem"], match["field"]) if match else (str(error), None)
         problem = problem[:1].lower() + problem[1:].replace("`", "").replace(", got ", ", found ")
