@@ -56,6 +56,9 @@ def plain_output() -> Iterator[None]:
     """A context in which stdout and stderr are [`PlainStream`]s; to be entered before libraries are imported, since
     their logs keep the stream that they find."""
     os.environ.setdefault("PYTHON_COLORS", "0")  # of help and tracebacks, which Python 3.14 colors in a terminal
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the shell or the program that started this one
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115
     before = sys.stdout, sys.stderr
     if isinstance(sys.stdout, PlainStream):
         yield

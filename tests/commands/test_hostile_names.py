@@ -117,3 +117,12 @@ def test_logs_and_bars_are_printed_without_codes_and_a_bar_still_moves(monkeypat
     assert json.loads(printed.splitlines()[-1].removeprefix("\x1b[A")) == "\x7f\x9b\u202e"
     assert set(drawn) == {"\r"}  # of the bar
     assert err.getvalue().count("\\x1b]0;owned") >= 5
+
+
+@pytest.mark.parametrize("name", ["stdin", "stdout", "stderr"])
+def test_a_program_whose_streams_were_closed_reads_nothing_and_writes_nowhere(monkeypatch, name):
+    monkeypatch.setattr(sys, name, None)  # as Python finds them after `command <&- >&-`
+    with plain_output():
+        print("a line")
+        print("a line", file=sys.stderr)
+        assert name != "stdin" or (sys.stdin.read() == "" and not sys.stdin.isatty())
