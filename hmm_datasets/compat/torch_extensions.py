@@ -45,8 +45,14 @@ _SHARED = (
 
 
 def mend_compiler_locks() -> None:
-    """From now on torch takes over the lock of a compilation that was killed, and says for what it waits."""
-    from torch.utils import file_baton
+    """From now on torch takes over the lock of a compilation that was killed, and says for what it waits.
+
+    torch 2.15 takes a lock of the system instead, which ends with its process; there this changes nothing.
+    """
+    try:
+        from torch.utils import file_baton
+    except ImportError:
+        return
 
     class Lock(file_baton.FileBaton):
         """Replaces a class that torch does not document."""
@@ -93,7 +99,7 @@ def mend_compiler_locks() -> None:
                 time.sleep(_LOOK_EVERY)
 
     for module in (file_baton, sys.modules.get("torch.utils.cpp_extension")):
-        if module is not None:
+        if hasattr(module, "FileBaton"):
             setattr(module, "FileBaton", Lock)  # noqa: B010 - a type checker sees the class that is replaced
 
 
