@@ -109,7 +109,7 @@ def _begin(path: Path, make: Callable[[Path], None]) -> Path:
         `InputError`: the path cannot be used, for example because its disk is read-only or its parent a file.
     """
     check_may_write()
-    try:
+    with path_errors(path):
         temporary = _temporary(path, "new")
         if len(os.fsencode(path.name)) > _LONGEST:
             with contextlib.suppress(FileNotFoundError):
@@ -117,10 +117,6 @@ def _begin(path: Path, make: Callable[[Path], None]) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         tidy(path.parent)
         make(temporary)
-    except (OSError, ValueError) as error:
-        if is_path_error(error):
-            raise path_error(path, error) from error
-        raise
     return temporary
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .errors import InputError, first_line, is_path_error, path_error
+from .errors import InputError, first_line, path_errors
 from .foreign_sizes import check_expansion
 
 _HARMLESS_BYTES = 1 << 30  # tables of a large HMM, which are mostly zeros
@@ -57,13 +57,12 @@ def load_archive(path: str | os.PathLike) -> dict[str, np.ndarray]:
 def _read(path: str | os.PathLike, read: Any) -> Any:
     kind = Path(path).suffix or "NumPy"
     try:
-        return read()
+        with path_errors(path):
+            return read()
     except InputError:
         raise
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except Exception as error:  # of zipfile, zlib, ast, tokenize and NumPy; MemoryError is one of them
-        if is_path_error(error):
-            raise path_error(path, error) from None
         reason = f"{type(error).__name__}: {first_line(error)}"
         raise InputError(f"{path}: not a complete {kind} file of numbers ({reason}); write or copy it again") from None

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .errors import InputError, is_path_error, path_error, printable
+from .errors import InputError, path_errors, printable
 
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
@@ -43,11 +43,12 @@ def gguf_header(path: Path, blocks: Mapping[int, tuple[int, int]]) -> Header:
         `InputError`: there is no such file, or it does not begin as a whole GGUF file does.
     """
     try:
-        size = path.stat().st_size
-        if size == 0:
-            raise _Malformed("is empty")
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            return _Reader(content, size).header(blocks)
+        with path_errors(path):
+            size = path.stat().st_size
+            if size == 0:
+                raise _Malformed("is empty")
+            with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                return _Reader(content, size).header(blocks)
     except _Malformed as error:
         raise InputError(
             printable(
@@ -56,10 +57,6 @@ def gguf_header(path: Path, blocks: Mapping[int, tuple[int, int]]) -> Header:
         ) from None
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
-    except (OSError, ValueError) as error:
-        if is_path_error(error):
-            raise path_error(path, error) from None
-        raise
 
 
 class _Malformed(Exception):

@@ -13,7 +13,7 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
-from .errors import InputError, is_path_error, path_error, printable
+from .errors import InputError, path_errors, printable
 from .foreign_json import parse_json
 from .records import as_record
 
@@ -53,7 +53,7 @@ def safetensors_header(path: str | os.PathLike) -> dict[str, StoredTensor]:
     """
     path = Path(path)
     try:
-        with path.open("rb") as file:
+        with path_errors(path), path.open("rb") as file:
             length = os.fstat(file.fileno()).st_size
             prefix = file.read(8)
             header_length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else -1
@@ -62,10 +62,6 @@ def safetensors_header(path: str | os.PathLike) -> dict[str, StoredTensor]:
             content = file.read(header_length)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
-    except (OSError, ValueError) as error:
-        if is_path_error(error):
-            raise path_error(path, error) from None
-        raise
     tensors = _parsed(path, content)
     where = 8 + header_length
     for name, tensor in tensors.items():

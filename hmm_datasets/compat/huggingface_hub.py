@@ -156,10 +156,8 @@ def _is_of_answer(error: BaseException) -> bool:
 
     if isinstance(error, HfHubHTTPError | HFValidationError):
         return False
-    if isinstance(error, OSError) and not isinstance(error, http_errors()):
-        return False
-    if isinstance(error, http_errors()):
-        return True
+    if isinstance(error, (OSError, *http_errors())):
+        return isinstance(error, http_errors())
     modules = {frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)}
     return any(f"huggingface_hub.{name}" in modules for name in _PARSERS)
 
