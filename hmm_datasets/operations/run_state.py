@@ -1,6 +1,5 @@
 """The state of a run: what its history, its heartbeats, its events and the batch system say together."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -9,9 +8,9 @@ from typing import Any
 from ..display import format_duration
 from ..errors import InputError
 from ..runtime.events import read_events, seconds_since
-from ..runtime.heartbeats import FOLDER_NAME, STOPPED
-from ..runtime.process_identity import ProcessIdentity
+from ..runtime.heartbeats import STOPPED
 from ..runtime.run_records import FINISHING_NAME
+from ..runtime.supervisors import read_supervisors
 from .diagnosis import DEAD, HANGING, RUNNING, STARTING, Diagnosis, Limits, Observer
 from .progress import HISTORY_NAME, RunStatus, StatusSettings, read_status, status_rows, two_columns
 from .slurm import waiting_job
@@ -135,14 +134,13 @@ class RunObserver:
 def _supervised_now(folder: Path) -> bool | None:
     """Whether a supervisor of a run is alive; None if none has left its file."""
     alive = None
-    for path in (folder / FOLDER_NAME).glob("supervisor-*"):
+    for path, supervisor in read_supervisors(folder):
         try:
-            content = json.loads(path.read_bytes())
-            supervisor = ProcessIdentity(*map(content.get, ("host", "process", "machine", "started")))
             is_recent = seconds_since(path.stat().st_mtime) < _SUPERVISOR_SILENT
-        except (OSError, ValueError, TypeError, AttributeError):
-            continue  # it is being written or removed
-        alive = bool(alive) or (supervisor.is_alive_here if supervisor.is_here else is_recent)
+        except OSError:
+            continue  # it has just been removed
+        here = supervisor.identity
+        alive = bool(alive) or (here.is_alive_here if here.is_here else is_recent)
     return alive
 
 

@@ -44,7 +44,6 @@ from typing import Any
 from ..display import format_duration
 from ..errors import DiskFull, InputError
 from ..files import overwrite_json
-from ..records import Count, Finite, read_record
 from ..runtime import environment
 from ..runtime.beat import Beat
 from ..runtime.children import Children, SignalHandler, signals, wait_for
@@ -55,16 +54,18 @@ from ..runtime.heartbeats import (
     FOLDER_NAME,
     LOST_LAUNCHER,
     STOPPED,
+    SUPERVISOR_PREFIX,
     Heartbeat,
     fatal_error_path,
     heartbeat_path,
     latest_start,
     read_heartbeats,
 )
-from ..runtime.process_identity import ProcessIdentity, this_process
+from ..runtime.process_identity import this_process
 from ..runtime.program import named_setting
 from ..runtime.settings import option
 from ..runtime.stop_requests import parse_time
+from ..runtime.supervisors import read_supervisors
 from ..training.checkpoints.verifying import list_steps
 from .diagnosis import HANGING, Diagnosis, Limits, Observer, Rank, read_stacks
 from .run_state import FINISHED, RunObserver
@@ -73,19 +74,6 @@ from .slurm import affordable, put_back
 _BEAT_EVERY = 1.0  # seconds
 _MAX_STARTS = 1 << 31
 _WIDTH = 512  # bytes of a file, which is overwritten in place
-
-
-@dataclass(frozen=True)
-class _Present:
-    """What the file of a supervisor says; those of earlier versions do not say which process it is."""
-
-    beat: Count
-    runs: bool
-    start: Count
-    host: str = ""
-    process: Count = 0
-    machine: str = ""
-    started: Finite = 0.0
 
 
 class Presence:
@@ -97,9 +85,10 @@ class Presence:
     """
 
     def __init__(self, folder: str | os.PathLike, silent: float):
-        self._folder = Path(folder) / FOLDER_NAME
+        self._run = Path(folder)
+        self._folder = self._run / FOLDER_NAME
         self._identity = this_process()
-        self._path = self._folder / f"supervisor-{self._identity.host}-{self._identity.process}"
+        self._path = self._folder / f"{SUPERVISOR_PREFIX}{self._identity.host}-{self._identity.process}"
         self._silent = silent
         self._number, self._runs = 0, False
         self._seen: dict[Path, tuple[int, float]] = {}
@@ -158,17 +147,13 @@ class Presence:
     def _others(self) -> list[int]:
         """The numbers of the starts in which commands run on other hosts."""
         now, found = time.monotonic(), []
-        for path in self._folder.glob("supervisor-*"):
+        for path, other in read_supervisors(self._run):
             if path == self._path:
                 continue
-            try:
-                other = read_record(path, _Present)
-                place = ProcessIdentity(other.host, other.process, other.machine, other.started)
-                if place.is_here and not place.is_alive_here:
+            if other.identity.is_here and not other.identity.is_alive_here:
+                with contextlib.suppress(OSError):
                     path.unlink()
-                    continue
-            except (OSError, InputError):
-                continue  # it is being written or removed, or is not one of these files
+                continue
             if other.start >= _MAX_STARTS:
                 continue
             seen, since = self._seen.get(path, (None, now))

@@ -36,6 +36,9 @@ from .process_identity import ProcessIdentity, this_process
 FOLDER_NAME = ".heartbeats"
 """Name of the folder with the heartbeats, in that of the run."""
 
+SUPERVISOR_PREFIX = "supervisor-"
+"""How the names of the files of supervisors begin, which are in that folder too."""
+
 STACKS_WANTED = "stacks-wanted"
 """Name of a file in that folder that asks the processes for their stacks."""
 
@@ -252,7 +255,7 @@ class Heart:
         with contextlib.suppress(OSError):
             if phase is None and environment.rank() == 0:
                 for path in self._path.parent.iterdir():  # also what killed processes of earlier starts have left
-                    if not path.name.startswith("supervisor-"):
+                    if not path.name.startswith(SUPERVISOR_PREFIX):
                         path.unlink(missing_ok=True)
             if is_removed:
                 self._stacks.unlink(missing_ok=True)

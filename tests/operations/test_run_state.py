@@ -243,5 +243,5 @@ def test_a_run_whose_supervisor_is_known_to_have_ended_is_not_starting(run, aliv
     own = this_process()
     started = own.process_started + (not alive)
     content = {"host": own.host, "machine": own.machine, "process": own.process, "started": started}
-    path.write_text(json.dumps(content))
+    path.write_text(json.dumps(content | {"beat": 1, "runs": True, "start": 1}))
     assert state_of(run).state == ("starting" if alive else "running")
