@@ -488,13 +488,13 @@ def tidy(folder: Path) -> set[str]:
         with contextlib.suppress(OSError):
             if is_alive or (kind == "old" and not os.path.lexists(folder / name)):
                 continue
-            if is_alive is False or _unchanged_for(path) > _ABANDONED:
+            if is_alive is False or unchanged_for(path) > _ABANDONED:
                 discard(path)
                 deleted.add(name)
     return deleted
 
 
-def _unchanged_for(path: Path) -> float:
+def unchanged_for(path: Path) -> float:
     """Seconds since anything in a file or folder changed, by the clock of its disk."""
     probe = _temporary(path.with_name("clock"), "new")
     probe.touch()

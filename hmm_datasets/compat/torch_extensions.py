@@ -17,6 +17,7 @@ import psutil
 
 from ..display import format_duration
 from ..errors import InputError
+from ..files import unchanged_for
 
 LOCAL_SILENCE, SHARED_SILENCE = 60.0, 600.0
 """Seconds without a change in a folder after which nobody compiles there: on a local disk, or on a shared one."""
@@ -26,7 +27,6 @@ PATIENCE = 1800.0
 
 _SAY_AFTER = 2.0
 _LOOK_EVERY = 0.5  # seconds; each look goes through the processes of the machine
-_PROBE = ".clock."
 _SHARED = (
     "nfs",
     "lustre",
@@ -64,8 +64,10 @@ def mend_compiler_locks() -> None:
                 path = Path(self.lock_file_path)
                 if _holder(path) is not None:
                     return False
-                limit, unchanged = _silence(path), _unchanged_for(path)
-                if unchanged is not None and unchanged > limit:
+                limit, unchanged = _silence(path), 0.0
+                with contextlib.suppress(OSError):  # the compilation has just ended, or begun
+                    unchanged = unchanged_for(path.parent)
+                if unchanged > limit:
                     _take_away(path)
                 elif not has_said and time.monotonic() - began > _SAY_AFTER:
                     has_said = True
@@ -118,19 +120,6 @@ def _silence(path: Path) -> float:
     mounts = [part for part in psutil.disk_partitions(all=True) if real.is_relative_to(part.mountpoint)]
     kind = max(mounts, key=lambda part: len(part.mountpoint)).fstype if mounts else ""
     return SHARED_SILENCE if kind.startswith(_SHARED) else LOCAL_SILENCE
-
-
-def _unchanged_for(path: Path) -> float | None:
-    """Seconds since anything changed in the folder of a lock, by the clock of its disk; None if it is gone."""
-    probe = path.with_name(f"{_PROBE}{secrets.token_hex(4)}")
-    try:
-        before = max(one.lstat().st_mtime for one in path.parent.iterdir() if not one.name.startswith(_PROBE))
-        probe.touch()
-        return probe.stat().st_mtime - before
-    except (OSError, ValueError):
-        return None
-    finally:
-        probe.unlink(missing_ok=True)
 
 
 def _take_away(path: Path) -> None:
