@@ -570,15 +570,20 @@ def write_json(path: str | os.PathLike, value: Any) -> None:
 def read_json(path: str | os.PathLike) -> Any:
     """Read a JSON file; raise [`InputError`] that names the file if it is missing or malformed."""
     path = Path(path)
-    try:
+    with path_errors(path):
         if not path.exists():
             restored(path.parent)
-        content = path.read_bytes()
+    return parse_json(_content(path), path, as_file=True)
+
+
+def _content(path: Path) -> bytes:
+    """The bytes of a file; an error of one line if it is missing or cannot be read."""
+    try:
+        return path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(f"{path}: no such file") from None
     except (OSError, ValueError) as error:
         raise path_error(path, error) from None
-    return parse_json(content, path, as_file=True)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -751,14 +756,9 @@ def read_log(path: str | os.PathLike, problem_of: Callable[[dict], str | None] |
 
 def _numbered_rows(path: Path) -> Iterator[tuple[int, dict | None, str]]:
     """Number, row and problem of each line that ends; the row is None where there is a problem."""
-    try:
-        # Bytes, because a crash may cut a character in two, and because str.splitlines splits at characters that are
-        # allowed in JSON strings.
-        *lines, _torn = path.read_bytes().split(b"\n")
-    except (FileNotFoundError, NotADirectoryError):
-        raise InputError(f"{path}: no such file") from None
-    except (OSError, ValueError) as error:
-        raise path_error(path, error) from None
+    # Bytes, because a crash may cut a character in two, and because str.splitlines splits at characters that are
+    # allowed in JSON strings.
+    *lines, _torn = _content(path).split(b"\n")
     for number, line in enumerate(lines, start=1):
         try:
             row = parse_json(line, f"{number}")

@@ -226,8 +226,15 @@ def _resolves(address: str) -> bool:
 
 
 @contextlib.contextmanager
-def reading_hub() -> Generator[None]:
-    """A context in which the Hub is read, which ends, if it does not answer, and says meanwhile what it waits for."""
+def reading_hub(is_read: bool = True) -> Generator[None]:
+    """A context in which the Hub is read, which ends, if it does not answer, and says meanwhile what it waits for.
+
+    Args:
+        is_read (`bool`, *optional*, defaults to `True`): whether the Hub is read at all; otherwise nothing changes.
+    """
+    if not is_read:
+        yield
+        return
 
     def notice(line: str) -> None:
         if environment.rank() == 0:

@@ -372,7 +372,7 @@ def _found_config(name: str) -> "PreTrainedConfig":
         else:
             revision = None if path.exists() else ModelName.parse(name).pinned().revision
             where = {"revision": revision, "local_files_only": not path.exists() and without_network()}
-            with contextlib.nullcontext() if path.exists() else reading_hub():
+            with reading_hub(not path.exists()):
                 config = AutoConfig.from_pretrained(str(path), trust_remote_code=False, **where)
     except InputError:
         raise

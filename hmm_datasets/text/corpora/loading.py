@@ -9,7 +9,6 @@ hashed, but neither encoded nor copied.
 Documents as a `datasets` stream that does not encode rows again, because they already match the features.
 """
 
-import contextlib
 import glob
 import json
 import multiprocessing
@@ -534,7 +533,7 @@ def _load_hub(
     part = corpus.test_split if part == "test" else part
     is_remote = not Path(corpus.path).exists()
     try:
-        with reading_hub() if is_remote else contextlib.nullcontext():
+        with reading_hub(is_remote):
             if corpus.data_files:
                 file = f"hf://datasets/{corpus.path}/{corpus.data_files.format(split=part)}"
                 data = datasets.load_dataset("json", data_files={part: file}, split=part, streaming=streaming)

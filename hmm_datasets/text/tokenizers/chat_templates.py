@@ -58,7 +58,7 @@ def load_tokenizer(name: str | os.PathLike) -> "PreTrainedTokenizerFast":
             tokenizer = load_gguf(AutoTokenizer, found)
         else:
             check_ids(Path(found.place, "tokenizer.json"))
-            with reading_hub() if found.on_hub else contextlib.nullcontext():
+            with reading_hub(found.on_hub):
                 tokenizer = AutoTokenizer.from_pretrained(
                     found.place, revision=found.revision, local_files_only=alone, trust_remote_code=False
                 )
