@@ -178,7 +178,7 @@ def path_errors(path: str | os.PathLike) -> Generator[None]:
     except (OSError, ValueError, RuntimeError) as error:
         if isinstance(error, InputError) or not is_path_error(error):
             raise
-        raise path_error(path, error) from None
+        raise path_error(path, error) from error
 
 
 _DATA = ("corpus", "tokens", "conversations", "preferences", "prompts")
