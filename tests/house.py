@@ -25,6 +25,8 @@ OLD_NAMES = ("hmm_datasets.sweep.slurm", "hmm_datasets.monitoring.preflight")
 """Modules at their places of version 0.1, which jobs in a queue and batch scripts name."""
 RECORD = Path(__file__).with_name("house.json")
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
+GROUND = {"files", "foreign"}
+"""Folders that every other one may import."""
 RUN = 6
 """Lines in a row that are duplicate if they stand in two places."""
 LONG = 40
@@ -153,11 +155,11 @@ def in_circles() -> set[str]:
 
 
 def room_of(module: str) -> str | None:
-    """The folder of a module, of which `hub/kinds` is one by itself; `ground` for files at the root, but for `cli`."""
+    """The folder of a module, of which `hub/kinds` is one by itself; for the ground `ground`, but for `cli`."""
     _, *path = module.split(".")
     if path[:2] == ["hub", "kinds"]:
         return "kinds"
-    if path and (PACKAGE / path[0]).is_dir():
+    if path and path[0] not in GROUND and (PACKAGE / path[0]).is_dir():
         return path[0]
     return None if not path else "cli" if path == ["cli"] else "ground"
 

@@ -36,7 +36,7 @@ CORE = {
     "order": ("shuffle.py", "data", "text/stream", "training/step/rows.py"),
     "counts": ("training/step/consumption.py", "training/plan"),
     "processes": ("hmm",),
-    "folders": ("files.py", "runtime/lock.py", "training/checkpoints"),
+    "folders": ("files", "runtime/lock.py", "training/checkpoints"),
     "identity": ("runtime/run_identity.py", "training/record.py"),
 }
 COMPARISONS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "is": "is not", "is not": "is",

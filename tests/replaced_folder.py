@@ -9,8 +9,7 @@ import signal
 import sys
 from pathlib import Path
 
-from hmm_datasets import files
-from hmm_datasets.files import atomic_folder, restored, written_together
+from hmm_datasets.files import atomic_folder, replacing, restored, written_together
 
 _OPERATIONS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.scandir"}
 
@@ -69,7 +68,7 @@ def write_evaluation(folder: Path, version: str) -> None:
 def main(root: Path, writer: str, renames: str) -> int:
     """Kill a writer at every point; the number of kills."""
     if renames == "two renames":
-        files._exchange = lambda first, second: False
+        replacing._exchange = lambda first, second: False
     write, point = {"folder": write_folder, "evaluation": write_evaluation}[writer], 1
     write(root / "model" / "old", "old")
     write(root / "model" / "new", "new")

@@ -473,6 +473,6 @@ def test_json_that_is_too_deep_or_too_long_is_one_line_that_names_the_file(tmp_p
 
 
 def test_on_a_file_system_that_cannot_sync_files_are_written(tmp_path, monkeypatch):
-    monkeypatch.setattr("hmm_datasets.files.os.fsync", lambda handle: os.lseek(handle, -1, 0))  # EINVAL
+    monkeypatch.setattr("os.fsync", lambda handle: os.lseek(handle, -1, 0))  # EINVAL
     write_json(tmp_path / "a.json", {})
     assert listing(tmp_path) == ["a.json"]

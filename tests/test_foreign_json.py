@@ -8,7 +8,7 @@ import pytest
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json, read_log
-from hmm_datasets.foreign_json import MOST_NESTED, parse_json
+from hmm_datasets.foreign.json import MOST_NESTED, parse_json
 from hmm_datasets.records import Count, Finite, as_record, is_record, read_record
 
 

@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation.targets import open_target
 from hmm_datasets.files import read_json, read_log, read_yaml
-from hmm_datasets.foreign_tensors import safetensors_header
+from hmm_datasets.foreign.tensors import safetensors_header
 from hmm_datasets.hmm.arrays import read_tokens
 from hmm_datasets.hmm.convert import from_file
 from hmm_datasets.hmm.loading import load_source

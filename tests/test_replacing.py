@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from replaced_folder import contents, in_child, write_folder
 
-from hmm_datasets import files
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import (
     append_jsonl,
@@ -20,9 +19,11 @@ from hmm_datasets.files import (
     read_json,
     read_jsonl,
     read_log,
+    replacing,
     restored,
     written_together,
 )
+from hmm_datasets.files.temporary import is_mine, new_owner
 from hmm_datasets.text.stream import TokenStream, check_replaceable, write_tokens
 from hmm_datasets.text.stream.index import read_index
 
@@ -58,8 +59,8 @@ def test_a_folder_that_is_replaced_is_whole_whenever_its_writer_is_killed(
 
 @pytest.mark.launch
 def test_a_folder_is_not_put_back_under_a_writer_that_is_only_slow(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "_exchange", lambda first, second: False)
-    monkeypatch.setattr(files, "PATIENCE", 0.3)
+    monkeypatch.setattr(replacing, "_exchange", lambda first, second: False)
+    monkeypatch.setattr(replacing, "PATIENCE", 0.3)
     write_folder(tmp_path / "run", "old")
 
     def slow():
@@ -146,21 +147,21 @@ def test_what_a_killed_writer_has_left_goes_with_the_next_one(tmp_path):
 
 def test_a_writer_finishes_what_another_was_moving_there_when_it_was_killed(tmp_path, monkeypatch):
     def arrive():
-        (tmp_path / files._ARRIVING).mkdir()
-        (tmp_path / files._ARRIVING / f"{files._OWNER}{files._this_process()}").touch()
-        (tmp_path / files._ARRIVING / "theirs").write_text("theirs")
+        (tmp_path / replacing._ARRIVING).mkdir()
+        (tmp_path / replacing._ARRIVING / f"{replacing._OWNER}{new_owner()}").touch()
+        (tmp_path / replacing._ARRIVING / "theirs").write_text("theirs")
 
     def move(arriving, target):
-        marks.append([path.name for path in arriving.glob(f"{files._OWNER}*")])
+        marks.append([path.name for path in arriving.glob(f"{replacing._OWNER}*")])
         move_all(arriving, target)
 
-    marks, move_all = [], files._move_all
-    monkeypatch.setattr(files, "_move_all", move)
+    marks, move_all = [], replacing._move_all
+    monkeypatch.setattr(replacing, "_move_all", move)
     with written_together(tmp_path) as temporary:
         (temporary / "report.json").write_text('"new"')
         assert in_child(arrive) == 0
     assert contents(tmp_path) == {"report.json": '"new"', "theirs": "theirs"}
-    assert all(files._is_mine(mark.removeprefix(files._OWNER)) for (mark,) in marks), "no other one moves it as well"
+    assert all(is_mine(mark.removeprefix(replacing._OWNER)) for (mark,) in marks), "no other moves it"
 
 
 def test_a_move_that_failed_is_finished_by_the_same_process(tmp_path, monkeypatch):
@@ -171,12 +172,12 @@ def test_a_move_that_failed_is_finished_by_the_same_process(tmp_path, monkeypatc
     monkeypatch.setattr(os, "replace", fail)
     with pytest.raises(InputError, match="Input/output"):
         write_report(tmp_path, "new")
-    monkeypatch.setattr(files, "PATIENCE", 0.3)
+    monkeypatch.setattr(replacing, "PATIENCE", 0.3)
     assert contents(restored(tmp_path)) == {"report.json": '"new"'}
 
 
 def test_a_file_is_read_of_a_folder_whose_writer_was_killed_between_two_renames(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "_exchange", lambda first, second: False)
+    monkeypatch.setattr(replacing, "_exchange", lambda first, second: False)
 
     def write(version):
         with atomic_folder(tmp_path / "run") as temporary:
@@ -217,7 +218,7 @@ def test_a_second_writer_without_overwrite_leaves_the_stream(tmp_path):
 
 
 def test_a_stream_that_was_moved_out_of_the_way_is_found(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "_exchange", lambda first, second: False)
+    monkeypatch.setattr(replacing, "_exchange", lambda first, second: False)
     write_tokens([[5, 6]], tmp_path / "a", **STREAM)
 
     killed_between_two_renames(lambda: write_tokens([[7]], tmp_path / "a", overwrite=True, **STREAM))

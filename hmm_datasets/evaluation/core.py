@@ -58,7 +58,7 @@ import numpy as np
 
 from ..array_input import numbers
 from ..errors import InputError
-from ..foreign_json import parse_json
+from ..foreign.json import parse_json
 from ..intervals import mean_of_shares, wilson
 from ..runtime import environment
 from ..runtime.progress import progress_bar

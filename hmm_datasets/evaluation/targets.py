@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import InputError, path_errors
-from ..files import weights_sha256
 from ..hmm.loading import load_source, repository_of_process
 from ..hmm.names import is_process_name
 from ..hmm.process import Process
 from ..hmm.storage import CONFIG_NAME, FAMILY_NAME, PROCESS_NAME
 from ..hub.download import ModelName, branches_of, model_file
 from ..hub.foreign_formats import foreign_data, refuse_foreign
+from ..hub.weights_digest import weights_sha256
 from ..records import Finite, as_record
 from ..runtime import environment
 from ..runtime.credentials import masked

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 
 from ..array_input import FILL_IN, LEAVE_OUT, Observed, Ragged, integer_array, integers, numbers, observed
 from ..errors import InputError
-from ..foreign_arrays import load_array
+from ..foreign.arrays import load_array
 from .analysis.stationary import cesaro_limit
 from .kernels.threads import in_parallel
 

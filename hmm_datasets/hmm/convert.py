@@ -17,7 +17,7 @@ from jaxtyping import Float
 from ..array_input import numbers
 from ..compat.pomegranate import import_pomegranate, sparse_transition
 from ..errors import InputError, first_line, path_errors
-from ..foreign_arrays import load_archive
+from ..foreign.arrays import load_archive
 from .model import HMM
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import InputError
-from ..foreign_json import parse_json
+from ..foreign.json import parse_json
 
 _MEGATRON, _LLM_C = b"MMIDIDX\x00\x00", struct.pack("<i", 20240520)  # of .idx, and of .bin
 _MOST_BYTES = 1 << 24  # of an index that is looked into

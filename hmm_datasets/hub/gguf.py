@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..compat.transformers_models import whole_gguf
 from ..errors import InputError, first_line
 from ..files import check_digests
-from ..foreign_gguf import gguf_header
+from ..foreign.gguf import gguf_header
 from ..runtime import environment
 from .download import ModelName, Repository, check_downloaded, download_file
 from .weights import load_whole, refuse_weights

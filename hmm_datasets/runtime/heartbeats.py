@@ -26,7 +26,7 @@ from typing import IO
 
 from ..errors import InputError, LostPeer, first_line
 from ..files import check_may_write, overwrite_json
-from ..foreign_json import parse_json
+from ..foreign.json import parse_json
 from ..records import Count, Finite, as_record
 from . import environment
 from .beat import Beat

@@ -30,7 +30,7 @@ from typing import Any
 from ..display import format_duration
 from ..errors import InputError, disk_full, is_disk_full, path_error
 from ..files import before_write, discard_unfinished
-from ..foreign_json import parse_json
+from ..foreign.json import parse_json
 from ..records import Count, Finite, as_record
 from . import environment, heartbeats
 from .beat import Beat

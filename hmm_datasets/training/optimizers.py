@@ -23,7 +23,7 @@ from transformers import PreTrainedModel
 
 from ..compat.deepspeed import whole_shape, zero_muon_with_adamw
 from ..errors import InputError
-from ..foreign_json import parse_json
+from ..foreign.json import parse_json
 from ..runtime import environment
 
 MATRIX_OPTIMIZERS = ("adamw", "muon")

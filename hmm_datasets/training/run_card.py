@@ -13,12 +13,13 @@ from typing import Any
 
 from ..compat.deepspeed import whole_models
 from ..display import describe_weights, format_duration
-from ..files import read_json, weights_sha256
+from ..files import read_json
 from ..hub.cards import is_own_card, write_card
 from ..hub.download import ModelName
 from ..hub.kinds.evaluation import metric, metrics_of
 from ..hub.redaction import Redaction
 from ..hub.weights import base_of_adapter
+from ..hub.weights_digest import weights_sha256
 from ..records import read_record
 from ..report.evaluation_tables import read_report
 from ..runtime.run_records import BaseModel, Lineage, RunRecord, RunSummary, Stage, read_run_record

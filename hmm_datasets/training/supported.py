@@ -16,7 +16,7 @@ from transformers.trainer_pt_utils import AcceleratorConfig
 
 from ..errors import InputError, first_line
 from ..files import read_json
-from ..foreign_json import parse_json
+from ..foreign.json import parse_json
 from ..runtime import environment
 
 TRAINERS = ("pretrain", "sft", "dpo", "grpo")

@@ -11,9 +11,10 @@ from datasets import Dataset
 from huggingface_hub import ModelCard
 from transformers import AutoModelForCausalLM
 
-from hmm_datasets.files import read_json, weights_sha256, write_json
+from hmm_datasets.files import read_json, write_json
 from hmm_datasets.hmm import processes
 from hmm_datasets.hub.kinds.process import write_hmm_card
+from hmm_datasets.hub.weights_digest import weights_sha256
 from hmm_datasets.text.corpora.loading import load_corpus
 from hmm_datasets.text.stream import tokenize_corpus
 from hmm_datasets.text.tokenizers.bpe import train_bpe

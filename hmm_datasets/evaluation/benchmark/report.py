@@ -19,9 +19,10 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from ...errors import InputError
-from ...files import weights_sha256, write_digests, write_json, written_together
+from ...files import write_digests, write_json, written_together
 from ...hub.push import push_files
 from ...hub.results import EVAL_RESULTS_NAME, write_eval_results
+from ...hub.weights_digest import weights_sha256
 from ...intervals import half_width
 from ...report.plots import PAPER, STYLES, WIDTH, save_figure
 from ...report.tables import figure_text, text_table

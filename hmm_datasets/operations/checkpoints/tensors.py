@@ -19,7 +19,7 @@ import torch
 
 from ...errors import InputError, first_line, path_errors
 from ...files import inside, write_json
-from ...foreign_tensors import safetensors_header
+from ...foreign.tensors import safetensors_header
 from ...records import read_record
 from ...training.checkpoints.verifying import WeightIndex
 

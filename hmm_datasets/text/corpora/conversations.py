@@ -33,7 +33,7 @@ from functools import partial
 from typing import Any, Literal
 
 from ...errors import InputError
-from ...foreign_json import parse_json
+from ...foreign.json import parse_json
 from .keys import (
     ASSISTANTS,
     CONTEXT,

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from ...errors import InputError, first_line, is_path_error, path_error
-from ...foreign_json import parse_json
-from ...foreign_sizes import check_expansion, most_bytes
+from ...foreign.json import parse_json
+from ...foreign.sizes import check_expansion, most_bytes
 
 SUFFIXES = (".txt", ".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 COMPRESSED = (".gz", ".zst")

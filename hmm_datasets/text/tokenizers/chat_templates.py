@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import InputError, first_line
-from ...foreign_sizes import limited_memory
+from ...foreign.sizes import limited_memory
 from ...hub.download import ModelName, reading_hub, reason_of_hub, without_network
 from ...hub.gguf import load_gguf
 from ..corpora.conversations import Messages

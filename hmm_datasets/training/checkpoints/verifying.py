@@ -24,7 +24,7 @@ import msgspec
 
 from ...errors import InputError, path_errors
 from ...files import DIGESTS_NAME, inside, read_json, restore_all
-from ...foreign_tensors import safetensors_header
+from ...foreign.tensors import safetensors_header
 from ...records import as_record
 from ...runtime.run_identity import IDENTITY_NAME
 from ...runtime.run_records import CheckpointState

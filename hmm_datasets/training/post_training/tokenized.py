@@ -11,7 +11,7 @@ from datasets import Dataset
 
 from ...data.packing import IGNORED
 from ...errors import InputError
-from ...foreign_json import parse_json
+from ...foreign.json import parse_json
 from ...runtime import environment
 from ...text.corpora.keys import weight_of
 from ...text.corpora.local_files import without_fillers

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from hmm_datasets import foreign_sizes
 from hmm_datasets.errors import InputError
+from hmm_datasets.foreign import sizes as foreign_sizes
 from hmm_datasets.text.corpora.conversations import normalize_messages
 from hmm_datasets.text.corpora.filters import DocumentFilter
 from hmm_datasets.text.corpora.loading import load_corpus, read_splits

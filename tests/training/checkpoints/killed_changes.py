@@ -15,8 +15,8 @@ import signal
 import sys
 from pathlib import Path
 
-from hmm_datasets import files
 from hmm_datasets.cli import main
+from hmm_datasets.files import digest_problems, temporary
 from hmm_datasets.training.checkpoints.verifying import list_checkpoints
 
 
@@ -81,13 +81,13 @@ def main_(run: Path, work: Path, stride: int, words: list[str]) -> None:
         copied()
         is_killed = in_fork(words, number) == -signal.SIGKILL
         kills, before = kills + is_killed, number
-        files._tidied.clear()  # as in a new process
+        temporary._tidied.clear()  # as in a new process
         number += stride
         for folder in (work / "run", *(work / "run" / "set_aside").glob("*")):
             for one in list_checkpoints(folder) if folder.is_dir() else ():
                 is_slim = folder.parent.name == "set_aside" and not (one.folder / "trainer_state.json").exists()
-                if not is_slim and (one.problems or files.digest_problems(one.folder)):
-                    print(f"call {before}: {one.folder}: {one.problems or files.digest_problems(one.folder)}")
+                if not is_slim and (one.problems or digest_problems(one.folder)):
+                    print(f"call {before}: {one.folder}: {one.problems or digest_problems(one.folder)}")
         code = in_fork(words, 1 << 30)
         # A command that was killed at its very end has done everything, and may refuse to do it again.
         if code not in (0, 2) or contents(work) != whole:

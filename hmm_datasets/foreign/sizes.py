@@ -7,7 +7,7 @@ import contextlib
 import os
 from collections.abc import Generator
 
-from .errors import InputError
+from ..errors import InputError
 
 with contextlib.suppress(ImportError):  # Windows has none
     import resource

@@ -9,7 +9,7 @@ import json
 import os
 from typing import Any
 
-from .errors import InputError
+from ..errors import InputError
 
 MOST_NESTED = 200
 """Lists and objects within one another that are read; the schema of a large tool has some twenty."""

@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .errors import InputError, first_line, path_errors
-from .foreign_sizes import check_expansion
+from ..errors import InputError, first_line, path_errors
+from .sizes import check_expansion
 
 _HARMLESS_BYTES = 1 << 30  # tables of a large HMM, which are mostly zeros
 

@@ -13,9 +13,9 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
-from .errors import InputError, path_errors, printable
-from .foreign_json import parse_json
-from .records import as_record
+from ..errors import InputError, path_errors, printable
+from ..records import as_record
+from .json import parse_json
 
 _MAX_HEADER_BYTES = 100_000_000  # the limit that the format sets
 _BITS = {

@@ -1,0 +1,84 @@
+"""YAML files, which may come from anyone."""
+
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError, first_line, path_errors
+from .atomic import atomic_file
+
+_MOST_YAML = 1_000_000  # values in a file
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file.
+
+    Raises:
+        `InputError`: there is no such file, or it is not UTF-8 text, not YAML or not a mapping; the message gives the
+            byte or line.
+    """
+    import yaml
+
+    try:
+        with path_errors(path):
+            text = path.read_text(encoding="utf-8-sig")
+        content = parse_yaml(text)
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{path}: not text in UTF-8: byte {error.start} is 0x{error.object[error.start]:02x}, in line "
+            f"{error.object.count(10, 0, error.start) + 1}; save the file with the encoding UTF-8"
+        ) from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = "" if mark is None else f":{mark.line + 1}"
+        raise InputError(f"{path}{line}: not YAML ({getattr(error, 'problem', error)})") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: expected a mapping of settings, found {type(content).__name__}")
+    return content
+
+
+def write_yaml(path: Path, settings: dict[str, Any]) -> None:
+    """Write settings as YAML, atomically. Those of a type derived from `str` are written as text."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        pass
+
+    Dumper.add_multi_representer(str, lambda dumper, text: dumper.represent_str(str(text)))
+    with atomic_file(path) as temporary:
+        text = yaml.dump(settings, Dumper=Dumper, sort_keys=False, allow_unicode=True)
+        temporary.write_text(text, encoding="utf-8")
+
+
+def parse_yaml(text: str) -> Any:
+    """What a YAML text says, which may come from anyone.
+
+    Raises:
+        `yaml.YAMLError`: it is not YAML, has a value that its type does not have, such as the date 2026-02-30, or a
+            number of thousands of digits, is nested too deeply, or repeats parts of itself until they are too many.
+    """
+    import yaml
+
+    loader = yaml.SafeLoader(text)
+    try:
+        node = loader.get_single_node()
+        # A few lines of aliases of aliases stand for billions of values.
+        if node is not None and _yaml_size(node, {}) > _MOST_YAML:
+            raise yaml.YAMLError(f"more than {_MOST_YAML:,} values, by aliases of aliases")
+        return None if node is None else loader.construct_document(node)
+    except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError) as error:
+        raise yaml.YAMLError(first_line(error)) from None
+    finally:
+        loader.dispose()
+
+
+def _yaml_size(node: Any, known: dict[int, int]) -> int:
+    """The number of values of a node if all aliases are written out."""
+    if id(node) not in known:
+        parts = node.value if isinstance(node.value, list) else []
+        known[id(node)] = _MOST_YAML  # one that contains itself
+        flat = [one for part in parts for one in (part if isinstance(part, tuple) else [part])]
+        letters = 0 if parts else len(node.value) // 64
+        known[id(node)] = 1 + letters + sum(_yaml_size(part, known) for part in flat)
+    return known[id(node)]
