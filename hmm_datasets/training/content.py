@@ -24,6 +24,7 @@ from ..hub.gguf import gguf_path
 from ..hub.weights import base_of_adapter
 from ..records import read_record
 from ..runtime import environment
+from ..runtime.credentials import masked
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -79,7 +80,7 @@ def weights_digest(model: str, cache: Path | None = None) -> str:
     digests = {}
     for path in _weight_files(model):
         content, state = path.resolve(), path.stat()
-        key, seen = str(content), [state.st_size, state.st_ino, state.st_mtime_ns, state.st_ctime_ns]
+        key, seen = masked(str(content)), [state.st_size, state.st_ino, state.st_mtime_ns, state.st_ctime_ns]
         if _SHA256.fullmatch(content.name):
             digests[key] = content.name
         elif key in known and known[key].seen == seen:

@@ -4,11 +4,12 @@ The settings of each cell are read by the recipe's own dataclasses, so a value t
 before the first cell runs. Recipes that have a plan (`hmm-datasets plan`) are planned cell by cell.
 """
 
+import json
 import multiprocessing
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,9 @@ def plan_sweep(sweep: Sweep, launch_config: Path | None = None, num_processes: i
         `InputError`: the recipe does not have a setting, or would refuse a value; the message names file and cell.
     """
     spawn = multiprocessing.get_context("spawn")
+    # A pickled secret is None. The process reads settings with names of secrets, as the cells do, which it inherits.
+    cells = [replace(cell, settings=json.loads(json.dumps(cell.settings, default=str))) for cell in sweep.cells]
+    sweep = replace(sweep, cells=cells)
     with ProcessPoolExecutor(1, mp_context=spawn, initializer=end_with_parent) as pool:
         return pool.submit(check_and_plan, sweep, launch_config, num_processes).result()
 

@@ -28,6 +28,7 @@ from ...report.comparison_plots import plot_heat_map
 from ...report.page import Section, embed, flattened, render_page
 from ...report.plots import PAPER, WIDTH, save_figure
 from ...report.tables import Table, csv_text
+from ...runtime.credentials import masked
 from .cells import FAILED, FINISHED, WAITING, CellState, read_states
 from .file import Sweep, is_seed
 
@@ -84,7 +85,7 @@ def collect(sweep: Sweep, states: Mapping[str, CellState | None] | None = None) 
         )
     x, y = _axes(sweep)
     return {
-        "file": str(sweep.path),
+        "file": masked(str(sweep.path)),
         "recipe": sweep.recipe,
         "folder": str(sweep.output_dir),
         "settings": {name: sweep.values_of(name) for name in sweep.names},

@@ -22,6 +22,7 @@ from ...errors import InputError, path_errors
 from ...files import inside, restored
 from ...hub.foreign_formats import foreign_data, refuse_foreign
 from ...records import Count, as_record, read_record
+from ...runtime.credentials import masked
 
 FORMAT_VERSION = 2
 """Version of the format. It must change when older folders would be read wrongly."""
@@ -127,7 +128,7 @@ def blank_index(
     if shard_tokens is not None and shard_tokens < 1:
         raise InputError(f"shard_tokens={shard_tokens}: expected at least 1")
     return TokenIndex(
-        corpus=corpus,
+        corpus=masked(corpus, secrets=()),
         tokenizer_hash=tokenizer_hash,
         vocab_size=vocab_size,
         eos_id=eos_id,

@@ -1,0 +1,116 @@
+"""No command writes a secret: neither one of the environment, nor one in a flag, a file of settings or a name.
+
+Here every command that writes is run; `tests/training/test_secrets.py` has all ways of giving a secret to one.
+"""
+
+import json
+import shlex
+import sys
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny_chat import WORDS, message, save_tiny_chat
+
+from hmm_datasets.cli import HEADINGS, main
+from hmm_datasets.files import write_jsonl
+from hmm_datasets.hmm import processes
+
+TOKEN = "hf_" + "aBcDeFgHiJ" * 3 + "kLmN"
+OF_ENVIRONMENT, OF_FLAG, OF_YAML = "my-own-hub-pass-phrase", "another-pass-phrase", "a-third-pass-phrase"  # no form
+SECRETS = (TOKEN, OF_ENVIRONMENT, OF_FLAG, OF_YAML)
+TINY = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+STEPS = "--global_batch_size 2 --per_device_train_batch_size 2 --save_steps 1 --report_to none --use_cpu"
+STEPS = f"{STEPS} --run_name {TOKEN} --max_steps 2"
+FLAG, YAML = f"--hub_token {OF_FLAG}", "--config IN/token.yaml"
+TEXT = "--tokens new/tokens/text --tokenizer new/tokens/tokenizer --model IN/text.json --length 16"
+
+# IN is a folder whose name has a token.
+QUICK = {
+    "sample": "sample IN/mess3 --num-sequences 20 --output new/sample.npy",
+    "tokenize": "tokenize --corpus IN/corpus.txt --conversations none --vocab_size 290 --output_dir new/tokens",
+    "pretrain": f"pretrain --hmm IN/mess3 --model IN/tiny.json --length 16 {STEPS} {YAML} --output_dir new/run",
+    "pretrain on text": f"pretrain {TEXT} {STEPS} {FLAG} --output_dir new/text",
+    "midtrain": f"midtrain --model new/text --streams new/tokens/text --weights 1 {STEPS} {FLAG} --output_dir new/mid",
+    "evaluate": "evaluate --model new/run --targets IN/mess3 --num_sequences 8 --length 7 --output_dir new/evaluation",
+    "compare": "compare new/evaluation new/another --output-dir new/compared",
+    "benchmark": "benchmark new/run --process mess3 --num-sequences 4 --output-dir new/benchmark",
+    "supervise": f"supervise --output-dir new/supervised -- {sys.executable} -c pass {FLAG} {TOKEN}",
+    "checkpoint": "checkpoint convert new/run/checkpoint-2 new/converted --to hf",
+    "configs": "configs copy demo/pretrain_hmm.yaml new/copied.yaml",
+}
+SLOW = {
+    "fit": "fit IN/tokens.npy --num_states 2 --max_epochs 2 --output_dir new/fit",
+    "describe": "describe IN/mess3 --plot new/described --num-sequences 8",
+    "sft": f"sft --model IN/chat --conversations IN/chat.jsonl --num_questions 2 {STEPS} {YAML} --output_dir new/sft",
+    "dpo": f"dpo --model IN/chat --preferences IN/pairs.jsonl {STEPS} {YAML} --output_dir new/dpo",
+    "grpo": f"grpo --model IN/chat --prompts IN/questions.jsonl --rewards exact --num_generations 2 {STEPS} {FLAG} "
+    "--max_completion_length 4 --num_test_sequences 2 --output_dir new/grpo",
+    "answers": "answers --model new/sft --transcripts 2",
+    "report": None,
+    "sweep": "sweep IN/sweep.yaml",
+    "experiment": "experiment constrained-beliefs --steps 2 --output_dir new/experiment",
+    "demo": None,  # runs others of these, and report
+}
+WRITES_NOTHING = {"processes", "corpora", "plan", "score", "replay", "preflight", "watch", "verify", "chat"}
+WRITES_NOTHING |= {"push"}  # but a repository: tests/hub/test_redaction.py
+
+
+@pytest.fixture
+def inputs(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_TOKEN", OF_ENVIRONMENT)
+    folder = tmp_path / f"in-{TOKEN}"
+    processes.mess3(0.15, 0.6).save_pretrained(folder / "mess3")
+    np.save(folder / "tokens.npy", processes.mess3(0.15, 0.6).sample(20, 16))
+    (folder / "corpus.txt").write_text("\n<|endoftext|>\n".join(f"The cat sat on mat {n}." for n in range(300)))
+    for name, size in (("tiny", 4), ("text", 290)):
+        (folder / f"{name}.json").write_text(json.dumps({"model_type": "llama", "vocab_size": size, **TINY}))
+    save_tiny_chat(folder / "chat")
+    rows = [{"messages": [*message("user", "Say"), *message("assistant", word)]} for word in WORDS] * 2
+    write_jsonl(folder / "chat.jsonl", rows)
+    asked = [(f"Say {n} {word}", word) for word in WORDS for n in range(6)]
+    pairs = [{"prompt": text, "chosen": word, "rejected": f"{word} {word}"} for text, word in asked]
+    write_jsonl(folder / "pairs.jsonl", pairs)
+    write_jsonl(folder / "questions.jsonl", [{"prompt": text, "completion": word} for text, word in asked])
+    (folder / "token.yaml").write_text(f"hub_token: {OF_YAML}\n")
+    settings = f"settings: {{corpus: {folder}/tokens.npy, max_epochs: 2}}\ngrid: {{num_states: [2, 3]}}"
+    (folder / "sweep.yaml").write_text(
+        f"recipe: fit\noutput_dir: new/sweep\n{settings}\ngrid: {{num_states: [2, 3]}}\n"
+    )
+    return folder
+
+
+def run(monkeypatch, words: str) -> None:
+    argv = shlex.split(words.replace("IN/", f"in-{TOKEN}/"))
+    monkeypatch.setattr(sys, "argv", ["hmm-datasets", *argv])
+    assert main(argv) == 0, words
+
+
+def secrets_in(folder: Path) -> Iterator[tuple[str, str]]:
+    """Names of files with the secrets in them, or in their names."""
+    for path in folder.rglob("*"):
+        content = path.read_bytes() if path.is_file() else b""
+        for secret in SECRETS:
+            if secret.encode() in content or secret in path.name:
+                yield str(path.relative_to(folder)), secret
+
+
+def names(commands: Collection[str]) -> set[str]:
+    return {name.partition(" ")[0] for name in commands}
+
+
+def test_every_command_is_known_to_write_or_not():
+    assert names(QUICK) | names(SLOW) | WRITES_NOTHING == {name for group in HEADINGS.values() for name in group}
+
+
+@pytest.mark.parametrize("commands", [QUICK, pytest.param(QUICK | SLOW, marks=pytest.mark.slow)], ids=["quick", "all"])
+def test_what_commands_write_has_no_secret(inputs, tmp_path, monkeypatch, commands):
+    for name, words in commands.items():
+        if words is None:
+            continue
+        run(monkeypatch, words)
+        if name == "evaluate":
+            run(monkeypatch, words.replace("--length 7", "--length 9").replace("new/evaluation", "new/another"))
+        assert list(secrets_in(tmp_path / "new")) == [], name
