@@ -51,6 +51,28 @@ _LONGEST_LINE = 400
 _CODES = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
+_LONGEST_WORD, _LONGEST_MESSAGE = 300, 1_500  # characters
+_DATA = ("corpus", "tokens", "conversations", "preferences", "prompts")
+ELSEWHERE = {
+    "batch_size": ("per_device_train_batch_size",),
+    "block_size": ("length", "max_length"),
+    "corpus": _DATA,
+    "dataset": _DATA,
+    "dataset_name": _DATA,
+    "dataset_name_or_path": _DATA,
+    "epochs": ("num_train_epochs",),
+    "lr": ("learning_rate",),
+    "max_seq_length": ("max_length", "length"),
+    "model_name": ("model",),
+    "model_name_or_path": ("model",),
+    "text": _DATA,
+    "tokenizer_name": ("tokenizer",),
+    "tokenizer_name_or_path": ("tokenizer",),
+    "train_file": _DATA,
+}
+"""What other programs call settings, and what they are here, the first that a command has."""
+
+
 def printable(text: str) -> str:
     """Text without codes that a terminal obeys, which names in a file and tokens of a model may have in them.
 
@@ -61,9 +83,6 @@ def printable(text: str) -> str:
     ```
     """
     return _CODES.sub(lambda match: f"\\x{ord(match[0]):02x}" if match[0] < " " else f"\\u{ord(match[0]):04x}", text)
-
-
-_LONGEST_WORD, _LONGEST_MESSAGE = 300, 1_500  # characters
 
 
 class InputError(ValueError):
@@ -179,27 +198,6 @@ def path_errors(path: str | os.PathLike) -> Generator[None]:
         if isinstance(error, InputError) or not is_path_error(error):
             raise
         raise path_error(path, error) from error
-
-
-_DATA = ("corpus", "tokens", "conversations", "preferences", "prompts")
-ELSEWHERE = {
-    "batch_size": ("per_device_train_batch_size",),
-    "block_size": ("length", "max_length"),
-    "corpus": _DATA,
-    "dataset": _DATA,
-    "dataset_name": _DATA,
-    "dataset_name_or_path": _DATA,
-    "epochs": ("num_train_epochs",),
-    "lr": ("learning_rate",),
-    "max_seq_length": ("max_length", "length"),
-    "model_name": ("model",),
-    "model_name_or_path": ("model",),
-    "text": _DATA,
-    "tokenizer_name": ("tokenizer",),
-    "tokenizer_name_or_path": ("tokenizer",),
-    "train_file": _DATA,
-}
-"""What other programs call settings, and what they are here, the first that a command has."""
 
 
 def first_line(error: BaseException) -> str:

@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd
 
 
+_SILENT_FOR = 300.0  # seconds after which a server that did not answer is asked again
+_NOTICE_AFTER = 5.0  # seconds
+_silent: dict[str, float] = {}  # when a server, by its host, was found not to answer
+_PARSERS = ("hf_api", "file_download", "_snapshot_download", "utils._http", "utils._pagination", "hf_file_system")
+
+
 def is_malformed(error: BaseException) -> bool:
     """Whether an error of the HTTP client means a malformed request, after which a retry is useless.
 
@@ -65,12 +71,6 @@ def patience(seconds: float) -> Generator[None]:
         yield
     finally:
         client.event_hooks = before
-
-
-_SILENT_FOR = 300.0  # seconds after which a server that did not answer is asked again
-_NOTICE_AFTER = 5.0  # seconds
-
-_silent: dict[str, float] = {}  # when a server, by its host, was found not to answer
 
 
 def is_silent(host: str) -> bool:
@@ -141,9 +141,6 @@ def answered_within(seconds: float, notice: Callable[[str], None]) -> Generator[
                 timers[host].cancel()
                 if time.monotonic() - since >= seconds:
                     _silent[host] = time.monotonic()
-
-
-_PARSERS = ("hf_api", "file_download", "_snapshot_download", "utils._http", "utils._pagination", "hf_file_system")
 
 
 def _is_of_answer(error: BaseException) -> bool:

@@ -43,6 +43,9 @@ _CLASSES_OF_SHARDS = {
 }
 
 
+_waits = itertools.count()
+
+
 @contextmanager
 def only_data(source: str | os.PathLike, classes: Sequence[type] = ()) -> Generator[None]:
     """A context in which `torch.load` and `torch.distributed.checkpoint` read data and never run what a pickle names.
@@ -99,9 +102,6 @@ def fake_tensors() -> Any:
     can be removed once torch exports the class.
     """
     return FakeTensorMode()
-
-
-_waits = itertools.count()
 
 
 def wait_for_rank_zero() -> None:

@@ -31,6 +31,9 @@ _MAX_DENSE = 1 << 13  # states of a dense transition table, which takes 512 MB t
 _RESCALE = 1e-9  # rows whose sum is nearer to one are kept bit for bit, so that saving and loading change nothing
 
 
+_OPERATIONS_PER_THREAD = 1 << 20
+
+
 def check_dense(states: int) -> None:
     """Refuse to make a dense HMM of a process that does without its tables, if they would fill the memory."""
     if states > _MAX_DENSE:
@@ -228,9 +231,6 @@ def checked_names(vocabulary: Any, num_symbols: int, note: str = "") -> tuple[st
     if names is not None and len(names) != num_symbols:
         raise InputError(f"vocabulary has {len(names)} names; expected {num_symbols}, one per symbol{note}")
     return names
-
-
-_OPERATIONS_PER_THREAD = 1 << 20
 
 
 def token_array(tokens: Int[Any, "B T"], num_symbols: int) -> Int[np.ndarray, "B T"]:

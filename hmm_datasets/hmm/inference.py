@@ -57,6 +57,12 @@ _BAG = 32  # weights that are added in their own type; their sums are added in f
 _PIECE = 1 << 14  # tokens whose moves are counted by one product
 
 
+_WORK_NUMBERS = 1 << 23  # of float64 in the largest temporary array
+_FAR = 300.0  # nats: a state less probable than the most probable one by this much may underflow in a product
+_CACHE_BYTES = 1 << 22  # of the sums of one step on a CPU: more than fits the caches was ten times slower per row
+_VITERBI_BYTES = 1 << 28
+
+
 @dataclass(frozen=True)
 class Parameters:
     """The tables of an HMM as tensors of one type on one device.
@@ -456,10 +462,6 @@ class BeliefFilter:
         return next_token_probs(self.parameters, memories).log()
 
 
-_WORK_NUMBERS = 1 << 23  # of float64 in the largest temporary array
-_FAR = 300.0  # nats: a state less probable than the most probable one by this much may underflow in a product
-
-
 @dataclass(frozen=True)
 class TiltedFilter:
     """The tables of a tilted HMM as tensors on one device.
@@ -521,10 +523,6 @@ class TiltedFilter:
         scores = scores - torch.where(peak > -torch.inf, peak, 0.0)
         total = scores.logsumexp(-1, keepdim=True)
         return scores - torch.where(total > -torch.inf, total, 0.0)
-
-
-_CACHE_BYTES = 1 << 22  # of the sums of one step on a CPU: more than fits the caches was ten times slower per row
-_VITERBI_BYTES = 1 << 28
 
 
 class Path(NamedTuple):

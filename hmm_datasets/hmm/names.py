@@ -97,6 +97,9 @@ _OPERATORS: dict[type, Callable[..., Any]] = {
 }
 
 
+_EXPECTED = f"expected {PREFIX} and a call with numbers, such as {PREFIX}mess3(x=0.05, a=0.85) or {PREFIX}rrxor"
+
+
 def process_of_run(folder: str | os.PathLike, named: str) -> str:
     """The process that the setting `hmm` of a run names, by the folder that the run saved it in if there is one."""
     saved = os.path.join(folder, SAVED_NAME)
@@ -163,9 +166,6 @@ def named_process(name: str) -> Process:
     if not isinstance(found, Process):
         raise InputError(f"{name}: is {found!r}, not a process; {_EXPECTED}")
     return found
-
-
-_EXPECTED = f"expected {PREFIX} and a call with numbers, such as {PREFIX}mess3(x=0.05, a=0.85) or {PREFIX}rrxor"
 
 
 class _Reader:

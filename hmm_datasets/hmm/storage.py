@@ -45,6 +45,37 @@ _CLASSES: dict[ModelType, tuple[str, str, str]] = {
 }
 
 
+CONFIG_NAME = "config.json"
+WEIGHTS_NAME = "model.safetensors"
+TABLES = frozenset({"start", "transition", "emission", "edges"})
+PROCESS_NAME = "process.json"
+FAMILY_NAME = "family.json"
+TABLES_NAME = "tables.safetensors"
+KINDS: dict[str, str] = {
+    "generalized": "generalized:GeneralizedHMM",
+    "chain_mixture": "families.mixture:ChainMixture",
+    "factored": "structured.factored:FactoredProcess",
+    "factorial": "structured.factorial:FactorialHMM",
+    "input_output": "structured.input_output:InputOutputHMM",
+    "markov_chain": "structured.markov:MarkovChain",
+    "process_mixture": "families.mixture:ProcessMixture",
+    "semi_markov": "structured.semi_markov:SemiMarkov",
+    "associative_recall": "families.tasks:AssociativeRecall",
+    "bijection": "families.tasks:Bijection",
+    "copying": "families.tasks:Copying",
+    "pcfg": "grammar.pcfg:PCFG",
+    "Mixture": "families.mixture:HMMMixture",
+    "PermutedEmissions": "families.permuted:PermutedEmissions",
+    "PermutedSymbols": "families.permuted:PermutedSymbols",
+    "RandomAutomata": "families.automata:RandomAutomata",
+    "RandomChains": "families.chains:RandomChains",
+}
+"""Module of each kind of process, relative to this package, and its class: `"generalized:GeneralizedHMM"`."""
+
+_HMM = "model:HMM"  # named, since the model imports this module
+REWARDS = "rewards"
+
+
 def loader_name(model_type: ModelType) -> str:
     """The file that the `auto_map` of a folder names."""
     return f"modeling_{model_type}.py"
@@ -67,11 +98,6 @@ def write_loader(folder: Path, model_type: ModelType) -> None:
     module, config, model = _CLASSES[model_type]
     with atomic_file(folder / loader_name(model_type)) as temporary:
         temporary.write_text(f"from {module} import {config}, {model}  # noqa: F401\n")
-
-
-CONFIG_NAME = "config.json"
-WEIGHTS_NAME = "model.safetensors"
-TABLES = frozenset({"start", "transition", "emission", "edges"})
 
 
 def files(model_type: ModelType) -> tuple[str, ...]:
@@ -236,32 +262,6 @@ def _is_finite(value: Any) -> bool:
     return True
 
 
-PROCESS_NAME = "process.json"
-FAMILY_NAME = "family.json"
-TABLES_NAME = "tables.safetensors"
-
-KINDS: dict[str, str] = {
-    "generalized": "generalized:GeneralizedHMM",
-    "chain_mixture": "families.mixture:ChainMixture",
-    "factored": "structured.factored:FactoredProcess",
-    "factorial": "structured.factorial:FactorialHMM",
-    "input_output": "structured.input_output:InputOutputHMM",
-    "markov_chain": "structured.markov:MarkovChain",
-    "process_mixture": "families.mixture:ProcessMixture",
-    "semi_markov": "structured.semi_markov:SemiMarkov",
-    "associative_recall": "families.tasks:AssociativeRecall",
-    "bijection": "families.tasks:Bijection",
-    "copying": "families.tasks:Copying",
-    "pcfg": "grammar.pcfg:PCFG",
-    "Mixture": "families.mixture:HMMMixture",
-    "PermutedEmissions": "families.permuted:PermutedEmissions",
-    "PermutedSymbols": "families.permuted:PermutedSymbols",
-    "RandomAutomata": "families.automata:RandomAutomata",
-    "RandomChains": "families.chains:RandomChains",
-}
-"""Module of each kind of process, relative to this package, and its class: `"generalized:GeneralizedHMM"`."""
-
-
 @dataclasses.dataclass(frozen=True)
 class _Format:
     """How the file that describes a process names its kind and its parts.
@@ -282,9 +282,6 @@ FORMATS = {
     PROCESS_NAME: _Format("process", "num_parts", "part-", has_arrays=True),
     FAMILY_NAME: _Format("family", "num_hmms", "hmm-", has_arrays=False),
 }
-
-
-_HMM = "model:HMM"  # named, since the model imports this module
 
 
 def class_of(where: str) -> Any:
@@ -369,9 +366,6 @@ def load_process(folder: Path) -> "Process":
         )
     check_digests(folder, names=(marker, TABLES_NAME))
     return process
-
-
-REWARDS = "rewards"
 
 
 def save_tilted(tilted: "TiltedHMM", folder: str | os.PathLike) -> None:

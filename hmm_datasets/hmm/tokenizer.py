@@ -33,6 +33,15 @@ TOKENIZER_SETTINGS_NAME = "tokenizer_config.json"
 _UNKNOWN = "<unk>"
 
 
+_MARK = "symbols_of_an_hmm"  # in `tokenizer_config.json`, which keeps settings that transformers does not know
+_SETTINGS = {
+    _MARK: True,
+    "padding_side": "left",
+    "clean_up_tokenization_spaces": False,
+    "model_input_names": ["input_ids", "attention_mask"],
+}
+
+
 def written_names(vocabulary: Sequence[str] | None, num_symbols: int) -> list[str]:
     """How the symbols are written in text.
 
@@ -105,15 +114,6 @@ def check_symbols(tokenizer: "PreTrainedTokenizerBase", text: str) -> None:
         symbols = sorted(names.keys() - set(tokenizer.all_special_tokens), key=lambda name: names[name])
         some = ", ".join(symbols[:8]) + ", ..." * (len(symbols) > 8)
         raise InputError(f"{unknown[0]!r} is not a symbol of this model; expected some of {some}")
-
-
-_MARK = "symbols_of_an_hmm"  # in `tokenizer_config.json`, which keeps settings that transformers does not know
-_SETTINGS = {
-    _MARK: True,
-    "padding_side": "left",
-    "clean_up_tokenization_spaces": False,
-    "model_input_names": ["input_ids", "attention_mask"],
-}
 
 
 def _build(

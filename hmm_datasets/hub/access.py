@@ -17,6 +17,8 @@ from ..compat.huggingface_hub import http_errors, is_lost_connection, is_malform
 from ..errors import InputError, with_causes
 from .download import RepoType
 
+_MAX_PAUSE = 60.0  # seconds
+
 
 def reachable(endpoint: str | None = None, timeout: float = 3.0) -> bool:
     """Whether a server answers at the address of the Hub.
@@ -123,9 +125,6 @@ def endpoint_of(endpoint: str | None) -> str:
     if not endpoint.startswith(("http://", "https://")):
         raise InputError(f"endpoint is {endpoint!r}, expected an address such as https://huggingface.co")
     return endpoint
-
-
-_MAX_PAUSE = 60.0  # seconds
 
 
 def is_temporary(error: Exception) -> bool:

@@ -156,6 +156,26 @@ OPTIONAL: dict[str, dict[str, Any]] = {
 }
 
 
+__all__ = ["CardKind", "is_own_card", "template_path", "write_card"]
+CARD_NAME = "README.md"
+PLACEHOLDER = "USER/NAME"
+"""The name of the repository in a card that was written before it was known."""
+
+_MARK = "# Written by hmm-datasets, and anew by every run until you edit this file: "
+_TAGS = {
+    "model": ["hmm-datasets"],
+    "hmm": ["hmm-datasets", "hidden-markov-model"],
+    "dataset": ["hmm-datasets", "hidden-markov-model", "synthetic"],
+    "text": ["hmm-datasets"],
+    "evaluation": ["hmm-datasets", "evaluation"],
+}
+_CODE = re.compile(r"((?<![\\`])`[^`]+`(?!`))")
+_CELL = re.compile(r"(?<!\\)\|")
+_TAG = re.compile(r"<(?=[A-Za-z/!?])(?!https?://[^\s<>]*>)")
+_FENCE = re.compile(r"^[\s>*+-]*(?:\d+[.)]\s+)?(`{3,}|~{3,})", re.MULTILINE)
+_PARAGRAPHS = ("data", "load", "summary", "tables", "limits")  # facts that may have several lines
+
+
 def checked_facts(kind: CardKind, facts: dict[str, Any]) -> dict[str, Any]:
     """The facts of a card, with those that may be left out.
 
@@ -202,23 +222,6 @@ def _check(where: str, value: Any, types: tuple[Any, ...]) -> None:
         raise InputError(f"{where} is {value}, expected a finite number")
     if isinstance(value, Integral) and value < 0 and int in types:
         raise InputError(f"{where} is {value}, expected 0 or more")
-
-
-__all__ = ["CardKind", "is_own_card", "template_path", "write_card"]
-
-CARD_NAME = "README.md"
-PLACEHOLDER = "USER/NAME"
-"""The name of the repository in a card that was written before it was known."""
-
-_MARK = "# Written by hmm-datasets, and anew by every run until you edit this file: "
-
-_TAGS = {
-    "model": ["hmm-datasets"],
-    "hmm": ["hmm-datasets", "hidden-markov-model"],
-    "dataset": ["hmm-datasets", "hidden-markov-model", "synthetic"],
-    "text": ["hmm-datasets"],
-    "evaluation": ["hmm-datasets", "evaluation"],
-}
 
 
 def write_card(kind: CardKind, folder: str | os.PathLike, facts: dict[str, Any]) -> Path:
@@ -317,13 +320,6 @@ positions, predictors, measured_on, license
         with atomic_file(path) as temporary:
             temporary.write_text(_marked(str(card).rstrip("\n") + "\n"), encoding="utf-8")
     return path
-
-
-_CODE = re.compile(r"((?<![\\`])`[^`]+`(?!`))")
-_CELL = re.compile(r"(?<!\\)\|")
-_TAG = re.compile(r"<(?=[A-Za-z/!?])(?!https?://[^\s<>]*>)")
-_FENCE = re.compile(r"^[\s>*+-]*(?:\d+[.)]\s+)?(`{3,}|~{3,})", re.MULTILINE)
-_PARAGRAPHS = ("data", "load", "summary", "tables", "limits")  # facts that may have several lines
 
 
 def _without_html(text: str) -> str:

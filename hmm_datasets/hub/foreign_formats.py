@@ -17,15 +17,37 @@ _MEGATRON, _LLM_C = b"MMIDIDX\x00\x00", struct.pack("<i", 20240520)  # of .idx, 
 _MOST_BYTES = 1 << 24  # of an index that is looked into
 
 
+_TO_TOKENS = "write the tokens of each document with hmm_datasets.text.stream.write_tokens"
+_TO_FOLDER = "convert it to a folder with config.json and safetensors files"
+_QUANTIZED = {
+    "bitsandbytes": ("bitsandbytes", "bitsandbytes"),
+    "gptq": ("GPTQ", "gptqmodel and optimum"),
+    "awq": ("AWQ", "gptqmodel"),
+    "torchao": ("torchao", "torchao"),
+    "compressed-tensors": ("compressed-tensors", "compressed-tensors"),
+    "quanto": ("Quanto", "optimum-quanto"),
+    "hqq": ("HQQ", "hqq"),
+    "aqlm": ("AQLM", "aqlm"),
+}
+"""Values of `quant_method` in a configuration: what it is called, and the package that reads it."""
+
+_QUANTIZED_NAMES = (
+    (".quant_state.", "bitsandbytes"),
+    (".absmax", "bitsandbytes"),
+    (".SCB", "bitsandbytes"),
+    (".qzeros", "GPTQ or AWQ"),
+    (".qweight", "GPTQ or AWQ"),
+    (".weight_packed", "compressed-tensors"),
+    ("_weight_qdata", "torchao"),
+    (".W_q", "HQQ"),
+)
+
+
 class ForeignFormat(NamedTuple):
     """A format of another library: what it is, and what to do with it."""
 
     what: str
     remedy: str
-
-
-_TO_TOKENS = "write the tokens of each document with hmm_datasets.text.stream.write_tokens"
-_TO_FOLDER = "convert it to a folder with config.json and safetensors files"
 
 
 def foreign_weights(name: str | os.PathLike) -> ForeignFormat | None:
@@ -180,30 +202,6 @@ def refuse_foreign(name: str | os.PathLike, recognize: Callable[[Path], ForeignF
         found = recognize(place) if str(place) != "." else None
         if found is not None:
             raise InputError(f"{place}: is {found.what}; expected {expected}; {found.remedy}")
-
-
-_QUANTIZED = {
-    "bitsandbytes": ("bitsandbytes", "bitsandbytes"),
-    "gptq": ("GPTQ", "gptqmodel and optimum"),
-    "awq": ("AWQ", "gptqmodel"),
-    "torchao": ("torchao", "torchao"),
-    "compressed-tensors": ("compressed-tensors", "compressed-tensors"),
-    "quanto": ("Quanto", "optimum-quanto"),
-    "hqq": ("HQQ", "hqq"),
-    "aqlm": ("AQLM", "aqlm"),
-}
-"""Values of `quant_method` in a configuration: what it is called, and the package that reads it."""
-
-_QUANTIZED_NAMES = (
-    (".quant_state.", "bitsandbytes"),
-    (".absmax", "bitsandbytes"),
-    (".SCB", "bitsandbytes"),
-    (".qzeros", "GPTQ or AWQ"),
-    (".qweight", "GPTQ or AWQ"),
-    (".weight_packed", "compressed-tensors"),
-    ("_weight_qdata", "torchao"),
-    (".W_q", "HQQ"),
-)
 
 
 def quantized(config: object) -> str | None:

@@ -56,6 +56,12 @@ _DEPTH = 4  # of archives in archives
 _TAR_MAGIC = slice(257, 262)
 
 
+_DAMAGED = (
+    *(OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarError),
+    *(NotImplementedError, RuntimeError),
+)
+
+
 def _arrow(codec: str) -> Callable[[IO[bytes]], IO[bytes]]:
     def opened(file: IO[bytes]) -> IO[bytes]:
         import pyarrow
@@ -73,10 +79,6 @@ _OPENED: dict[bytes, Callable[[IO[bytes]], Any]] = {
     b"\x28\xb5\x2f\xfd": _arrow("zstd"),
     b"\x04\x22\x4d\x18": _arrow("lz4"),
 }
-_DAMAGED = (
-    *(OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarError),
-    *(NotImplementedError, RuntimeError),
-)
 
 
 def find_secret(path: Path, secrets: Sequence[str] = ()) -> str | None:

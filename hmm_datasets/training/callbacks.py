@@ -47,6 +47,24 @@ from ..runtime.stop_requests import NOTHING, STOP, StopRequests
 from ..text.tokenizers.chat_encoding import encode_conversation
 from .record import forget_after
 
+FOLDER_NAME = "profile"
+_LEFT_OUT = 3
+_ROWS, _SHOWN = 60, 12
+_COLUMNS = (
+    ("loss", "loss {:.4f}"),
+    ("reward", "reward {:.4f}"),
+    ("eval_loss", "held out {:.4f}"),
+    ("eval_reward", "held out: reward {:.4f}"),
+    ("eval_bayes_gap", "above the Bayes floor {:.4f}"),
+    ("grad_norm", "gradient {:.3g}"),
+    ("learning_rate", "lr {:.3g}"),
+    ("tokens_per_second", "{:,.0f} tokens/s"),
+    ("mfu", "MFU {:.1%}"),
+    ("cost", "cost {:.2f}"),
+    ("fraction", "{:.1%} done"),
+)
+SAMPLES_NAME = "samples.jsonl"
+
 
 class LogSpacedEvaluation(TrainerCallback):
     """Requests an evaluation at step 1 and `per_doubling` times while the step doubles.
@@ -157,11 +175,6 @@ class Interruptions(TrainerCallback):
         return self._requests.look(needed=needed, main=self.trainer.is_world_process_zero())
 
 
-FOLDER_NAME = "profile"
-_LEFT_OUT = 3
-_ROWS, _SHOWN = 60, 12
-
-
 class Profile(TrainerCallback):
     """Profiles the steps after the third one of this start.
 
@@ -214,21 +227,6 @@ class Profile(TrainerCallback):
         self.trainer.say(f"{self.folder}/: operations.txt, and a trace of each rank for https://ui.perfetto.dev")
 
 
-_COLUMNS = (
-    ("loss", "loss {:.4f}"),
-    ("reward", "reward {:.4f}"),
-    ("eval_loss", "held out {:.4f}"),
-    ("eval_reward", "held out: reward {:.4f}"),
-    ("eval_bayes_gap", "above the Bayes floor {:.4f}"),
-    ("grad_norm", "gradient {:.3g}"),
-    ("learning_rate", "lr {:.3g}"),
-    ("tokens_per_second", "{:,.0f} tokens/s"),
-    ("mfu", "MFU {:.1%}"),
-    ("cost", "cost {:.2f}"),
-    ("fraction", "{:.1%} done"),
-)
-
-
 class ProgressLine(ProgressCallback):
     """A progress bar, and per log step a line with losses or rewards, gradient norm, throughput and end date."""
 
@@ -251,9 +249,6 @@ class ProgressLine(ProgressCallback):
         if values.keys() & {"loss", "eval_loss", "eval_reward"}:
             line = f"step {state.global_step:>6,}  {state.num_input_tokens_seen:>13,} tokens  {'  '.join(parts)}"
             self.training_bar.write(line)
-
-
-SAMPLES_NAME = "samples.jsonl"
 
 
 def check_samples(prompts: list[str], tokens: int, temperature: float) -> None:

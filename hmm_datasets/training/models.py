@@ -84,6 +84,19 @@ _SIZES: dict[str, dict[str, Any]] = {
 """A small configuration of each of [`ARCHITECTURES`], but for the number of layers."""
 
 
+ATTENTION = ("sdpa", "eager", "flex_attention", "flash_attention_2", "flash_attention_3")
+"""Implementations of attention in transformers; all keep packed documents apart.
+
+Flash attention needs a GPU and the package `kernels` or `flash-attn`; transformers takes the one that is installed.
+"""
+
+_DEPTH = re.compile(r"d([1-9]\d?\d?)")
+_RESIZED = re.compile(
+    r"size mismatch for (?P<name>\S*(?:embed|lm_head|wte)\S*): .*?Size\(\[(?P<file>\d+).*?Size\(\[(?P<model>\d+)",
+    re.DOTALL,
+)
+
+
 def architecture_config(
     kind: str,
     *,
@@ -163,12 +176,6 @@ PRESETS = {
     "13b": Shape(40, 5120),
 }
 
-ATTENTION = ("sdpa", "eager", "flex_attention", "flash_attention_2", "flash_attention_3")
-"""Implementations of attention in transformers; all keep packed documents apart.
-
-Flash attention needs a GPU and the package `kernels` or `flash-attn`; transformers takes the one that is installed.
-"""
-
 
 @dataclass
 class ModelSettings:
@@ -214,9 +221,6 @@ def check_packed(config: "PreTrainedConfig", setting: str = "packed") -> None:
         reason = "does not find the documents of a row by their positions, so they would attend to one another"
     if reason is not None:
         raise InputError(f"{setting} is set, but {kind.__name__} {reason}; leave {setting} out")
-
-
-_DEPTH = re.compile(r"d([1-9]\d?\d?)")
 
 
 def model_config(
@@ -553,12 +557,6 @@ def _refuse_quantized(name: str, error: Exception) -> None:
     reason = None if config is None else quantized(read_json(config))
     if reason is not None:
         raise InputError(f"{name}: {reason} ({first_line(error)})") from None
-
-
-_RESIZED = re.compile(
-    r"size mismatch for (?P<name>\S*(?:embed|lm_head|wte)\S*): .*?Size\(\[(?P<file>\d+).*?Size\(\[(?P<model>\d+)",
-    re.DOTALL,
-)
 
 
 def _folder_of(name: str, file: str) -> Path:

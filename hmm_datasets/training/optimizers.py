@@ -31,6 +31,11 @@ _ADAMW = ("adamw_torch_fused", "adamw_torch")
 _DEFAULT_MIN_LR = {"min_lr_rate": 0.1}
 
 
+_RATE_SETTINGS = {"learning_rate", "learning_rate_factors", "scale_learning_rate"}
+_OPTIONS = {"weight_decay": "weight_decay", "adam_beta1": "betas", "adam_beta2": "betas", "adam_epsilon": "eps"}
+_RATES = ("lr", "initial_lr")
+
+
 class MuonWithAdamW(torch.optim.Optimizer):
     """torch's Muon for groups whose `optimizer` is `muon` and torch's AdamW for those with `adamw`, as one optimizer.
 
@@ -204,11 +209,6 @@ def schedule_settings(args, num_training_steps: int) -> dict[str, Any]:
         steps = args.decay_steps
         settings["num_decay_steps"] = int(steps) if steps >= 1 else math.ceil(num_training_steps * steps)
     return settings
-
-
-_RATE_SETTINGS = {"learning_rate", "learning_rate_factors", "scale_learning_rate"}
-_OPTIONS = {"weight_decay": "weight_decay", "adam_beta1": "betas", "adam_beta2": "betas", "adam_epsilon": "eps"}
-_RATES = ("lr", "initial_lr")
 
 
 def group_options(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:

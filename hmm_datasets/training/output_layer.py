@@ -76,6 +76,11 @@ GPU_CHUNK_BYTES = 2**30
 product, so half of this in bfloat16. An H200 takes 1.8 times as long with chunks of 64 MiB, and no less with 4 GiB."""
 
 
+_as_on_gpu = False
+GPU_MULTIPLE = 128
+_trials: dict[tuple[type, str], str | None] = {}
+
+
 class TokenScores(NamedTuple):
     """What is known about `N` labels, without gradients.
 
@@ -284,9 +289,6 @@ def _tried_kernel(device: torch.device) -> Callable[..., object] | None:
     return None
 
 
-_as_on_gpu = False
-
-
 @contextlib.contextmanager
 def as_on_gpu() -> Iterator[None]:
     """A context in which tensors without data take the memory that they would take on a GPU, whatever their device."""
@@ -300,9 +302,6 @@ def as_on_gpu() -> Iterator[None]:
 
 def _scores_nothing(*_: object) -> None:
     """In place of the kernel, for tensors without data."""
-
-
-GPU_MULTIPLE = 128
 
 
 class PaddedOutput(nn.Linear):
@@ -556,9 +555,6 @@ def next_labels(labels: Int[Tensor, "B T"]) -> Int[Tensor, "B T"]:
     ```
     """
     return nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
-
-
-_trials: dict[tuple[type, str], str | None] = {}
 
 
 def _found_in_trial(kind: type[PreTrainedModel], config: Any) -> str | None:

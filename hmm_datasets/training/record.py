@@ -42,6 +42,10 @@ from .models import parameter_size
 RECORD_NAME = "run.json"
 
 
+HISTORY_NAME = "history.jsonl"
+_PACKAGES = ("hmm-datasets", "torch", "transformers", "accelerate", "datasets", "tokenizers", "trl", "deepspeed")
+
+
 def lineage(base: str | None, *, stage: str, data: str | None, commit: str | None = None) -> dict[str, Any]:
     """The `lineage` entry of `run.json`.
 
@@ -104,10 +108,6 @@ def _read(model: str, name: str, kind: type[Record]) -> Record | None:
         return read_record(path, kind)
     except InputError:
         return None
-
-
-HISTORY_NAME = "history.jsonl"
-_PACKAGES = ("hmm-datasets", "torch", "transformers", "accelerate", "datasets", "tokenizers", "trl", "deepspeed")
 
 
 def write_record(

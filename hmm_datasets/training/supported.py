@@ -23,6 +23,11 @@ TRAINERS = ("pretrain", "sft", "dpo", "grpo")
 """The settings of trainers by the names of their recipes; `midtrain` has those of `pretrain`."""
 
 
+_OF_GLOBAL_BATCH = "the global batch is global_batch_size rows"
+_WHOLE_EVALUATION = "an evaluation is of all held-out rows together"
+_OWN_RESUME = "a run continues from the newest checkpoint in its output_dir by itself"
+
+
 @dataclass(frozen=True)
 class Support:
     """What happens with a setting.
@@ -70,10 +75,6 @@ def _sets_accumulation(value: Any) -> bool:
 def _is_shuffled(value: Any) -> bool:
     return value != "sequential"
 
-
-_OF_GLOBAL_BATCH = "the global batch is global_batch_size rows"
-_WHOLE_EVALUATION = "an evaluation is of all held-out rows together"
-_OWN_RESUME = "a run continues from the newest checkpoint in its output_dir by itself"
 
 TABLE = (
     Support(

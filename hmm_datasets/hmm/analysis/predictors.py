@@ -37,6 +37,9 @@ Predictor = Callable[[Int[Tensor, "B T"]], Float[Tensor, "B T+1 E"]]
 _BATCH_BYTES = 1 << 26
 
 
+_CHUNK_TOKENS = 1 << 22
+
+
 def uniform(tokens: Int[Tensor, "B T"], num_symbols: int) -> Float[Tensor, "B T+1 E"]:
     """The uniform distribution, whose loss is `ln E` nats per token."""
     batch, length = tokens.shape
@@ -326,9 +329,6 @@ def _on(tokens: Any, device: torch.device | str | None) -> Tensor:
 
 def _one_hot(tokens: Tensor, num_symbols: int) -> Tensor:
     return torch.nn.functional.one_hot(tokens, num_symbols).to(torch.float64)
-
-
-_CHUNK_TOKENS = 1 << 22
 
 
 def window_losses(

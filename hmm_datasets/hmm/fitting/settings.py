@@ -14,6 +14,9 @@ CHOICES = {
 }
 
 
+_TABLES = ("start_", "transition_", "emission_")
+
+
 @dataclass(frozen=True)
 class FitSettings:
     """Settings of [`fit_hmm`]. The `help` text of each field describes it; recipes and the command line show the same.
@@ -86,6 +89,3 @@ class FitSettings:
         """The pseudocount of each table."""
         own = {name.removesuffix("_"): getattr(self, f"{name}pseudocount") for name in _TABLES}
         return {name: self.pseudocount if value is None else value for name, value in own.items()}
-
-
-_TABLES = ("start_", "transition_", "emission_")

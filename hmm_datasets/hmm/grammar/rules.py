@@ -33,6 +33,15 @@ _RESCALE = 1e-9
 _MAX_RADIUS = 1 - 1e-9
 
 
+Alternatives = Mapping[str, float] | Sequence[str]
+"""Right sides of a nonterminal: with their probabilities, or alone, which are then equally likely."""
+
+_PART = re.compile(r"""'[^'\s]+'|"[^"\s]+"|\[[^\]]*\]|\||#.*|[^\s|#\['"]+""")
+"""A word in quotes, a probability in brackets, a bar, a comment, or a name."""
+
+_Row = dict[tuple[int, ...], float]  # right sides, with words as -1, -2, ..., and their probabilities
+
+
 def as_rules(rules: Any, probs: Any) -> tuple[Int[np.ndarray, "R 3"], Float[np.ndarray, "R"]]:
     """Check binary rules `A, B, C` and their probabilities."""
     found = _numbers("rules", rules, 3)
@@ -130,15 +139,6 @@ def _probabilities(name: str, values: Any, count: int) -> np.ndarray:
 
 def _named(number: int, names: Sequence[str] | None) -> str:
     return str(number) if names is None else repr(names[number])
-
-
-Alternatives = Mapping[str, float] | Sequence[str]
-"""Right sides of a nonterminal: with their probabilities, or alone, which are then equally likely."""
-
-_PART = re.compile(r"""'[^'\s]+'|"[^"\s]+"|\[[^\]]*\]|\||#.*|[^\s|#\['"]+""")
-"""A word in quotes, a probability in brackets, a bar, a comment, or a name."""
-
-_Row = dict[tuple[int, ...], float]  # right sides, with words as -1, -2, ..., and their probabilities
 
 
 class NormalForm(NamedTuple):

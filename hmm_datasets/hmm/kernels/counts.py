@@ -29,6 +29,10 @@ BLOCK = 8
 """Steps after which backward values are scaled again, and after which torch adds the counts of moves in float64."""
 
 
+# Products and sums may be fused and partly reordered, so results are bit-identical only on processors of one kind.
+_compiled = numba.njit(cache=True, nogil=True, fastmath={"contract"})
+
+
 def fused_counts(
     start: Float[np.ndarray, "H"],
     transition: Float[np.ndarray, "H H"],
@@ -65,10 +69,6 @@ def fused_counts(
     )
     start_H, flow_HH, emitted_EH = sums
     return start_H[:states], (flow_HH * transition)[:states, :states], emitted_EH[:, :states].T, scores
-
-
-# Products and sums may be fused and partly reordered, so results are bit-identical only on processors of one kind.
-_compiled = numba.njit(cache=True, nogil=True, fastmath={"contract"})
 
 
 @_compiled

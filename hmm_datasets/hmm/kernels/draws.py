@@ -34,6 +34,10 @@ START = np.uint64(0xFFFFFFFF)  # position of the block of the start state, after
 LANES = 16  # sequences drawn together
 
 
+MAX_SHUFFLED = 1 << 16
+"""Maximum number of elements of a permutation, because 16 random bits choose among them."""
+
+
 @numba.njit(cache=True, nogil=True, inline="always")
 def philox_block(c0, c1, c2, c3, k0, k1):
     """Philox4x32-10 of 32-bit words in uint64 registers, or in lanes of uint64; returns four 32-bit words."""
@@ -206,10 +210,6 @@ def fill_words(low, high, ahead, t, begin, k0, k1, words):
 def fill_all_words(low, high, ahead, t, k0, k1, words):
     for begin in range(np.uint64(0), np.uint64(LANES), lanes_of(low)):
         fill_words(low, high, ahead, t, begin, k0, k1, words)
-
-
-MAX_SHUFFLED = 1 << 16
-"""Maximum number of elements of a permutation, because 16 random bits choose among them."""
 
 
 @numba.njit(cache=True, nogil=True)

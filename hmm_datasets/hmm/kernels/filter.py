@@ -29,6 +29,9 @@ PANEL = 6
 """Columns of a table that a product takes together, and by which what it writes may be too long."""
 
 
+_MIN_WORK = 1 << 23  # operations of a thread: about half a millisecond, and a sleeping core wakes up in a tenth of one
+
+
 class Tables:
     """The tables of an HMM as the kernels read them.
 
@@ -157,9 +160,6 @@ def multiply_edges_back(values, edges, offset, block, out):
                 store(out, i * lanes, total)
                 total = zero
                 i, j = i + np.uint64(1), np.uint64(0)
-
-
-_MIN_WORK = 1 << 23  # operations of a thread: about half a millisecond, and a sleeping core wakes up in a tenth of one
 
 
 def serves(hmm: "Parameters", *others: Tensor | None) -> bool:

@@ -42,6 +42,9 @@ from jaxtyping import Float, Int, UInt
 from ..sampling import AliasTable
 from .draws import TOKENS_STREAM, philox_block, pick
 
+_SMALLEST = 1e-280
+"""Expected counts below this are taken for zero, because what they are multiplied by could overflow."""
+
 
 class ExpansionTables(NamedTuple):
     """The ways to expand every nonterminal.
@@ -120,10 +123,6 @@ def draw_sentences(tables, end, seed, first, step, out):
                 stack = longer
             stack[depth], stack[depth + 1] = tables.right[way], tables.left[way]
             depth += 2
-
-
-_SMALLEST = 1e-280
-"""Expected counts below this are taken for zero, because what they are multiplied by could overflow."""
 
 
 class LawTables(NamedTuple):

@@ -24,6 +24,11 @@ from ..results import write_eval_results
 _SPLIT = "test"
 
 
+_NATS = "nats/token"
+ON_QUESTIONS = ("centered accuracy", "accuracy")
+"""Units of metrics that are measured on questions, whatever the targets are."""
+
+
 def write_evaluation_dataset(
     source: Path, folder: Path, *, name: str, licence: str | None = None, repo_id: str | None = None
 ) -> None:
@@ -136,13 +141,6 @@ def push_results(report: Mapping[str, Any], model: str) -> PushResult:
                 f"{repo_id}: has no card, and the targets are not on the Hub; push the model with hmm-datasets push"
             )
         return push_files(files, repo_id, folder=folder, message="Results of an evaluation with hmm-datasets")
-
-
-_NATS = "nats/token"
-
-
-ON_QUESTIONS = ("centered accuracy", "accuracy")
-"""Units of metrics that are measured on questions, whatever the targets are."""
 
 
 def metric(name: str, value: float, error: float | None = None, unit: str = _NATS) -> dict[str, Any]:

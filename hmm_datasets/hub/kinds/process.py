@@ -43,6 +43,10 @@ _MEASURED = 2048  # sequences on which predictors are measured
 _WORK = 1 << 33  # multiplications that measuring may take: some seconds
 
 
+_MEASURED_TOKENS = 64
+"""Tokens of a sequence over which the optimal loss of a process without an entropy rate is averaged."""
+
+
 def write_hmm_dataset(
     source: Process,
     folder: str | os.PathLike,
@@ -259,10 +263,6 @@ def _source_file(source: Process) -> str:
     if isinstance(source, HMM):
         return WEIGHTS_NAME
     return FAMILY_NAME if isinstance(source, Family) else PROCESS_NAME
-
-
-_MEASURED_TOKENS = 64
-"""Tokens of a sequence over which the optimal loss of a process without an entropy rate is averaged."""
 
 
 @dataclass(frozen=True)

@@ -84,6 +84,9 @@ _JSON_OF_MESSAGES = re.compile(r"\s*\[\s*\{\s*\"(role|content|from|value)\"\s*:"
 _SPEAKER = re.compile(r"(?:\A|\n)\n(Human|Assistant):")
 
 
+_BLANK_LINE = ", the input after the instruction and a blank line"
+
+
 @dataclass(frozen=True)
 class Format:
     """How the rows of a data set are read.
@@ -462,7 +465,6 @@ def _has_from_and_value(row: Mapping[str, Any]) -> bool:
 
 question_and_answer = Format("question and answer", "conversations", ("question", "answer"), _read_question)
 
-_BLANK_LINE = ", the input after the instruction and a blank line"
 
 FORMATS = (
     Format("preferences", "preferences", ("prompt", "chosen", "rejected"), partial(_read_preference, "prompt")),

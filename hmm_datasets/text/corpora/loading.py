@@ -67,6 +67,10 @@ _NOTES = "_notes"
 """Column of JSON with the counts of what was not used of a batch of rows, in one of its rows."""
 
 
+_READ = {*(name for form in FORMATS for name in (*form.columns, *form.optional)), *OBEYED}
+"""Columns that are read of any file; the others may have types that nothing here can read."""
+
+
 def load_corpus(
     name_or_path: str | os.PathLike,
     *,
@@ -433,10 +437,6 @@ def _load_files(
             "change these, or add documents"
         )
     return _rows_of(_documents, settings["format"].kind, streaming, settings)
-
-
-_READ = {*(name for form in FORMATS for name in (*form.columns, *form.optional)), *OBEYED}
-"""Columns that are read of any file; the others may have types that nothing here can read."""
 
 
 def _formats(selection: _Selection) -> Sequence[Format]:

@@ -35,6 +35,9 @@ _PLACES = ("beach", "farm", "garden", "lake", "park", "pond", "river", "school",
 _CONSONANTS, _VOWELS = "bcdfghjklmnprstvwyz", "aeiou"
 
 
+_TURN = ("order", "count", "order", "spelling")
+
+
 def story_question(index: int, split: str = "train", *, seed: int = 0, test_fraction: float = 0.1) -> dict[str, Any]:
     """One conversation.
 
@@ -158,5 +161,3 @@ _KINDS = {
     "count": (1 / len(_NUMBERS), _count_story),
     "spelling": (1 / 3, _spelling_story),
 }
-
-_TURN = ("order", "count", "order", "spelling")

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 _READ_AT_ONCE = 1 << 22
 
 
+_SAME_EOS = "tokenizer.eos_token, with names of special tokens encoded as text (as PlainTextTokenizer does)"
+
+
 def adopt_datatrove(folder: str | os.PathLike, tokenizer: "PreTrainedTokenizerFast", corpus: str) -> TokenIndex:
     """Write the `index.json` with which [`TokenStream`] opens shards of datatrove.
 
@@ -95,6 +98,3 @@ def _shard(path: Path, index: TokenIndex, sizes: np.ndarray | None, bar) -> Shar
         sha256=digest.hexdigest(),
         ends_sha256=hashlib.sha256(ends.data).hexdigest(),
     )
-
-
-_SAME_EOS = "tokenizer.eos_token, with names of special tokens encoded as text (as PlainTextTokenizer does)"

@@ -42,6 +42,18 @@ from .index import ENDS_DTYPE, ENDS_SUFFIX, INDEX_NAME, UNFINISHED_SUFFIX, Token
 _DEFAULT_SPLIT = "train"
 
 
+AT_ONCE = 256 * 10**6
+"""Maximum size in bytes of a stream that is checked before it is read."""
+
+_running: list["Verification"] = []
+_VERIFIED_AT_ONCE = 1 << 22
+_LONG_WINDOW = 512
+"""Windows of this length or more are copied one by one, which avoids a second copy in the type of the files."""
+
+_MAX_MAPPED = 128
+"""Maximum number of mapped files of either kind. Each takes a file descriptor, and 1,024 per process are common."""
+
+
 class RemoteFiles:
     """The files of one token stream on the Hub.
 
@@ -99,12 +111,6 @@ def _find_index(repository: Repository) -> tuple[Repository, Path]:
             raise
     repository = repository / _DEFAULT_SPLIT
     return repository, download_file(repository / INDEX_NAME)
-
-
-AT_ONCE = 256 * 10**6
-"""Maximum size in bytes of a stream that is checked before it is read."""
-
-_running: list["Verification"] = []
 
 
 class Verification:
@@ -191,14 +197,6 @@ def differing_files(files: Iterable[tuple[Path, str]]) -> Iterator[str]:
 def _raise_first(problems: Iterator[str]) -> None:
     for problem in problems:
         raise InputError(problem)
-
-
-_VERIFIED_AT_ONCE = 1 << 22
-_LONG_WINDOW = 512
-"""Windows of this length or more are copied one by one, which avoids a second copy in the type of the files."""
-
-_MAX_MAPPED = 128
-"""Maximum number of mapped files of either kind. Each takes a file descriptor, and 1,024 per process are common."""
 
 
 class TokenStream:

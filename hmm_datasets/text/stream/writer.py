@@ -50,6 +50,17 @@ _OURS = re.compile(rf"\d{{5,}}\.ds(\.index)?({re.escape(PART_SUFFIX)})?|\.?{re.e
 _SETTINGS = ("corpus", "tokenizer_hash", "vocab_size", "eos_id", "dtype", "shard_tokens")
 
 
+SHARD_TOKENS = 100_000_000
+"""Default number of tokens in a shard: 200 MB in uint16."""
+
+_BATCH_TOKENS = 1 << 16
+_BATCH_DOCUMENTS = 1 << 10
+_logger = logging.getLogger(__name__)
+T = TypeVar("T")
+Source = Iterable[T] | Callable[[int], Iterable[T]]
+"""Documents in a fixed order, or a function that takes the number of documents to skip and returns the others."""
+
+
 def check_replaceable(folder: str | os.PathLike, marker: str, overwrite: bool) -> None:
     """Raise [`InputError`] unless `folder` is new or empty, or contains the file `marker` and may be overwritten."""
     folder = restored(folder)
@@ -101,19 +112,6 @@ def replace_folder(source: Path, target: Path) -> None:
     if target.is_dir():
         (target / _REPLACED).touch()
     put_folder(source, target)
-
-
-SHARD_TOKENS = 100_000_000
-"""Default number of tokens in a shard: 200 MB in uint16."""
-
-_BATCH_TOKENS = 1 << 16
-_BATCH_DOCUMENTS = 1 << 10
-
-_logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
-Source = Iterable[T] | Callable[[int], Iterable[T]]
-"""Documents in a fixed order, or a function that takes the number of documents to skip and returns the others."""
 
 
 @dataclass(frozen=True)

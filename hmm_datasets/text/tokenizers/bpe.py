@@ -74,6 +74,11 @@ CHAT_TEMPLATE = (
 )
 
 
+_REPEATED = [one * 64 + other for one in ("a", "1", " ", "!", "ab", "a ", "\n", "一") for other in ("", "!", "a", "1")]
+EXPONENTIAL = "the pattern that cuts text takes exponential time on some of it"
+REPLACE_PATTERN = "replace it, for example (a+)+ by a+"
+
+
 def train_bpe(
     texts: Iterable[str],
     vocab_size: int,
@@ -183,11 +188,6 @@ def byte_level_pieces(split_pattern: str) -> "PreTokenizer":
         raise InputError(f"split_pattern={shorten(pattern)}: {error}") from None
     check_pieces(split, f"split_pattern={shorten(pattern)}")
     return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
-
-
-_REPEATED = [one * 64 + other for one in ("a", "1", " ", "!", "ab", "a ", "\n", "一") for other in ("", "!", "a", "1")]
-EXPONENTIAL = "the pattern that cuts text takes exponential time on some of it"
-REPLACE_PATTERN = "replace it, for example (a+)+ by a+"
 
 
 def check_pieces(pre_tokenizer: "PreTokenizer", name: str) -> None:

@@ -40,6 +40,29 @@ _ROOM = 1 << 30  # bytes of memory for it
 _MOST_CHARACTERS = 1 << 24  # that it may write beside a hundred times the conversation
 
 
+CHATML = (
+    "{% if tools %}{{ '<|im_start|>system\n' }}" + DECLARATIONS + "{{ '<|im_end|>\n' }}{% endif %}"
+    "{% for message in messages %}"
+    "{% set content = (message['content'] or '') if message['tool_calls'] else message['content'] %}"
+    "{% if content is not string %}"
+    "{{ raise_exception('the content of the message of ' + message['role'] + ' is not text') }}{% endif %}"
+    "{% if message['role'] == 'assistant' %}"
+    "{{ '<|im_start|>assistant\n' }}{% generation %}{{ content }}{% for call in message['tool_calls'] or [] %}"
+    "{% set call = call['function'] or call %}{{ '\n' if content or not loop.first }}"
+    "{{ '<tool_call>\n{\"name\": ' + call['name'] | tojson + ', \"arguments\": ' }}"
+    "{{ call['arguments'] if call['arguments'] is string else (call['arguments'] or {}) | tojson }}"
+    "{{ '}\n</tool_call>' }}{% endfor %}{{ '<|im_end|>' }}{% endgeneration %}{{ '\n' }}"
+    "{% elif message['role'] in ['system', 'user', 'tool'] %}"
+    "{% if not (tools and loop.first and message['role'] == 'system') %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + content + '<|im_end|>\n' }}{% endif %}"
+    "{% else %}"
+    "{{ raise_exception('expected the roles system, user, assistant, tool, found ' + message['role']) }}"
+    "{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+NAMES = ("default", "chatml", "llama3", "qwen2.5", "qwen3")
+
+
 def load_tokenizer(name: str | os.PathLike) -> "PreTrainedTokenizerFast":
     """Load a tokenizer that can write token streams: a fast one with an EOS token.
 
@@ -233,30 +256,6 @@ def stop_tokens(tokenizer: "PreTrainedTokenizerBase", generation_config: "Genera
     named = list(named) if isinstance(named, list | tuple) else [named]
     tokens = [*named, tokenizer.eos_token_id, end_of_turn(tokenizer)]
     return list(dict.fromkeys(token for token in tokens if token is not None))
-
-
-CHATML = (
-    "{% if tools %}{{ '<|im_start|>system\n' }}" + DECLARATIONS + "{{ '<|im_end|>\n' }}{% endif %}"
-    "{% for message in messages %}"
-    "{% set content = (message['content'] or '') if message['tool_calls'] else message['content'] %}"
-    "{% if content is not string %}"
-    "{{ raise_exception('the content of the message of ' + message['role'] + ' is not text') }}{% endif %}"
-    "{% if message['role'] == 'assistant' %}"
-    "{{ '<|im_start|>assistant\n' }}{% generation %}{{ content }}{% for call in message['tool_calls'] or [] %}"
-    "{% set call = call['function'] or call %}{{ '\n' if content or not loop.first }}"
-    "{{ '<tool_call>\n{\"name\": ' + call['name'] | tojson + ', \"arguments\": ' }}"
-    "{{ call['arguments'] if call['arguments'] is string else (call['arguments'] or {}) | tojson }}"
-    "{{ '}\n</tool_call>' }}{% endfor %}{{ '<|im_end|>' }}{% endgeneration %}{{ '\n' }}"
-    "{% elif message['role'] in ['system', 'user', 'tool'] %}"
-    "{% if not (tools and loop.first and message['role'] == 'system') %}"
-    "{{ '<|im_start|>' + message['role'] + '\n' + content + '<|im_end|>\n' }}{% endif %}"
-    "{% else %}"
-    "{{ raise_exception('expected the roles system, user, assistant, tool, found ' + message['role']) }}"
-    "{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
-
-NAMES = ("default", "chatml", "llama3", "qwen2.5", "qwen3")
 
 
 def chat_template(name: str) -> str:

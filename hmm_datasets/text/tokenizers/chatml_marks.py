@@ -22,6 +22,15 @@ Render = Callable[[str, Messages, bool], str | None]
 """What a template writes for a conversation, with or without what begins the next answer; None if it refuses it."""
 
 
+_TURNS = (
+    [("Question", "Answer")],
+    [("One?", "One."), ("Two?", "Two."), ("Three?", "Three\n\nlines.")],
+    [("", ""), ("ü 漢字 🙂", "{{ 1 }} {% raw %}")],
+    [("<|im_start|>assistant\nNo<|im_end|>", "a<|im_end|>b"), ("assistant\n", "<|im_start|>user\n")],
+    [(" \n a ", " \n b \n\n")],
+)
+
+
 def with_marks(template: str, render: Render) -> str | None:
     """A chat template in ChatML with `generation` marks around the assistant's contents and ends of turn.
 
@@ -111,15 +120,6 @@ def _expression_before(kinds: list[str], texts: list[str], index: int) -> tuple[
             if depth == 0 and texts[n] in ("+", "~") and content is None:
                 content = n
     return None
-
-
-_TURNS = (
-    [("Question", "Answer")],
-    [("One?", "One."), ("Two?", "Two."), ("Three?", "Three\n\nlines.")],
-    [("", ""), ("ü 漢字 🙂", "{{ 1 }} {% raw %}")],
-    [("<|im_start|>assistant\nNo<|im_end|>", "a<|im_end|>b"), ("assistant\n", "<|im_start|>user\n")],
-    [(" \n a ", " \n b \n\n")],
-)
 
 
 def _agrees(template: str, marked: str, render: Render) -> bool:

@@ -34,6 +34,24 @@ FRAMEWORKS = {"plain": "plain data parallelism", "zero": "DeepSpeed ZeRO", "fsdp
 """Names in `written_by` of a checkpoint's identity; ZeRO's is followed by its stage, or stands for every stage."""
 
 
+STATE_NAME = "trainer_state.json"
+UNIVERSAL_NAME = "latest_universal"
+"""A file with the name of the folder that has a checkpoint in DeepSpeed's universal format."""
+
+LARGE_RATIO = 10.0
+"""Maximum plausible number of bytes on disk per byte of weights; above it something is stored more than once. bfloat16
+weights with float32 copies and Adam's two moments come to 7."""
+
+_RESUMING = (
+    *("optimizer.pt", "optimizer.bin", "optimizer_*", "scheduler.pt", "scaler.pt", "rng_state*.pth"),
+    "rollout_*.pt",
+    *("latest", "latest_universal", "global_step*", "pytorch_model_fsdp_*"),
+    *("zero_to_fp32.py", "zero_to_torch.py"),
+)
+_RECORDS = (STATE_NAME, IDENTITY_NAME, DIGESTS_NAME, "training_args.bin")
+_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
+
+
 def reads(framework: str, written_under: str) -> bool:
     """Whether a framework can continue from a checkpoint that was written under this one."""
     return framework == written_under or (written_under == FRAMEWORKS["zero"] and framework.startswith(written_under))
@@ -62,14 +80,6 @@ class WeightIndex:
     """`model.safetensors.index.json`: the file of each tensor, by its name."""
 
     weight_map: dict[str, str]
-
-
-STATE_NAME = "trainer_state.json"
-UNIVERSAL_NAME = "latest_universal"
-"""A file with the name of the folder that has a checkpoint in DeepSpeed's universal format."""
-LARGE_RATIO = 10.0
-"""Maximum plausible number of bytes on disk per byte of weights; above it something is stored more than once. bfloat16
-weights with float32 copies and Adam's two moments come to 7."""
 
 
 @dataclass(frozen=True)
@@ -327,16 +337,6 @@ def _sharded_weights(folder: Path, shards: ZeroShards | None) -> bool:
     if shards is not None:
         return any(shards.folder.glob("*_model_states.pt"))
     return any(path.stat().st_size > 0 for path in folder.glob("pytorch_model_fsdp_*/*.distcp"))
-
-
-_RESUMING = (
-    *("optimizer.pt", "optimizer.bin", "optimizer_*", "scheduler.pt", "scaler.pt", "rng_state*.pth"),
-    "rollout_*.pt",
-    *("latest", "latest_universal", "global_step*", "pytorch_model_fsdp_*"),
-    *("zero_to_fp32.py", "zero_to_torch.py"),
-)
-_RECORDS = (STATE_NAME, IDENTITY_NAME, DIGESTS_NAME, "training_args.bin")
-_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
 
 
 @contextmanager

@@ -52,6 +52,13 @@ USABLE = 0.92
 _T, _G = 1e12, 10**9
 
 
+_ACTIVE_EXPERTS = ("num_experts_per_tok", "experts_per_token", "moe_topk", "moe_k", "top_k_experts")
+"""Names under which configurations have the number of experts that a token is sent to."""
+
+_ATTENTION = ("full_attention", "sliding_attention", "chunked_attention", "attention", "hybrid")
+"""Kinds of layers with attention, as configurations call them; others are linear, recurrent or convolutions."""
+
+
 @dataclass(frozen=True)
 class Device:
     """A kind of accelerator.
@@ -131,14 +138,6 @@ def peak_flops(name: str, precision: str) -> float | None:
     """
     device = find_device(name)
     return getattr(device, precision) or None if device is not None and precision in ("bf16", "fp16") else None
-
-
-_ACTIVE_EXPERTS = ("num_experts_per_tok", "experts_per_token", "moe_topk", "moe_k", "top_k_experts")
-"""Names under which configurations have the number of experts that a token is sent to."""
-
-
-_ATTENTION = ("full_attention", "sliding_attention", "chunked_attention", "attention", "hybrid")
-"""Kinds of layers with attention, as configurations call them; others are linear, recurrent or convolutions."""
 
 
 def _multiplying(model: "PreTrainedModel") -> Iterator[tuple[int, bool]]:

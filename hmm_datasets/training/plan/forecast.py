@@ -67,6 +67,9 @@ REDUCE_BUCKET = 50_000_000
 """Numbers in a bucket of gradients under ZeRO 1 and 2: `reduce_bucket_size` of `ds_configs/`."""
 
 
+_peaks: dict[tuple, int] = {}
+
+
 @dataclass(frozen=True)
 class Rate:
     """The assumed speed of a run.
@@ -265,9 +268,6 @@ def peak_activations(
     # On a CPU its code loops over positions, which takes minutes to track; memory grows linearly with the length.
     half, whole = peak(_MAX_TRACKED_SCAN // 2), peak(_MAX_TRACKED_SCAN)
     return whole + (whole - half) * (length - _MAX_TRACKED_SCAN) // (_MAX_TRACKED_SCAN - _MAX_TRACKED_SCAN // 2)
-
-
-_peaks: dict[tuple, int] = {}
 
 
 def _remembered_peak(config, *how) -> int:

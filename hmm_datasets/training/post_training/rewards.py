@@ -40,6 +40,16 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
+Reward = Callable[..., list[float | None]]
+_GIVEN = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
+"""What TRL gives to every reward, beside the columns of the rows."""
+
+_MARKED = re.compile(r"####\s*(-?[$€£]?\s?-?[0-9.,]+)")
+_NUMBER = re.compile(r"-?[$€£]?\s?-?[0-9][0-9.,]*|-?[$€£]?\.[0-9]+")
+Tool = Callable[..., Any]
+_ASKED = {"role": "user", "content": "Question"}
+
+
 def imported_function(setting: str, name: str) -> Callable:
     """The function that `MODULE:FUNCTION` names; modules are also looked for in the current folder.
 
@@ -60,15 +70,6 @@ def imported_function(setting: str, name: str) -> Callable:
     if not callable(found):
         raise InputError(f"{setting}: {name}: is {type(found).__name__}, expected a function")
     return found
-
-
-Reward = Callable[..., list[float | None]]
-
-_GIVEN = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
-"""What TRL gives to every reward, beside the columns of the rows."""
-
-_MARKED = re.compile(r"####\s*(-?[$€£]?\s?-?[0-9.,]+)")
-_NUMBER = re.compile(r"-?[$€£]?\s?-?[0-9][0-9.,]*|-?[$€£]?\.[0-9]+")
 
 
 def final_number(text: str) -> Decimal | None:
@@ -198,11 +199,6 @@ def _length(limit: int) -> Reward:
         return [min(1.0, max(0.0, 2 - len(text_of(one)) / limit)) for one in completions]
 
     return length
-
-
-Tool = Callable[..., Any]
-
-_ASKED = {"role": "user", "content": "Question"}
 
 
 def tool(name: str) -> Tool:

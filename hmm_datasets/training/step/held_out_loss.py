@@ -22,6 +22,8 @@ from ...data.windows import IGNORED
 from ...errors import InputError
 from .component import Component
 
+_MEANS_OVER_TOKENS = {"entropy": "tokens", "mean_token_accuracy": "tokens", "logits/chosen": "chosen"}
+
 
 class HeldOutParts(ConcatDataset):
     """Held-out rows of several sources, concatenated, with a name for the loss of each source.
@@ -84,7 +86,6 @@ class HeldOutLoss(Component):
             metrics.update({f"{prefix}_{name}": loss for name, loss in means.items()})
 
 
-_MEANS_OVER_TOKENS = {"entropy": "tokens", "mean_token_accuracy": "tokens", "logits/chosen": "chosen"}
 _MEANS_OVER_TOKENS |= {"logits/rejected": "rejected"}  # other measures are means over rows
 
 

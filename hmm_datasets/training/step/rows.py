@@ -20,6 +20,9 @@ from ...text.stream.reader import check_streams
 from ..record import forget_after
 from .component import Component
 
+ROW_INDEX = "row_index"
+"""The column with the index of a row in the data set."""
+
 
 class CheckedStreams(Component):
     """Ends training if a file of a token stream has changed on disk."""
@@ -27,10 +30,6 @@ class CheckedStreams(Component):
     def before_micro_batch(self, inputs: dict[str, Any]) -> None:
         """Raise the error of the background check, if it found one."""
         check_streams()
-
-
-ROW_INDEX = "row_index"
-"""The column with the index of a row in the data set."""
 
 
 class IndexedRows(Dataset):

@@ -30,6 +30,10 @@ from .component import Component
 from .loss import gradient_norms, highest, norms_by_layer, place_of
 from .spike_detector import Deviation, SpikeDetector
 
+POLICIES = ("warn", "skip", "rollback", "ignore")
+_LAYERS = 8  # layers whose norms are logged
+_LEAST_NORM_CHANGE = 0.1  # of the logarithm of the gradient's norm
+
 
 class RecentLosses(TrainerCallback, ExportableState):
     """Saves the state of detectors in `trainer_state.json`, so that a resumed run decides as an undisturbed one.
@@ -51,12 +55,6 @@ class RecentLosses(TrainerCallback, ExportableState):
         for name, detector in self._detectors.items():
             if name in saved["attributes"]:
                 detector.restore(saved["attributes"][name])
-
-
-POLICIES = ("warn", "skip", "rollback", "ignore")
-
-_LAYERS = 8  # layers whose norms are logged
-_LEAST_NORM_CHANGE = 0.1  # of the logarithm of the gradient's norm
 
 
 class LossSpikes(Component):
