@@ -14,7 +14,7 @@ from accelerate import Accelerator
 from hmm_datasets.compat.transformers_caches import generate
 from hmm_datasets.evaluation.scoring import Row, score_rows
 from hmm_datasets.report.tables import text_table
-from hmm_datasets.training.plan.compute import find_device
+from hmm_datasets.training.plan.accelerators import find_device
 
 
 def generation(make: Callable[[str, int, str], Any], device: torch.device, *, tiny: bool) -> None:

@@ -29,9 +29,10 @@ from hmm_datasets.data.packing import PackedWindows
 from hmm_datasets.data.windows import TokenWindows
 from hmm_datasets.report.tables import text_table
 from hmm_datasets.text.stream import TokenStream, write_tokens
-from hmm_datasets.training import output_layer
+from hmm_datasets.training import linear_cross_entropy
 from hmm_datasets.training.models import model_config
-from hmm_datasets.training.plan.compute import flops_per_token, peak_flops
+from hmm_datasets.training.plan.accelerators import peak_flops
+from hmm_datasets.training.plan.flops import flops_per_token
 from hmm_datasets.training.settings import PretrainSettings
 from hmm_datasets.training.trainer import Pretrainer
 
@@ -279,7 +280,7 @@ def chunks(bench: Bench) -> None:
     labels = torch.randint(bench.vocabulary, (tokens,), device=bench.device)
 
     def in_chunks() -> torch.Tensor:
-        return output_layer.summed_loss(hidden, weight, None, labels)[0]
+        return linear_cross_entropy.summed_loss(hidden, weight, None, labels)[0]
 
     def at_once() -> torch.Tensor:
         with torch.autocast(bench.device.type, torch.bfloat16):
@@ -287,10 +288,10 @@ def chunks(bench: Bench) -> None:
         return torch.nn.functional.cross_entropy(logits.float(), labels, reduction="sum")
 
     name = "CHUNK_BYTES" if bench.tiny else "GPU_CHUNK_BYTES"
-    default, table = getattr(output_layer, name), []
+    default, table = getattr(linear_cross_entropy, name), []
     for size in (default // 16, default // 4, default, 4 * default, None):
         if size is not None:
-            setattr(output_layer, name, size)
+            setattr(linear_cross_entropy, name, size)
         seconds = []
         for _ in range(2 if bench.tiny else 6):
             hidden.grad = weight.grad = None
@@ -305,7 +306,7 @@ def chunks(bench: Bench) -> None:
         peak = "" if bench.tiny else f"{torch.cuda.max_memory_allocated() / 2**20:,.0f}"
         way = "all logits, by torch alone" if size is None else f"{size >> 20} MiB per chunk"
         table.append([way, f"{1e3 * statistics.median(seconds[1:]):,.1f}", peak, name if size == default else ""])
-    setattr(output_layer, name, default)
+    setattr(linear_cross_entropy, name, default)
     print(f"Loss and gradients: {tokens:,} tokens, vocabulary {bench.vocabulary:,}, products in bfloat16\n")
     print(text_table(["logits", "ms", "peak MiB", ""], table))
 

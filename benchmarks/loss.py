@@ -75,7 +75,7 @@ def _plain(hidden, weight, labels, z_loss: float):
 
 
 def _chunked(hidden, weight, labels, z_loss: float):
-    from hmm_datasets.training.output_layer import summed_loss
+    from hmm_datasets.training.linear_cross_entropy import summed_loss
 
     return summed_loss(hidden, weight, None, labels, z_loss=z_loss)[0] / len(labels)
 

@@ -31,7 +31,6 @@ def main(chat: ConversationSettings, settings) -> None:
     from hmm_datasets.runtime import heartbeats
     from hmm_datasets.text.tokenizers.chat_templates import end_of_turn, stop_tokens
     from hmm_datasets.training.models import load_pretrained
-    from hmm_datasets.training.output_layer import add_embeddings
     from hmm_datasets.training.post_training.conversations import (
         conversation_splits,
         never_evaluate,
@@ -39,6 +38,7 @@ def main(chat: ConversationSettings, settings) -> None:
     )
     from hmm_datasets.training.post_training.trainers import FineTuner
     from hmm_datasets.training.run import train_and_save
+    from hmm_datasets.training.vocabulary import add_embeddings
 
     set_seed(settings.seed)
     tokenizer, new = tokenizer_for_chat(chat, settings)

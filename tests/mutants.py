@@ -33,11 +33,11 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 CORE = {
-    "order": ("shuffle.py", "data", "text/stream", "training/step/rows.py"),
-    "counts": ("training/step/consumption.py", "training/plan"),
+    "order": ("shuffle.py", "data", "text/stream", "training/step/logged_rows.py"),
+    "counts": ("training/step/totals.py", "training/step/token_counts.py", "training/plan"),
     "processes": ("hmm",),
     "folders": ("files", "runtime/lock.py", "training/checkpoints"),
-    "identity": ("runtime/run_identity.py", "training/record.py"),
+    "identity": ("runtime/run_identity.py", "training/record.py", "training/lineage.py"),
 }
 COMPARISONS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "is": "is not", "is not": "is",
                "in": "not in", "not in": "in"}  # fmt: skip

@@ -14,13 +14,8 @@ from ..report.tables import text_table
 from ..runtime.lock import LOCK_NAME, abandon_lock, exclusive_lock
 from ..runtime.set_aside import SetAside, changing, delete, delete_set_aside, list_set_aside, mend, restore, set_aside
 from ..runtime.settings import argument, option
-from ..training.checkpoints.verifying import (
-    LARGE_RATIO,
-    good_checkpoints,
-    list_steps,
-    resuming_names,
-    verify_checkpoint,
-)
+from ..training.checkpoints.parts import resuming_names
+from ..training.checkpoints.verifying import LARGE_RATIO, good_checkpoints, list_steps, verify_checkpoint
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,8 +37,8 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedModel
 
 from ..errors import InputError
 from ..hmm.process import Process
+from ..training.fused_loss import without_adapter
 from ..training.models import new_model
-from ..training.output_layer import without_adapter
 from .model_outputs import GivesActivations, OneProcess, Reader, activations_of, check_inputs
 from .probes import LinearProbe, Starts, partners, shuffled_positions, split_sequences
 from .scoring import share_rows, shared_batches

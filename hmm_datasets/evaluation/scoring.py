@@ -11,8 +11,8 @@ then differ in their last digits from those of whole rows. Whole rows are run if
 keys and values (sliding windows, state spaces), or if a trial gives wrong results.
 
 Scores are float64, without the logits of all positions: the output layer of the model is asked for the scores of the
-labels ([`~hmm_datasets.training.output_layer`]), so only the logits of some positions with a label exist at a time. A
-model that changes its logits after its output layer gives all of them instead; they are then read row by row.
+labels ([`~hmm_datasets.training.linear_cross_entropy`]), so only the logits of some positions with a label exist at a
+time. A model that changes its logits after its output layer gives all of them instead; they are then read row by row.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ from ..data.windows import IGNORED
 from ..errors import InputError
 from ..hmm.analysis.divergence import log_probabilities
 from ..runtime.progress import progress_bar
-from ..training.output_layer import LabelScores, LossOutput, obstacle, without_adapter
+from ..training.fused_loss import LabelScores, LossOutput, unsupported_reason, without_adapter
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -64,7 +64,7 @@ def score_labels(model: "PreTrainedModel", labels: Int[Tensor, "B T"], **inputs:
     with _loss_output(model) as layer:
         if layer is None:
             return _from_logits(model, labels, inputs)
-        with layer.asked(LabelScores(labels, exact=True)) as found:
+        with layer.computing_losses_of(LabelScores(labels, exact=True)) as found:
             model(**inputs)
     nats, likeliest = found.table(found.scores.losses), found.table(found.scores.likeliest)
     return ScoredLabels(nats, likeliest | (labels == IGNORED))
@@ -79,7 +79,7 @@ def _loss_output(model: "PreTrainedModel") -> Iterator[LossOutput | None]:
     if isinstance(layer, LossOutput):
         yield layer
         return
-    if layer is None or obstacle(model, with_loss=False) is not None:
+    if layer is None or unsupported_reason(model, with_loss=False) is not None:
         yield None
         return
     asked = LossOutput(layer)

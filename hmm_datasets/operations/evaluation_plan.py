@@ -29,7 +29,8 @@ from ..evaluation.tasks import window_and_stride
 from ..runtime.command_line import parse_settings
 from ..runtime.settings import add_settings, hyphenated, settings_from
 from ..training.models import count_parameters, load_pretrained, new_model
-from ..training.plan.compute import USABLE, Device, peak_flops, unit_flops
+from ..training.plan.accelerators import USABLE, Device, peak_flops
+from ..training.plan.flops import unit_flops
 from ..training.plan.forecast import assumed_rate, peak_activations
 from .planning import Planned, known_devices, weight_bytes
 
@@ -64,7 +65,8 @@ def plan_measurement(
     Args:
         command ([`~hmm_datasets.operations.planning.Planned`]): `evaluate` or `benchmark`, and its flags.
         models (sequence of `str`, *optional*): names of models or configuration files; by default those of the flags.
-        devices (sequence of `str`, *optional*): names that [`~hmm_datasets.training.plan.compute.find_device`] knows.
+        devices (sequence of `str`, *optional*): names for
+            [`~hmm_datasets.training.plan.accelerators.find_device`].
         ranks (sequence of `int`, *optional*): numbers of devices.
 
     Returns:

@@ -23,7 +23,7 @@ from ..hub.download import ModelName
 from ..runtime.command_line import parse_settings
 from ..training.models import ModelSettings, limit_length, load_pretrained, new_model
 from ..training.optimizers import check_sharding
-from ..training.plan.compute import USABLE, Device, find_device
+from ..training.plan.accelerators import USABLE, Device, find_device
 from ..training.plan.forecast import STRATEGIES, Rate, memory_per_rank, peak_activations
 from ..training.plan.plan import Plan
 from ..training.plan.ways_to_shard import NETWORK, Job, Option, linear_activations, options, reason
@@ -396,7 +396,7 @@ def advise(
 
     Args:
         path, flags, launch_config, assumed_vocab_size: see [`~hmm_datasets.operations.planning.read_recipe`].
-        devices (sequence of `str`): names that [`~hmm_datasets.training.plan.compute.find_device`] knows.
+        devices (sequence of `str`): names that [`~hmm_datasets.training.plan.accelerators.find_device`] knows.
         models (sequence of `str`, *optional*): values of `--model`; by default that of the file.
         ranks (sequence of `int`, *optional*): numbers of devices.
         network (`float`, *optional*): bytes per second and device between machines.

@@ -33,7 +33,8 @@ from ..runtime.events import read_events
 from ..runtime.run_identity import IDENTITY_NAME, read_identity
 from ..runtime.run_records import RunRecord, read_history, read_run_record
 from ..training.checkpoints.curve import replayed
-from ..training.checkpoints.resuming import Rollback, Start, possible_starts, rollbacks_of, rows_passed_over
+from ..training.checkpoints.resuming import Start, possible_starts
+from ..training.checkpoints.skipped_rows import Rollback, rollbacks_of, rows_passed_over
 from ..training.checkpoints.verifying import Writer
 from ..training.models import ModelSettings, load_pretrained, new_model
 from ..training.plan.batch_schedule import BatchSchedule

@@ -51,7 +51,7 @@ class BaseModel:
 
 @dataclass(frozen=True)
 class Lineage:
-    """The stages of a model's training; see [`~hmm_datasets.training.record.lineage`].
+    """The stages of a model's training; see [`~hmm_datasets.training.lineage.lineage`].
 
     Attributes:
         stage (`str`), data (`str`, *optional*): the last stage.

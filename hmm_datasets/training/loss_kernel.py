@@ -1,9 +1,9 @@
 """Cross-entropy and its gradient for rows of logits on a CUDA device, in one Triton kernel.
 
-By torch alone the chunks of `hmm_datasets.training.output_layer` take ten passes over float32 logits. Here a row is
-read once from memory and written once, in the type of the product: its normalizer is summed as its largest logit is
-found (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018), and the second reading finds the row
-in the cache. Arithmetic is in float32.
+By torch alone the chunks of `hmm_datasets.training.linear_cross_entropy` take ten passes over float32 logits. Here a
+row is read once from memory and written once, in the type of the product: its normalizer is summed as its largest
+logit is found (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018), and the second reading
+finds the row in the cache. Arithmetic is in float32.
 
 Triton comes with the CUDA builds of torch. With `TRITON_INTERPRET=1` in the environment before the first import the
 kernel runs on the CPU, for tests.

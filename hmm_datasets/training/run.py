@@ -31,17 +31,24 @@ from ..runtime.process_identity import this_place
 from ..runtime.run_identity import IDENTITY_NAME, check_folder_identity, write_identity
 from ..runtime.run_records import FINISHING_NAME
 from ..runtime.stop_requests import parse_time
-from .callbacks import Interruptions, LogSpacedEvaluation, Profile, ProgressLine, Samples
+from .callbacks.interruptions import Interruptions
+from .callbacks.log_spaced import LogSpacedEvaluation
+from .callbacks.profile import Profile
+from .callbacks.progress_line import ProgressLine
+from .callbacks.samples import Samples
 from .checkpoints.archive import set_later_aside
-from .checkpoints.resuming import Start, find_start, rows_identity
-from .checkpoints.saving import remove_unfinished
+from .checkpoints.resuming import Start, find_start
+from .checkpoints.skipped_rows import rows_identity
+from .checkpoints.unfinished import remove_unfinished
 from .checkpoints.verifying import list_steps, optimizer_checkpoint, verify_checkpoint
 from .content import CACHE_NAME, SECTION, weights_digest
+from .lineage import lineage, weights_of
 from .models import count_parameters
 from .plan.plan import Plan
 from .precision import describe_precision, types_of_weights
-from .record import HISTORY_NAME, History, lineage, shard_sizes, weights_of, write_record
+from .record import HISTORY_NAME, History, write_record
 from .run_card import write_run_card
+from .shard_sizes import shard_sizes
 from .trackers import continue_trackers
 from .trainer import StepTrainer
 

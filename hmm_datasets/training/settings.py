@@ -17,10 +17,11 @@ from ..runtime import environment
 from ..runtime.credentials import Secret, refuse_masks
 from ..runtime.settings import setting
 from ..runtime.stop_requests import parse_time
-from .callbacks import check_samples
-from .checkpoints.resuming import possible_starts, rollbacks_of, rows_passed_over
+from .callbacks.samples import check_samples
+from .checkpoints.resuming import possible_starts
+from .checkpoints.skipped_rows import rollbacks_of, rows_passed_over
+from .fused_loss import CHUNKED_VOCABULARY
 from .optimizers import check_optimizer
-from .output_layer import CHUNKED_VOCABULARY
 from .plan.batch_schedule import BatchSchedule
 from .plan.budget import BUDGETS, Budget, accumulation_steps
 from .plan.forecast import Rate, assumed_rate
@@ -28,8 +29,8 @@ from .plan.plan import Plan, make_plan
 from .post_training.lora import LoRASettings
 from .precision import check_dtype, find_precision, launched_in
 from .sources import TrainingData
-from .step.loss import check_z_loss
 from .step.spikes import check_spikes
+from .step.z_loss import check_z_loss
 from .supported import check_packages, check_planned, check_supported
 from .trackers import check_trackers
 

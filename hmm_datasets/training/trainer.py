@@ -27,18 +27,13 @@ from ..files import check_may_write
 from ..runtime.credentials import reveal
 from ..runtime.heartbeats import during
 from .checkpoints.curve import curve_identity
-from .checkpoints.resuming import (
-    RestoredRandomState,
-    Rollback,
-    Start,
-    check_start,
-    rollbacks_of,
-    rows_identity,
-    rows_passed_over,
-)
-from .checkpoints.saving import Checkpoints, loadable, writer_of
+from .checkpoints.model_files import loadable
+from .checkpoints.resuming import RestoredRandomState, Start, check_start
+from .checkpoints.saving import Checkpoints, writer_of
 from .checkpoints.sharded import ShardedTrainer
+from .checkpoints.skipped_rows import Rollback, rollbacks_of, rows_identity, rows_passed_over
 from .content import SECTION
+from .fused_loss import LabelScores, LossOutput, next_labels, set_loss_output, unsupported_reason, without_adapter
 from .hub_pushes import HubPushes
 from .optimizers import (
     apply_changes,
@@ -48,26 +43,24 @@ from .optimizers import (
     scaled_learning_rate,
     schedule_settings,
 )
-from .output_layer import (
-    LabelScores,
-    LossOutput,
-    next_labels,
-    obstacle,
-    pad_output,
-    set_loss_output,
-    vocabulary_multiple,
-    without_adapter,
-)
 from .plan.plan import Plan
 from .precision import keep_loss_in_float32, set_type_of_weights
 from .run_card import write_run_card
-from .step.component import Component, LogitScores, Scores, in_order
-from .step.consumption import Phases, RunTotals, Throughput, count_on_all_ranks
+from .step.checked_streams import CheckedStreams
+from .step.component import Component, in_order
+from .step.finite_loss import FiniteLoss
 from .step.held_out_loss import HeldOutLoss, HeldOutMeasures
-from .step.loss import SmoothedLoss, StepLoss, ZLoss
-from .step.not_finite import FiniteLoss, SkippedSteps
-from .step.rows import ROW_INDEX, CheckedStreams, LoggedRows
+from .step.logged_rows import ROW_INDEX, LoggedRows
+from .step.loss import SmoothedLoss, StepLoss
+from .step.phases import PhaseReporter
+from .step.scores import LogitScores, Scores
+from .step.skipped_steps import SkippedSteps
 from .step.spikes import LossSpikes
+from .step.throughput import Throughput
+from .step.token_counts import count_on_all_ranks
+from .step.totals import RunTotals
+from .step.z_loss import ZLoss
+from .vocabulary import pad_output, vocabulary_multiple
 
 
 class StepTrainer(ShardedTrainer):
@@ -80,7 +73,7 @@ class StepTrainer(ShardedTrainer):
         components (`list` of [`~hmm_datasets.training.step.component.Component`]): what a step does in addition
             to the loss. `before_...` methods are called in this order, `after_...` methods in the reverse order.
         schedule ([`~hmm_datasets.training.plan.batch_schedule.BatchSchedule`]): number of rows of every step.
-        totals ([`~hmm_datasets.training.step.consumption.RunTotals`]): totals over all starts of the run.
+        totals ([`~hmm_datasets.training.step.totals.RunTotals`]): totals over all starts of the run.
         start ([`~hmm_datasets.training.checkpoints.resuming.Start`], *optional*): the checkpoint it continues from.
         identity (`dict`, *optional*): what determines the loss curve of the run; written into every checkpoint.
         content (`dict`): digests of what it reads, see [`~hmm_datasets.training.content`].
@@ -121,7 +114,7 @@ class StepTrainer(ShardedTrainer):
         self.is_interrupted = False
         self.components: list[Component] = in_order(
             [
-                Phases(self),
+                PhaseReporter(self),
                 CheckedStreams(self),
                 RestoredRandomState(self),
                 SkippedSteps(self),
@@ -530,7 +523,7 @@ class Pretrainer(StepTrainer, Trainer):
         if self.label_smoother is not None or self.compute_loss_func is not None:
             reason = "is given another loss by label_smoothing_factor or compute_loss_func"
         else:
-            reason = obstacle(model)
+            reason = unsupported_reason(model)
         if reason is None:
             return set_loss_output(model)
         self.say(
@@ -543,7 +536,7 @@ class Pretrainer(StepTrainer, Trainer):
         if self.loss_output is None or labels is None or (return_outputs and not self._discards_outputs):
             return nullcontext()
         z_loss = self.args.z_loss if model.training else 0.0
-        return self.loss_output.asked(LabelScores(next_labels(labels), z_loss=z_loss))
+        return self.loss_output.computing_losses_of(LabelScores(next_labels(labels), z_loss=z_loss))
 
     def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
         """The loss of a batch of an evaluation, and its logits and labels if they are wanted."""

@@ -22,7 +22,7 @@ from hmm_datasets.hmm.model import HMM
 from hmm_datasets.text.corpora.loading import read_splits
 from hmm_datasets.text.stream import TokenStream, tokenize_corpus
 from hmm_datasets.text.tokenizers.bpe import train_bpe
-from hmm_datasets.training.record import lineage
+from hmm_datasets.training.lineage import lineage
 
 LENGTH, SEED = 12, 5
 STORIES = [f"Once there was a {animal}. The {animal} ran home." for animal in ("cat", "dog", "hen", "cow", "fox")]

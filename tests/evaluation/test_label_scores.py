@@ -7,7 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import Gemma2Config, Gemma2ForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from hmm_datasets.evaluation.scoring import Row, score_labels, score_rows
-from hmm_datasets.training import output_layer as linear_cross_entropy
+from hmm_datasets.training import linear_cross_entropy
 
 VOCABULARY = 101
 SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}

@@ -49,8 +49,9 @@ from hmm_datasets.runtime.run_identity import check_folder_identity
 from hmm_datasets.runtime.run_records import read_history
 from hmm_datasets.text.stream import TokenStream, write_tokens
 from hmm_datasets.text.tokenizers.words import WordCorpus, build_word_corpus
-from hmm_datasets.training.checkpoints.resuming import possible_starts, rollbacks_in
-from hmm_datasets.training.record import stages_of
+from hmm_datasets.training.checkpoints.resuming import possible_starts
+from hmm_datasets.training.checkpoints.skipped_rows import rollbacks_in
+from hmm_datasets.training.lineage import stages_of
 from hmm_datasets.training.run_card import write_run_card
 
 RUN = {

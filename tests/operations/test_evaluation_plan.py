@@ -12,7 +12,7 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.operations.evaluation_plan import plan_measurement
 from hmm_datasets.operations.planning import plan_recipe, planned, weight_bytes
 from hmm_datasets.training.models import load_pretrained
-from hmm_datasets.training.plan.compute import USABLE, find_device
+from hmm_datasets.training.plan.accelerators import USABLE, find_device
 from hmm_datasets.training.plan.forecast import peak_activations
 from hmm_datasets.training.precision import set_type_of_weights
 from hmm_datasets.training.settings import SFTSettings

@@ -12,7 +12,7 @@ from hmm_datasets.operations.sweeps.file import read_sweep
 from hmm_datasets.operations.sweeps.planning import check_and_plan
 from hmm_datasets.runtime.command_line import check_flags, parse_settings
 from hmm_datasets.runtime.shipped import EXPERIMENTS, shipped
-from hmm_datasets.training.plan.compute import find_device, peak_flops
+from hmm_datasets.training.plan.accelerators import find_device, peak_flops
 
 FOLDER = shipped(EXPERIMENTS) / "leaky_tokenizer"
 

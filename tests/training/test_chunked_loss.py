@@ -29,8 +29,8 @@ from hmm_datasets import HMMSequences
 from hmm_datasets.evaluation.optimum import BaselineComparison
 from hmm_datasets.files import remove
 from hmm_datasets.hmm import processes
-from hmm_datasets.training import output_layer as linear_cross_entropy
-from hmm_datasets.training.output_layer import LabelScores, LossOutput, next_labels, obstacle, set_loss_output
+from hmm_datasets.training import linear_cross_entropy
+from hmm_datasets.training.fused_loss import LabelScores, LossOutput, next_labels, set_loss_output, unsupported_reason
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.step.held_out_loss import HeldOutParts
 
@@ -143,7 +143,8 @@ def test_under_autocast_loss_and_gradients_are_as_near_to_float32_as_those_of_al
     for chunked in (False, True):
         one = copy.deepcopy(model)
         layer = set_loss_output(one) if chunked else None
-        asked = layer.asked(LabelScores(next_labels(batch["labels"]))) if chunked else contextlib.nullcontext()
+        scores = LabelScores(next_labels(batch["labels"]))
+        asked = layer.computing_losses_of(scores) if chunked else contextlib.nullcontext()
         with asked, torch.autocast("cpu", torch.bfloat16 if kind == "bf16" else torch.float16):
             loss = one(**batch).loss
         assert loss.dtype == torch.float32
@@ -173,7 +174,7 @@ def test_labels_that_do_not_count_cost_no_product():
     hidden = torch.randn(2, 50, 32)
     labels = torch.full((2, 50), -100)
     labels[1, 10:13] = 7
-    with FlopCounterMode(display=False) as counter, layer.asked(LabelScores(labels)) as found:
+    with FlopCounterMode(display=False) as counter, layer.computing_losses_of(LabelScores(labels)) as found:
         layer(hidden.requires_grad_()).backward()
     assert 0 < counter.get_total_flops() <= 3 * 2 * 3 * 32 * VOCABULARY, "three products of three rows"
     assert found.losses.count_nonzero() == 3
@@ -188,7 +189,7 @@ def test_a_batch_without_labels_has_the_loss_of_all_logits():
     expected = [model(input_ids=tokens, labels=labels, num_items_in_batch=items).loss for items in (None, 7)]
     layer = set_loss_output(model)
     for items, loss in zip((None, 7), expected, strict=True):
-        with layer.asked(LabelScores(next_labels(labels))):
+        with layer.computing_losses_of(LabelScores(next_labels(labels))):
             found = model(input_ids=tokens, labels=labels, num_items_in_batch=items).loss
         torch.testing.assert_close(found, loss, equal_nan=True)
     found.backward()
@@ -295,7 +296,7 @@ class NeedsData(LlamaForCausalLM):
 def test_a_model_that_cannot_be_tried_without_data_is_not_said_to_change_its_logits():
     model = NeedsData(large_vocabulary().config)
     model.loss_type = "ForCausalLM"
-    assert obstacle(model).startswith("could not be tried without data (DataDependentOutputException: ")
+    assert unsupported_reason(model).startswith("could not be tried without data (DataDependentOutputException: ")
 
 
 # Where the loss comes from all logits
@@ -372,10 +373,10 @@ def test_experts_keep_their_own_term_in_the_loss():
     }
     torch.manual_seed(0)
     model = MixtralForCausalLM(MixtralConfig(vocab_size=VOCABULARY, **sizes, **more))
-    assert obstacle(model) is None
+    assert unsupported_reason(model) is None
     tokens = torch.randint(0, VOCABULARY, (2, 9))
     expected = model(input_ids=tokens, labels=tokens).loss
-    with set_loss_output(model).asked(LabelScores(next_labels(tokens))) as found:
+    with set_loss_output(model).computing_losses_of(LabelScores(next_labels(tokens))) as found:
         loss = model(input_ids=tokens, labels=tokens).loss
     torch.testing.assert_close(loss, expected)
     assert loss > found.scores.losses.mean() + 0.1

@@ -18,8 +18,8 @@ from hmm_datasets.training.optimizers import matrix_names
 from hmm_datasets.training.post_training.trainers import FineTuner
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import SFTSettings
-from hmm_datasets.training.step.component import LogitScores
 from hmm_datasets.training.step.held_out_loss import row_losses
+from hmm_datasets.training.step.scores import LogitScores
 
 STEPS = 14  # five and a half steps per epoch
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from hmm_datasets.training import output_layer
+from hmm_datasets.training import linear_cross_entropy
+from hmm_datasets.training.linear_cross_entropy import summed_loss
 from hmm_datasets.training.models import model_config
-from hmm_datasets.training.output_layer import summed_loss
 from hmm_datasets.training.plan.forecast import peak_activations
 
 INTERPRETED = """
@@ -56,8 +56,8 @@ def test_the_kernel_on_a_cpu(child_environment, tmp_path, script, said, interpre
 
 
 def test_without_a_compiler_or_a_gpu_the_loss_is_computed_by_torch_and_that_is_said(caplog):
-    output_layer._tried_kernel.cache_clear()
-    assert output_layer._tried_kernel(torch.device("cpu")) is None
+    linear_cross_entropy._tried_kernel.cache_clear()
+    assert linear_cross_entropy._tried_kernel(torch.device("cpu")) is None
     assert "Triton does not work here" in caplog.text
 
 
@@ -66,7 +66,9 @@ def test_a_plan_for_a_gpu_counts_its_chunk_which_is_in_the_type_of_the_product()
     config = model_config("d2", vocab_size=50_257, max_length=64)
     given = {"micro_batch_size": 128, "length": 64, "low_precision": True, "chunked_loss": True}
     here, there = (peak_activations(config, **given, on_gpu=on_gpu) for on_gpu in (False, True))
-    rows_here, rows_there = (size // (4 * 50_257) for size in (output_layer.CHUNK_BYTES, output_layer.GPU_CHUNK_BYTES))
+    rows_here, rows_there = (
+        size // (4 * 50_257) for size in (linear_cross_entropy.CHUNK_BYTES, linear_cross_entropy.GPU_CHUNK_BYTES)
+    )
     # Logits in bfloat16, and on a CPU once more in float32.
     assert there - here == pytest.approx(50_257 * (2 * rows_there - 6 * rows_here), rel=0.1)
 
@@ -79,7 +81,7 @@ def test_a_plan_for_a_gpu_counts_its_chunk_which_is_in_the_type_of_the_product()
 @pytest.mark.parametrize(("size", "multiple"), [(50_257, 128), (50_257, 1), (301, 1)])
 @pytest.mark.parametrize("has_bias", [False, True])
 def test_losses_and_gradients_on_a_gpu(monkeypatch, dtype, within, size, multiple, has_bias):
-    monkeypatch.setattr(output_layer, "GPU_CHUNK_BYTES", 40 * 4 * size)  # several chunks, the last of 20 rows
+    monkeypatch.setattr(linear_cross_entropy, "GPU_CHUNK_BYTES", 40 * 4 * size)  # several chunks, the last of 20 rows
     torch.manual_seed(0)
     hidden = torch.randn(150, 64, device="cuda").to(dtype).requires_grad_()
     weight = (torch.randn(size, 64, device="cuda") / 5).requires_grad_()

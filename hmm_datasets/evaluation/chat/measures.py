@@ -44,7 +44,7 @@ from ...statistics import ratio_interval
 from ...text.corpora.conversations import learnt_turns
 from ...text.tokenizers.chat_encoding import encode_conversation, encode_marked
 from ...text.tokenizers.chat_templates import marked_template, stop_tokens
-from ...training.output_layer import next_labels
+from ...training.fused_loss import next_labels
 from ...training.step.held_out_loss import row_losses
 from ..scoring import check_vocabulary, context_limit, padded_rows, score_labels
 

@@ -17,7 +17,8 @@ import torch
 
 from ...errors import InputError
 from ...files import atomic_folder, digest_problems, read_json, recorded_digests, write_digests, write_json
-from ...training.checkpoints.verifying import companion_names, good_checkpoints, not_deleted
+from ...training.checkpoints.parts import companion_names, not_deleted
+from ...training.checkpoints.verifying import good_checkpoints
 from .tensors import Weights, write_weights
 
 AVERAGE_NAME = "average.json"

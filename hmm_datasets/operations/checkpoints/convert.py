@@ -53,18 +53,9 @@ from ...hub.download import ModelName
 from ...records import as_record
 from ...runtime.run_identity import IDENTITY_NAME, read_identity
 from ...runtime.run_records import read_checkpoint_state, read_history
-from ...training.checkpoints.verifying import (
-    FRAMEWORKS,
-    STATE_NAME,
-    UNIVERSAL_NAME,
-    Writer,
-    companion_names,
-    not_deleted,
-    universal_folder,
-    verify_checkpoint,
-    weight_names,
-    zero_shards,
-)
+from ...training.checkpoints.frameworks import FRAMEWORKS
+from ...training.checkpoints.parts import STATE_NAME, UNIVERSAL_NAME, companion_names, not_deleted, weight_names
+from ...training.checkpoints.verifying import Writer, universal_folder, verify_checkpoint, zero_shards
 from ...training.models import load_pretrained
 from ...training.optimizers import matrix_names, parameter_groups
 from ...training.record import HISTORY_NAME, RECORD_NAME

@@ -18,7 +18,8 @@ from ...records import Count, Record, is_record, read_record
 from ...runtime.run_identity import IDENTITY_NAME
 from ...runtime.run_records import read_checkpoint_state, read_history
 from ...runtime.set_aside import list_set_aside
-from ...training.checkpoints.verifying import STATE_NAME, CheckpointReport, list_checkpoints, resuming_names
+from ...training.checkpoints.parts import STATE_NAME, resuming_names
+from ...training.checkpoints.verifying import CheckpointReport, list_checkpoints
 from ...training.record import HISTORY_NAME
 
 _MEASURES = ("eval_reward", "reward", "eval_loss", "loss")  # the loss of a run on rewards says little

@@ -19,7 +19,8 @@ from ...errors import InputError
 from ...files import DIGESTS_NAME, atomic_file, digest_problems, read_json, size_of, write_digests, write_json
 from ...runtime.run_identity import IDENTITY_NAME
 from ...runtime.set_aside import SetAside, changing
-from ...training.checkpoints.verifying import resuming_names, verify_checkpoint, weight_names
+from ...training.checkpoints.parts import resuming_names, weight_names
+from ...training.checkpoints.verifying import verify_checkpoint
 
 _SAVED = ("*.pt", "*.pth", "*.bin")
 _SMALL = 1_000_000  # smaller files are not looked at

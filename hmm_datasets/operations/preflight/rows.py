@@ -46,7 +46,7 @@ def first_rows(config: str, flags: Sequence[str], world_size: int) -> tuple[Chec
         trainer = _trainer(path, flags, world_size, folder)
         batches = list(itertools.islice(trainer.get_train_dataloader(), _BATCHES))
     from ...data.rows import rows_at
-    from ...training.step.rows import ROW_INDEX
+    from ...training.step.logged_rows import ROW_INDEX
 
     indices = [index for batch in batches for index in batch[ROW_INDEX].tolist()]
     common = rows_at(trainer.plan.train_rows(), range(_COMMON_ROWS))

@@ -282,7 +282,7 @@ def set_chat_template(tokenizer: "PreTrainedTokenizerBase", name: str) -> list[s
 
     Returns:
         `list[str]`: the tokens that were new. The model needs as many new embeddings, see
-        [`~hmm_datasets.training.output_layer.add_embeddings`].
+        [`~hmm_datasets.training.vocabulary.add_embeddings`].
 
     Raises:
         `InputError`: there is no such name.

@@ -8,7 +8,7 @@ ones: `save_total_limit` would keep them and delete the new ones, and the next s
 from pathlib import Path
 
 from ...runtime.set_aside import SetAside, set_aside
-from ..callbacks import SAMPLES_NAME
+from ..callbacks.samples import SAMPLES_NAME
 from ..record import HISTORY_NAME, RECORD_NAME
 from .resuming import Start
 from .verifying import list_steps, verify_checkpoint

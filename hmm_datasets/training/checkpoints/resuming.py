@@ -2,100 +2,25 @@
 
 Rows are counted as they are consumed, and the count is saved with the checkpoint. So a run whose global batch changes
 continues at the row it had reached, and not at the number of steps times the new batch.
-
-The rows that a run skips, as recorded in its identity and in those of its checkpoints.
-
-Going back to an earlier checkpoint, and skipping the rows around a loss spike.
-
-Chowdhery et al., "PaLM", 2022, section 5.1, restarted from a checkpoint before each spike of the loss and skipped the
-batches around it, after which the loss did not spike at the same place. Here the rows that are skipped are part of
-the identity of the run: they are recorded in `identity.json` of its folder before it goes back, and in that of every
-later checkpoint. Rows are recorded by their index in the data set, so they are the same for every world size, and
-those that follow take their places: step `t` trains on the rows after those of step `t - 1`, without the ones that
-are skipped. A run keeps its number of steps, and so reads as many rows further.
-
-A checkpoint that has trained on such rows belongs to what was given up. It is never continued from, and the next
-start moves it aside. All ranks then start the same command again (see `hmm_datasets.runtime.program`), so that
-going back is an ordinary resume.
 """
 
-import os
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from accelerate.utils import broadcast_object_list
+from typing import Any
 
 from ...data.rows import PassedOver
-from ...errors import InputError, RolledBack
+from ...errors import InputError
 from ...files import DIGESTS_NAME, check_digests
 from ...records import Count, as_record
-from ...runtime.events import append_event
-from ...runtime.run_identity import IDENTITY_NAME, Identity, as_saved, check_identity, read_identity, write_identity
+from ...runtime.run_identity import IDENTITY_NAME, Identity, as_saved, check_identity, read_identity
 from ...runtime.run_records import read_checkpoint_state
 from ..step.component import Component
 from .curve import comparable
-from .verifying import STATE_NAME, Writer, has_optimizer, list_steps, reads, short_name, verify_checkpoint
-
-if TYPE_CHECKING:
-    from ..trainer import StepTrainer
-
-ROWS_SECTION = "rows"
-"""The section of an identity that names the rows skipped."""
-
-
-@dataclass(frozen=True)
-class Rollback:
-    """A rollback, as recorded in the identity of a run.
-
-    Attributes:
-        step (`int`): step of the spike, counted from 1.
-        checkpoint (`int`): step that the run went back to; 0 for its beginning.
-        first (`int`), end (`int`): first row that is skipped, and the row after the last, as indices in the data
-            set.
-    """
-
-    step: Count
-    checkpoint: Count
-    first: Count
-    end: Count
-
-
-def rows_identity(rollbacks: Sequence[Rollback]) -> dict[str, Any]:
-    """The section of an identity that names the rows skipped; empty if there are none."""
-    return {ROWS_SECTION: {"passed_over": [asdict(one) for one in rollbacks]}} if rollbacks else {}
-
-
-def rollbacks_in(folder: Path) -> list[Rollback]:
-    """The rollbacks recorded in the identity of a run or of a checkpoint."""
-    recorded = read_identity(folder).get(ROWS_SECTION, {})
-    return as_record(recorded.get("passed_over", []), list[Rollback], folder / IDENTITY_NAME)
-
-
-def rollbacks_of(*folders: str | os.PathLike | None) -> list[Rollback]:
-    """The rollbacks of a run, from the identities in its folders and in its checkpoints, in their order.
-
-    Args:
-        *folders (path, *optional*): the folder of the run, and that of the copies of its checkpoints if there is one.
-    """
-    runs = [Path(folder) for folder in folders if folder is not None and Path(folder).is_dir()]
-    places = [place for run in runs for place in (run, *(run / f"checkpoint-{step}" for step in list_steps(run)))]
-    return list(dict.fromkeys(one for place in places for one in rollbacks_in(place)))
-
-
-def rows_passed_over(rollbacks: Sequence[Rollback]) -> PassedOver:
-    """The rows that these rollbacks leave out."""
-    return PassedOver((one.first, one.end) for one in rollbacks)
-
-
-def left_out_the_same(checkpoint: Path, rows: int | None, passed_over: PassedOver) -> bool:
-    """Whether a checkpoint that has trained on `rows` rows has left out, among them, what a run leaves out."""
-    own = rows_passed_over(rollbacks_in(checkpoint))
-    if own == passed_over or rows is None:
-        return own == passed_over
-    end = own.end(rows)
-    return own.before(end) == passed_over.before(end)
+from .frameworks import reads, short_name
+from .parts import STATE_NAME
+from .skipped_rows import ROWS_SECTION, left_out_the_same
+from .verifying import Writer, has_optimizer, list_steps, verify_checkpoint
 
 
 @dataclass(frozen=True)
@@ -248,76 +173,3 @@ class RestoredRandomState(Component):
         if self.trainer.start is not None and self.trainer.reads_in_order and not self._is_restored:
             self.trainer.load_random_state(self.trainer.start.folder)
         self._is_restored = True
-
-
-def go_back(trainer: "StepTrainer", step: int) -> str:
-    """Record that the rows around a step are skipped, and go back to the newest checkpoint before them.
-
-    To be called by all ranks, before the optimizer uses the step.
-
-    Args:
-        trainer ([`~hmm_datasets.training.trainer.StepTrainer`]): the trainer of the run.
-        step (`int`): the step that spiked, counted from 1.
-
-    Returns:
-        `str`: why it is not possible, if it is not; otherwise it does not return.
-
-    Raises:
-        `RolledBack`: it is recorded, and the same command continues from the checkpoint.
-        `InputError`: the run went back to this checkpoint too often.
-    """
-    decision: list[Any] = [None]
-    if trainer.is_world_process_zero():
-        try:
-            decision = [_decide(trainer, step)]
-        except InputError as error:
-            decision = [error]
-    if trainer.args.world_size > 1:
-        broadcast_object_list(decision)
-    (found,) = decision
-    if isinstance(found, str):
-        return found
-    if isinstance(found, InputError):
-        raise found
-    where = f"checkpoint-{found.checkpoint}" if found.checkpoint else "its beginning"
-    line = (
-        f"step {step:,}: the run goes back to {where} and skips rows {found.first:,} to {found.end - 1:,} of "
-        "the data set"
-    )
-    if trainer.is_world_process_zero():
-        run = Path(trainer.args.output_dir)
-        write_identity(run, read_identity(run) | rows_identity([*trainer.rollbacks, found]))
-        append_event(run, "rollback", line, **asdict(found))
-        trainer.say(line)
-    trainer.accelerator.wait_for_everyone()
-    raise RolledBack(f"{line}: start the same command again to continue")
-
-
-def _decide(trainer: "StepTrainer", step: int) -> "Rollback | str":
-    """The rollback for a spike at a step, or why there can be none."""
-    args, passed_over, schedule = trainer.args, trainer.passed_over, trainer.schedule
-    margin = args.spike_margin
-    # Steps are counted from 1. Those before a change of the global batch may have had more rows than it says.
-    first = passed_over.index(max(schedule.rows_before(max(step - 1 - margin, 0)), 0))
-    end = passed_over.end(schedule.rows_before(step + margin))
-    planned = PassedOver([*passed_over.intervals, (first, end)])
-    needed = schedule.rows_before(trainer.state.max_steps)
-    if trainer.plan is None and (kept := planned.number(len(trainer.all_rows))) < needed:
-        return f"the {needed:,} rows that the run needs would no longer be there: {kept:,} would be left"
-    starts = possible_starts(args.output_dir, planned, copies=args.copies)
-    starts = [start for start in starts if start.step < step]
-    if not starts and list_steps(args.output_dir):
-        return (
-            f"no checkpoint is from before step {max(step - margin, 1)}: keep more of them (save_total_limit), or "
-            "lower spike_margin"
-        )
-    checkpoint = starts[0].step if starts else 0
-    again = sum(one.checkpoint == checkpoint for one in trainer.rollbacks)
-    if again >= args.max_rollbacks:
-        where = f"checkpoint-{checkpoint}" if checkpoint else "its beginning"
-        raise InputError(
-            f"{args.output_dir}: because of step {step} the run would go back to {where} once more, after {again} "
-            "times (max_rollbacks), so the cause may not be in the rows: lower the learning rate, or raise "
-            "max_rollbacks"
-        )
-    return Rollback(step, checkpoint, first, end)

@@ -32,7 +32,8 @@ from ...compat.deepspeed import (
 from ...compat.torch import only_data
 from ...compat.transformers import SCHEDULER_NAME, OpenTrainer
 from ...errors import InputError, first_line
-from .verifying import UNIVERSAL_NAME, optimizer_checkpoint, universal_folder, zero_shards
+from .parts import UNIVERSAL_NAME
+from .verifying import optimizer_checkpoint, universal_folder, zero_shards
 
 
 class ShardedTrainer(OpenTrainer):

@@ -4,62 +4,31 @@ The header of a safetensors file says where its last tensor ends, so a truncated
 files of `torch.save` are zip archives with a directory at the end, which a truncated file lacks. JSON must parse. No
 tensor is read and no pickle is opened, so a checkpoint of any size costs a few reads per file, and a malicious one
 runs no code.
-
-The frameworks that shard a model, by the names under which a checkpoint is converted for them.
-
-The parts of a checkpoint: the model, the state of training, and what only resuming needs.
 """
 
 import os
 import re
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 
 from ...errors import InputError, path_errors
-from ...files import DIGESTS_NAME, inside, read_json, restore_all
+from ...files import inside, read_json, restore_all
 from ...foreign.tensors import safetensors_header
 from ...records import as_record
 from ...runtime.run_identity import IDENTITY_NAME
 from ...runtime.run_records import CheckpointState
 from ...runtime.set_aside import mend
-
-FRAMEWORKS = {"plain": "plain data parallelism", "zero": "DeepSpeed ZeRO", "fsdp": "FSDP"}
-"""Names in `written_by` of a checkpoint's identity; ZeRO's is followed by its stage, or stands for every stage."""
-
-
-STATE_NAME = "trainer_state.json"
-UNIVERSAL_NAME = "latest_universal"
-"""A file with the name of the folder that has a checkpoint in DeepSpeed's universal format."""
+from .frameworks import FRAMEWORKS
+from .parts import STATE_NAME, UNIVERSAL_NAME
 
 LARGE_RATIO = 10.0
 """Maximum plausible number of bytes on disk per byte of weights; above it something is stored more than once. bfloat16
 weights with float32 copies and Adam's two moments come to 7."""
-
-_RESUMING = (
-    *("optimizer.pt", "optimizer.bin", "optimizer_*", "scheduler.pt", "scaler.pt", "rng_state*.pth"),
-    "rollout_*.pt",
-    *("latest", "latest_universal", "global_step*", "pytorch_model_fsdp_*"),
-    *("zero_to_fp32.py", "zero_to_torch.py"),
-)
-_RECORDS = (STATE_NAME, IDENTITY_NAME, DIGESTS_NAME, "training_args.bin")
-_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
-
-
-def reads(framework: str, written_under: str) -> bool:
-    """Whether a framework can continue from a checkpoint that was written under this one."""
-    return framework == written_under or (written_under == FRAMEWORKS["zero"] and framework.startswith(written_under))
-
-
-def short_name(framework: str) -> str:
-    """The name under which a checkpoint is converted for a framework."""
-    return next(name for name, prefix in FRAMEWORKS.items() if framework.startswith(prefix))
 
 
 @dataclass(frozen=True)
@@ -337,41 +306,3 @@ def _sharded_weights(folder: Path, shards: ZeroShards | None) -> bool:
     if shards is not None:
         return any(shards.folder.glob("*_model_states.pt"))
     return any(path.stat().st_size > 0 for path in folder.glob("pytorch_model_fsdp_*/*.distcp"))
-
-
-@contextmanager
-def not_deleted(*folders: Path) -> Iterator[None]:
-    """A context that reads checkpoints, and reports it if a run deletes one of them meanwhile.
-
-    Raises:
-        `InputError`: one has been deleted.
-    """
-    try:
-        yield
-    except FileNotFoundError:
-        gone = next((folder for folder in folders if not folder.is_dir()), None)
-        if gone is None:
-            raise
-        raise InputError(
-            f"{gone}: was deleted meanwhile, as a run does that is running with save_total_limit; take a newer one"
-        ) from None
-
-
-def resuming_names(folder: Path) -> list[str]:
-    """The files and folders of a checkpoint that only resuming needs: optimizer, schedule, random numbers."""
-    return _matching(folder, _RESUMING)
-
-
-def weight_names(folder: Path) -> list[str]:
-    """The files with the weights of a model that `from_pretrained` reads."""
-    return _matching(folder, _WEIGHTS)
-
-
-def companion_names(folder: Path) -> list[str]:
-    """The other files of a model: configuration, tokenizer, chat template, code."""
-    others = {*resuming_names(folder), *weight_names(folder), *_RECORDS}
-    return sorted(path.name for path in folder.iterdir() if path.is_file() and path.name not in others)
-
-
-def _matching(folder: Path, patterns: tuple[str, ...]) -> list[str]:
-    return sorted(path.name for path in folder.iterdir() if any(fnmatch(path.name, one) for one in patterns))

@@ -51,7 +51,7 @@ from ...errors import InputError
 from ...hmm.analysis.divergence import log_probabilities
 from ...runtime.run_records import read_history
 from ..models import default_dtype, is_recurrent, new_model, set_attention
-from .compute import find_device, peak_flops
+from .accelerators import find_device, peak_flops
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -102,7 +102,7 @@ def assumed_rate(
     Args:
         tokens_per_second (`float`, *optional*): tokens per second over all devices.
         run (`str`, *optional*): folder of a run, whose history gives the model FLOPs per second and device.
-        device (`str`, *optional*): a name that [`~hmm_datasets.training.plan.compute.find_device`] knows.
+        device (`str`, *optional*): a name that [`~hmm_datasets.training.plan.accelerators.find_device`] knows.
         mfu (`float`, *optional*, defaults to 0.4): share of the device's peak.
         precision (`str`, *optional*, defaults to `"bf16"`): precision of the peak.
 
@@ -280,11 +280,11 @@ def _remembered_peak(config, *how) -> int:
 
 
 def _allows_chunks(config: "PretrainedConfig") -> bool:
-    from ..output_layer import obstacle
+    from ..fused_loss import unsupported_reason
 
     with torch.device("meta"):
         model = new_model(config)
-    return obstacle(model) is None
+    return unsupported_reason(model) is None
 
 
 def _tracked_peak(
@@ -297,9 +297,7 @@ def _tracked_peak(
         # Fused like flash and flex attention, whose kernels cannot run on fake tensors. Not every model has it.
         set_config_attention(config, "eager")
         set_attention(config, "sdpa")
-    from ..output_layer import as_on_gpu
-
-    with fake_tensors(), as_on_gpu() if on_gpu else contextlib.nullcontext():
+    with fake_tensors():
         with default_dtype(torch.bfloat16 if low_precision and low_weights else torch.float32):
             model = new_model(config)
         model.train(use == "train")
@@ -311,20 +309,20 @@ def _tracked_peak(
                 weight.grad = torch.zeros_like(weight)  # so that the peak is that of activations
         casts = torch.autocast("cpu", torch.bfloat16, enabled=low_precision and not low_weights)
         run = _trained if use == "train" else _generated if use == "generate" else _scored
-        return run(model, rows, chunked_loss, casts)
+        return run(model, rows, chunked_loss, casts, on_gpu)
 
 
-def _asked(model, rows, chunked_loss: bool, *, exact: bool = False):
+def _asked(model, rows, chunked_loss: bool, on_gpu: bool, *, exact: bool = False):
     """A context in which the output layer gives losses, if it is to compute them in chunks."""
-    from ..output_layer import LabelScores, set_loss_output
+    from ..fused_loss import LabelScores, set_loss_output
 
     if not chunked_loss:
         return contextlib.nullcontext()
-    return set_loss_output(model).asked(LabelScores(rows, exact=exact, all_count=True))
+    return set_loss_output(model).computing_losses_of(LabelScores(rows, exact=exact, all_count=True, as_on_gpu=on_gpu))
 
 
-def _trained(model, rows, chunked_loss, casts) -> int:
-    asked = _asked(model, rows, chunked_loss)
+def _trained(model, rows, chunked_loss, casts, on_gpu) -> int:
+    asked = _asked(model, rows, chunked_loss, on_gpu)
     with tracked_memory(model) as peak:
         with asked, casts:
             loss = model(input_ids=rows, labels=rows).loss
@@ -332,8 +330,8 @@ def _trained(model, rows, chunked_loss, casts) -> int:
     return peak()
 
 
-def _scored(model, rows, chunked_loss, casts) -> int:
-    asked = _asked(model, rows, chunked_loss, exact=True)
+def _scored(model, rows, chunked_loss, casts, on_gpu) -> int:
+    asked = _asked(model, rows, chunked_loss, on_gpu, exact=True)
     with tracked_memory(model) as peak, torch.no_grad(), asked, casts:
         logits = model(input_ids=rows, use_cache=False).logits
         if not chunked_loss:
@@ -341,7 +339,7 @@ def _scored(model, rows, chunked_loss, casts) -> int:
     return peak()
 
 
-def _generated(model, rows, chunked_loss, casts) -> int:
+def _generated(model, rows, chunked_loss, casts, on_gpu) -> int:
     with tracked_memory(model) as peak, torch.no_grad(), casts:
         model(input_ids=rows, use_cache=True, logits_to_keep=1)
     return peak()

@@ -13,7 +13,7 @@ from ..models import count_parameters
 from ..sources import TrainingData
 from .batch_schedule import BatchSchedule
 from .budget import Budget, accumulation_steps
-from .compute import unit_flops
+from .flops import unit_flops
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset

@@ -29,7 +29,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from .compute import USABLE, Device
+from .accelerators import USABLE, Device
 from .forecast import Memory, memory_per_rank
 
 DEVICES_PER_MACHINE = 8
@@ -111,7 +111,7 @@ def options(job: Job, device: Device, world_size: int, *, mfu: float = 0.4, netw
 
     Args:
         job ([`Job`]): what is to be trained.
-        device ([`~hmm_datasets.training.plan.compute.Device`]): where.
+        device ([`~hmm_datasets.training.plan.accelerators.Device`]): where.
         world_size (`int`): `W`, number of devices.
         mfu (`float`, *optional*, defaults to 0.4): share of the device's peak that computing reaches.
         network (`float`, *optional*): bytes per second and device between machines of eight devices.

@@ -14,31 +14,19 @@ A function takes `prompts`, `completions` and `completion_ids` by keyword, and e
 `answer`; it returns one number for each completion, or None for one that it does not judge. A run ends if all rewards
 of all completions are None or NaN. Completions are lists of
 messages. Its name is that of its columns in the history.
-
-Functions of the user, named in settings as `MODULE:FUNCTION`.
-
-Tools that a model may call while it answers: for GRPO, in the form that TRL takes them.
-
-What a tool returns becomes a turn of its own, which the model reads and on which there is no loss.
 """
 
-import importlib
 import inspect
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import InputError
-from ...text.corpora.calculator import calculator
-from ...text.tokenizers.chat_templates import end_of_turn
+from .user_functions import imported_function
 
 if TYPE_CHECKING:
     from datasets import Dataset
-    from transformers import PreTrainedTokenizerBase
-
 
 Reward = Callable[..., list[float | None]]
 _GIVEN = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
@@ -46,30 +34,6 @@ _GIVEN = ("prompts", "completions", "completion_ids", "trainer_state", "log_extr
 
 _MARKED = re.compile(r"####\s*(-?[$€£]?\s?-?[0-9.,]+)")
 _NUMBER = re.compile(r"-?[$€£]?\s?-?[0-9][0-9.,]*|-?[$€£]?\.[0-9]+")
-Tool = Callable[..., Any]
-_ASKED = {"role": "user", "content": "Question"}
-
-
-def imported_function(setting: str, name: str) -> Callable:
-    """The function that `MODULE:FUNCTION` names; modules are also looked for in the current folder.
-
-    Args:
-        setting (`str`): the setting that names it, for the error.
-        name (`str`): `MODULE:FUNCTION`.
-
-    Raises:
-        `InputError`: it cannot be imported, or is not a function.
-    """
-    module, _, function = name.partition(":")
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    try:
-        found = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InputError(f"{setting}: {name}: cannot be imported ({error})") from None
-    if not callable(found):
-        raise InputError(f"{setting}: {name}: is {type(found).__name__}, expected a function")
-    return found
 
 
 def final_number(text: str) -> Decimal | None:
@@ -199,91 +163,3 @@ def _length(limit: int) -> Reward:
         return [min(1.0, max(0.0, 2 - len(text_of(one)) / limit)) for one in completions]
 
     return length
-
-
-def tool(name: str) -> Tool:
-    """The tool that a name stands for: `calculator`, or a function as `MODULE:FUNCTION`.
-
-    A function has type hints and a docstring that describes each argument, from which its declaration is made, see
-    [`~transformers.utils.get_json_schema`].
-
-    Raises:
-        `InputError`: the name is unknown, or the function cannot be imported or declared.
-
-    ```python
-    >>> tool("calculator")("(48 + 24) / 2")
-    '36'
-
-    ```
-    """
-    from transformers.utils import get_json_schema
-
-    if name == "calculator":
-        return calculator
-    if ":" not in name:
-        raise InputError(f"tools: {name}: expected calculator or MODULE:FUNCTION")
-    found = imported_function("tools", name)
-    try:
-        get_json_schema(found)
-    except Exception as error:  # several types, among them those of its docstring parser
-        raise InputError(f"tools: {name}: no declaration can be made of it ({error})") from None
-    return found
-
-
-def prepare_for_tools(tokenizer: "PreTrainedTokenizerBase", tools: Sequence[Tool]) -> None:
-    """Tell a tokenizer how to find calls in what a model says, unless it knows already.
-
-    Args:
-        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): a tokenizer with a chat template; its
-            `response_template` is set.
-        tools (sequence of callables): the tools to declare.
-
-    Raises:
-        `InputError`: the chat template does not write declarations, calls or results of tools.
-    """
-    from trl.chat_template_utils import add_response_schema, supports_tool_calling
-
-    name = tokenizer.name_or_path or "the tokenizer"
-    remedy = "fine-tune with another one (hmm-datasets sft --chat_template default)"
-    declared = tokenizer.apply_chat_template([_ASKED], tools=list(tools), tokenize=False)
-    if declared == tokenizer.apply_chat_template([_ASKED], tokenize=False) or not supports_tool_calling(tokenizer):
-        raise InputError(f"tools: the chat template of {name} does not write calls of tools; {remedy}")
-    if getattr(tokenizer, "response_template", None) is not None:
-        return
-    try:
-        add_response_schema(tokenizer)
-    except ValueError:  # not one of the templates that TRL knows
-        tokenizer.response_template = _response_template(tokenizer)
-    if tokenizer.response_template is None:
-        raise InputError(f"tools: the chat template of {name} writes calls in a form that is not known; {remedy}")
-
-
-def _response_template(tokenizer: "PreTrainedTokenizerBase") -> dict[str, Any] | None:
-    """How calls are found, for a template that writes them as Hermes and Qwen do: JSON within `<tool_call>`."""
-    call = {"type": "function", "function": {"name": "name", "arguments": {}}}
-    called = [_ASKED, {"role": "assistant", "content": "", "tool_calls": [call]}]
-    written = tokenizer.apply_chat_template(called, tokenize=False)
-    end = end_of_turn(tokenizer)
-    if end is None or not re.search(r'<tool_call>\s*\{"name": "name", "arguments": \{\}\}\s*</tool_call>', written):
-        return None
-    asked = tokenizer.apply_chat_template([_ASKED], tokenize=False)
-    begun = tokenizer.apply_chat_template([_ASKED], tokenize=False, add_generation_prompt=True)
-    thinking = {"reasoning_content": {"open": "<think>", "close_pattern": r"</think>\s*", "content": "text"}}
-    return {
-        "defaults": {"role": "assistant"},
-        "start_anchor": begun.removeprefix(asked),
-        "fields": {
-            **(thinking if "<think>" in tokenizer.chat_template else {}),
-            "tool_calls": {
-                "open": "<tool_call>",
-                "close_pattern": r"</tool_call>\s*",
-                "repeats": True,
-                "content": "json",
-                "transform": {"type": "function", "function": "{content}"},
-            },
-            "content": {
-                "close_pattern": rf"{re.escape(tokenizer.convert_ids_to_tokens(end))}\s*",
-                "content": "text",
-            },
-        },
-    }

@@ -23,13 +23,13 @@ from ..optimizers import replaced
 from ..plan.plan import Plan
 from ..settings import SFTSettings
 from ..sources import ConversationData, PreferenceData
-from ..step.component import LogitScores
 from ..step.held_out_loss import gathering_rows_once
+from ..step.scores import LogitScores
 from ..trainer import StepTrainer
 from .conversations import check_marks
 from .lora import lora_config, name_by_whole_path, save_merged
-from .rewards import Tool, prepare_for_tools
 from .tokenized import is_tokenized_here, limit_rows, tokenized_conversations, tokenized_pairs
+from .tools import Tool, prepare_for_tools
 
 _MANY_CUT = 0.05  # share of conversations
 _TOKENS = ("input_ids", "labels", "assistant_masks", "completion_mask", "seq_lengths", *PAIR_COLUMNS)
@@ -188,7 +188,7 @@ class PolicyTuner(AdapterTrainer, OpenGRPOTrainer):
     a rollout under way is drawn anew for the updates that are left. Tokens are those of prompts and completions,
     counted when they are generated, without what tools return. FLOPs are those of the updates, without the generation.
 
-    `tools` are functions that the model may call, see [`~hmm_datasets.training.post_training.rewards.tool`].
+    `tools` are functions that the model may call, see [`~hmm_datasets.training.post_training.tools.tool`].
 
     Raises:
         `InputError`: tools that the chat template cannot write, or tools under ZeRO-3 or FSDP2, where ranks wait for

@@ -9,52 +9,27 @@ of the gradient by layer.
 Then `on_spike` says what is done. `warn` trains on. `skip` drops the gradient of the step, as for a gradient that is
 not finite. `rollback` goes back to a checkpoint before the spike and skips the rows around it, if the loss
 itself spiked. A high gradient without a spike of the loss only causes a warning, since clipping bounds its effect.
-
-What the detectors of loss spikes have seen, saved with every checkpoint.
 """
 
 import math
-from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
 import torch
-from transformers import TrainerCallback
 
-from ...compat.transformers import ExportableState
 from ...errors import InputError
 from ...runtime import environment
 from ...runtime.events import append_event
-from ..checkpoints.resuming import go_back
+from ..checkpoints.rollback import go_back
 from .component import Component
-from .loss import gradient_norms, highest, norms_by_layer, place_of
+from .gradients import gradient_norms, norms_by_layer
+from .loss import highest, place_of
+from .recent_losses import RecentLosses
 from .spike_detector import Deviation, SpikeDetector
 
 POLICIES = ("warn", "skip", "rollback", "ignore")
 _LAYERS = 8  # layers whose norms are logged
 _LEAST_NORM_CHANGE = 0.1  # of the logarithm of the gradient's norm
-
-
-class RecentLosses(TrainerCallback, ExportableState):
-    """Saves the state of detectors in `trainer_state.json`, so that a resumed run decides as an undisturbed one.
-
-    Args:
-        detectors (mapping of `str` to [`SpikeDetector`]): the detectors by name.
-    """
-
-    def __init__(self, detectors: Mapping[str, SpikeDetector]):
-        self._detectors = detectors
-
-    def state(self) -> dict:
-        """The states in the form that transformers saves."""
-        return {"args": {}, "attributes": {name: detector.state() for name, detector in self._detectors.items()}}
-
-    def on_train_begin(self, args, state, control, **kwargs):
-        """Continue from the states of the checkpoint; one written without them leaves the detectors empty."""
-        saved = state.stateful_callbacks.setdefault(type(self).__name__, self.state())
-        for name, detector in self._detectors.items():
-            if name in saved["attributes"]:
-                detector.restore(saved["attributes"][name])
 
 
 class LossSpikes(Component):

@@ -23,7 +23,7 @@ from hmm_datasets.hmm.causal_lm import HMMForCausalLM
 from hmm_datasets.hmm.tilted import TiltedHMM
 from hmm_datasets.training.models import load_pretrained
 from hmm_datasets.training.post_training.trainers import PolicyTuner, PreferenceTuner
-from hmm_datasets.training.record import forget_after
+from hmm_datasets.training.record import truncate_after_step
 from hmm_datasets.training.settings import DPOSettings, GRPOSettings
 
 COMMON = {
@@ -51,7 +51,7 @@ class Measurements(TrainerCallback):
         self._measure, self._count = measure, count
 
     def on_train_begin(self, args, state, control, model=None, **kwargs):
-        forget_after(Path(args.output_dir, MEASUREMENTS_NAME), state.global_step)
+        truncate_after_step(Path(args.output_dir, MEASUREMENTS_NAME), state.global_step)
         if state.global_step == 0:
             self._add(args, model, 0)
 

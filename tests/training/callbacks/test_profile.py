@@ -7,7 +7,7 @@ import pytest
 from tiny_runs import history, losses, trainer
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.training.callbacks import Profile
+from hmm_datasets.training.callbacks.profile import Profile
 
 
 def profiled(folder, **given):

@@ -7,7 +7,7 @@ from transformers import ProgressCallback, TrainerCallback, TrainerControl, Trai
 
 from hmm_datasets.files import read_jsonl
 from hmm_datasets.operations.progress import read_status, status_rows, two_columns
-from hmm_datasets.training.callbacks import ProgressLine
+from hmm_datasets.training.callbacks.progress_line import ProgressLine
 from hmm_datasets.training.run import train_and_save
 
 

@@ -10,7 +10,7 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_jsonl
 from hmm_datasets.hmm import processes
 from hmm_datasets.text.tokenizers.bpe import train_bpe
-from hmm_datasets.training.callbacks import check_samples
+from hmm_datasets.training.callbacks.samples import check_samples
 from hmm_datasets.training.post_training.trainers import FineTuner
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import PretrainSettings, SFTSettings

@@ -11,8 +11,8 @@ from hmm_datasets.compat.transformers import OpenTrainer
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import digest_problems, read_jsonl
 from hmm_datasets.runtime.events import read_events
-from hmm_datasets.training.checkpoints import saving as copies_module
-from hmm_datasets.training.checkpoints.saving import WAITING, CheckpointCopies
+from hmm_datasets.training.checkpoints import copies as copies_module
+from hmm_datasets.training.checkpoints.copies import WAITING, CheckpointCopies
 from hmm_datasets.training.checkpoints.verifying import list_steps, verify_checkpoint
 
 

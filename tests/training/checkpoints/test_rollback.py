@@ -11,7 +11,7 @@ from hmm_datasets.files import read_json
 from hmm_datasets.runtime.events import read_events
 from hmm_datasets.runtime.run_identity import write_identity
 from hmm_datasets.text.tokenizers.bpe import train_bpe
-from hmm_datasets.training.checkpoints.resuming import Rollback, left_out_the_same, rows_identity
+from hmm_datasets.training.checkpoints.skipped_rows import Rollback, left_out_the_same, rows_identity
 from hmm_datasets.training.models import model_config
 from hmm_datasets.training.post_training.trainers import FineTuner
 from hmm_datasets.training.run import train_and_save

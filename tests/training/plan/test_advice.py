@@ -8,7 +8,7 @@ from hmm_datasets.cli import main
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
 from hmm_datasets.operations.planning import advise, plan_recipe
-from hmm_datasets.training.plan.compute import Device, find_device
+from hmm_datasets.training.plan.accelerators import Device, find_device
 from hmm_datasets.training.plan.forecast import memory_per_rank
 from hmm_datasets.training.plan.ways_to_shard import USABLE, Job, linear_activations, options, reason
 

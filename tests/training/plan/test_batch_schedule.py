@@ -15,7 +15,7 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.operations.checkpoints.convert import convert
 from hmm_datasets.runtime.command_line import parse_settings
 from hmm_datasets.training.plan.batch_schedule import BatchSchedule
-from hmm_datasets.training.plan.compute import flops_per_token
+from hmm_datasets.training.plan.flops import flops_per_token
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import PretrainSettings
 from hmm_datasets.training.trainer import Pretrainer

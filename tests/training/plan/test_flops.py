@@ -19,7 +19,7 @@ from transformers import (
 
 from hmm_datasets.compat.torch import fake_tensors
 from hmm_datasets.training.models import default_dtype, new_model
-from hmm_datasets.training.plan.compute import flops_per_token
+from hmm_datasets.training.plan.flops import flops_per_token
 
 LENGTH = 512
 SIZES = {"vocab_size": 32_000, "hidden_size": 1024, "num_hidden_layers": 2, "num_attention_heads": 16}

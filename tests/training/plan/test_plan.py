@@ -17,12 +17,12 @@ from hmm_datasets.operations.planning import plan_recipe
 from hmm_datasets.runtime.run_identity import write_identity
 from hmm_datasets.runtime.shipped import local_or_shipped
 from hmm_datasets.text.stream import write_tokens
-from hmm_datasets.training import output_layer as linear_cross_entropy
-from hmm_datasets.training.checkpoints.resuming import Rollback, rows_identity
+from hmm_datasets.training import linear_cross_entropy
+from hmm_datasets.training.checkpoints.skipped_rows import Rollback, rows_identity
+from hmm_datasets.training.fused_loss import LabelScores, set_loss_output
 from hmm_datasets.training.models import ModelSettings, model_config
-from hmm_datasets.training.output_layer import LabelScores, set_loss_output
 from hmm_datasets.training.plan import forecast
-from hmm_datasets.training.plan.compute import flops_per_token
+from hmm_datasets.training.plan.flops import flops_per_token
 from hmm_datasets.training.plan.forecast import REDUCE_BUCKET, assumed_rate, memory_per_rank, peak_activations
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import PretrainSettings
@@ -239,7 +239,7 @@ def test_activations_are_those_that_a_real_step_allocates(low, low_weights, chun
     tokens = torch.zeros(4, 64, dtype=torch.int64)
     asked = contextlib.nullcontext()
     if chunked:
-        asked = set_loss_output(model).asked(LabelScores(tokens, all_count=True))
+        asked = set_loss_output(model).computing_losses_of(LabelScores(tokens, all_count=True))
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
         with asked, torch.autocast("cpu", torch.bfloat16, enabled=low and not low_weights):
             loss = model(input_ids=tokens, labels=tokens).loss

@@ -9,17 +9,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from hmm_datasets.data.sequences import HMMSequences
 from hmm_datasets.hmm import processes
 from hmm_datasets.training.models import model_config
-from hmm_datasets.training.plan.compute import (
-    _multiplying,
-    find_device,
-    flops_per_token,
-    peak_flops,
-    sequence_lengths,
-    unit_flops,
-)
+from hmm_datasets.training.plan.accelerators import find_device, peak_flops
+from hmm_datasets.training.plan.flops import _multiplying, flops_per_token, sequence_lengths, unit_flops
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import PretrainSettings
-from hmm_datasets.training.step.consumption import Stopwatch
+from hmm_datasets.training.step.throughput import Stopwatch
 from hmm_datasets.training.trainer import Pretrainer
 
 

@@ -20,21 +20,10 @@ of them. (It still passes through all layers, so attention costs what it does ot
 
 A model without attention, such as Mamba, has only the first term, and so have the layers of a hybrid without it. A
 scan costs about 9 FLOPs per state and token, which is small compared with the matrices and left out.
-
-Accelerators: peak rates for model FLOPs utilization (MFU), memory, and links. An unknown device has no numbers,
-rather than guessed ones.
-
-Rates are those of dense tensor cores with float32 accumulation, from the manufacturers' data sheets (NVIDIA's give
-twice the number, for 2:4 sparsity). PCIe and SXM boards of one name are listed separately where they differ. Cards
-without bfloat16 units have no rate for bfloat16.
-
-Memory is that of the data sheets, the larger one where a card has two. The link is the rate in one direction between
-devices of one machine: NVLink, NVSwitch or Infinity Fabric, otherwise PCIe of the card's generation with 16 lanes.
 """
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch.nn import Embedding
@@ -46,98 +35,11 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
-USABLE = 0.92
-"""Share of a device's memory that is counted on: CUDA's context and fragmentation take some."""
-
-_T, _G = 1e12, 10**9
-
-
 _ACTIVE_EXPERTS = ("num_experts_per_tok", "experts_per_token", "moe_topk", "moe_k", "top_k_experts")
 """Names under which configurations have the number of experts that a token is sent to."""
 
 _ATTENTION = ("full_attention", "sliding_attention", "chunked_attention", "attention", "hybrid")
 """Kinds of layers with attention, as configurations call them; others are linear, recurrent or convolutions."""
-
-
-@dataclass(frozen=True)
-class Device:
-    """A kind of accelerator.
-
-    Attributes:
-        name (`str`): name in reports.
-        fp16 (`float`): peak in float16, FLOP/s; 0 if the device does not compute in float16.
-        bf16 (`float`, *optional*): peak in bfloat16, FLOP/s; None if the device has no bfloat16 units.
-        memory (`int`): bytes.
-        link (`float`): bytes per second in one direction to a device of the same machine.
-    """
-
-    name: str
-    fp16: float
-    bf16: float | None
-    memory: int
-    link: float
-
-
-def _device(name: str, teraflops: float, gigabytes: int, link: float, *, bf16: bool = True) -> Device:
-    peak = teraflops * _T
-    return Device(name, peak, peak if bf16 else None, gigabytes * _G, link * _G)
-
-
-# The first pattern found in the driver's name of the device decides, so longer patterns come first.
-_DEVICES = (
-    (r"\bB200\b", _device("B200", 2250.0, 180, 900)),
-    (r"H200 NVL", _device("H200 NVL", 835.5, 141, 450)),
-    (r"H200\b", _device("H200", 989.4, 141, 450)),
-    (r"H100 NVL", _device("H100 NVL", 835.5, 94, 300)),
-    (r"H100 PCIe", _device("H100 PCIe", 756.0, 80, 64)),
-    (r"H100\b|H800\b", _device("H100 SXM", 989.4, 80, 450)),
-    (r"A100\b|A800\b", _device("A100", 312.0, 80, 300)),
-    (r"L40S", _device("L40S", 362.0, 48, 32)),
-    (r"L40\b", _device("L40", 181.0, 48, 32)),
-    (r"L4\b", _device("L4", 121.0, 24, 32)),
-    (r"A40\b", _device("A40", 149.7, 48, 32)),
-    (r"A30\b", _device("A30", 165.0, 24, 32)),
-    (r"A10\b", _device("A10", 125.0, 24, 32)),
-    (r"RTX A6000", _device("RTX A6000", 154.8, 48, 32)),
-    (r"RTX 6000 Ada", _device("RTX 6000 Ada", 364.2, 48, 32)),
-    (r"RTX 4090\b", _device("RTX 4090", 165.2, 24, 32)),
-    (r"RTX 3090\b(?! Ti)", _device("RTX 3090", 71.0, 24, 32)),
-    (r"V100.*SXM", _device("V100 SXM", 125.0, 32, 150, bf16=False)),
-    (r"V100.*PCIE", _device("V100 PCIe", 112.0, 32, 16, bf16=False)),
-    (r"\bT4\b", _device("T4", 65.0, 16, 16, bf16=False)),
-    (r"P100.*SXM", _device("P100 SXM", 21.2, 16, 80, bf16=False)),
-    (r"P100\b", _device("P100 PCIe", 18.7, 16, 16, bf16=False)),
-    (r"MI300X", _device("MI300X", 1307.4, 192, 448)),
-    # A core of a chip, which has two: a v3-8 is eight of them. The link is a pod's all-reduce bandwidth of 340 TB/s,
-    # divided by its cores.
-    (r"TPU v3", Device("TPU v3 core", 0.0, 61.5 * _T, 16 << 30, 166 * _G)),
-    # A card has two dies, each of which is a device of its own. AMD's data sheet gives both together: 383 TFLOP/s and
-    # 128 GB.
-    (r"MI250X", _device("MI250X die", 191.5, 64, 200)),
-)
-
-
-def find_device(name: str) -> Device | None:
-    """The device whose driver calls it `name` (`torch.cuda.get_device_name()`), or None if it is unknown.
-
-    ```python
-    >>> find_device("NVIDIA H100 80GB HBM3").name, find_device("Tesla T4").bf16, find_device("AMD EPYC")
-    ('H100 SXM', None, None)
-
-    ```
-    """
-    return next((device for pattern, device in _DEVICES if re.search(pattern, name)), None)
-
-
-def peak_flops(name: str, precision: str) -> float | None:
-    """Peak rate of a device in FLOP/s, or None if it is unknown.
-
-    Args:
-        name (`str`): the driver's name of the device.
-        precision (`str`): `"bf16"`, `"fp16"` or another. float32 has no rate, since it may or may not use TF32.
-    """
-    device = find_device(name)
-    return getattr(device, precision) or None if device is not None and precision in ("bf16", "fp16") else None
 
 
 def _multiplying(model: "PreTrainedModel") -> Iterator[tuple[int, bool]]:

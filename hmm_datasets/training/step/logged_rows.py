@@ -3,8 +3,6 @@
 With `log_indices` each rank appends one line per micro-batch to `indices-RANK.jsonl`: the step, counted from 1 as in
 `history.jsonl`, and the indices of its rows in the run's data set. The index travels with its row through loader,
 workers and ranks, so the log shows what the model was given. A resumed run drops the lines of steps that it repeats.
-
-Comparing the files of token streams with their hashes in the background, while training runs.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,20 +14,11 @@ from torch.utils.data import Dataset
 
 from ...data.rows import rows_at
 from ...files import append_jsonl
-from ...text.stream.reader import check_streams
-from ..record import forget_after
+from ..record import truncate_after_step
 from .component import Component
 
 ROW_INDEX = "row_index"
 """The column with the index of a row in the data set."""
-
-
-class CheckedStreams(Component):
-    """Ends training if a file of a token stream has changed on disk."""
-
-    def before_micro_batch(self, inputs: dict[str, Any]) -> None:
-        """Raise the error of the background check, if it found one."""
-        check_streams()
 
 
 class IndexedRows(Dataset):
@@ -95,6 +84,6 @@ class LoggedRows(Component):
         folder = Path(self.trainer.args.output_dir)
         if self.trainer.is_world_process_zero():
             for path in folder.glob("indices-*.jsonl"):  # includes ranks of an earlier, larger world size
-                forget_after(path, self.trainer.state.global_step)
+                truncate_after_step(path, self.trainer.state.global_step)
         self.trainer.accelerator.wait_for_everyone()
         return folder / f"indices-{self.trainer.args.process_index}.jsonl"

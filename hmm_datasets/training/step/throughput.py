@@ -4,131 +4,17 @@ A step consists of waiting for data, forward, backward, the optimizer, and the r
 counts, evaluations and checkpoints since the last log step). On a GPU the parts are measured by events on its stream,
 which are read only at log steps, so measuring does not stall the GPU; on a CPU they are measured by the clock. Times
 are those of rank 0. Tokens and FLOPs are summed over all ranks, without padding, and saved with the checkpoint.
-
-Totals of a run over all its starts: rows, skipped steps, cost.
-
-Says in the heartbeat of this process which part of which step it is in.
-
-Number of tokens of a micro-batch on all ranks, without padding, for rows that have no attention mask.
 """
 
-import functools
 import time
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from accelerate import Accelerator
-from transformers import TrainerCallback
 
-from ...compat.torch import on_compilations
-from ...compat.transformers import ExportableState
-from ...data.packing import count_tokens
-from ...runtime import heartbeats
-from ..plan.compute import peak_flops, sequence_lengths, unit_flops
+from ..plan.accelerators import peak_flops
+from ..plan.flops import sequence_lengths, unit_flops
 from .component import Component
-
-if TYPE_CHECKING:
-    from ..trainer import StepTrainer
-
-
-class RunTotals(TrainerCallback, ExportableState):
-    """Totals of a run over all its starts, saved in `trainer_state.json` together with the Trainer's own counts.
-
-    Work lost between a checkpoint and a crash is in none of them.
-
-    Args:
-        trainer ([`~hmm_datasets.training.trainer.StepTrainer`]): the trainer of the run.
-
-    Attributes:
-        skipped_steps (`int`): steps that changed no weight.
-        cost (`float`): money at the price per hour.
-        rows (`int`): rows trained on, in the order of the data set; so also the number of the next row, without those
-            that are skipped.
-        seconds (`float`): time of training by a monotonic clock, with evaluations and checkpoints.
-        tokens (`int`): tokens trained on in these seconds, fewer than all if an earlier version began the run.
-        steps (`int`): steps in these seconds.
-        logs (`dict`): what was computed since the latest row of the log, which the next row is a mean of.
-    """
-
-    def __init__(self, trainer: "StepTrainer"):
-        self._trainer = trainer
-        self._began: tuple[float, int, int] | None = None
-        self.skipped_steps = 0
-        self.cost = 0.0
-        self.rows = 0
-        self.seconds, self.tokens, self.steps = 0.0, 0, 0
-        self.logs: dict[str, Any] = {}
-
-    def state(self) -> dict:
-        """The totals in the form that transformers saves."""
-        self._measure()
-        names = ("skipped_steps", "cost", "rows", "seconds", "tokens", "steps", "logs")
-        return {"args": {}, "attributes": {name: getattr(self, name) for name in names}}
-
-    def on_train_begin(self, args, state, control, **kwargs):
-        """Continue from the totals of the checkpoint; one written without totals leaves them at 0."""
-        saved = state.stateful_callbacks.setdefault(type(self).__name__, self.state())
-        vars(self).update(saved["attributes"])
-        self._began = (time.monotonic(), state.num_input_tokens_seen, state.global_step)
-        if self._trainer.start is not None:
-            self._trainer.continue_logs(self.logs)
-
-    def on_train_end(self, args, state, control, **kwargs):
-        """Stop measuring."""
-        self._measure()
-        self._began = None
-
-    def note_logs(self) -> None:
-        """Note what the next row of the log is a mean of; a collective, before a checkpoint is written."""
-        self.logs = self._trainer.logs_so_far()
-
-    def _measure(self) -> None:
-        if self._began is None:
-            return
-        state, now = self._trainer.state, time.monotonic()
-        began, tokens, step = self._began
-        self.seconds += now - began
-        self.tokens += state.num_input_tokens_seen - tokens
-        self.steps += state.global_step - step
-        self._began = (now, state.num_input_tokens_seen, state.global_step)
-
-
-@functools.cache
-def _heed_compilations() -> None:
-    on_compilations(heartbeats.compiling)
-
-
-class Phases(Component):
-    """Enters the phases of a step. It is the first component, so that its phases include the work of the others."""
-
-    def __init__(self, trainer: "StepTrainer"):
-        super().__init__(trainer)
-        _heed_compilations()
-
-    def before_batches(self) -> None:
-        """The step begins, and waits for its rows."""
-        heartbeats.enter("data", self.trainer.state.global_step + 1)
-
-    def before_micro_batch(self, inputs: dict[str, Any]) -> None:
-        """Count the tokens of this process."""
-        if "input_ids" in inputs:
-            heartbeats.count(inputs["input_ids"].numel())
-
-    def before_forward(self, inputs: dict[str, Any]) -> None:
-        """The forward pass of a micro-batch begins."""
-        if self.trainer.model.training:
-            heartbeats.enter("forward")
-
-    def after_forward(self, model, labels, scores, loss, num_items) -> torch.Tensor:
-        """The backward pass of a micro-batch begins."""
-        if model.training:
-            heartbeats.enter("backward")
-        return loss
-
-    def before_optimizer(self) -> None:
-        """All that is left of the step, up to the rows of the next."""
-        heartbeats.enter("optimizer")
 
 
 class Stopwatch:
@@ -318,19 +204,3 @@ class Throughput(Component):
         if self.trainer.is_deepspeed_enabled and self.trainer.args.fp16:
             return float(self.trainer.deepspeed.optimizer.loss_scale)
         return None
-
-
-def count_on_all_ranks(inputs: dict[str, Any], accelerator: Accelerator) -> int:
-    """The number of tokens that all ranks read in this micro-batch.
-
-    The padding of packed rows is known from labels and positions. Other rows have no padding and the same length on
-    every rank, so nothing is communicated.
-
-    Args:
-        inputs (`dict`): a micro-batch without `attention_mask`.
-        accelerator ([`~accelerate.Accelerator`]): the accelerator of the run.
-    """
-    count = count_tokens(inputs)
-    if isinstance(count, int):
-        return count * accelerator.num_processes
-    return accelerator.gather(count).sum().item()

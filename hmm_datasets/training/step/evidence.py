@@ -7,24 +7,8 @@
 The module is found by one more forward pass of the same micro-batch, with a hook on every module. Modules end in the
 order of the computation, so the first whose output is not finite while its inputs are is where it began. All ranks
 take part, since under FSDP2 and ZeRO-3 they gather weights together.
-
-Skips steps whose gradient is not finite, and counts them.
-
-Clipping multiplies an infinite gradient by zero, so one such step would turn weights into NaN. If the loss of the step
-is finite, the usual cause is an overflow of a low precision on one batch, and the weights are sound. Skipping costs
-one batch, while stopping could cost a cluster a night (Chowdhery et al., "PaLM", 2022, section 5.1, skipped hundreds
-of batches at a time to get past loss spikes). So the step is skipped, logged and counted, and the order of rows does
-not change. Twenty skipped steps in a row end the run. A loss that is not finite ends it at once (see `finite_loss`).
-
-Under float16 the loss is scaled, and the scaler skips steps until it has found its scale. These are counted too, but
-not logged one by one. The scale starts at 2^16 and is halved, so twenty steps are enough to find it. DeepSpeed checks
-the gradient and steps within the backward pass: a step that it skipped is counted, and a step that it took on a
-gradient that is not finite ends the run.
-
-Ends the run at a loss that is not finite, before the optimizer uses its gradient, and keeps what explains it.
 """
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,70 +17,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from safetensors.torch import save_file
 
-from ...errors import InputError, RankError
 from ...files import atomic_folder, write_json
 from ...runtime.credentials import masked
-from ...runtime.events import append_event
-from ..checkpoints.resuming import go_back
-from ..output_layer import next_labels
-from .component import Component
-from .loss import gradient_norms, highest, place_of
+from ..fused_loss import next_labels
+from .gradients import gradient_norms
 
 if TYPE_CHECKING:
     from ..trainer import StepTrainer
-
-_MAX_IN_A_ROW = 20
-
-
-class SkippedSteps(Component):
-    """Skips steps whose gradient is not finite."""
-
-    needs = ("LossSpikes",)
-
-    def __init__(self, trainer):
-        super().__init__(trainer)
-        if trainer.args.fp16 and trainer.args.device.type == "cpu":
-            raise InputError(
-                "fp16 is set, but there is no GPU, and accelerate would train in float32; use bf16, or neither"
-            )
-        self._in_a_row = 0
-        self._norm = 0.0
-
-    def after_gradient(self, model: torch.nn.Module, norm: float) -> None:
-        """Remove the gradient if it is not finite."""
-        self._norm = norm
-        trainer = self.trainer
-        if not math.isfinite(norm) and trainer.accelerator.scaler is None and not trainer.is_deepspeed_enabled:
-            model.zero_grad(set_to_none=True)  # without a gradient, optimizers skip a weight and its weight decay too
-
-    def after_optimizer(self) -> None:
-        """Count the step just done if it changed no weight.
-
-        Raises:
-            `InputError`: too many steps in a row were skipped.
-            `RankError`: DeepSpeed trained on a gradient that is not finite.
-        """
-        trainer = self.trainer
-        by_library, finite = trainer.accelerator.optimizer_step_was_skipped, math.isfinite(self._norm)
-        step = trainer.state.global_step + 1
-        if finite and not by_library:
-            self._in_a_row = 0
-            return
-        if trainer.is_deepspeed_enabled and not by_library:
-            raise RankError(
-                f"step {step}: the norm of the gradient is {self._norm}, and DeepSpeed trained on it; the newest "
-                "checkpoint is from before it: set check_grad_overflow in the DeepSpeed JSON"
-            )
-        trainer.totals.skipped_steps += 1
-        self._in_a_row += 1
-        if self._in_a_row == _MAX_IN_A_ROW:
-            raise InputError(
-                f"step {step}: the gradient was not finite for {_MAX_IN_A_ROW} steps in a row; the newest checkpoint "
-                "may be from before them: lower the learning rate, or train in another precision"
-            )
-        if trainer.accelerator.scaler is None:
-            count = f"{trainer.totals.skipped_steps:,} so far"
-            trainer.say(f"step {step:,}: the norm of the gradient is {self._norm}; skipped ({count})")
 
 
 def keep_evidence(
@@ -215,34 +142,3 @@ def _is_finite(nested: Any) -> bool:
 def _share_not_finite(nested: Any) -> float:
     values = list(_values(nested))
     return sum(float((~torch.isfinite(one)).sum()) for one in values) / max(1, sum(one.numel() for one in values))
-
-
-class FiniteLoss(Component):
-    """Ends training, or with `on_spike: rollback` goes back, at the first loss that is NaN or infinite on any rank."""
-
-    needs = ("StepLoss",)
-
-    def after_gradient(self, model: torch.nn.Module, norm: float) -> None:
-        """Check the loss of the step.
-
-        Raises:
-            `InputError`: it is not finite; the message names step, rank, host, rows, and the folder with the evidence.
-        """
-        if math.isfinite(self.trainer.step_loss.loss):
-            return
-        trainer, step = self.trainer, self.trainer.state.global_step + 1
-        ranks = self.trainer.step_loss.of_all_ranks()
-        worst = highest(ranks)
-        folder = keep_evidence(trainer, model, step, norm, ranks, worst)
-        line = f"step {step}: the loss is {worst['loss']} on {place_of(worst)}; see {folder}"
-        if trainer.is_world_process_zero():
-            event = {"step": step, "highest": worst, "ranks": ranks, "evidence": str(folder)}
-            append_event(trainer.args.output_dir, "nan", line, **event, host=worst["host"], rank=worst["rank"])
-        refusal = ""
-        if trainer.args.on_spike == "rollback":
-            trainer.say(line)
-            refusal = f"not rolled back: {go_back(trainer, step)}; "
-        raise InputError(
-            f"{line}; {refusal}the newest checkpoint is from before it: lower the learning rate, look at these rows, "
-            "or set on_spike rollback to skip them"
-        )

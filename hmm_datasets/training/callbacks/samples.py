@@ -1,0 +1,112 @@
+"""Continuations of chosen prompts during training, generated at every evaluation.
+
+They are written to `samples.jsonl`, one row per prompt, and shown above the progress bar. Training is not affected:
+the state of the random numbers and the mode of the model are restored. If every rank has the whole model, only rank 0
+generates, and the others wait for it at their next collective. Under ZeRO-3 and FSDP2 all ranks take part, since each
+has a part of the weights. A prompt costs `sample_tokens` forward passes of one row.
+"""
+
+import time
+from pathlib import Path
+
+import torch
+from transformers import TrainerCallback
+from transformers.integrations import is_deepspeed_zero3_enabled
+from trl import DPOConfig, GRPOConfig, SFTConfig
+
+from ...compat.transformers_caches import generate
+from ...errors import InputError
+from ...files import append_jsonl
+from ...text.tokenizers.chat_encoding import encode_conversation
+from ..record import truncate_after_step
+
+SAMPLES_NAME = "samples.jsonl"
+
+
+def check_samples(prompts: list[str], tokens: int, temperature: float) -> None:
+    """Check the settings of [`Samples`].
+
+    Raises:
+        `InputError`: an empty prompt, no tokens, or a temperature below zero.
+    """
+    if not all(prompts):
+        raise InputError(f"sample_prompts: prompt {prompts.index('') + 1} is empty; write some words there")
+    if tokens < 1:
+        raise InputError(f"sample_tokens is {tokens}; expected 1 or more")
+    if not temperature >= 0:
+        raise InputError(f"sample_temperature is {temperature}; expected 0 (greedy) or more")
+
+
+class Samples(TrainerCallback):
+    """Continues the prompts of the settings (`sample_prompts`, `sample_tokens`, `sample_temperature`).
+
+    A trainer for conversations gives them to the model as a user's messages.
+
+    Args:
+        trainer ([`~hmm_datasets.training.trainer.StepTrainer`]): the trainer, with a tokenizer.
+
+    Raises:
+        `InputError`: it has no tokenizer.
+    """
+
+    def __init__(self, trainer):
+        if trainer.processing_class is None:
+            raise InputError(
+                "sample_prompts is set, but there is no tokenizer to read them; leave it out, or give the trainer a "
+                "tokenizer as processing_class"
+            )
+        self.trainer = trainer
+        self.path = Path(trainer.args.output_dir) / SAMPLES_NAME
+        self._done_at: int | None = None
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        """Drop the rows after the checkpoint that the run continues from."""
+        if state.is_world_process_zero:
+            truncate_after_step(self.path, state.global_step)
+
+    def on_evaluate(self, args, state, control, **kwargs):
+        """Continue every prompt, once per step even if several data sets are evaluated."""
+        if self._done_at == state.global_step:
+            return
+        self._done_at = state.global_step
+        is_sharded = self.trainer.is_fsdp_enabled or is_deepspeed_zero3_enabled()
+        if not (state.is_world_process_zero or is_sharded):
+            return
+        for prompt, text in zip(args.sample_prompts, self._write(args), strict=True):
+            if not state.is_world_process_zero:
+                continue
+            row = {"step": state.global_step, "tokens": state.num_input_tokens_seen, "time": time.time()}
+            append_jsonl(self.path, row | {"prompt": prompt, "text": text})
+            self.trainer.say(f"step {state.global_step:>6,}  {prompt!r} -> {text!r}")
+
+    def _write(self, args) -> list[str]:
+        model = self.trainer.accelerator.unwrap_model(self.trainer.model)
+        was_training = model.training
+        model.eval()
+        devices = [args.device] if args.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(args.seed)  # all ranks of a sharded model must draw the same tokens
+            texts = [self._continue(model, prompt, args) for prompt in args.sample_prompts]
+        model.train(was_training)
+        return texts
+
+    def _continue(self, model, prompt: str, args) -> str:
+        tokenizer = self.trainer.processing_class
+        if isinstance(args, SFTConfig | DPOConfig | GRPOConfig) and tokenizer.chat_template is not None:
+            question = [{"role": "user", "content": prompt}]
+            asked = encode_conversation(tokenizer, question, add_generation_prompt=True)
+        else:
+            asked = tokenizer(prompt, split_special_tokens=True)["input_ids"]
+        tokens = torch.tensor([asked], device=args.device)
+        sampling = {"do_sample": args.sample_temperature > 0}
+        if sampling["do_sample"]:
+            sampling["temperature"] = args.sample_temperature
+        output = generate(
+            model,
+            input_ids=tokens,
+            attention_mask=torch.ones_like(tokens),
+            max_new_tokens=args.sample_tokens,
+            pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id,
+            **sampling,
+        )
+        return tokenizer.decode(output[0, len(asked) :], skip_special_tokens=True)

@@ -1,0 +1,68 @@
+"""The rows that a run skips, as recorded in its identity and in those of its checkpoints."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ...data.rows import PassedOver
+from ...records import Count, as_record
+from ...runtime.run_identity import IDENTITY_NAME, read_identity
+from .verifying import list_steps
+
+ROWS_SECTION = "rows"
+"""The section of an identity that names the rows skipped."""
+
+
+@dataclass(frozen=True)
+class Rollback:
+    """A rollback, as recorded in the identity of a run.
+
+    Attributes:
+        step (`int`): step of the spike, counted from 1.
+        checkpoint (`int`): step that the run went back to; 0 for its beginning.
+        first (`int`), end (`int`): first row that is skipped, and the row after the last, as indices in the data
+            set.
+    """
+
+    step: Count
+    checkpoint: Count
+    first: Count
+    end: Count
+
+
+def rows_identity(rollbacks: Sequence[Rollback]) -> dict[str, Any]:
+    """The section of an identity that names the rows skipped; empty if there are none."""
+    return {ROWS_SECTION: {"passed_over": [asdict(one) for one in rollbacks]}} if rollbacks else {}
+
+
+def rollbacks_in(folder: Path) -> list[Rollback]:
+    """The rollbacks recorded in the identity of a run or of a checkpoint."""
+    recorded = read_identity(folder).get(ROWS_SECTION, {})
+    return as_record(recorded.get("passed_over", []), list[Rollback], folder / IDENTITY_NAME)
+
+
+def rollbacks_of(*folders: str | os.PathLike | None) -> list[Rollback]:
+    """The rollbacks of a run, from the identities in its folders and in its checkpoints, in their order.
+
+    Args:
+        *folders (path, *optional*): the folder of the run, and that of the copies of its checkpoints if there is one.
+    """
+    runs = [Path(folder) for folder in folders if folder is not None and Path(folder).is_dir()]
+    places = [place for run in runs for place in (run, *(run / f"checkpoint-{step}" for step in list_steps(run)))]
+    return list(dict.fromkeys(one for place in places for one in rollbacks_in(place)))
+
+
+def rows_passed_over(rollbacks: Sequence[Rollback]) -> PassedOver:
+    """The rows that these rollbacks leave out."""
+    return PassedOver((one.first, one.end) for one in rollbacks)
+
+
+def left_out_the_same(checkpoint: Path, rows: int | None, passed_over: PassedOver) -> bool:
+    """Whether a checkpoint that has trained on `rows` rows has left out, among them, what a run leaves out."""
+    own = rows_passed_over(rollbacks_in(checkpoint))
+    if own == passed_over or rows is None:
+        return own == passed_over
+    end = own.end(rows)
+    return own.before(end) == passed_over.before(end)

@@ -1,0 +1,82 @@
+"""The stages of a model's training, each with its data and tokens.
+
+Every run records its own stage and those before it, as `lineage` in its `run.json`. Together with the tokens in
+`summary.json`, or in a checkpoint's state, this gives everything that a model was trained on. A model that another
+program trained has no such record, and its tokens are not known.
+"""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError
+from ..files import DIGESTS_NAME, file_digest
+from ..hub.download import ModelName, model_file
+from ..hub.gguf import gguf_path, read_header
+from ..records import Record, read_record
+from ..runtime.run_records import CheckpointState, RunRecord, RunSummary, Stage
+from .record import RECORD_NAME
+
+
+def lineage(base: str | None, *, stage: str, data: str | None, commit: str | None = None) -> dict[str, Any]:
+    """The `lineage` entry of `run.json`.
+
+    Args:
+        base (`str`, *optional*): folder or Hub name of the model that this stage starts from; None for a new one.
+        stage (`str`): name of this stage.
+        data (`str`, *optional*): what it trains on, in words.
+        commit (`str`, *optional*): commit of the base's repository, if it comes from the Hub.
+
+    Returns:
+        `dict`: `stage`, `data`, and `before`, the earlier stages. Each of those has `stage`, `data` and `tokens`, the
+        latter two None if they are not known. `base` has the `model`, its `commit`, and the SHA-256 of its `weights`
+        by file, as far as its folder records them, and of a GGUF file also its `quantization`; it is None for a new
+        model.
+    """
+    if base is None:
+        return {"stage": stage, "data": data, "base": None, "before": []}
+    found = {"model": base, "commit": commit, "weights": weights_of(base)}
+    parsed = ModelName.parse(base)
+    if parsed.gguf_file is not None:
+        found["quantization"] = read_header(gguf_path(parsed)).quantization
+    return {"stage": stage, "data": data, "base": found, "before": stages_of(base)}
+
+
+def weights_of(model: str) -> dict[str, str]:
+    """The SHA-256 of the files of a model's weights by name: of those that its folder records, or of its GGUF file."""
+    found = ModelName.parse(model)
+    if found.gguf_file is not None:
+        path = gguf_path(found)
+        return {path.name: file_digest(path)}
+    digests = _read(model, DIGESTS_NAME, dict[str, dict[str, str]]) or {}
+    return {name: digest for name, digest in digests.get("sha256", {}).items() if name.endswith(".safetensors")}
+
+
+def stages_of(model: str) -> list[dict[str, Any]]:
+    """The stages of a model's training, in order.
+
+    Args:
+        model (`str`): folder of a run or of a checkpoint, or a name on the Hub.
+    """
+    record, summary = _read(model, RECORD_NAME, RunRecord), _read(model, "summary.json", RunSummary)
+    tokens = None if summary is None else summary.tokens
+    state = _read(model, "trainer_state.json", CheckpointState)
+    if record is None and state is not None:  # a checkpoint, in the folder of its run
+        record = _read(str(Path(model).parent), RECORD_NAME, RunRecord)
+        tokens = state.num_input_tokens_seen
+    if record is None or record.lineage is None or tokens is None:
+        name = model if ModelName.parse(model).on_hub else Path(model).name
+        return [{"stage": f"training of {name}", "data": None, "tokens": None}]
+    last = Stage(record.lineage.stage, record.lineage.data, tokens)
+    return [asdict(stage) for stage in (*record.lineage.before, last)]
+
+
+def _read(model: str, name: str, kind: type[Record]) -> Record | None:
+    """A record of a model; None if it has none, or one of another program."""
+    path = model_file(model, name)
+    if path is None:
+        return None
+    try:
+        return read_record(path, kind)
+    except InputError:
+        return None

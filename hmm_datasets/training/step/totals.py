@@ -1,0 +1,73 @@
+"""Totals of a run over all its starts: rows, tokens, steps, seconds, skipped steps and cost."""
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from transformers import TrainerCallback
+
+from ...compat.transformers import ExportableState
+
+if TYPE_CHECKING:
+    from ..trainer import StepTrainer
+
+
+class RunTotals(TrainerCallback, ExportableState):
+    """Totals of a run over all its starts, saved in `trainer_state.json` together with the Trainer's own counts.
+
+    Work lost between a checkpoint and a crash is in none of them.
+
+    Args:
+        trainer ([`~hmm_datasets.training.trainer.StepTrainer`]): the trainer of the run.
+
+    Attributes:
+        skipped_steps (`int`): steps that changed no weight.
+        cost (`float`): money at the price per hour.
+        rows (`int`): rows trained on, in the order of the data set; so also the number of the next row, without those
+            that are skipped.
+        seconds (`float`): time of training by a monotonic clock, with evaluations and checkpoints.
+        tokens (`int`): tokens trained on in these seconds, fewer than all if an earlier version began the run.
+        steps (`int`): steps in these seconds.
+        logs (`dict`): what was computed since the latest row of the log, which the next row is a mean of.
+    """
+
+    def __init__(self, trainer: "StepTrainer"):
+        self._trainer = trainer
+        self._began: tuple[float, int, int] | None = None
+        self.skipped_steps = 0
+        self.cost = 0.0
+        self.rows = 0
+        self.seconds, self.tokens, self.steps = 0.0, 0, 0
+        self.logs: dict[str, Any] = {}
+
+    def state(self) -> dict:
+        """The totals in the form that transformers saves."""
+        self._measure()
+        names = ("skipped_steps", "cost", "rows", "seconds", "tokens", "steps", "logs")
+        return {"args": {}, "attributes": {name: getattr(self, name) for name in names}}
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        """Continue from the totals of the checkpoint; one written without totals leaves them at 0."""
+        saved = state.stateful_callbacks.setdefault(type(self).__name__, self.state())
+        vars(self).update(saved["attributes"])
+        self._began = (time.monotonic(), state.num_input_tokens_seen, state.global_step)
+        if self._trainer.start is not None:
+            self._trainer.continue_logs(self.logs)
+
+    def on_train_end(self, args, state, control, **kwargs):
+        """Stop measuring."""
+        self._measure()
+        self._began = None
+
+    def note_logs(self) -> None:
+        """Note what the next row of the log is a mean of; a collective, before a checkpoint is written."""
+        self.logs = self._trainer.logs_so_far()
+
+    def _measure(self) -> None:
+        if self._began is None:
+            return
+        state, now = self._trainer.state, time.monotonic()
+        began, tokens, step = self._began
+        self.seconds += now - began
+        self.tokens += state.num_input_tokens_seen - tokens
+        self.steps += state.global_step - step
+        self._began = (now, state.num_input_tokens_seen, state.global_step)
