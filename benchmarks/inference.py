@@ -12,7 +12,7 @@ from machine import CORES
 
 from hmm_datasets.evaluation.optimum import BaselineComparison, token_scores
 from hmm_datasets.hmm import inference as hmm_inference
-from hmm_datasets.hmm import processes
+from hmm_datasets.hmm import processes, viterbi
 from hmm_datasets.hmm.analysis.predictors import cross_entropy, predictors_of
 from hmm_datasets.hmm.model import HMM
 from hmm_datasets.report.tables import text_table
@@ -63,11 +63,14 @@ def _ours(hmm: HMM, tokens: np.ndarray, dtype: torch.dtype) -> dict[str, Callabl
 @contextmanager
 def _torch_alone() -> Iterator[None]:
     """Compute as on a GPU, and as before there were compiled loops."""
-    serves, hmm_inference.serves = hmm_inference.serves, lambda *tables: False
+    modules, serves = (hmm_inference, viterbi), hmm_inference.serves
+    for module in modules:
+        module.serves = lambda *tables: False
     try:
         yield
     finally:
-        hmm_inference.serves = serves
+        for module in modules:
+            module.serves = serves
 
 
 def _in_torch(work: Callable[[], Any]) -> Callable[[], Any]:

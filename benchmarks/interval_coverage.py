@@ -12,8 +12,8 @@ import argparse
 import numpy as np
 
 from hmm_datasets.intervals import half_width, mean_of_changes, mean_of_shares
+from hmm_datasets.paired_differences import paired_difference, ratio_interval
 from hmm_datasets.report.tables import text_table
-from hmm_datasets.statistics import paired_difference, ratio_interval
 
 DOCUMENTS = (2, 3, 5, 10, 20, 50, 200)
 CHANCES = (0.02, 0.5, 0.99, None)

@@ -72,7 +72,7 @@ def main(settings: CorpusSettings, fit_settings: FitSettings) -> None:
 
     from hmm_datasets import fit_hmm
     from hmm_datasets.files import read_log, write_json
-    from hmm_datasets.hmm.analysis.predictors import mean_losses
+    from hmm_datasets.hmm.analysis.losses import mean_losses
     from hmm_datasets.hmm.arrays import read_tokens
     from hmm_datasets.hmm.fitting.state import HISTORY_NAME
     from hmm_datasets.hub.kinds.process import write_hmm_card

@@ -16,11 +16,13 @@ from hmm_datasets.array_input import integer_array, numbers
 from hmm_datasets.data.interleaving import InterleavedRows
 from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation.metrics import load_metric
-from hmm_datasets.hmm.analysis.predictors import cross_entropy, predictors_of, viterbi_predictions, window_losses
+from hmm_datasets.hmm.analysis.losses import window_losses
+from hmm_datasets.hmm.analysis.predictors import cross_entropy, predictors_of, viterbi_predictions
 from hmm_datasets.hmm.arrays import rows_of_column
 from hmm_datasets.hmm.fitting.fit import fit_hmm
 from hmm_datasets.hmm.integers import integer
-from hmm_datasets.statistics import clustered_mean, paired_difference, ratio_interval
+from hmm_datasets.paired_differences import paired_difference, ratio_interval
+from hmm_datasets.statistics import clustered_mean
 from hmm_datasets.text.stream import write_tokens
 
 HIDDEN = HMM(start=[0.6, 0.4], transition=[[0.7, 0.3], [0.2, 0.8]], emission=[[0.5, 0.3, 0.2], [0.1, 0.2, 0.7]])

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from hmm_datasets.intervals import half_width, influence_interval, mean_of_changes, mean_of_shares, t_quantile, wilson
-from hmm_datasets.statistics import paired_difference, ratio_interval
+from hmm_datasets.paired_differences import paired_difference, ratio_interval
 
 _SIMULATION = Path(__file__).parents[1] / "benchmarks" / "interval_coverage.py"
 _SPEC = importlib.util.spec_from_file_location("interval_coverage", _SIMULATION)

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.statistics import clustered_mean, paired_difference, ratio_interval
+from hmm_datasets.paired_differences import paired_difference, ratio_interval
+from hmm_datasets.statistics import clustered_mean
 
 
 def test_the_interval_of_a_mean_is_that_of_the_normal_distribution():

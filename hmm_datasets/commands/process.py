@@ -136,7 +136,7 @@ def score_command(arguments: ScoreCommand) -> int:
     """Print the mean negative log-likelihood of sequences in a file, and that of their last tokens."""
     import numpy as np
 
-    from ..hmm.analysis.predictors import window_losses
+    from ..hmm.analysis.losses import window_losses
 
     hmm = _load(arguments.hmm)
     tokens = _tokens_to_score(hmm, arguments)

@@ -20,7 +20,7 @@ from torch.utils.data import Dataset
 from ..array_input import numbers
 from ..errors import InputError
 from ..hmm.integers import integer
-from .rows import rows_at
+from .row_reading import rows_at
 from .sequences import EndlessSequences
 
 RESOLUTION = 100_000

@@ -34,10 +34,10 @@ from ..files import (
     written_together,
 )
 from ..intervals import half_width, mean_of_changes
+from ..paired_differences import Difference, paired_difference
 from ..report.evaluation_tables import read_report
 from ..report.page import Section, embed, flattened, render_page
 from ..report.tables import Table, figure_text, interval_text, predictor_titles
-from ..statistics import Difference, paired_difference
 
 RESAMPLES, LEVEL = 2000, 0.95
 

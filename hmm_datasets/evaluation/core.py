@@ -60,9 +60,9 @@ from ..array_input import numbers
 from ..errors import InputError
 from ..foreign.json import parse_json
 from ..intervals import mean_of_shares, wilson
+from ..paired_differences import check_bootstrap
 from ..runtime import environment
 from ..runtime.progress import progress_bar
-from ..statistics import check_bootstrap
 from ..text.corpora.keys import UnusedKeys, unused_keys
 from ..text.corpora.local_files import check_text, shorten
 from ..text.tokenizers.encoding import encode_texts

@@ -19,8 +19,9 @@ from torch.utils.data import Subset
 
 from ..data.windows import IGNORED, check_length
 from ..errors import InputError
+from ..paired_differences import ratio_interval
 from ..runtime.progress import progress_bar
-from ..statistics import as_table, ratio_interval
+from ..statistics import as_table
 from ..text.corpora.local_files import check_text
 from ..text.tokenizers.text_sizes import LostText, changing_normalizer, sized_texts, token_bytes, token_characters
 from .scoring import (

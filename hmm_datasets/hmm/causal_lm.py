@@ -41,7 +41,8 @@ from ..compat.transformers_caches import CACHE_NAME, cache_among
 from ..errors import InputError
 from ..files import write_digests
 from .arrays import as_tokens
-from .inference import BeliefFilter, Filter, Parameters
+from .filters import BeliefFilter, Filter
+from .inference import Parameters
 from .model import HMM
 from .storage import FORMAT_VERSION, TABLES, ModelType, auto_map, files, write_loader
 from .tokenizer import write_tokenizer

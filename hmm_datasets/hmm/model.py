@@ -30,9 +30,10 @@ if TYPE_CHECKING:
 
     from .analysis.entropy import EntropyRate, EntropyRateBounds, OptimalLoss
     from .analysis.mixed_states import MixedStates
-    from .inference import ExpectedCounts, Parameters, Path, Paths
+    from .inference import ExpectedCounts, Parameters
     from .kernels.cuda import DeviceTable
     from .sampling import AliasTable
+    from .viterbi import Path, Paths
 
 
 class HMM(Process):
@@ -221,21 +222,21 @@ class HMM(Process):
 
     def viterbi(self, tokens: Int[Any, "B T"], *, lengths=None, dtype=None) -> "Path":
         """The most probable states `(B, T)` and `log P(states, tokens)` `(B,)` in nats, as a named tuple."""
-        from . import inference
+        from .viterbi import viterbi
 
-        return self._infer(inference.viterbi, tokens, lengths, dtype)
+        return self._infer(viterbi, tokens, lengths, dtype)
 
     def viterbi_k_best(self, tokens: Int[Any, "B T"], k: int, *, lengths=None, dtype=None) -> "Paths":
         """The `k` most probable paths of states `(B, k, T)`, best first, and their log-probabilities `(B, k)`.
 
         Where fewer than `k` paths are possible, the rest have log-probability -inf.
         """
-        from . import inference
+        from .viterbi import viterbi_k_best
 
         k = integer("k", k, 1, 31)
 
         def paths(hmm, values, ends):
-            return inference.viterbi_k_best(hmm, values, k, ends)
+            return viterbi_k_best(hmm, values, k, ends)
 
         return self._infer(paths, tokens, lengths, dtype)
 

@@ -41,7 +41,7 @@ from .storage import load_tilted, save_tilted
 if TYPE_CHECKING:
     import torch
 
-    from .inference import TiltedFilter
+    from .filters import TiltedFilter
 
 _MAX_TILT = 1e9  # largest reward over beta
 
@@ -258,7 +258,7 @@ class TiltedHMM:
         """The tables as tensors on a device, for step-by-step inference."""
         import torch
 
-        from .inference import TiltedFilter
+        from .filters import TiltedFilter
 
         values = torch.empty(self.length + 1, self.num_symbols, self.hmm.num_states, dtype=torch.float64)
         values[:-1] = torch.from_numpy(self._backward[0])

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from .causal_lm import HMMConfig, HMMForCausalLM
-from .inference import TiltedFilter
+from .filters import TiltedFilter
 from .model import HMM
 from .storage import ModelType
 from .tilted import TiltedHMM

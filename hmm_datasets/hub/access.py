@@ -1,23 +1,13 @@
-"""Access to the Hub: its address, whether it answers, and the token.
-
-Errors of the Hub: whether to retry after them, how to report them, and how long to wait.
-"""
+"""Access to the Hub: its address, whether it answers, and the token."""
 
 import contextlib
-import email.utils
-import json
 import os
-import random
 import shlex
 import threading
-import time
-from collections.abc import Mapping
 
-from ..compat.huggingface_hub import http_errors, is_lost_connection, is_malformed, server_message
-from ..errors import InputError, with_causes
+from ..compat.huggingface_hub import http_errors
+from ..errors import InputError
 from .download import RepoType
-
-_MAX_PAUSE = 60.0  # seconds
 
 
 def reachable(endpoint: str | None = None, timeout: float = 3.0) -> bool:
@@ -125,51 +115,3 @@ def endpoint_of(endpoint: str | None) -> str:
     if not endpoint.startswith(("http://", "https://")):
         raise InputError(f"endpoint is {endpoint!r}, expected an address such as https://huggingface.co")
     return endpoint
-
-
-def is_temporary(error: Exception) -> bool:
-    """Whether a retry may succeed: after errors of transport, overload, or a concurrent commit."""
-    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
-
-    for cause in with_causes(error, implicit=False):
-        if isinstance(cause, OfflineModeIsEnabled) or is_malformed(cause):
-            return False
-        if isinstance(cause, HfHubHTTPError):
-            status = cause.response.status_code
-            return status in (408, 409, 412, 429) or status >= 500
-        # A JSON error means an HTML page of a gateway: the library parses some replies before it checks their status.
-        if is_lost_connection(cause) or isinstance(cause, ConnectionError | TimeoutError | json.JSONDecodeError):
-            return True
-    return False
-
-
-def reason_of(error: Exception) -> str:
-    """The reason for an error that the Hub gives, or else the message of the error."""
-    return server_message(error) or f"{type(error).__name__}: {error}"
-
-
-def pause_before_retry(number: int, error: Exception) -> float:
-    """Seconds before the next try: as the server asks, else 1, 2, 4, ..., shortened by a random factor.
-
-    The random factor keeps colliding pushes from colliding again. It comes from the operating system, so that the
-    user's seeded random numbers do not change.
-    """
-    for cause in with_causes(error, implicit=False):
-        asked = _asked_pause(getattr(getattr(cause, "response", None), "headers", {}))
-        if asked is not None:
-            return min(max(asked, 0.0), _MAX_PAUSE)
-    return min(2.0 ** (number - 1), _MAX_PAUSE) * random.SystemRandom().uniform(0.5, 1.0)
-
-
-def _asked_pause(headers: Mapping[str, str]) -> float | None:
-    """Seconds that a reply asks to wait, by `Retry-After` (a number or a date) or `ratelimit` (the next window)."""
-    from huggingface_hub.utils import parse_ratelimit_headers
-
-    asked = headers.get("Retry-After", "")
-    if asked.isdigit():
-        return float(asked)
-    try:
-        return email.utils.parsedate_to_datetime(asked).timestamp() - time.time()
-    except ValueError:
-        limit = parse_ratelimit_headers(headers)
-        return None if limit is None or limit.remaining > 0 else float(limit.reset_in_seconds)

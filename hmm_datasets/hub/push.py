@@ -30,9 +30,10 @@ from .. import __version__
 from ..compat.huggingface_hub import is_timeout, lacks_xet, patience, sha256_of, without_xet
 from ..errors import InputError, with_causes
 from ..runtime.settings import option
-from .access import endpoint_of, is_temporary, pause_before_retry, reason_of, token_of
+from .access import endpoint_of, token_of
 from .contents import DEFAULT_IGNORE, files_to_push, pushable
 from .download import RepoType
+from .hub_errors import is_temporary, pause_before_retry, reason_of
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd, HfApi

@@ -24,7 +24,7 @@ from transformers import AutoModelForCausalLM, PrinterCallback, default_data_col
 
 from ..data.interleaving import InterleavedRows
 from ..data.packing import PackedWindows
-from ..data.rows import KeptRows
+from ..data.skipped_rows import RemainingRows
 from ..data.windows import TokenWindows
 from ..errors import InputError
 from ..hmm.names import process_of_run
@@ -186,7 +186,7 @@ class _Replayer(Pretrainer):
         rows = self.schedule.rows_before(start.step) if start.rows is None else start.rows
         self.schedule = BatchSchedule(((size, 1),), self.args.global_batch_size).reaching(rows, 0)
         self.passed_over, self.all_rows = rows_passed_over(rollbacks), self.train_dataset
-        self.train_dataset = KeptRows(self.all_rows, self.passed_over, rows)
+        self.train_dataset = RemainingRows(self.all_rows, self.passed_over, rows)
 
     def compute(self, step: int, start: Start | None = None) -> None:
         """Train until the losses of a step are computed."""

@@ -23,8 +23,8 @@ from ..compat.huggingface_hub import patience
 from ..compat.transformers import PushInProgress
 from ..errors import InputError
 from ..files import check_may_write
-from ..hub.access import reason_of
 from ..hub.contents import DEFAULT_IGNORE, files_in, files_to_push
+from ..hub.hub_errors import reason_of
 from ..hub.push import PATIENCE, push_files
 from ..runtime.credentials import reveal
 

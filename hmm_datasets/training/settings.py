@@ -11,7 +11,7 @@ import torch
 from transformers import PreTrainedModel, TrainingArguments
 from trl import DPOConfig, GRPOConfig, SFTConfig
 
-from ..data.rows import PassedOver
+from ..data.skipped_rows import SkippedRows
 from ..errors import InputError
 from ..runtime import environment
 from ..runtime.credentials import Secret, refuse_masks
@@ -231,7 +231,7 @@ class RunSettings(WatchSettings):
         )
 
     @property
-    def passed_over(self) -> PassedOver:
+    def passed_over(self) -> SkippedRows:
         """Rows that the run in `output_dir` skips since it went back."""
         return rows_passed_over(rollbacks_of(self.output_dir, self.copies) if self.resume else [])
 

@@ -363,7 +363,7 @@ class _ShuffledData(TrainingData):
         return float((self._lengths >= self.row_length).mean())
 
     def rows(self, num_rows):
-        from ..data.rows import ShuffledEpochs
+        from ..data.epochs import ShuffledEpochs
 
         return ShuffledEpochs(self._rows, self._seed, epochs=max(1, -(-num_rows // self.rows_per_epoch)))
 

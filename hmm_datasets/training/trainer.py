@@ -20,8 +20,8 @@ from ..compat.deepspeed import reduce_whole_gradients
 from ..compat.transformers import TrainingLength
 from ..compat.transformers_models import unpacked_rows
 from ..data.packing import document_bounds
-from ..data.rows import KeptRows, PassedOver
 from ..data.sequences import EndlessSequences
+from ..data.skipped_rows import RemainingRows, SkippedRows
 from ..errors import InputError, first_line
 from ..files import check_may_write
 from ..runtime.credentials import reveal
@@ -68,7 +68,7 @@ class StepTrainer(ShardedTrainer):
 
     Attributes:
         plan ([`~hmm_datasets.training.plan.plan.Plan`], *optional*): the plan of the run.
-        passed_over ([`~hmm_datasets.data.rows.PassedOver`]): rows that it leaves out since it went back.
+        passed_over ([`~hmm_datasets.data.skipped_rows.SkippedRows`]): rows that it leaves out since it went back.
         step_loss ([`~hmm_datasets.training.step.loss.StepLoss`]): the loss of the step under way.
         components (`list` of [`~hmm_datasets.training.step.component.Component`]): what a step does in addition
             to the loss. `before_...` methods are called in this order, `after_...` methods in the reverse order.
@@ -108,7 +108,7 @@ class StepTrainer(ShardedTrainer):
         self.throughput = Throughput(self)
         self.totals = RunTotals(self)
         self.rollbacks: list[Rollback] = []
-        self.passed_over = PassedOver()
+        self.passed_over = SkippedRows()
         self.all_rows: Any = self.train_dataset
         self.step_loss, self.z_loss = StepLoss(self), ZLoss(self)
         self.is_interrupted = False
@@ -189,7 +189,7 @@ class StepTrainer(ShardedTrainer):
         is_read_once = self.reads_in_order and start is not None and self._has_rows_for_all_steps()
         if self.reads_in_order and (start is not None or self.passed_over):
             first = self.rows_before(start.step) if is_read_once else 0
-            self.train_dataset = KeptRows(self.train_dataset, self.passed_over, first)
+            self.train_dataset = RemainingRows(self.train_dataset, self.passed_over, first)
         elif self.passed_over:
             raise InputError(
                 f"{args.output_dir}: skips rows since it went back, but they are not read in their order; set "

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hmm_datasets.data.rows import KeptRows, PassedOver
+from hmm_datasets.data.skipped_rows import RemainingRows, SkippedRows
 from hmm_datasets.errors import InputError
 
 intervals = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 9)).map(lambda one: (one[0], sum(one))), max_size=6)
@@ -14,21 +14,21 @@ intervals = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 9)).map(lambda
 def test_rows_are_those_of_a_list_without_them(left_out, first):
     every = range(80)
     kept = [row for row in every if not any(begin <= row < end for begin, end in left_out)]
-    passed_over = PassedOver(left_out)
+    passed_over = SkippedRows(left_out)
     assert passed_over.count == len(every) - len(kept)
     assert [passed_over.index(number) for number in range(len(kept))] == kept
     assert [passed_over.number(index) for index in every] == [sum(row < index for row in kept) for index in every]
     assert [passed_over.end(number) for number in range(len(kept))] == [0, *(row + 1 for row in kept)][: len(kept)]
-    view = KeptRows(every, passed_over, first)
+    view = RemainingRows(every, passed_over, first)
     assert list(view.__getitems__(range(len(view)))) == kept[first:]
-    assert passed_over.before(30) == PassedOver((begin, min(end, 30)) for begin, end in left_out if begin < 30)
+    assert passed_over.before(30) == SkippedRows((begin, min(end, 30)) for begin, end in left_out if begin < 30)
 
 
 def test_rows_of_an_endless_data_set_are_found_at_once():
-    view = KeptRows(range(2**50), PassedOver([(100, 200), (2**40, 2**41)]), first=2**45)
+    view = RemainingRows(range(2**50), SkippedRows([(100, 200), (2**40, 2**41)]), first=2**45)
     assert view[5] == 2**45 + 5 + 100 + 2**40
 
 
 def test_an_interval_without_rows_is_refused():
     with pytest.raises(InputError, match="passed_over: 5 to 5 is no interval of rows"):
-        PassedOver([(5, 5)])
+        SkippedRows([(5, 5)])

@@ -21,10 +21,11 @@ from hmm_datasets import (
     processes,
 )
 from hmm_datasets.data.builders.hmm import HMMBuilderConfig
-from hmm_datasets.data.rows import ShuffledEpochs
+from hmm_datasets.data.epochs import ShuffledEpochs
 from hmm_datasets.errors import InputError
+from hmm_datasets.hmm.analysis.losses import mean_losses, window_losses
 from hmm_datasets.hmm.analysis.mixed_states import mixed_states
-from hmm_datasets.hmm.analysis.predictors import mean_losses, ngram, predictors_of, unigram, window_losses
+from hmm_datasets.hmm.analysis.predictors import ngram, predictors_of, unigram
 from hmm_datasets.hmm.families import RandomAutomata
 from hmm_datasets.hmm.families.mixture import ProcessMixture, random_chain_mixture
 from hmm_datasets.hmm.families.tasks import Bijection

@@ -8,7 +8,8 @@ from trl.chat_template_utils import is_chat_template_prefix_preserving, qwen2_5_
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.text.tokenizers.bpe import train_bpe
-from hmm_datasets.text.tokenizers.chat_templates import NAMES, end_of_turn, set_chat_template
+from hmm_datasets.text.tokenizers.chat_templates import end_of_turn
+from hmm_datasets.text.tokenizers.named_templates import NAMES, set_chat_template
 from hmm_datasets.training.post_training.trainers import FineTuner
 from hmm_datasets.training.settings import SFTSettings
 from hmm_datasets.training.vocabulary import add_embeddings

@@ -11,7 +11,7 @@ from transformers import LlamaForCausalLM
 
 from hmm_datasets.files import read_jsonl
 from hmm_datasets.text.tokenizers.bpe import train_bpe
-from hmm_datasets.text.tokenizers.chat_templates import NAMES, set_chat_template
+from hmm_datasets.text.tokenizers.named_templates import NAMES, set_chat_template
 from hmm_datasets.training.models import model_config
 from hmm_datasets.training.post_training.trainers import FineTuner
 from hmm_datasets.training.run import train_and_save

@@ -8,7 +8,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from hmm_datasets.errors import InputError
 from hmm_datasets.text.corpora.calculator import calculator, with_calls
 from hmm_datasets.text.tokenizers.bpe import train_bpe
-from hmm_datasets.text.tokenizers.chat_templates import set_chat_template
+from hmm_datasets.text.tokenizers.named_templates import set_chat_template
 from hmm_datasets.training.post_training.rewards import reward
 from hmm_datasets.training.post_training.tools import prepare_for_tools, tool
 from hmm_datasets.training.post_training.trainers import PolicyTuner

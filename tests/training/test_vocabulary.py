@@ -10,7 +10,7 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation.optimum import BaselineComparison
 from hmm_datasets.hmm import processes
 from hmm_datasets.text.tokenizers.bpe import train_bpe
-from hmm_datasets.text.tokenizers.chat_templates import set_chat_template
+from hmm_datasets.text.tokenizers.named_templates import set_chat_template
 from hmm_datasets.training.vocabulary import PaddedOutput, add_embeddings, pad_output
 
 

@@ -22,7 +22,7 @@ from ...files import atomic_folder, write_digests
 from ...hmm.analysis.stationary import entropy
 from ...hmm.storage import FORMAT_VERSION
 from ...runtime.shipped import shipped
-from ...text.stream.writer import check_replaceable
+from ...text.stream.unfinished import check_replaceable
 from . import SCORED, TRACKS
 from .held_out import (
     DATA_NAME,

@@ -38,9 +38,9 @@ from ...data.windows import IGNORED
 from ...errors import InputError
 from ...files import write_json, write_jsonl
 from ...intervals import wilson
+from ...paired_differences import ratio_interval
 from ...report.tables import SHARES, Table
 from ...runtime.progress import progress_bar
-from ...statistics import ratio_interval
 from ...text.corpora.conversations import learnt_turns
 from ...text.tokenizers.chat_encoding import encode_conversation, encode_marked
 from ...text.tokenizers.chat_templates import marked_template, stop_tokens

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ...data.row_reading import rows_at
 from ...errors import InputError, first_line
 from ...files import read_yaml
 from ...runtime import environment
@@ -45,7 +46,6 @@ def first_rows(config: str, flags: Sequence[str], world_size: int) -> tuple[Chec
     with tempfile.TemporaryDirectory() as folder:
         trainer = _trainer(path, flags, world_size, folder)
         batches = list(itertools.islice(trainer.get_train_dataloader(), _BATCHES))
-    from ...data.rows import rows_at
     from ...training.step.logged_rows import ROW_INDEX
 
     indices = [index for batch in batches for index in batch[ROW_INDEX].tolist()]

@@ -9,7 +9,8 @@ from .datatrove_shards import adopt_datatrove
 from .index import FORMAT_VERSION, INDEX_NAME, Shard, TokenIndex
 from .reader import TokenStream
 from .tokenization import lay_out_splits, tokenize_corpus, tokenize_splits, tokenizer_hash
-from .writer import SHARD_TOKENS, check_replaceable, write_tokens
+from .unfinished import check_replaceable
+from .writer import SHARD_TOKENS, write_tokens
 
 __all__ = [
     "FORMAT_VERSION",

@@ -4,28 +4,12 @@ Memory hardly grows with size: there are two integers per shard, while tokens an
 of a position is found by binary search; the bounds of a document take two reads; the document at a position is found
 by binary search in the ends of its shard. Shards are mapped when first read, and at most 128 of them are mapped at a
 time; the least recently used are unmapped. Opening a stream starts the check of its files, see `verification`.
-
-Token streams on the Hub: each shard is downloaded when it is first read, and kept in huggingface_hub's cache.
-
-The address is pinned to one commit when the stream is opened, so a stream does not change under a reader. Every
-process compares a shard with the SHA-256 in the index before it first reads it. A download that breaks off continues
-where it stopped.
-
-Verification of the files of a token stream: their SHA-256 must be that in `index.json`.
-
-Opening a stream checks its files. Up to 256 MB are checked immediately, which takes half a second or less. Larger
-streams are checked in a background thread, so that reading can begin. When a file differs, the error is printed, every
-later read of the stream in this process raises it as an [`InputError`], and so does [`check_streams`], which a
-training run calls at each step. Of several processes on a machine only the first one checks (`LOCAL_RANK` 0); loader
-workers do not check.
 """
 
 import mmap
 import operator
 import os
-import sys
-import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
@@ -34,169 +18,17 @@ from jaxtyping import Int, Integer
 
 from ...array_input import indices
 from ...errors import InputError, path_errors
-from ...files import file_digest
-from ...hub.download import Repository, download_file, is_address
-from ...runtime import environment
-from .index import ENDS_DTYPE, ENDS_SUFFIX, INDEX_NAME, UNFINISHED_SUFFIX, TokenIndex, read_index
+from ...hub.download import is_address
+from .index import ENDS_DTYPE, ENDS_SUFFIX, UNFINISHED_SUFFIX, TokenIndex, read_index
+from .remote_files import RemoteFiles
+from .verification import begin_verification, differing_files
 
-_DEFAULT_SPLIT = "train"
-
-
-AT_ONCE = 256 * 10**6
-"""Maximum size in bytes of a stream that is checked before it is read."""
-
-_running: list["Verification"] = []
-_VERIFIED_AT_ONCE = 1 << 22
 _LONG_WINDOW = 512
 """Windows of this length or more are copied one by one, which avoids a second copy in the type of the files."""
 
+_VERIFIED_AT_ONCE = 1 << 22  # tokens
 _MAX_MAPPED = 128
 """Maximum number of mapped files of either kind. Each takes a file descriptor, and 1,024 per process are common."""
-
-
-class RemoteFiles:
-    """The files of one token stream on the Hub.
-
-    Args:
-        address (`str`): `hf://datasets/USER/NAME`, with an optional `@REVISION`, and the folder of the stream in the
-            repository after it. Without such a folder the stream is the one at the top, or else `train`.
-
-    Attributes:
-        address (`str`): the same with the folder and the commit.
-        index ([`TokenIndex`]): the index of the stream.
-        folder (`Path`): folder of the files in the cache.
-
-    Raises:
-        `InputError`: there is no such repository or no token stream in it, or the Hub refuses or cannot be reached.
-    """
-
-    def __init__(self, address: str):
-        repository, path = _find_index(Repository.parse(address))
-        self.folder = path.parent
-        self._repository = repository.at(repository.commit_of(path))
-        self.address = str(self._repository)
-        self.index: TokenIndex = read_index(self.folder, check_files=False)
-        self._digests = self.index.digests
-        self._verified: set[str] = set()
-        self._lock = threading.Lock()
-
-    def fetch(self, name: str) -> Path:
-        """Download a file of the stream unless the cache has it, and compare it with the index.
-
-        Raises:
-            `InputError`: the Hub refuses or cannot be reached, or its file is not the one that the index describes.
-        """
-        with self._lock:
-            path = download_file(self._repository / name)
-            if name in self._verified:
-                return path
-            if file_digest(path) != self._digests[name]:  # damaged on this disk, or wrong on the Hub
-                path = download_file(self._repository / name, again=True)
-                found = file_digest(path)
-                if found != self._digests[name]:
-                    raise InputError(
-                        f"{self._repository / name}: SHA-256 is {found}, but {INDEX_NAME} says {self._digests[name]}; "
-                        "the repository is damaged, push the stream to it again"
-                    )
-            self._verified.add(name)
-            return path
-
-
-def _find_index(repository: Repository) -> tuple[Repository, Path]:
-    """The folder of a stream and its index: the given folder, or at the top of a repository also `train`."""
-    try:
-        return repository, download_file(repository / INDEX_NAME)
-    except InputError:
-        if repository.path:
-            raise
-    repository = repository / _DEFAULT_SPLIT
-    return repository, download_file(repository / INDEX_NAME)
-
-
-class Verification:
-    """The check of one stream, finished or running.
-
-    Args:
-        folder (`Path`), index ([`TokenIndex`]): the stream.
-
-    Raises:
-        `InputError`: a file of a small stream differs.
-    """
-
-    def __init__(self, folder: Path, index: TokenIndex):
-        self.folder, self.index = folder, index
-        self.error: InputError | None = None
-        self._process = os.getpid()
-        self._thread: threading.Thread | None = None
-        size = sum(path.stat().st_size for path, _ in self._files())
-        if size <= AT_ONCE:
-            _raise_first(differing_files(self._files()))
-            return
-        print(
-            f"{folder}: {size / 1e9:.1f} GB are checked against {INDEX_NAME} in the background; a changed file will "
-            "end the run",
-            file=sys.stderr,
-        )
-        self._thread = threading.Thread(target=self._run, name=f"verify {folder.name}", daemon=True)
-        _running.append(self)
-        self._thread.start()
-
-    def check(self) -> None:
-        """Raise the error of a file that differs, if one has been found.
-
-        A forked worker raises nothing, since its error would appear as a traceback in the main process, which checks
-        too.
-        """
-        if self.error is not None and os.getpid() == self._process:
-            raise self.error
-
-    def wait(self) -> None:
-        """Wait until all files are checked; raise the error of a file that differs."""
-        if self._thread is not None:
-            self._thread.join()
-        self.check()
-
-    def _run(self) -> None:
-        try:
-            _raise_first(differing_files(self._files()))
-        except InputError as error:
-            self.error = error
-        except OSError as error:
-            self.error = InputError(f"{self.folder}: cannot be read ({error.strerror}); copy the folder again")
-        else:
-            _running.remove(self)
-            return
-        print(self.error, file=sys.stderr, flush=True)
-
-    def _files(self) -> Iterator[tuple[Path, str]]:
-        return ((self.folder / name, digest) for name, digest in self.index.digests.items())
-
-
-def begin_verification(folder: Path, index: TokenIndex) -> Verification | None:
-    """Check the files of a stream in the first process of this machine; return `None` in the others."""
-    return Verification(folder, index) if environment.local_rank() == 0 else None
-
-
-def check_streams() -> None:
-    """Raise the error of the first stream with a changed file in this process."""
-    for verification in list(_running):
-        verification.check()
-
-
-def differing_files(files: Iterable[tuple[Path, str]]) -> Iterator[str]:
-    """Yield an error message for each file whose SHA-256 differs from the expected one."""
-    for path, expected in files:
-        found = file_digest(path)
-        if found != expected:
-            yield (
-                f"{path}: SHA-256 is {found}, but {INDEX_NAME} says {expected}; "
-                "the file changed since it was written, copy or write it again"
-            )
-
-
-def _raise_first(problems: Iterator[str]) -> None:
-    for problem in problems:
-        raise InputError(problem)
 
 
 class TokenStream:

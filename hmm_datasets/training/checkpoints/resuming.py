@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...data.rows import PassedOver
+from ...data.skipped_rows import SkippedRows
 from ...errors import InputError
 from ...files import DIGESTS_NAME, check_digests
 from ...records import Count, as_record
@@ -43,14 +43,14 @@ class Start:
 
 
 def possible_starts(
-    output_dir: str, passed_over: PassedOver | None = None, *, copies: Path | None = None
+    output_dir: str, passed_over: SkippedRows | None = None, *, copies: Path | None = None
 ) -> Iterator[Start]:
     """The whole checkpoints of a run, newest first; none if there is no such run.
 
     Args:
         output_dir (`str`): folder of the run.
-        passed_over ([`~hmm_datasets.data.rows.PassedOver`], *optional*): rows that the run leaves out; without
-            the checkpoints that have trained on some of them.
+        passed_over ([`~hmm_datasets.data.skipped_rows.SkippedRows`], *optional*): rows that the run leaves out;
+            without the checkpoints that have trained on some of them.
         copies (`Path`, *optional*): folder of the copies of its checkpoints; of the same step, the run's own is first.
     """
     places = [Path(place) for place in (output_dir, copies) if place is not None and Path(place).is_dir()]

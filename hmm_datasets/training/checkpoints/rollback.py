@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from accelerate.utils import broadcast_object_list
 
-from ...data.rows import PassedOver
+from ...data.skipped_rows import SkippedRows
 from ...errors import InputError, RolledBack
 from ...runtime.events import append_event
 from ...runtime.run_identity import read_identity, write_identity
@@ -80,7 +80,7 @@ def _decide(trainer: "StepTrainer", step: int) -> "Rollback | str":
     # Steps are counted from 1. Those before a change of the global batch may have had more rows than it says.
     first = passed_over.index(max(schedule.rows_before(max(step - 1 - margin, 0)), 0))
     end = passed_over.end(schedule.rows_before(step + margin))
-    planned = PassedOver([*passed_over.intervals, (first, end)])
+    planned = SkippedRows([*passed_over.intervals, (first, end)])
     needed = schedule.rows_before(trainer.state.max_steps)
     if trainer.plan is None and (kept := planned.number(len(trainer.all_rows))) < needed:
         return f"the {needed:,} rows that the run needs would no longer be there: {kept:,} would be left"

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ...data.rows import PassedOver
+from ...data.skipped_rows import SkippedRows
 from ...records import Count, as_record
 from ...runtime.run_identity import IDENTITY_NAME, read_identity
 from .verifying import list_steps
@@ -54,12 +54,12 @@ def rollbacks_of(*folders: str | os.PathLike | None) -> list[Rollback]:
     return list(dict.fromkeys(one for place in places for one in rollbacks_in(place)))
 
 
-def rows_passed_over(rollbacks: Sequence[Rollback]) -> PassedOver:
+def rows_passed_over(rollbacks: Sequence[Rollback]) -> SkippedRows:
     """The rows that these rollbacks leave out."""
-    return PassedOver((one.first, one.end) for one in rollbacks)
+    return SkippedRows((one.first, one.end) for one in rollbacks)
 
 
-def left_out_the_same(checkpoint: Path, rows: int | None, passed_over: PassedOver) -> bool:
+def left_out_the_same(checkpoint: Path, rows: int | None, passed_over: SkippedRows) -> bool:
     """Whether a checkpoint that has trained on `rows` rows has left out, among them, what a run leaves out."""
     own = rows_passed_over(rollbacks_in(checkpoint))
     if own == passed_over or rows is None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ...data.rows import PassedOver
+from ...data.skipped_rows import SkippedRows
 from ..models import count_parameters
 from ..sources import TrainingData
 from .batch_schedule import BatchSchedule
@@ -36,7 +36,7 @@ class Plan:
         flops_per_token (`int`): FLOPs per token of the forward and the backward pass, with attention over a whole row.
         flops_per_pair (`int`): those of attention from one position to another.
         start ([`~hmm_datasets.training.checkpoints.resuming.Start`], *optional*): the checkpoint it continues from.
-        passed_over ([`~hmm_datasets.data.rows.PassedOver`]): rows of the data that it leaves out.
+        passed_over ([`~hmm_datasets.data.skipped_rows.SkippedRows`]): rows of the data that it leaves out.
     """
 
     budget: Budget
@@ -47,7 +47,7 @@ class Plan:
     flops_per_token: int
     flops_per_pair: int
     start: "Start | None" = None
-    passed_over: PassedOver = field(default_factory=PassedOver)
+    passed_over: SkippedRows = field(default_factory=SkippedRows)
 
     @cached_property
     def rows(self) -> int:
@@ -100,7 +100,7 @@ class Plan:
         } | ({"passed_over_rows": self.passed_over.count} if self.passed_over else {})
 
 
-def _tokens_of(data: TrainingData, rows: int, passed_over: PassedOver) -> int:
+def _tokens_of(data: TrainingData, rows: int, passed_over: SkippedRows) -> int:
     """Number of tokens in the first `rows` rows that are not skipped."""
     end = passed_over.end(rows)
     left_out = passed_over.before(end).intervals
@@ -118,7 +118,7 @@ def make_plan(
     start: "Start | None" = None,
     rate: "Rate | None" = None,
     price_per_hour: float | None = None,
-    passed_over: PassedOver | None = None,
+    passed_over: SkippedRows | None = None,
 ) -> Plan:
     """Plan a run.
 
@@ -133,13 +133,13 @@ def make_plan(
         rate ([`~hmm_datasets.training.plan.forecast.Rate`], *optional*): assumed rate, for a budget of hours or
         money.
         price_per_hour (`float`, *optional*): price of one device.
-        passed_over ([`~hmm_datasets.data.rows.PassedOver`], *optional*): rows of the data that it leaves out.
+        passed_over ([`~hmm_datasets.data.skipped_rows.SkippedRows`], *optional*): rows of the data that it leaves out.
 
     Raises:
         `InputError`: batches that do not divide, or a budget of less than one step.
     """
     accumulation_steps(schedule.global_batch_size, world_size, micro_batch_size)
-    passed_over = PassedOver() if passed_over is None else passed_over
+    passed_over = SkippedRows() if passed_over is None else passed_over
     schedule = schedule.continued(start, world_size * micro_batch_size)
     parameters, (per_token, per_pair) = count_parameters(model), unit_flops(model)
     flops = per_token + per_pair * data.row_length

@@ -9,7 +9,8 @@ from ...runtime import environment
 from ...text.corpora.conversations import learnt_turns
 from ...text.corpora.loading import find_corpus, load_corpus, load_prompts
 from ...text.corpora.local_files import shorten
-from ...text.tokenizers.chat_templates import NAMES, marked_template, set_chat_template
+from ...text.tokenizers.chat_templates import marked_template
+from ...text.tokenizers.named_templates import NAMES, set_chat_template
 from ..models import load_pretrained
 from ..sources import ConversationData, ConversationSettings, PreferenceData, PreferenceSettings
 from .tokenized import tokenized_conversations, tokenized_pairs

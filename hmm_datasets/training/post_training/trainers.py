@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from transformers.integrations import is_deepspeed_zero3_enabled
 
 from ...compat.trl import PAIR_COLUMNS, OpenDPOTrainer, OpenGRPOTrainer, OpenMeasures, OpenSFTTrainer
-from ...data.rows import ShuffledEpochs
+from ...data.epochs import ShuffledEpochs
 from ...errors import InputError
 from ...text.tokenizers.chat_encoding import encode_conversation
 from ...text.tokenizers.chat_templates import marked_template

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ...text.stream.reader import check_streams
+from ...text.stream.verification import check_streams
 from .component import Component
 
 

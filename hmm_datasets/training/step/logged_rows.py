@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
-from ...data.rows import rows_at
+from ...data.row_reading import rows_at
 from ...files import append_jsonl
 from ..record import truncate_after_step
 from .component import Component

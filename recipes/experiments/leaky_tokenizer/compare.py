@@ -96,7 +96,7 @@ def compare_models(folders: Mapping[int, Mapping[str, Path]]) -> dict[str, Any]:
     import numpy as np
 
     from hmm_datasets.files import read_json, read_jsonl
-    from hmm_datasets.statistics import paired_difference
+    from hmm_datasets.paired_differences import paired_difference
 
     rows, losses, reference = [], {"clean": [], "leaky": []}, None
     for seed, pair in folders.items():

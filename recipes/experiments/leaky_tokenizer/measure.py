@@ -16,7 +16,7 @@ from jaxtyping import Int64
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.intervals import influence_interval
-from hmm_datasets.statistics import Difference, check_bootstrap
+from hmm_datasets.paired_differences import Difference, check_bootstrap
 from hmm_datasets.text.tokenizers.encoding import Encoder
 from hmm_datasets.text.tokenizers.text_sizes import token_bytes
 

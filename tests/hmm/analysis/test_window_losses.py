@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hmm_datasets.hmm import processes
-from hmm_datasets.hmm.analysis.predictors import mean_losses, window_losses
+from hmm_datasets.hmm.analysis.losses import mean_losses, window_losses
 from hmm_datasets.hmm.families import PermutedEmissions
 
 

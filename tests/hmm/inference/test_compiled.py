@@ -4,7 +4,7 @@ import pytest
 import torch
 from brute_force import LEFT_TO_RIGHT, random_edges
 
-from hmm_datasets.hmm import inference, processes
+from hmm_datasets.hmm import inference, processes, viterbi
 
 HMMS = {
     "states": processes.random(5, 4, alpha=0.5, seed=1),
@@ -49,7 +49,8 @@ def test_every_remainder_of_blocks_and_panels_gives_what_torch_gives(states, dty
         for name in ("log_likelihood", "beliefs", "posteriors", "next_token_probs"):
             compiled = getattr(hmm, name)(tokens, lengths=lengths, dtype=dtype)
             with monkeypatch.context() as patch:
-                patch.setattr(inference, "serves", lambda *tables: False)
+                for module in (inference, viterbi):
+                    patch.setattr(module, "serves", lambda *tables: False)
                 called = getattr(hmm, name)(tokens, lengths=lengths, dtype=dtype)
             torch.testing.assert_close(compiled, called, **tolerance)
 
@@ -62,7 +63,8 @@ def test_the_paths_are_those_of_torch_to_the_last_bit(hmm, dtype, monkeypatch):
     for k in (1, 2, 5):
         compiled = hmm.viterbi_k_best(tokens, k, lengths=lengths, dtype=dtype)
         with monkeypatch.context() as patch:
-            patch.setattr(inference, "serves", lambda *tables: False)
+            for module in (inference, viterbi):
+                patch.setattr(module, "serves", lambda *tables: False)
             called = hmm.viterbi_k_best(tokens, k, lengths=lengths, dtype=dtype)
         assert torch.equal(compiled.states, called.states)
         assert torch.equal(compiled.log_probability, called.log_probability)

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.hmm import inference as viterbi
-from hmm_datasets.hmm import processes
+from hmm_datasets.hmm import processes, viterbi
 from hmm_datasets.hmm.model import HMM
 
 TINY = {
@@ -143,7 +142,7 @@ def test_paths_do_not_depend_on_how_many_rows_fit_in_memory(hmm, monkeypatch):
     tokens = hmm.sample(11, 15, seed=2)
     whole = hmm.viterbi_k_best(tokens, 3)
     monkeypatch.setattr(viterbi, "_CACHE_BYTES", 2 * 6 * 6 * 3 * 8)
-    monkeypatch.setattr(viterbi, "_WORK_BYTES", 4 * 6 * 3 * 3 * 8)
+    monkeypatch.setattr(viterbi, "_VITERBI_BYTES", 4 * 6 * 3 * 3 * 8)
     parts = hmm.viterbi_k_best(tokens, 3)
     np.testing.assert_array_equal(parts.states, whole.states)
     np.testing.assert_array_equal(parts.log_probability, whole.log_probability)

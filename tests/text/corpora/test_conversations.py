@@ -15,7 +15,7 @@ from hmm_datasets.text.corpora.conversations import normalize_messages
 from hmm_datasets.text.corpora.filters import DocumentFilter
 from hmm_datasets.text.corpora.loading import load_corpus
 from hmm_datasets.text.tokenizers.bpe import train_bpe
-from hmm_datasets.text.tokenizers.chat_templates import set_chat_template
+from hmm_datasets.text.tokenizers.named_templates import set_chat_template
 
 REAL_DATA = os.environ.get("HMM_DATASETS_CHAT_DATA")
 CHATS = Path(REAL_DATA or "none")

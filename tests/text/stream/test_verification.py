@@ -13,9 +13,8 @@ from datasets import load_dataset
 import hmm_datasets  # noqa: F401 (makes "token_shards" known)
 from hmm_datasets.data.windows import TokenWindows
 from hmm_datasets.errors import InputError
-from hmm_datasets.text.stream import INDEX_NAME, TokenStream, write_tokens
-from hmm_datasets.text.stream import reader as verification
-from hmm_datasets.text.stream.reader import check_streams
+from hmm_datasets.text.stream import INDEX_NAME, TokenStream, verification, write_tokens
+from hmm_datasets.text.stream.verification import check_streams
 
 EOS = 0
 KINDS = ("byte of tokens", "byte of ends", "byte of index", "number in index", "cut", "swapped", "token in range")

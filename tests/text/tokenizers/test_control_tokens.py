@@ -10,8 +10,9 @@ from hmm_datasets.evaluation.chat.measures import Question, conversation_losses,
 from hmm_datasets.text.corpora.conversations import declare_tools, normalize_messages
 from hmm_datasets.text.tokenizers.bpe import train_bpe
 from hmm_datasets.text.tokenizers.chat_encoding import encode_conversation, encode_marked
-from hmm_datasets.text.tokenizers.chat_templates import NAMES, marked_template, set_chat_template
+from hmm_datasets.text.tokenizers.chat_templates import marked_template
 from hmm_datasets.text.tokenizers.encoding import Encoder, control_tokens, encode_texts
+from hmm_datasets.text.tokenizers.named_templates import NAMES, set_chat_template
 from hmm_datasets.training.post_training.tokenized import tokenized_conversations, tokenized_pairs
 from hmm_datasets.training.post_training.trainers import PolicyTuner
 from hmm_datasets.training.settings import DPOSettings, GRPOSettings, SFTSettings

@@ -7,8 +7,7 @@ from transformers import LlamaForCausalLM
 
 from hmm_datasets.data.windows import TokenWindows
 from hmm_datasets.errors import InputError
-from hmm_datasets.text.stream import TokenStream, write_tokens
-from hmm_datasets.text.stream import reader as verification
+from hmm_datasets.text.stream import TokenStream, verification, write_tokens
 from hmm_datasets.training.models import model_config
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import PretrainSettings

@@ -5,7 +5,7 @@ from bad_rows import GLOBAL_BATCH, LENGTH, WithBadRows, Without, losses, rows_by
 from tiny_runs import conversations
 from transformers import LlamaForCausalLM
 
-from hmm_datasets.data.rows import PassedOver
+from hmm_datasets.data.skipped_rows import SkippedRows
 from hmm_datasets.errors import InputError, RolledBack
 from hmm_datasets.files import read_json
 from hmm_datasets.runtime.events import read_events
@@ -57,10 +57,10 @@ def test_the_losses_are_those_of_a_run_that_was_never_given_these_rows(rolled_ba
 
 
 def test_a_checkpoint_that_does_not_know_its_rows_has_left_out_the_same_only_if_all_are(tmp_path):
-    assert left_out_the_same(tmp_path, None, PassedOver([]))
-    assert not left_out_the_same(tmp_path, None, PassedOver([(3, 5)]))
-    assert left_out_the_same(tmp_path, 3, PassedOver([(3, 5)]))
-    assert not left_out_the_same(tmp_path, 4, PassedOver([(3, 5)]))
+    assert left_out_the_same(tmp_path, None, SkippedRows([]))
+    assert not left_out_the_same(tmp_path, None, SkippedRows([(3, 5)]))
+    assert left_out_the_same(tmp_path, 3, SkippedRows([(3, 5)]))
+    assert not left_out_the_same(tmp_path, 4, SkippedRows([(3, 5)]))
 
 
 def test_every_later_checkpoint_and_the_summary_name_the_rows_left_out(rolled_back):

@@ -3,10 +3,6 @@
 A run that went back because of a loss spike does not train on the rows around it. The other rows keep their order, so
 row `n` of what it trains on is found from the intervals alone, in time proportional to their number, and resuming
 still takes constant time.
-
-Reading several rows of a map-style data set, in one call if the data set supports it.
-
-Rows of a map-style data set over several epochs, each in a different random order, read by index.
 """
 
 from bisect import bisect_right
@@ -17,24 +13,10 @@ from typing import Any
 from torch.utils.data import Dataset
 
 from ..errors import InputError
-from ..hmm.integers import integer
-from ..shuffle import indices_in_epochs
+from .row_reading import rows_at
 
 
-def rows_at(rows: Any, indices: Sequence[int]) -> list[Any]:
-    """The rows at `indices`, read in one call if the data set has `__getitems__`.
-
-    ```python
-    >>> rows_at(["a", "b", "c"], [2, 0])
-    ['c', 'a']
-
-    ```
-    """
-    together = getattr(rows, "__getitems__", None)
-    return together(indices) if together else [rows[index] for index in indices]
-
-
-class PassedOver:
+class SkippedRows:
     """Intervals of rows of a data set that are left out.
 
     Args:
@@ -49,7 +31,7 @@ class PassedOver:
         `InputError`: an interval without rows.
 
     ```python
-    >>> left_out = PassedOver([(3, 5), (8, 9)])
+    >>> left_out = SkippedRows([(3, 5), (8, 9)])
     >>> [left_out.index(number) for number in range(7)]
     [0, 1, 2, 5, 6, 7, 9]
     >>> left_out.number(8)
@@ -74,7 +56,7 @@ class PassedOver:
         self._numbers = [first - before for (first, _), before in zip(merged, lengths, strict=False)]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, PassedOver) and self.intervals == other.intervals
+        return isinstance(other, SkippedRows) and self.intervals == other.intervals
 
     def __hash__(self) -> int:
         return hash(self.intervals)
@@ -83,7 +65,7 @@ class PassedOver:
         return bool(self.intervals)
 
     def __repr__(self) -> str:
-        return f"PassedOver({list(self.intervals)})"
+        return f"SkippedRows({list(self.intervals)})"
 
     def index(self, number: int) -> int:
         """The index, in the data set, of the row with this number among those that are kept."""
@@ -97,28 +79,28 @@ class PassedOver:
         """The index after that of the last of the first `number` rows that are kept; 0 if there are none."""
         return 0 if number == 0 else self.index(number - 1) + 1
 
-    def before(self, index: int) -> "PassedOver":
+    def before(self, index: int) -> "SkippedRows":
         """The rows left out before an index of the data set."""
-        return PassedOver((first, min(end, index)) for first, end in self.intervals if first < index)
+        return SkippedRows((first, min(end, index)) for first, end in self.intervals if first < index)
 
 
-class KeptRows(Dataset):
+class RemainingRows(Dataset):
     """The rows of a map-style data set from some row on, without those that are skipped.
 
     Args:
         rows (map-style data set): all rows.
-        passed_over ([`PassedOver`]): those that are left out.
+        passed_over ([`SkippedRows`]): those that are left out.
         first (`int`, *optional*, defaults to 0): number, among the rows that are kept, of the first.
 
     ```python
-    >>> kept = KeptRows("abcdefghij", PassedOver([(3, 5), (8, 9)]), first=2)
+    >>> kept = RemainingRows("abcdefghij", SkippedRows([(3, 5), (8, 9)]), first=2)
     >>> len(kept), [kept[index] for index in range(5)]
     (5, ['c', 'f', 'g', 'h', 'j'])
 
     ```
     """
 
-    def __init__(self, rows: Any, passed_over: PassedOver, first: int = 0):
+    def __init__(self, rows: Any, passed_over: SkippedRows, first: int = 0):
         self.rows, self.passed_over, self.first = rows, passed_over, first
 
     def __len__(self) -> int:
@@ -130,35 +112,3 @@ class KeptRows(Dataset):
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         own = range(len(self))
         return rows_at(self.rows, [self.passed_over.index(self.first + own[index]) for index in indices])
-
-
-class ShuffledEpochs(Dataset):
-    """A map-style data set with the rows of another one in every epoch.
-
-    Epoch `e` is items `e N` to `(e + 1) N` for `N` rows. Its order depends on `seed` and `e` alone and is the same on
-    every machine. A larger number of epochs adds items but changes none, so a run can be extended.
-
-    Args:
-        rows (map-style data set): `N` rows.
-        seed (`int`): seed of the order.
-        epochs (`int`): number of epochs.
-
-    ```python
-    >>> rows = ShuffledEpochs(["a", "b", "c"], seed=0, epochs=2)
-    >>> sorted(rows[index] for index in range(3)), len(rows)
-    (['a', 'b', 'c'], 6)
-
-    ```
-    """
-
-    def __init__(self, rows: Any, seed: int, epochs: int):
-        self.rows, self.seed, self.epochs = rows, integer("seed", seed, 0, 64), integer("epochs", epochs, 1, 31)
-
-    def __len__(self) -> int:
-        return len(self.rows) * self.epochs
-
-    def __getitem__(self, index: int) -> Any:
-        return self.rows[int(indices_in_epochs([index], len(self.rows), self.epochs, self.seed)[0])]
-
-    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        return rows_at(self.rows, indices_in_epochs(indices, len(self.rows), self.epochs, self.seed).tolist())

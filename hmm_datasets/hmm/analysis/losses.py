@@ -1,0 +1,83 @@
+"""The losses of a process itself on given sequences: the mean over a sequence, and the loss at its last token.
+
+The latter is `log P(x_1 .. x_(L-1)) - log P(x_1 .. x_L)`, the loss with the longest context that a sequence offers.
+Two forward passes compute both, for an HMM in `O(N L H^2)` time and `O(B H)` memory for batches of `B` rows.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+
+from ...errors import InputError
+from ...runtime.progress import progress_bar
+from ..arrays import token_table
+from ..model import HMM
+from ..process import Process
+
+_CHUNK_TOKENS = 1 << 22
+
+
+def window_losses(
+    source: Process, tokens: Int[Any, "N L"], *, device: "torch.device | str | None" = None
+) -> tuple[Float[np.ndarray, "N"], Float[np.ndarray, "N"]]:
+    """The loss per token of every sequence, and its loss at the last token, in nats.
+
+    Args:
+        source ([`~hmm_datasets.hmm.process.Process`]): what the sequences are scored by.
+        tokens (array of shape `(N, L)`): symbols.
+        device (*optional*): where to compute; the CPU by default.
+
+    Returns:
+        `tuple` of two arrays of shape `(N,)`; both are infinite for a sequence that the source cannot emit.
+
+    ```python
+    >>> from hmm_datasets.hmm import processes
+    >>> mean, last = window_losses(processes.golden_mean(), np.array([[1, 0, 1]]))  # after 0 comes 1
+    >>> float(last[0].round(12)) + 0.0
+    0.0
+
+    ```
+    """
+    tokens = token_table(tokens)
+    tokens = tokens.numpy(force=True) if isinstance(tokens, torch.Tensor) else tokens
+    count, length = tokens.shape
+    if length == 0:
+        raise InputError(f"tokens have shape {tokens.shape}; expected (N, L) with one token or more in each sequence")
+    # An HMM keeps one belief per row, other processes the distributions of all tokens.
+    width = source.num_states if isinstance(source, HMM) else length * source.num_symbols
+    rows = max(1, _CHUNK_TOKENS // max(length, width))
+    total, before = np.empty(count), np.empty(count)
+    with progress_bar(tokens.size, " tokens") as bar:
+        for start in range(0, count, rows):
+            part = np.asarray(tokens[start : start + rows])
+            for found, seen in ((total, part), (before, part[:, :-1])):
+                found[start : start + rows] = _log_likelihood(source, seen, device)
+            bar.update(part.size)
+    impossible = np.isinf(total)
+    before[impossible] = 0.0
+    return -total / length, np.where(impossible, np.inf, before - total)
+
+
+def mean_losses(
+    source: Process, tokens: Int[Any, "N L"], *, device: "torch.device | str | None" = None
+) -> dict[str, float | int | None]:
+    """Means of [`window_losses`] over sequences, ready for JSON.
+
+    Returns:
+        `dict`: `cross_entropy` and `final_token_cross_entropy`, nats per token, or `None` if the source cannot emit
+        a sequence; `windows` and `length`, the numbers of sequences and of tokens in each.
+    """
+    if len(tokens) == 0:
+        raise InputError("tokens hold no sequence; expected one or more")
+    names = ("cross_entropy", "final_token_cross_entropy")
+    means = (float(losses.mean()) for losses in window_losses(source, tokens, device=device))
+    found = {name: mean if np.isfinite(mean) else None for name, mean in zip(names, means, strict=True)}
+    return {**found, "windows": len(tokens), "length": tokens.shape[1]}
+
+
+def _log_likelihood(source: Process, tokens: np.ndarray, device: "torch.device | str | None") -> np.ndarray:
+    if device is None:
+        return source.log_likelihood(tokens)
+    return source.log_likelihood(torch.from_numpy(tokens.astype(np.int64)).to(device)).cpu().numpy()
