@@ -202,6 +202,9 @@ class OpenTrainer:
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         pass  # called while the checkpoint is being written; see `save_checkpoint`
 
+    def _finish_current_push(self) -> None:
+        self.finish_pushes()
+
     def finish_pushes(self) -> None:
-        """Wait for running uploads."""
-        self._finish_current_push()
+        """Wait for running uploads; the Trainer calls it at its end."""
+        super()._finish_current_push()

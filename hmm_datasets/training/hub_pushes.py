@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from huggingface_hub import HfApi
 from transformers.trainer_utils import HubStrategy, SaveStrategy
@@ -30,7 +30,7 @@ from ..runtime.credentials import reveal
 
 if TYPE_CHECKING:
     from ..hub.push import PushResult
-    from .trainer import StepTrainer
+    from .run_context import RunContext
 
 _SNAPSHOT_PREFIX = ".push."
 _APPENDED = (".jsonl", ".log", ".out", ".err", ".txt")
@@ -44,12 +44,23 @@ class HubPushes:
     """Uploads of a run.
 
     Args:
-        trainer ([`~hmm_datasets.training.trainer.StepTrainer`]): the trainer of the run.
+        run ([`~hmm_datasets.training.run_context.RunContext`]): the run.
+        repository (callable): gives the name of the repository, once it exists.
+        tokenizer (callable): gives the tokenizer of the model, if it has one.
+        push_trackers (callable): lets trackers push what they have logged.
     """
 
-    def __init__(self, trainer: "StepTrainer"):
-        self._trainer = trainer
+    def __init__(
+        self,
+        run: "RunContext",
+        *,
+        repository: Callable[[], str],
+        tokenizer: Callable[[], Any],
+        push_trackers: Callable[[], None],
+    ):
+        self._run, self._repository, self._tokenizer, self._push_trackers = run, repository, tokenizer, push_trackers
         self._api = HfApi()
+        self._under_way: PushInProgress | None = None
 
     def create_repository(self, create: Callable[[], None]) -> None:
         """Create the repository before training.
@@ -60,7 +71,7 @@ class HubPushes:
         Raises:
             `InputError`: the Hub refuses.
         """
-        args = self._trainer.args
+        args = self._run.args
         try:
             with patience(PATIENCE):
                 create()
@@ -73,16 +84,16 @@ class HubPushes:
 
     def push_checkpoint(self, checkpoint: Path) -> None:
         """Push the run so far in the background, and its newest checkpoint if `hub_strategy` asks; on rank 0."""
-        trainer = self._trainer
-        args, strategy = trainer.args, trainer.args.hub_strategy
-        if not trainer.is_world_process_zero() or strategy == HubStrategy.END:
+        run = self._run
+        args, strategy = run.args, run.args.hub_strategy
+        if not run.is_world_process_zero() or strategy == HubStrategy.END:
             return
         if self._is_under_way() and not args.hub_always_push:
             return
         self.push_trackers()
         self._forget_snapshots()
         by_step = args.save_strategy == SaveStrategy.STEPS
-        moment = f"step {trainer.state.global_step}" if by_step else f"epoch {int(trainer.state.epoch)}"
+        moment = f"step {run.state.global_step}" if by_step else f"epoch {int(run.state.epoch)}"
         jobs = []
         try:
             jobs.append(self._start_push(self._model_so_far(checkpoint), f"Training in progress, {moment}"))
@@ -91,19 +102,19 @@ class HubPushes:
                 files = {f"{name}/{path}": file for path, file in files_in(checkpoint).items()}
                 jobs.append(self._start_push(files, f"Training in progress, {moment}, checkpoint"))
         except OSError as error:  # training continues even if the disk has no space for a snapshot
-            trainer.say(f"{moment}: not pushed: {error}; training continues")
+            run.say(f"{moment}: not pushed: {error}; training continues")
         if self._is_under_way():
-            trainer.push_in_progress.jobs.extend(jobs)
+            self._under_way.jobs.extend(jobs)
         else:
-            trainer.push_in_progress = PushInProgress(jobs)
+            self._under_way = PushInProgress(jobs)
 
     def push_trackers(self) -> None:
         """Let trackers push what they have logged; training continues if they cannot."""
-        trainer = self._trainer
+        run = self._run
         try:
-            trainer.callback_handler.on_push_begin(trainer.args, trainer.state, trainer.control)
+            self._push_trackers()
         except Exception as error:  # trackers raise errors of many kinds when the Hub refuses or cannot be reached
-            trainer.say(f"step {trainer.state.global_step:,}: logs of a tracker were not pushed ({reason_of(error)})")
+            run.say(f"step {run.state.global_step:,}: logs of a tracker were not pushed ({reason_of(error)})")
 
     def push_run(
         self, message: str | None, blocking: bool, token: str | None, revision: str | None
@@ -113,23 +124,27 @@ class HubPushes:
         Raises:
             `InputError`: the Hub refuses, or a file contains a token.
         """
-        self._trainer.finish_pushes()
+        self.finish()
         self._forget_snapshots()
-        files = files_to_push(self._trainer.args.output_dir, DEFAULT_IGNORE)
+        files = files_to_push(self._run.args.output_dir, DEFAULT_IGNORE)
         push = self._snapshot(files, message, token, revision)
         return push() if blocking else self._api.run_as_future(push)
 
+    def finish(self) -> None:
+        """Wait for running uploads."""
+        if self._is_under_way():
+            self._under_way.wait_until_done()
+
     def _is_under_way(self) -> bool:
-        under_way = self._trainer.push_in_progress
-        return under_way is not None and not under_way.is_done()
+        return self._under_way is not None and not self._under_way.is_done()
 
     def _model_so_far(self, checkpoint: Path) -> dict[str, Path]:
         """The run's records, and the model and tokenizer of its newest checkpoint."""
-        run = Path(self._trainer.args.output_dir)
+        run = Path(self._run.args.output_dir)
         names = {path.name for pattern in _MODEL_FILES for path in checkpoint.glob(pattern)}
-        if self._trainer.processing_class is not None:
+        if (tokenizer := self._tokenizer()) is not None:
             with tempfile.TemporaryDirectory() as folder:
-                self._trainer.processing_class.save_pretrained(folder)
+                tokenizer.save_pretrained(folder)
                 names.update(os.listdir(folder))
         return files_in(run, DEFAULT_IGNORE) | {
             name: checkpoint / name for name in sorted(names) if (checkpoint / name).is_file()
@@ -138,18 +153,18 @@ class HubPushes:
     def _forget_snapshots(self) -> None:
         """Remove snapshots that a killed run left behind, unless a push of this run is under way."""
         if not self._is_under_way():
-            for left in Path(self._trainer.args.output_dir).glob(f"{_SNAPSHOT_PREFIX}*"):
+            for left in Path(self._run.args.output_dir).glob(f"{_SNAPSHOT_PREFIX}*"):
                 shutil.rmtree(left, ignore_errors=True)
 
     def _start_push(self, files: Mapping[str, Path], message: str) -> Future:
-        push = self._snapshot(files, message, None, self._trainer.args.hub_revision)
-        step = self._trainer.state.global_step
+        push = self._snapshot(files, message, None, self._run.args.hub_revision)
+        step = self._run.state.global_step
 
         def push_or_say() -> None:
             try:
                 push()
             except Exception as error:  # training continues whatever happens to the Hub or the network
-                self._trainer.say(f"step {step:,}: not pushed: {error}; training continues")
+                self._run.say(f"step {step:,}: not pushed: {error}; training continues")
 
         return self._api.run_as_future(push_or_say)
 
@@ -158,7 +173,7 @@ class HubPushes:
     ) -> Callable[[], object]:
         """Take a snapshot of the files; returns a function that pushes it and then removes it."""
         check_may_write()
-        run = Path(self._trainer.args.output_dir)
+        run = Path(self._run.args.output_dir)
         scratch = Path(tempfile.mkdtemp(prefix=_SNAPSHOT_PREFIX, dir=run))
         try:
             kept = {name: _linked(file, scratch / name) for name, file in files.items()}
@@ -170,11 +185,11 @@ class HubPushes:
             try:
                 return push_files(
                     kept,
-                    self._trainer.hub_model_id,
+                    self._repository(),
                     folder=run,
                     message=message,
-                    token=token or reveal(self._trainer.args.hub_token),
-                    revision=revision or self._trainer.args.hub_revision,
+                    token=token or reveal(self._run.args.hub_token),
+                    revision=revision or self._run.args.hub_revision,
                 )
             finally:
                 shutil.rmtree(scratch, ignore_errors=True)

@@ -5,7 +5,7 @@ One optimizer step, from top to bottom, is [`StepTrainer.get_batch_samples`], th
 optimizer. Everything else that a step does is in the components, in the order of [`StepTrainer.components`].
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from math import isfinite
 from pathlib import Path
@@ -29,6 +29,7 @@ from ..runtime.heartbeats import during
 from .checkpoints.curve import curve_identity
 from .checkpoints.model_files import loadable
 from .checkpoints.resuming import RestoredRandomState, Start, check_start
+from .checkpoints.rollback import go_back
 from .checkpoints.saving import Checkpoints, writer_of
 from .checkpoints.sharded import ShardedTrainer
 from .checkpoints.skipped_rows import Rollback, rollbacks_of, rows_identity, rows_passed_over
@@ -50,7 +51,7 @@ from .step.checked_streams import CheckedStreams
 from .step.component import Component, in_order
 from .step.finite_loss import FiniteLoss
 from .step.held_out_loss import HeldOutLoss, HeldOutMeasures
-from .step.logged_rows import ROW_INDEX, LoggedRows
+from .step.logged_rows import ROW_INDEX, IndexedBatches, IndexedRows, LoggedRows
 from .step.loss import SmoothedLoss, StepLoss
 from .step.phases import PhaseReporter
 from .step.scores import LogitScores, Scores
@@ -90,7 +91,12 @@ class StepTrainer(ShardedTrainer):
     """Name of the stage in the lineage of a model; None for pretraining, or midtraining of an earlier model."""
 
     def __init__(self, *args, plan: Plan | None = None, **kwargs):
-        self.hub_pushes = HubPushes(self)
+        self.hub_pushes = HubPushes(
+            self,
+            repository=lambda: self.hub_model_id,
+            tokenizer=lambda: self.processing_class,
+            push_trackers=lambda: self.callback_handler.on_push_begin(self.args, self.state, self.control),
+        )
         self.content: dict[str, str] = {}
         given = [*args, *kwargs.values()]
         settings = next(one for one in given if isinstance(one, TrainingArguments))
@@ -104,32 +110,59 @@ class StepTrainer(ShardedTrainer):
         self.schedule = self.args.batch_schedule
         self.start: Start | None = None
         self.identity: dict[str, Any] | None = None
-        self.checkpoints = Checkpoints(self)
+        self.checkpoints = Checkpoints(
+            self,
+            identity=lambda: self.identity,
+            write_model=self.write_model,
+            tensors=self._tensors,
+            push=self.hub_pushes.push_checkpoint,
+        )
         self.throughput = Throughput(self)
-        self.totals = RunTotals(self)
+        self.totals = RunTotals(self, self.logs_so_far, self._continue_logs)
         self.rollbacks: list[Rollback] = []
         self.passed_over = SkippedRows()
         self.all_rows: Any = self.train_dataset
-        self.step_loss, self.z_loss = StepLoss(self), ZLoss(self)
+        self.step_loss = StepLoss(self, self.rows_of_micro_batches, divides_by_items=self.model_accepts_loss_kwargs)
+        self.z_loss, spikes = ZLoss(self), LossSpikes(self, self.step_loss, self._go_back)
         self.is_interrupted = False
         self.components: list[Component] = in_order(
             [
                 PhaseReporter(self),
                 CheckedStreams(self),
-                RestoredRandomState(self),
+                RestoredRandomState(self, self._restore_random_state),
                 SkippedSteps(self),
-                LossSpikes(self),
-                FiniteLoss(self),
+                spikes,
+                FiniteLoss(self, self.step_loss, self._go_back, self.compute_loss_context_manager),
                 self.step_loss,
                 LoggedRows(self),
                 HeldOutLoss(self),
-                HeldOutMeasures(self),
+                HeldOutMeasures(self, lambda: self.measures),
                 self.z_loss,
                 self.throughput,
             ]
         )
+        if getattr(self.args, "log_indices", False):
+            self.train_dataset = IndexedRows(self.train_dataset)
+            self.data_collator = IndexedBatches(self.data_collator)
+        self.add_callback(spikes.recent)
         self.add_callback(self.totals)
         self.add_callback(_Steps(self))
+
+    def _tensors(self) -> Iterator[torch.Tensor]:
+        """The weights and the optimizer state on this rank."""
+        yield from self.model.parameters()
+        for state in () if self.optimizer is None else self.optimizer.state.values():
+            yield from filter(torch.is_tensor, state.values())
+
+    def _restore_random_state(self) -> None:
+        """Restore the state of the random numbers of the checkpoint that the run continues from."""
+        if self.start is not None and self.reads_in_order:
+            self.load_random_state(self.start.folder)
+
+    def _go_back(self, step: int) -> str:
+        """Go back because of a step; see [`~hmm_datasets.training.checkpoints.rollback.go_back`]."""
+        num_rows = len(self.all_rows) if self.plan is None else None
+        return go_back(self, step, self.rollbacks, self.passed_over, num_rows)
 
     # Before the first step.
 
@@ -396,9 +429,9 @@ class StepTrainer(ShardedTrainer):
         measured = {name: [*filter(isfinite, values)] for name, values in (self.measures_since_log or {}).items()}
         return {"losses": [step, total, since], "z_loss": self.z_loss.so_far(), "measures": measured}
 
-    def continue_logs(self, logs: dict[str, Any]) -> None:
+    def _continue_logs(self, logs: dict[str, Any]) -> None:
         """Continue with what a checkpoint noted, so that the next row is that of an undisturbed run."""
-        if logs:
+        if self.start is not None and logs:
             self.continue_losses(*logs["losses"])
             if logs["z_loss"] is not None:
                 self.z_loss.continue_from(logs["z_loss"])
@@ -471,6 +504,10 @@ class StepTrainer(ShardedTrainer):
             return None
         self.create_model_card(**kwargs)
         return self.hub_pushes.push_run(commit_message, blocking, token, revision)
+
+    def finish_pushes(self) -> None:
+        """Wait for running uploads."""
+        self.hub_pushes.finish()
 
     def create_model_card(self, *args, **kwargs) -> None:
         """Write the card of a finished run instead of the Trainer's draft; an unfinished run gets no card."""

@@ -101,7 +101,7 @@ def test_a_process_that_sees_several_gpus_takes_one(tmp_path, monkeypatch, capsy
 def test_the_list_of_components(tmp_path):
     """Throughput is last, closest to the computation, so that it measures only forward and backward."""
     assert [type(component).__name__ for component in trainer(tmp_path).components] == [
-        "Phases",
+        "PhaseReporter",
         "CheckedStreams",
         "RestoredRandomState",
         "SkippedSteps",

@@ -13,7 +13,7 @@ from ...runtime.credentials import masked
 from ...runtime.run_identity import Identity
 
 if TYPE_CHECKING:
-    from ..trainer import StepTrainer
+    from ..run_context import RunContext
 
 WITHOUT_EFFECT = frozenset((
     # The budget: a run may be extended, which stretches its learning rate schedule. Also time and cost.
@@ -73,7 +73,7 @@ ROUNDED = frozenset((
 _SCOPE = {"settings": "all that change the loss by more than rounding"}
 
 
-def curve_identity(trainer: "StepTrainer", data: dict[str, Any]) -> dict[str, Any]:
+def curve_identity(run: "RunContext", data: dict[str, Any]) -> dict[str, Any]:
     """What determines the loss curve of a run: data, model, and all settings but those listed in this module.
 
     World size, micro-batch, workers and the frequency of logging and saving are not part of it, since they change the
@@ -81,8 +81,8 @@ def curve_identity(trainer: "StepTrainer", data: dict[str, Any]) -> dict[str, An
     """
     # These change with the version of transformers and with the way of loading, and do not affect training.
     ignored = ("_name_or_path", "transformers_version", "use_cache", "dtype")
-    model = {name: value for name, value in trainer.model.config.to_diff_dict().items() if name not in ignored}
-    settings = masked(trainer.args.to_dict())
+    model = {name: value for name, value in run.model.config.to_diff_dict().items() if name not in ignored}
+    settings = masked(run.args.to_dict())
     settings = {name: value for name, value in settings.items() if name not in WITHOUT_EFFECT | ROUNDED}
     return {"data": data, "model": model, "settings": settings, "scope": _SCOPE}
 

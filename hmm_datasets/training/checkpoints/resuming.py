@@ -4,7 +4,7 @@ Rows are counted as they are consumed, and the count is saved with the checkpoin
 continues at the row it had reached, and not at the number of steps times the new batch.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from ...files import DIGESTS_NAME, check_digests
 from ...records import Count, as_record
 from ...runtime.run_identity import IDENTITY_NAME, Identity, as_saved, check_identity, read_identity
 from ...runtime.run_records import read_checkpoint_state
+from ..run_context import RunContext
 from ..step.component import Component
 from .curve import comparable
 from .frameworks import reads, short_name
@@ -162,14 +163,19 @@ class RestoredRandomState(Component):
     """Restores the state of the random numbers after the first batch of a resumed run.
 
     The Trainer restores it too, but before the data loader starts, which draws a number.
+
+    Args:
+        run ([`~hmm_datasets.training.run_context.RunContext`]): the run.
+        restore (callable): restores the state, if the run was resumed.
     """
 
-    def __init__(self, trainer):
-        super().__init__(trainer)
+    def __init__(self, run: RunContext, restore: Callable[[], None]):
+        super().__init__(run)
+        self._restore = restore
         self._is_restored = False
 
     def after_batches(self) -> None:
         """Restore the state, once."""
-        if self.trainer.start is not None and self.trainer.reads_in_order and not self._is_restored:
-            self.trainer.load_random_state(self.trainer.start.folder)
+        if not self._is_restored:
+            self._restore()
         self._is_restored = True

@@ -12,6 +12,7 @@ start moves it aside. All ranks then start the same command again (see `hmm_data
 going back is an ordinary resume.
 """
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,17 +28,22 @@ from .skipped_rows import Rollback, rows_identity
 from .verifying import list_steps
 
 if TYPE_CHECKING:
-    from ..trainer import StepTrainer
+    from ..run_context import RunContext
 
 
-def go_back(trainer: "StepTrainer", step: int) -> str:
+def go_back(
+    run: "RunContext", step: int, rollbacks: Sequence[Rollback], passed_over: SkippedRows, num_rows: int | None
+) -> str:
     """Record that the rows around a step are skipped, and go back to the newest checkpoint before them.
 
     To be called by all ranks, before the optimizer uses the step.
 
     Args:
-        trainer ([`~hmm_datasets.training.trainer.StepTrainer`]): the trainer of the run.
+        run ([`~hmm_datasets.training.run_context.RunContext`]): the run.
         step (`int`): the step that spiked, counted from 1.
+        rollbacks (sequence of [`~hmm_datasets.training.checkpoints.skipped_rows.Rollback`]): earlier ones of the run.
+        passed_over ([`~hmm_datasets.data.skipped_rows.SkippedRows`]): the rows that are skipped because of them.
+        num_rows (`int`, *optional*): number of rows of the data set; None if there are as many as the run needs.
 
     Returns:
         `str`: why it is not possible, if it is not; otherwise it does not return.
@@ -47,12 +53,12 @@ def go_back(trainer: "StepTrainer", step: int) -> str:
         `InputError`: the run went back to this checkpoint too often.
     """
     decision: list[Any] = [None]
-    if trainer.is_world_process_zero():
+    if run.is_world_process_zero():
         try:
-            decision = [_decide(trainer, step)]
+            decision = [_decide(run, step, rollbacks, passed_over, num_rows)]
         except InputError as error:
             decision = [error]
-    if trainer.args.world_size > 1:
+    if run.args.world_size > 1:
         broadcast_object_list(decision)
     (found,) = decision
     if isinstance(found, str):
@@ -64,25 +70,27 @@ def go_back(trainer: "StepTrainer", step: int) -> str:
         f"step {step:,}: the run goes back to {where} and skips rows {found.first:,} to {found.end - 1:,} of "
         "the data set"
     )
-    if trainer.is_world_process_zero():
-        run = Path(trainer.args.output_dir)
-        write_identity(run, read_identity(run) | rows_identity([*trainer.rollbacks, found]))
-        append_event(run, "rollback", line, **asdict(found))
-        trainer.say(line)
-    trainer.accelerator.wait_for_everyone()
+    if run.is_world_process_zero():
+        folder = Path(run.args.output_dir)
+        write_identity(folder, read_identity(folder) | rows_identity([*rollbacks, found]))
+        append_event(folder, "rollback", line, **asdict(found))
+        run.say(line)
+    run.accelerator.wait_for_everyone()
     raise RolledBack(f"{line}: start the same command again to continue")
 
 
-def _decide(trainer: "StepTrainer", step: int) -> "Rollback | str":
+def _decide(
+    run: "RunContext", step: int, rollbacks: Sequence[Rollback], passed_over: SkippedRows, num_rows: int | None
+) -> "Rollback | str":
     """The rollback for a spike at a step, or why there can be none."""
-    args, passed_over, schedule = trainer.args, trainer.passed_over, trainer.schedule
+    args, schedule = run.args, run.schedule
     margin = args.spike_margin
     # Steps are counted from 1. Those before a change of the global batch may have had more rows than it says.
     first = passed_over.index(max(schedule.rows_before(max(step - 1 - margin, 0)), 0))
     end = passed_over.end(schedule.rows_before(step + margin))
     planned = SkippedRows([*passed_over.intervals, (first, end)])
-    needed = schedule.rows_before(trainer.state.max_steps)
-    if trainer.plan is None and (kept := planned.number(len(trainer.all_rows))) < needed:
+    needed = schedule.rows_before(run.state.max_steps)
+    if num_rows is not None and (kept := planned.number(num_rows)) < needed:
         return f"the {needed:,} rows that the run needs would no longer be there: {kept:,} would be left"
     starts = possible_starts(args.output_dir, planned, copies=args.copies)
     starts = [start for start in starts if start.step < step]
@@ -92,7 +100,7 @@ def _decide(trainer: "StepTrainer", step: int) -> "Rollback | str":
             "lower spike_margin"
         )
     checkpoint = starts[0].step if starts else 0
-    again = sum(one.checkpoint == checkpoint for one in trainer.rollbacks)
+    again = sum(one.checkpoint == checkpoint for one in rollbacks)
     if again >= args.max_rollbacks:
         where = f"checkpoint-{checkpoint}" if checkpoint else "its beginning"
         raise InputError(

@@ -8,7 +8,7 @@ continue from a checkpoint with another identity.
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,16 +24,16 @@ from .unfinished import remove_unfinished, unfinished_folder
 from .verifying import good_checkpoints, list_steps, verify_checkpoint
 
 if TYPE_CHECKING:
-    from ..trainer import StepTrainer
+    from ..run_context import RunContext
 
 
-def writer_of(trainer: "StepTrainer") -> dict[str, Any]:
+def writer_of(run: "RunContext") -> dict[str, Any]:
     """The framework that shards the model, and the number of processes; both are written into each checkpoint."""
-    if trainer.is_deepspeed_enabled:
-        framework = f"{FRAMEWORKS['zero']} {trainer.accelerator.state.deepspeed_plugin.zero_stage}"
+    if run.is_deepspeed_enabled:
+        framework = f"{FRAMEWORKS['zero']} {run.accelerator.state.deepspeed_plugin.zero_stage}"
     else:
-        framework = FRAMEWORKS["fsdp" if trainer.is_fsdp_enabled else "plain"]
-    return {"framework": framework, "processes": trainer.args.world_size}
+        framework = FRAMEWORKS["fsdp" if run.is_fsdp_enabled else "plain"]
+    return {"framework": framework, "processes": run.args.world_size}
 
 
 class Checkpoints:
@@ -43,24 +43,37 @@ class Checkpoints:
     best one if `metric_for_best_model` is set.
 
     Args:
-        trainer ([`~hmm_datasets.training.trainer.StepTrainer`]): the trainer of the run.
+        run ([`~hmm_datasets.training.run_context.RunContext`]): the run.
+        identity (callable): gives what determines the loss curve; None before it is known.
+        write_model (callable): writes the model into a folder, on all ranks.
+        tensors (callable): gives the weights and the optimizer state on this rank.
+        push (callable): pushes a checkpoint, on rank 0, if the settings ask for it.
     """
 
-    def __init__(self, trainer: "StepTrainer"):
-        self._trainer = trainer
+    def __init__(
+        self,
+        run: "RunContext",
+        *,
+        identity: Callable[[], dict[str, Any] | None],
+        write_model: Callable[[Path], None],
+        tensors: Callable[[], Iterable[torch.Tensor]],
+        push: Callable[[Path], None],
+    ):
+        self._run, self._identity, self._write_model, self._tensors = run, identity, write_model, tensors
+        self._push = push
         self._copies: CheckpointCopies | None = None
 
     def begin(self) -> None:
         """Prepare the copies, once the run has its start; on rank 0."""
-        args = self._trainer.args
+        args = self._run.args
         if args.copies is not None and args.should_save:
             restore_history(Path(args.output_dir), args.copies)
-            self._copies = CheckpointCopies(Path(args.output_dir), args.copies, self._trainer.say)
+            self._copies = CheckpointCopies(Path(args.output_dir), args.copies, self._run.say)
 
     def finish(self) -> None:
         """Wait for the copies under way, for half of the time that other ranks wait for this one."""
         if self._copies is not None:
-            self._copies.finish(self._trainer.args.ddp_timeout / 2)
+            self._copies.finish(self._run.args.ddp_timeout / 2)
 
     def save(self, write: Callable[[Path], None]) -> None:
         """Save the step just done, on all ranks; then delete old checkpoints.
@@ -68,33 +81,33 @@ class Checkpoints:
         Args:
             write (callable): makes the Trainer write its files into `checkpoint-N` in the folder it is given.
         """
-        trainer = self._trainer
-        run, name = Path(trainer.args.output_dir), f"checkpoint-{trainer.state.global_step}"
+        context = self._run
+        run, name = Path(context.args.output_dir), f"checkpoint-{context.state.global_step}"
         with self._writing(run / name):
             write(unfinished_folder(run))
-            trainer.accelerator.wait_for_everyone()
-            if trainer.args.should_save:
+            context.accelerator.wait_for_everyone()
+            if context.args.should_save:
                 self._complete(run, name)
-        if trainer.args.should_save:
-            if trainer.args.push_to_hub:
-                trainer.hub_pushes.push_checkpoint(run / name)
+        if context.args.should_save:
+            if context.args.push_to_hub:
+                self._push(run / name)
             if self._copies is not None:
                 self._copies.start(run / name, self._outdated())
             self._delete_old(run)
-        trainer.accelerator.wait_for_everyone()
+        context.accelerator.wait_for_everyone()
 
     def save_model(self) -> None:
         """Save the model in the run's folder; each file is replaced only once all new ones are complete."""
-        trainer = self._trainer
-        run = Path(trainer.args.output_dir)
+        context = self._run
+        run = Path(context.args.output_dir)
         folder = unfinished_folder(run) / "model"
         with self._writing(run):
-            trainer.write_model(folder)
-            trainer.accelerator.wait_for_everyone()
-            if trainer.args.should_save:
+            self._write_model(folder)
+            context.accelerator.wait_for_everyone()
+            if context.args.should_save:
                 write_digests(folder)
                 move_into(folder, run)
-        trainer.accelerator.wait_for_everyone()
+        context.accelerator.wait_for_everyone()
 
     @contextlib.contextmanager
     def _writing(self, target: Path) -> Iterator[None]:
@@ -103,14 +116,14 @@ class Checkpoints:
         Raises:
             `InputError`: the disk is full.
         """
-        trainer = self._trainer
-        run = Path(trainer.args.output_dir)
+        context = self._run
+        run = Path(context.args.output_dir)
         check_may_write()
-        if trainer.args.should_save:
+        if context.args.should_save:
             remove_unfinished(run)
-        trainer.accelerator.wait_for_everyone()
+        context.accelerator.wait_for_everyone()
         try:
-            with unfinished(unfinished_folder(run)) if trainer.args.should_save else contextlib.nullcontext():
+            with unfinished(unfinished_folder(run)) if context.args.should_save else contextlib.nullcontext():
                 yield
         except Exception as error:
             if not is_disk_full(error):
@@ -122,20 +135,18 @@ class Checkpoints:
 
     def _bytes_held(self) -> int:
         """Bytes of the weights and the optimizer state on this rank."""
-        optimizer = self._trainer.optimizer
-        states = [] if optimizer is None else optimizer.state.values()
-        tensors = [value for state in states for value in state.values() if torch.is_tensor(value)]
-        return sum(tensor.nbytes for tensor in [*self._trainer.model.parameters(), *tensors])
+        return sum(tensor.nbytes for tensor in self._tensors())
 
     def _complete(self, run: Path, name: str) -> None:
         """Add what the Trainer does not write, check the checkpoint, and move it to its final path."""
         folder, target = unfinished_folder(run) / name, run / name
         self._name_best(run, name)
-        trainer = self._trainer
-        trainer.state.save_to_json(str(folder / "trainer_state.json"))
-        if trainer.identity is not None:
-            writer = {} if trainer.args.save_only_model else {"written_by": writer_of(trainer)}
-            write_identity(folder, trainer.identity | writer)
+        context = self._run
+        context.state.save_to_json(str(folder / "trainer_state.json"))
+        identity = self._identity()
+        if identity is not None:
+            writer = {} if context.args.save_only_model else {"written_by": writer_of(context)}
+            write_identity(folder, identity | writer)
         report = verify_checkpoint(folder)
         if not report.ok:
             raise InputError(
@@ -147,25 +158,25 @@ class Checkpoints:
         put_folder(folder, target)
 
     def _name_best(self, run: Path, newest: str) -> None:
-        state = self._trainer.state
+        state = self._run.state
         best = f"checkpoint-{state.best_global_step}" if state.best_global_step else None
         if best is not None and (best == newest or inside(run, best, as_link=True).is_dir()):
             state.best_model_checkpoint = str(run / best)
 
     def _delete_old(self, run: Path) -> None:
-        trainer = self._trainer
-        limit, every = trainer.args.save_total_limit, trainer.args.keep_every
+        context = self._run
+        limit, every = context.args.save_total_limit, context.args.keep_every
         for step in self._outdated()(list_steps(run)):
             # Renamed first, so that a run killed meanwhile does not leave half a checkpoint.
             check_may_write()
             os.renames(run / f"checkpoint-{step}", unfinished_folder(run) / "deleted")
             remove_unfinished(run)
             kept = f"the newest {limit}" + (f" and those of steps divisible by {every}" if every else "")
-            trainer.say(f"deleted checkpoint-{step}: {kept} are kept")
+            context.say(f"deleted checkpoint-{step}: {kept} are kept")
 
     def _outdated(self) -> Outdated:
         """From the steps of all checkpoints, newest first, to those not kept; by the settings and the state of now."""
-        args, state = self._trainer.args, self._trainer.state
+        args, state = self._run.args, self._run.state
         limit, every, now, best = args.save_total_limit, args.keep_every, state.global_step, state.best_global_step
 
         def outdated(steps: list[int]) -> list[int]:

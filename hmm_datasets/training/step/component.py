@@ -8,7 +8,7 @@ import torch
 from .scores import Scores
 
 if TYPE_CHECKING:
-    from ..trainer import StepTrainer
+    from ..run_context import RunContext
 
 
 class Component:
@@ -19,7 +19,7 @@ class Component:
     order, so the last component of the list is the closest to the computation itself.
 
     Args:
-        trainer ([`~hmm_datasets.training.trainer.StepTrainer`]): the trainer that calls it.
+        run ([`~hmm_datasets.training.run_context.RunContext`]): the run.
 
     Attributes:
         needs (`tuple` of `str`): names of the components whose `after_...` methods have to be called before its own,
@@ -28,8 +28,8 @@ class Component:
 
     needs: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, trainer: "StepTrainer"):
-        self.trainer = trainer
+    def __init__(self, run: "RunContext"):
+        self.run = run
 
     def before_batches(self) -> None:
         """Called before the micro-batches of the next step are read."""

@@ -9,10 +9,10 @@ order of the computation, so the first whose output is not finite while its inpu
 take part, since under FSDP2 and ZeRO-3 they gather weights together.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -20,14 +20,15 @@ from safetensors.torch import save_file
 from ...files import atomic_folder, write_json
 from ...runtime.credentials import masked
 from ..fused_loss import next_labels
+from ..run_context import RunContext
 from .gradients import gradient_norms
-
-if TYPE_CHECKING:
-    from ..trainer import StepTrainer
+from .loss import StepLoss
 
 
 def keep_evidence(
-    trainer: "StepTrainer",
+    run: RunContext,
+    step_loss: StepLoss,
+    forward_context: Callable[[], AbstractContextManager],
     model: torch.nn.Module,
     step: int,
     norm: float,
@@ -37,7 +38,9 @@ def keep_evidence(
     """Write the folder of a step whose loss is not finite; a collective, to be called by all ranks.
 
     Args:
-        trainer ([`~hmm_datasets.training.trainer.StepTrainer`]): the trainer.
+        run ([`~hmm_datasets.training.run_context.RunContext`]): the run.
+        step_loss ([`~hmm_datasets.training.step.loss.StepLoss`]): the losses and inputs of the step.
+        forward_context (callable): gives the context of a forward pass, such as autocast.
         model (`nn.Module`): the model as it is trained.
         step (`int`): the step, counted from 1.
         norm (`float`): norm of the gradient before clipping.
@@ -47,14 +50,14 @@ def keep_evidence(
     Returns:
         `Path`: the folder.
     """
-    folder = Path(trainer.args.output_dir) / f"nan-step-{step}"
-    norms, not_finite = gradient_norms(trainer, model, norm)
-    finite = [bool(torch.isfinite(loss).all()) for loss in trainer.step_loss.losses]
-    inputs = trainer.step_loss.batches[finite.index(False) if False in finite else 0]
-    trained = trainer.accelerator.unwrap_model(model, keep_torch_compile=False)
+    folder = Path(run.args.output_dir) / f"nan-step-{step}"
+    norms, not_finite = gradient_norms(run, model, norm)
+    finite = [bool(torch.isfinite(loss).all()) for loss in step_loss.losses]
+    inputs = step_loss.batches[finite.index(False) if False in finite else 0]
+    trained = run.accelerator.unwrap_model(model, keep_torch_compile=False)
     with _first_not_finite(trained) as module:
-        logits, problem = _logits(trainer, model, inputs)
-    if trainer.args.process_index == worst["rank"]:
+        logits, problem = _logits(run, forward_context, model, inputs)
+    if run.args.process_index == worst["rank"]:
         evidence = {
             "step": step,
             "highest": worst,
@@ -62,26 +65,29 @@ def keep_evidence(
             "problem_of_the_forward_pass": problem,
             "parameters_not_finite": [name for name, weight in trained.named_parameters() if not _is_finite(weight)],
             "gradient": {"norm": norm, "share_not_finite": not_finite, "norms": norms},
-            "optimizer_has_stepped": trainer.is_deepspeed_enabled,
+            "optimizer_has_stepped": run.is_deepspeed_enabled,
             "ranks": ranks,
-            "settings": masked(trainer.args.to_dict()),
+            "settings": masked(run.args.to_dict()),
         }
         with atomic_folder(folder) as unfinished:
             write_json(unfinished / "evidence.json", evidence)
             save_file(_tensors(inputs, logits), unfinished / "micro_batch.safetensors")
-    trainer.accelerator.wait_for_everyone()
+    run.accelerator.wait_for_everyone()
     return folder
 
 
 def _logits(
-    trainer: "StepTrainer", model: torch.nn.Module, inputs: dict[str, Any]
+    run: RunContext,
+    forward_context: Callable[[], AbstractContextManager],
+    model: torch.nn.Module,
+    inputs: dict[str, Any],
 ) -> tuple[torch.Tensor | None, str | None]:
     """The logits of a micro-batch of tokens and labels, computed anew, and why there are none."""
     if not {"input_ids", "labels"} <= inputs.keys():
         return None, "the inputs are not tokens and labels"
-    tensors = {name: value.to(trainer.args.device) for name, value in inputs.items() if torch.is_tensor(value)}
+    tensors = {name: value.to(run.args.device) for name, value in inputs.items() if torch.is_tensor(value)}
     try:
-        with torch.no_grad(), trainer.compute_loss_context_manager():
+        with torch.no_grad(), forward_context():
             return getattr(model(**tensors), "logits", None), None
     except Exception as error:  # such as too little memory, which must not hide the loss that is not finite
         return None, f"{type(error).__name__}: {error}"

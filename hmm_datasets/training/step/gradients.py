@@ -2,18 +2,19 @@
 
 import math
 import re
-from typing import Any
 
 import torch
 
+from ..run_context import RunContext
 
-def gradient_norms(trainer: Any, model: torch.nn.Module, norm: float) -> tuple[dict[str, float], float]:
+
+def gradient_norms(run: RunContext, model: torch.nn.Module, norm: float) -> tuple[dict[str, float], float]:
     """Norms of the gradient of each parameter before clipping, and the share of its entries that is not finite.
 
     Under FSDP2, where each rank holds a part of every gradient, this is a collective of two numbers per parameter.
 
     Args:
-        trainer ([`~hmm_datasets.training.trainer.StepTrainer`]): the trainer.
+        run ([`~hmm_datasets.training.run_context.RunContext`]): the run.
         model (`nn.Module`): the model as it is trained.
         norm (`float`): norm of the whole gradient before clipping.
 
@@ -21,7 +22,7 @@ def gradient_norms(trainer: Any, model: torch.nn.Module, norm: float) -> tuple[d
         `dict[str, float]` and `float`; the dictionary is empty where gradients are gone by then, as under DeepSpeed.
     """
     names, figures, size, is_sharded = [], [], 0, False
-    trained = trainer.accelerator.unwrap_model(model, keep_torch_compile=False)
+    trained = run.accelerator.unwrap_model(model, keep_torch_compile=False)
     for name, weight in trained.named_parameters():
         if weight.grad is None:
             continue
@@ -34,9 +35,9 @@ def gradient_norms(trainer: Any, model: torch.nn.Module, norm: float) -> tuple[d
     if not figures:
         return {}, 0.0
     totals = torch.stack(figures)
-    if is_sharded and trainer.args.world_size > 1:
+    if is_sharded and run.args.world_size > 1:
         torch.distributed.all_reduce(totals)
-    limit = trainer.args.max_grad_norm
+    limit = run.args.max_grad_norm
     scale = (norm + 1e-6) / limit if limit and norm > limit else 1.0  # the gradient is clipped already
     squares, bad = totals.double().T.tolist()
     return {name: math.sqrt(square) * scale for name, square in zip(names, squares, strict=True)}, sum(bad) / size

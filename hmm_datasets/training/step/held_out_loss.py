@@ -10,7 +10,7 @@ rows of its batch on all ranks, or by the tokens that it is a mean of, without t
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,9 +20,11 @@ from torch.utils.data import ConcatDataset, Dataset
 
 from ...data.windows import IGNORED
 from ...errors import InputError
+from ..run_context import RunContext
 from .component import Component
 
 _MEANS_OVER_TOKENS = {"entropy": "tokens", "mean_token_accuracy": "tokens", "logits/chosen": "chosen"}
+_MEANS_OVER_TOKENS |= {"logits/rejected": "rejected"}  # other measures are means over rows
 
 
 class HeldOutParts(ConcatDataset):
@@ -59,8 +61,8 @@ def row_losses(losses: Float[torch.Tensor, "B T"], labels: Int[torch.Tensor, "B 
 class HeldOutLoss(Component):
     """The loss of an evaluation as a mean over tokens, also beside the measures of `compute_metrics`."""
 
-    def __init__(self, trainer):
-        super().__init__(trainer)
+    def __init__(self, run: RunContext):
+        super().__init__(run)
         self._rows: list[torch.Tensor] | None = None
 
     def needs_scores(self, model: torch.nn.Module) -> bool:
@@ -75,7 +77,7 @@ class HeldOutLoss(Component):
         """Return the loss unchanged, and keep each row's sum and count."""
         if self._rows is not None and labels is not None:
             rows = row_losses(scores.losses, labels)
-            self._rows.append(self.trainer.accelerator.gather_for_metrics(rows).cpu())
+            self._rows.append(self.run.accelerator.gather_for_metrics(rows).cpu())
         return loss
 
     def after_evaluation(self, dataset: Dataset, metrics: dict[str, float], prefix: str) -> None:
@@ -86,14 +88,18 @@ class HeldOutLoss(Component):
             metrics.update({f"{prefix}_{name}": loss for name, loss in means.items()})
 
 
-_MEANS_OVER_TOKENS |= {"logits/rejected": "rejected"}  # other measures are means over rows
-
-
 class HeldOutMeasures(Component):
-    """Weighs the measures that a trainer of TRL computes of the batches of an evaluation."""
+    """Weighs the measures that a trainer of TRL computes of the batches of an evaluation.
 
-    def __init__(self, trainer):
-        super().__init__(trainer)
+    Args:
+        run ([`~hmm_datasets.training.run_context.RunContext`]): the run.
+        measures (callable): gives the measures of the evaluation under way, one number per batch; None if there are
+            none.
+    """
+
+    def __init__(self, run: RunContext, measures: Callable[[], dict[str, list[float]] | None]):
+        super().__init__(run)
+        self._measures = measures
         self._counts: dict[str, float] = {}
         self._sums: dict[str, list[tuple[float, float]]] | None = None
 
@@ -103,10 +109,10 @@ class HeldOutMeasures(Component):
 
     def before_forward(self, inputs: dict[str, Any]) -> None:
         """Take repeated rows out of a batch of an evaluation, and count the others on all ranks."""
-        if self._sums is None or self.trainer.measures is None:
+        if self._sums is None or self._measures() is None:
             return
         is_pair = "labels" not in inputs and "input_ids" in inputs
-        args, size = self.trainer.args, len(inputs["input_ids" if "input_ids" in inputs else "prompt_ids"])
+        args, size = self.run.args, len(inputs["input_ids" if "input_ids" in inputs else "prompt_ids"])
         if is_pair and args.padding_free:
             return  # pairs are joined to one row, and all batches have the same number of them
         size = size // 2 if is_pair else size
@@ -119,12 +125,12 @@ class HeldOutMeasures(Component):
         elif "labels" in inputs:
             inputs["labels"] = inputs["labels"].masked_fill(~kept[:, None], IGNORED)
             counts["tokens"] = (inputs["labels"][:, 1:] != IGNORED).sum()
-        totals = self.trainer.accelerator.reduce(torch.stack(list(counts.values())).double())
+        totals = self.run.accelerator.reduce(torch.stack(list(counts.values())).double())
         self._counts = dict(zip(counts, totals.tolist(), strict=True))
 
     def after_forward(self, model, labels, scores, loss, num_items) -> torch.Tensor:
         """Take the measures of a batch, with the number of rows or tokens that they are means of."""
-        measures = self.trainer.measures
+        measures = self._measures()
         if self._sums is not None and measures is not None and self._counts:
             for name in measures.keys() - {"num_tokens"}:
                 count = self._counts.get(_MEANS_OVER_TOKENS.get(name, "rows"), self._counts["rows"])
@@ -135,7 +141,7 @@ class HeldOutMeasures(Component):
     def after_evaluation(self, dataset: Dataset, metrics: dict[str, float], prefix: str) -> None:
         """Give the means to TRL, which logs them."""
         sums, self._sums = self._sums, None
-        measures = self.trainer.measures
+        measures = self._measures()
         for name, values in (sums or {}).items():
             total = sum(count for _, count in values)
             if total:
@@ -143,9 +149,9 @@ class HeldOutMeasures(Component):
 
     def _rows(self, size: int) -> int:
         """Number of rows of a batch on all ranks, without those that are repeated."""
-        state = self.trainer.accelerator.gradient_state
+        state = self.run.accelerator.gradient_state
         is_last = state.end_of_dataloader and state.remainder > 0
-        return state.remainder if is_last and self.trainer.args.world_size > 1 else size * self.trainer.args.world_size
+        return state.remainder if is_last and self.run.args.world_size > 1 else size * self.run.args.world_size
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from torch.utils.data import Dataset
 from ...data.row_reading import rows_at
 from ...files import append_jsonl
 from ..record import truncate_after_step
+from ..run_context import RunContext
 from .component import Component
 
 ROW_INDEX = "row_index"
@@ -62,14 +63,11 @@ class IndexedBatches:
 
 
 class LoggedRows(Component):
-    """Writes the indices of the rows trained on, if `log_indices` is set."""
+    """Writes the indices of the rows trained on, if batches have them ([`IndexedBatches`])."""
 
-    def __init__(self, trainer):
-        super().__init__(trainer)
+    def __init__(self, run: RunContext):
+        super().__init__(run)
         self._path: Path | None = None
-        if getattr(trainer.args, "log_indices", False):
-            trainer.train_dataset = IndexedRows(trainer.train_dataset)
-            trainer.data_collator = IndexedBatches(trainer.data_collator)
 
     def before_micro_batch(self, inputs: dict[str, Any]) -> None:
         """Write the indices of a micro-batch, and remove them from it."""
@@ -78,12 +76,12 @@ class LoggedRows(Component):
         if self._path is None:
             self._path = self._begin()
         indices = inputs.pop(ROW_INDEX).tolist()
-        append_jsonl(self._path, {"step": self.trainer.state.global_step + 1, "indices": indices})
+        append_jsonl(self._path, {"step": self.run.state.global_step + 1, "indices": indices})
 
     def _begin(self) -> Path:
-        folder = Path(self.trainer.args.output_dir)
-        if self.trainer.is_world_process_zero():
+        folder = Path(self.run.args.output_dir)
+        if self.run.is_world_process_zero():
             for path in folder.glob("indices-*.jsonl"):  # includes ranks of an earlier, larger world size
-                truncate_after_step(path, self.trainer.state.global_step)
-        self.trainer.accelerator.wait_for_everyone()
-        return folder / f"indices-{self.trainer.args.process_index}.jsonl"
+                truncate_after_step(path, self.run.state.global_step)
+        self.run.accelerator.wait_for_everyone()
+        return folder / f"indices-{self.run.args.process_index}.jsonl"

@@ -15,11 +15,18 @@ from transformers.trainer_pt_utils import LabelSmoother
 
 from ...runtime import environment
 from ...runtime.stop_requests import NOTHING
+from ..run_context import RunContext
 from .component import Component
 
 
 class StepLoss(Component):
     """Collects the losses of the micro-batches of a step, and gathers their sums from all ranks.
+
+    Args:
+        run ([`~hmm_datasets.training.run_context.RunContext`]): the run.
+        rows_of_micro_batches (callable, *optional*): gives the indices of the rows of this rank's micro-batches.
+        divides_by_items (`bool`, *optional*, defaults to `True`): whether the model divides losses by the number of
+            tokens of the global batch.
 
     Attributes:
         loss (`float`): loss of the global batch, in nats per token; known from `after_gradient` on.
@@ -32,8 +39,15 @@ class StepLoss(Component):
 
     needs = ("ZLoss",)
 
-    def __init__(self, trainer):
-        super().__init__(trainer)
+    def __init__(
+        self,
+        run: RunContext,
+        rows_of_micro_batches: Callable[[int], list[list[int]] | None] = lambda count: None,
+        *,
+        divides_by_items: bool = True,
+    ):
+        super().__init__(run)
+        self._rows, self._divides_by_items = rows_of_micro_batches, divides_by_items
         self.loss = self.norm = 0.0
         self.requested = NOTHING
         self.request: Callable[[], int] = lambda: NOTHING
@@ -55,10 +69,10 @@ class StepLoss(Component):
 
     def after_gradient(self, model: torch.nn.Module, norm: float) -> None:
         """Gather the losses of all ranks, and what they are asked to do."""
-        mine = torch.tensor([[0.0, norm, self.request()]], device=self.trainer.args.device)
+        mine = torch.tensor([[0.0, norm, self.request()]], device=self.run.args.device)
         for loss in self.losses:
             mine[0, 0] += loss.float().mean()
-        gathered = self.trainer.accelerator.gather(mine)
+        gathered = self.run.accelerator.gather(mine)
         found = torch.stack([gathered[:, 0].mean(), gathered[0, 1], gathered[:, 2].max()])
         self.loss, self.norm, requested = found.tolist()
         self.requested = int(requested)
@@ -74,14 +88,14 @@ class StepLoss(Component):
             `list[dict]`, by rank: `rank`, `host`, and `micro_batches`, each with its `loss`, the mean over its own
             tokens in nats, and its `rows`, their indices in the data set (absent if rows are shuffled by the Trainer).
         """
-        trainer = self.trainer
-        rows = trainer.rows_of_micro_batches(len(self.losses))
-        mine = {"rank": trainer.args.process_index, "host": environment.host(), "micro_batches": []}
+        run = self.run
+        rows = self._rows(len(self.losses))
+        mine = {"rank": run.args.process_index, "host": environment.host(), "micro_batches": []}
         for number, loss in enumerate(self._own_means()):
             mine["micro_batches"].append({"loss": loss} | ({} if rows is None else {"rows": rows[number]}))
-        if trainer.args.world_size == 1:
+        if run.args.world_size == 1:
             return [mine]
-        found: list[Any] = [None] * trainer.args.world_size
+        found: list[Any] = [None] * run.args.world_size
         torch.distributed.all_gather_object(found, mine)
         return found
 
@@ -93,12 +107,12 @@ class StepLoss(Component):
         """
         counts = [_labels_of(batch) for batch in self.batches]
         losses = [float(loss.float().mean()) for loss in self.losses]
-        if any(count is None for count in counts) or not self.trainer.model_accepts_loss_kwargs:
+        if any(count is None for count in counts) or not self._divides_by_items:
             return [loss * len(losses) for loss in losses]
         average = float(sum(counts))
-        if self.trainer.args.average_tokens_across_devices:
-            own = torch.tensor([average], device=self.trainer.args.device)
-            average = float(self.trainer.accelerator.gather(own).mean())
+        if self.run.args.average_tokens_across_devices:
+            own = torch.tensor([average], device=self.run.args.device)
+            average = float(self.run.accelerator.gather(own).mean())
         return [loss * average / count if count else loss for loss, count in zip(losses, counts, strict=True)]
 
 

@@ -1,16 +1,14 @@
 """The phases of a training step, reported in the heartbeat of this process."""
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ...compat.torch import on_compilations
 from ...runtime import heartbeats
+from ..run_context import RunContext
 from .component import Component
-
-if TYPE_CHECKING:
-    from ..trainer import StepTrainer
 
 
 @functools.cache
@@ -21,13 +19,13 @@ def _track_compilations() -> None:
 class PhaseReporter(Component):
     """Enters the phases of a step. It is the first component, so that its phases include the work of the others."""
 
-    def __init__(self, trainer: "StepTrainer"):
-        super().__init__(trainer)
+    def __init__(self, run: RunContext):
+        super().__init__(run)
         _track_compilations()
 
     def before_batches(self) -> None:
         """The step begins, and waits for its rows."""
-        heartbeats.enter("data", self.trainer.state.global_step + 1)
+        heartbeats.enter("data", self.run.state.global_step + 1)
 
     def before_micro_batch(self, inputs: dict[str, Any]) -> None:
         """Count the tokens of this process."""
@@ -36,7 +34,7 @@ class PhaseReporter(Component):
 
     def before_forward(self, inputs: dict[str, Any]) -> None:
         """The forward pass of a micro-batch begins."""
-        if self.trainer.model.training:
+        if self.run.model.training:
             heartbeats.enter("forward")
 
     def after_forward(self, model, labels, scores, loss, num_items) -> torch.Tensor:

@@ -17,6 +17,7 @@ import math
 import torch
 
 from ...errors import InputError, RankError
+from ..run_context import RunContext
 from .component import Component
 
 _MAX_IN_A_ROW = 20
@@ -27,9 +28,9 @@ class SkippedSteps(Component):
 
     needs = ("LossSpikes",)
 
-    def __init__(self, trainer):
-        super().__init__(trainer)
-        if trainer.args.fp16 and trainer.args.device.type == "cpu":
+    def __init__(self, run: RunContext):
+        super().__init__(run)
+        if run.args.fp16 and run.args.device.type == "cpu":
             raise InputError(
                 "fp16 is set, but there is no GPU, and accelerate would train in float32; use bf16, or neither"
             )
@@ -39,8 +40,8 @@ class SkippedSteps(Component):
     def after_gradient(self, model: torch.nn.Module, norm: float) -> None:
         """Remove the gradient if it is not finite."""
         self._norm = norm
-        trainer = self.trainer
-        if not math.isfinite(norm) and trainer.accelerator.scaler is None and not trainer.is_deepspeed_enabled:
+        run = self.run
+        if not math.isfinite(norm) and run.accelerator.scaler is None and not run.is_deepspeed_enabled:
             model.zero_grad(set_to_none=True)  # without a gradient, optimizers skip a weight and its weight decay too
 
     def after_optimizer(self) -> None:
@@ -50,24 +51,24 @@ class SkippedSteps(Component):
             `InputError`: too many steps in a row were skipped.
             `RankError`: DeepSpeed trained on a gradient that is not finite.
         """
-        trainer = self.trainer
-        by_library, finite = trainer.accelerator.optimizer_step_was_skipped, math.isfinite(self._norm)
-        step = trainer.state.global_step + 1
+        run = self.run
+        by_library, finite = run.accelerator.optimizer_step_was_skipped, math.isfinite(self._norm)
+        step = run.state.global_step + 1
         if finite and not by_library:
             self._in_a_row = 0
             return
-        if trainer.is_deepspeed_enabled and not by_library:
+        if run.is_deepspeed_enabled and not by_library:
             raise RankError(
                 f"step {step}: the norm of the gradient is {self._norm}, and DeepSpeed trained on it; the newest "
                 "checkpoint is from before it: set check_grad_overflow in the DeepSpeed JSON"
             )
-        trainer.totals.skipped_steps += 1
+        run.totals.skipped_steps += 1
         self._in_a_row += 1
         if self._in_a_row == _MAX_IN_A_ROW:
             raise InputError(
                 f"step {step}: the gradient was not finite for {_MAX_IN_A_ROW} steps in a row; the newest checkpoint "
                 "may be from before them: lower the learning rate, or train in another precision"
             )
-        if trainer.accelerator.scaler is None:
-            count = f"{trainer.totals.skipped_steps:,} so far"
-            trainer.say(f"step {step:,}: the norm of the gradient is {self._norm}; skipped ({count})")
+        if run.accelerator.scaler is None:
+            count = f"{run.totals.skipped_steps:,} so far"
+            run.say(f"step {step:,}: the norm of the gradient is {self._norm}; skipped ({count})")

@@ -12,6 +12,7 @@ itself spiked. A high gradient without a spike of the loss only causes a warning
 """
 
 import math
+from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
@@ -20,10 +21,10 @@ import torch
 from ...errors import InputError
 from ...runtime import environment
 from ...runtime.events import append_event
-from ..checkpoints.rollback import go_back
+from ..run_context import RunContext
 from .component import Component
 from .gradients import gradient_norms, norms_by_layer
-from .loss import highest, place_of
+from .loss import StepLoss, highest, place_of
 from .recent_losses import RecentLosses
 from .spike_detector import Deviation, SpikeDetector
 
@@ -33,26 +34,36 @@ _LEAST_NORM_CHANGE = 0.1  # of the logarithm of the gradient's norm
 
 
 class LossSpikes(Component):
-    """Finds spikes of the loss and of the gradient, and does what `on_spike` in the settings says."""
+    """Finds spikes of the loss and of the gradient, and does what `on_spike` in the settings says.
+
+    Args:
+        run ([`~hmm_datasets.training.run_context.RunContext`]): the run.
+        step_loss ([`~hmm_datasets.training.step.loss.StepLoss`]): the loss of the step under way.
+        go_back (callable): goes back because of a step, see [`~hmm_datasets.training.checkpoints.rollback.go_back`].
+
+    Attributes:
+        recent ([`~hmm_datasets.training.step.recent_losses.RecentLosses`]): a callback that saves the detectors.
+    """
 
     needs = ("FiniteLoss", "StepLoss")
 
-    def __init__(self, trainer):
-        super().__init__(trainer)
+    def __init__(self, run: RunContext, step_loss: StepLoss, go_back: Callable[[int], str]):
+        super().__init__(run)
+        self._step_loss, self._go_back = step_loss, go_back
         self._is_skipped = False
         self._detectors = {
             "loss": SpikeDetector(),
             "gradient norm": SpikeDetector(least_share=0.0, least=_LEAST_NORM_CHANGE),
         }
-        trainer.add_callback(RecentLosses(self._detectors))
+        self.recent = RecentLosses(self._detectors)
 
     def after_gradient(self, model: torch.nn.Module, norm: float) -> None:
         """Compare the step with those before it, and act on a spike."""
         self._is_skipped = False
-        policy, step = self.trainer.args.on_spike, self.trainer.state.global_step + 1
+        policy, step = self.run.args.on_spike, self.run.state.global_step + 1
         if policy == "ignore":
             return
-        loss, norm = self.trainer.step_loss.loss, self.trainer.step_loss.norm  # the same on all ranks
+        loss, norm = self._step_loss.loss, self._step_loss.norm  # the same on all ranks
         found = {
             "loss": self._detectors["loss"].add(loss),
             "gradient norm": self._detectors["gradient norm"].add(math.log(norm) if 0 < norm < math.inf else math.nan),
@@ -65,24 +76,24 @@ class LossSpikes(Component):
             self._is_skipped = True
             model.zero_grad(set_to_none=True)
         elif policy == "rollback" and "loss" in found:
-            refusal = go_back(self.trainer, step)
-            self.trainer.say(f"step {step:,}: not rolled back: {refusal}")
+            refusal = self._go_back(step)
+            self.run.say(f"step {step:,}: not rolled back: {refusal}")
 
     def after_optimizer(self) -> None:
         """Count a step that was skipped."""
         if self._is_skipped:
-            trainer = self.trainer
-            trainer.totals.skipped_steps += 1
-            line = f"step {trainer.state.global_step + 1:,}: skipped ({trainer.totals.skipped_steps:,} so far)"
-            if trainer.is_world_process_zero():
-                append_event(trainer.args.output_dir, "skipped", line, step=trainer.state.global_step + 1)
-            trainer.say(line)
+            run = self.run
+            run.totals.skipped_steps += 1
+            line = f"step {run.state.global_step + 1:,}: skipped ({run.totals.skipped_steps:,} so far)"
+            if run.is_world_process_zero():
+                append_event(run.args.output_dir, "skipped", line, step=run.state.global_step + 1)
+            run.say(line)
 
     def _log(self, step: int, found: dict[str, Deviation], model: torch.nn.Module, norm: float) -> None:
         """Write what is known of a spike to the events of the run, on rank 0."""
-        trainer, loss = self.trainer, self.trainer.step_loss.loss
-        ranks = self.trainer.step_loss.of_all_ranks()
-        norms, not_finite = gradient_norms(trainer, model, norm)
+        run, loss = self.run, self._step_loss.loss
+        ranks = self._step_loss.of_all_ranks()
+        norms, not_finite = gradient_norms(run, model, norm)
         worst = highest(ranks)
         measured = {name: _in_units(name, deviation) for name, deviation in found.items()}
         line = f"step {step:,}: " + " and ".join(
@@ -90,9 +101,9 @@ class LossSpikes(Component):
             for name, seen in measured.items()
         )
         line += f"; the highest loss is {worst['loss']:.4g} on {place_of(worst)}"
-        if trainer.is_world_process_zero():
+        if run.is_world_process_zero():
             append_event(
-                trainer.args.output_dir,
+                run.args.output_dir,
                 "spike",
                 line,
                 step=step,
@@ -108,7 +119,7 @@ class LossSpikes(Component):
                 host=worst["host"],
                 rank=worst["rank"],
             )
-            trainer.say(line)
+            run.say(line)
 
 
 def _in_units(name: str, deviation: Deviation) -> dict[str, float]:

@@ -14,6 +14,7 @@ import torch
 
 from ..plan.accelerators import peak_flops
 from ..plan.flops import sequence_lengths, unit_flops
+from ..run_context import RunContext
 from .component import Component
 
 
@@ -89,9 +90,9 @@ class Throughput(Component):
     - `skipped_steps` so far, and `cost` so far if `price_per_hour` is set.
     """
 
-    def __init__(self, trainer):
-        super().__init__(trainer)
-        self._watch = Stopwatch(trainer.args.device)
+    def __init__(self, run: RunContext):
+        super().__init__(run)
+        self._watch = Stopwatch(run.args.device)
         self._unit_flops: tuple[int, int] | None = None
         self._waiting_since = 0.0
         self._is_forward = False
@@ -119,7 +120,7 @@ class Throughput(Component):
 
     def before_forward(self, inputs: dict[str, Any]) -> None:
         """Start to measure the forward pass, in training."""
-        self._is_forward = self.trainer.model.training
+        self._is_forward = self.run.model.training
         if self._is_forward:
             self._watch.begin("forward")
 
@@ -140,7 +141,7 @@ class Throughput(Component):
     def flops_of(self, inputs: dict[str, Any]) -> int:
         """FLOPs of a micro-batch on this rank."""
         if self._unit_flops is None:
-            self._unit_flops = unit_flops(self.trainer.model)
+            self._unit_flops = unit_flops(self.run.model)
         return sum(unit * count for unit, count in zip(self._unit_flops, sequence_lengths(inputs), strict=True))
 
     def before_log(self, row: dict[str, float]) -> None:
@@ -150,12 +151,12 @@ class Throughput(Component):
 
     def fraction_done(self) -> float:
         """Share of the planned rows that were trained on; a share of steps would be wrong if steps differ in size."""
-        schedule, state = self.trainer.schedule, self.trainer.state
+        schedule, state = self.run.schedule, self.run.state
         return schedule.rows_before(state.global_step) / schedule.rows_before(state.max_steps)
 
     def _mark(self) -> Mark:
-        trainer, state = self.trainer, self.trainer.state
-        rows = trainer.schedule.rows_before(state.global_step)
+        state = self.run.state
+        rows = self.run.schedule.rows_before(state.global_step)
         return Mark(time.perf_counter(), state.global_step, rows, state.num_input_tokens_seen, state.total_flos)
 
     def _figures(self) -> dict[str, float]:
@@ -166,8 +167,8 @@ class Throughput(Component):
             return {}
         self._marked = now
         forward = parts.get("forward", 0.0)
-        rate, devices = (now.tokens - before.tokens) / seconds, self.trainer.args.world_size
-        left = self.trainer.schedule.rows_before(self.trainer.state.max_steps) - now.rows
+        rate, devices = (now.tokens - before.tokens) / seconds, self.run.args.world_size
+        left = self.run.schedule.rows_before(self.run.state.max_steps) - now.rows
         found = {
             "step_seconds": seconds / steps,
             "data_seconds": parts.get("data", 0.0) / steps,
@@ -180,27 +181,27 @@ class Throughput(Component):
             "flops": now.flops,
             "fraction": self.fraction_done(),
             "seconds_left": left * (now.seconds - self._began.seconds) / (now.rows - self._began.rows),
-            "global_batch_size": self.trainer.schedule.size(now.step - 1),
-            "skipped_steps": self.trainer.totals.skipped_steps,
+            "global_batch_size": self.run.schedule.size(now.step - 1),
+            "skipped_steps": self.run.totals.skipped_steps,
         }
         if (scale := self._loss_scale()) is not None:
             found["loss_scale"] = scale
-        if self.trainer.args.device.type == "cuda":
-            peak = peak_flops(torch.cuda.get_device_name(self.trainer.args.device), self.trainer.args.mixed_precision)
+        if self.run.args.device.type == "cuda":
+            peak = peak_flops(torch.cuda.get_device_name(self.run.args.device), self.run.args.mixed_precision)
             if peak is not None:
                 found["mfu"] = (now.flops - before.flops) / (seconds * devices * peak)
-            found["memory_allocated"] = float(torch.cuda.max_memory_allocated(self.trainer.args.device))
-            found["memory_reserved"] = float(torch.cuda.max_memory_reserved(self.trainer.args.device))
-        if self.trainer.args.price_per_hour is not None:
-            self.trainer.totals.cost += seconds / 3600 * devices * self.trainer.args.price_per_hour
-            found["cost"] = self.trainer.totals.cost
+            found["memory_allocated"] = float(torch.cuda.max_memory_allocated(self.run.args.device))
+            found["memory_reserved"] = float(torch.cuda.max_memory_reserved(self.run.args.device))
+        if self.run.args.price_per_hour is not None:
+            self.run.totals.cost += seconds / 3600 * devices * self.run.args.price_per_hour
+            found["cost"] = self.run.totals.cost
         return found
 
     def _loss_scale(self) -> float | None:
         """What the loss is multiplied by under float16, by torch's scaler or by DeepSpeed; None otherwise."""
-        scaler = self.trainer.accelerator.scaler
+        scaler = self.run.accelerator.scaler
         if scaler is not None:
             return float(scaler.get_scale())
-        if self.trainer.is_deepspeed_enabled and self.trainer.args.fp16:
-            return float(self.trainer.deepspeed.optimizer.loss_scale)
+        if self.run.is_deepspeed_enabled and self.run.args.fp16:
+            return float(self.run.deepspeed.optimizer.loss_scale)
         return None

@@ -1,6 +1,7 @@
 """Totals of a run over all its starts: rows, tokens, steps, seconds, skipped steps and cost."""
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback
@@ -8,7 +9,7 @@ from transformers import TrainerCallback
 from ...compat.transformers import ExportableState
 
 if TYPE_CHECKING:
-    from ..trainer import StepTrainer
+    from ..run_context import RunContext
 
 
 class RunTotals(TrainerCallback, ExportableState):
@@ -17,7 +18,9 @@ class RunTotals(TrainerCallback, ExportableState):
     Work lost between a checkpoint and a crash is in none of them.
 
     Args:
-        trainer ([`~hmm_datasets.training.trainer.StepTrainer`]): the trainer of the run.
+        run ([`~hmm_datasets.training.run_context.RunContext`]): the run.
+        logs_so_far (callable): what was computed since the latest row of the log; a collective.
+        continue_logs (callable): continues with what a checkpoint noted.
 
     Attributes:
         skipped_steps (`int`): steps that changed no weight.
@@ -30,8 +33,13 @@ class RunTotals(TrainerCallback, ExportableState):
         logs (`dict`): what was computed since the latest row of the log, which the next row is a mean of.
     """
 
-    def __init__(self, trainer: "StepTrainer"):
-        self._trainer = trainer
+    def __init__(
+        self,
+        run: "RunContext",
+        logs_so_far: Callable[[], dict[str, Any]],
+        continue_logs: Callable[[dict[str, Any]], None],
+    ):
+        self._run, self._logs_so_far, self._continue_logs = run, logs_so_far, continue_logs
         self._began: tuple[float, int, int] | None = None
         self.skipped_steps = 0
         self.cost = 0.0
@@ -50,8 +58,7 @@ class RunTotals(TrainerCallback, ExportableState):
         saved = state.stateful_callbacks.setdefault(type(self).__name__, self.state())
         vars(self).update(saved["attributes"])
         self._began = (time.monotonic(), state.num_input_tokens_seen, state.global_step)
-        if self._trainer.start is not None:
-            self._trainer.continue_logs(self.logs)
+        self._continue_logs(self.logs)
 
     def on_train_end(self, args, state, control, **kwargs):
         """Stop measuring."""
@@ -60,12 +67,12 @@ class RunTotals(TrainerCallback, ExportableState):
 
     def note_logs(self) -> None:
         """Note what the next row of the log is a mean of; a collective, before a checkpoint is written."""
-        self.logs = self._trainer.logs_so_far()
+        self.logs = self._logs_so_far()
 
     def _measure(self) -> None:
         if self._began is None:
             return
-        state, now = self._trainer.state, time.monotonic()
+        state, now = self._run.state, time.monotonic()
         began, tokens, step = self._began
         self.seconds += now - began
         self.tokens += state.num_input_tokens_seen - tokens

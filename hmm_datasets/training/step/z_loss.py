@@ -10,6 +10,7 @@ it costs one more pass over the logits and a float32 copy of them. The logged lo
 import torch
 
 from ...errors import InputError
+from ..run_context import RunContext
 from .component import Component
 
 
@@ -19,9 +20,9 @@ class ZLoss(Component):
     Rows of the history get a column `z_loss`: the mean over tokens of what was added. Evaluations do not include it.
     """
 
-    def __init__(self, trainer):
-        super().__init__(trainer)
-        self._coefficient = trainer.args.z_loss
+    def __init__(self, run: RunContext):
+        super().__init__(run)
+        self._coefficient = run.args.z_loss
         self._added: torch.Tensor | None = None
         self._is_shared = False
         self._sum: torch.Tensor | None = None
@@ -37,8 +38,8 @@ class ZLoss(Component):
             return loss
         squares = scores.log_normalizers.square()
         added = self._coefficient * (squares.mean() if num_items is None else squares.sum() / num_items)
-        if num_items is not None and self.trainer.args.average_tokens_across_devices:
-            added = added * self.trainer.args.world_size  # the gradient is then averaged over ranks
+        if num_items is not None and self.run.args.average_tokens_across_devices:
+            added = added * self.run.args.world_size  # the gradient is then averaged over ranks
         self._added, self._is_shared = added.detach(), num_items is None
         return loss if scores.has_z_loss else loss + added
 
@@ -48,9 +49,9 @@ class ZLoss(Component):
             return loss
         added, self._added = self._added, None
         if self._is_shared:  # each micro-batch's mean is then averaged over the micro-batches of the step
-            added = added / self.trainer.current_gradient_accumulation_steps
+            added = added / self.run.current_gradient_accumulation_steps
         if self._sum is None:
-            self._sum, self._since_step = torch.zeros_like(added), self.trainer.state.global_step
+            self._sum, self._since_step = torch.zeros_like(added), self.run.state.global_step
         self._sum += added
         return loss - added
 
@@ -58,11 +59,11 @@ class ZLoss(Component):
         """What was added since the last row, as a mean over ranks, and the step of that row; a collective."""
         if self._sum is None:
             return None
-        return self.trainer.accelerator.gather(self._sum).mean().item(), self._since_step
+        return self.run.accelerator.gather(self._sum).mean().item(), self._since_step
 
     def continue_from(self, so_far: tuple[float, int]) -> None:
         """Continue a run that had added this since the last row."""
-        self._sum = torch.tensor(so_far[0], device=self.trainer.args.device)
+        self._sum = torch.tensor(so_far[0], device=self.run.args.device)
         self._since_step = so_far[1]
 
     def before_log(self, row: dict[str, float]) -> None:
@@ -70,7 +71,7 @@ class ZLoss(Component):
         if self._sum is None:
             return
         total, _ = self.so_far()
-        row["z_loss"] = total / (self.trainer.state.global_step - self._since_step)
+        row["z_loss"] = total / (self.run.state.global_step - self._since_step)
         self._sum = None
 
 
