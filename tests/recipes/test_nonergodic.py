@@ -112,6 +112,7 @@ def test_wrong_settings_are_refused():
         RECIPE.NonergodicSettings("x", length=64)
 
 
+@pytest.mark.slow
 @pytest.mark.launch
 def test_the_experiment_ends_in_its_result(program, succeeded, tmp_path):
     small = ("--counts", 4, 16, "--mess3", 2, "--length", 48, "--num_sequences", 64, "--fit_first", 2)

@@ -1,9 +1,9 @@
-"""A program that writes a token stream in child processes and kills them: `killed_writer.py FOLDER KILLS|points`.
+"""A program that writes a token stream in child processes and kills them: `killed_writer.py FOLDER KILLS|points[/N]`.
 
 A number: so many times at random moments, going on with the same stream until it is whole, then with the next.
-`points`: at every file operation and every document of a small stream in turn. Prints, as JSON, one row for each kill,
-and for each stream that became whole the digests of its files. Nothing is imported but what writes, so that a child
-is a fork.
+`points`: at every file operation and every document of a small stream in turn, or at every `N`-th. Prints, as JSON,
+one row for each kill, and for each stream that became whole the digests of its files. Nothing is imported but what
+writes, so that a child is a fork.
 """
 
 import hashlib
@@ -103,7 +103,7 @@ def kill_at_random_times(folder: Path, kills: int, seed: int) -> None:
     report({"whole": digests(folder)})
 
 
-def kill_at_every_point(folder: Path, overwrite: bool) -> None:
+def kill_at_points(folder: Path, overwrite: bool, every: int) -> None:
     def work(point: int = 0):
         passed = 0
 
@@ -128,7 +128,7 @@ def kill_at_every_point(folder: Path, overwrite: bool) -> None:
         if killed and (overwrite or not folder.exists()):
             ended_by(start(work))
         report({"whole": digests(folder)})
-        point += 1
+        point += every
 
 
 def report(row: dict) -> None:
@@ -137,8 +137,9 @@ def report(row: dict) -> None:
 
 if __name__ == "__main__":
     target = Path(sys.argv[1]) / "stream" / "a"
-    if sys.argv[2] == "points":
-        kill_at_every_point(target, overwrite=False)
-        kill_at_every_point(target, overwrite=True)
+    if sys.argv[2].startswith("points"):
+        every = int(sys.argv[2].partition("/")[2] or 1)
+        kill_at_points(target, overwrite=False, every=every)
+        kill_at_points(target, overwrite=True, every=every)
     else:
         kill_at_random_times(target, kills=int(sys.argv[2]), seed=4)

@@ -144,20 +144,20 @@ def file(tmp_path):
 
 @pytest.mark.launch
 def test_a_recipe_is_advised_with_the_numbers_of_its_plan(file, capsys):
-    found = advise(file, ["--price_per_hour", "2"], devices=["H100", "T4"], models=["1m", "3m"], ranks=[1, 8, 7])
+    found = advise(file, ["--price_per_hour", "2"], devices=["H100", "T4"], models=["1m"], ranks=[1, 8, 7])
     assert [(row["model"], row["device"], row["ranks"]) for row in found] == [
-        (model, device, ranks) for model in ("1m", "3m") for device in ("H100 SXM", "T4") for ranks in (1, 8, 7)
+        (model, device, ranks) for model in ("1m",) for device in ("H100 SXM", "T4") for ranks in (1, 8, 7)
     ]
-    flags = ["--model", "3m", "--assumed_device", "H100", "--per_device_train_batch_size", "64"]
+    flags = ["--model", "1m", "--assumed_device", "H100", "--per_device_train_batch_size", "64"]
     plan = plan_recipe(file, flags)
-    row = next(row for row in found if (row["model"], row["device"], row["ranks"]) == ("3m", "H100 SXM", 1))
+    row = next(row for row in found if (row["model"], row["device"], row["ranks"]) == ("1m", "H100 SXM", 1))
     assert (row["strategy"], row["micro_batch_size"], row["recomputes"]) == ("ddp", 64, False)
     assert row["parameters"] == plan["parameters"]
     assert row["memory"] == pytest.approx(plan["memory"]["ddp"]["total"], rel=0.02)
     assert row["hours"] == pytest.approx(plan["time"]["seconds"] / 3600)
     assert row["cost"] == pytest.approx(2 * row["hours"])
     assert "cannot be divided among 7 ranks" in found[2]["reason"]
-    assert main(["plan", file, "--devices", "H100", "A100", "--ranks", "1", "7"]) == 0
+    assert main(["plan", file, "--models", "1m", "--devices", "H100", "A100", "--ranks", "1", "7"]) == 0
     printed = capsys.readouterr().out
     assert "H100 SXM" in printed
     assert "none [1]" in printed
