@@ -33,7 +33,7 @@ from machine import print_heading
 from hmm_datasets.operations.diagnosis import Limits
 from hmm_datasets.operations.run_state import RunObserver, RunState
 from hmm_datasets.report.tables import text_table
-from hmm_datasets.runtime.heartbeats import Heartbeat
+from hmm_datasets.runtime.rank_heartbeats import Heartbeat
 
 LOOK_EVERY = 0.25  # seconds
 PATIENCE = 240.0  # seconds for the run to train again

@@ -122,7 +122,7 @@ def main(settings: CorpusSettings, fit_settings: FitSettings) -> None:
                 requests=requests,
             )
     except Stopped as reason:
-        heartbeats.end(heartbeats.STOPPED, str(reason))
+        heartbeats.end("stopped", str(reason))
         if state.is_main_process:
             print(f"{output}: saved and stopped ({reason}); the same command continues")
             draw_fit(read_log(output / "fit" / HISTORY_NAME), train.size, output)

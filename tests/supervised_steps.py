@@ -18,7 +18,7 @@ from hmm_datasets.runtime.parent_watch import end_with_launcher
 if __name__ == "__main__":
     run = Path(sys.argv[1])
     end_with_launcher()
-    with one_line_errors(), exclusive_lock(run), heartbeats.beating(run, every=0.1):
+    with one_line_errors(), exclusive_lock(run), heartbeats.heartbeat(run, every=0.1):
         found = [int(path.name.removeprefix("checkpoint-")) for path in run.glob("checkpoint-*")]
         for step in range(max(found, default=0) + 1, 7):
             heartbeats.enter("data", step)

@@ -10,8 +10,8 @@ from hmm_datasets.cli import main
 from hmm_datasets.errors import is_disk_full
 from hmm_datasets.evaluation.evaluation import write_evaluation
 from hmm_datasets.hmm import processes
-from hmm_datasets.runtime.heartbeats import FOLDER_NAME
 from hmm_datasets.runtime.one_line_errors import one_line_errors
+from hmm_datasets.runtime.rank_heartbeats import FOLDER_NAME
 from hmm_datasets.text.tokenizers.words import build_word_corpus
 
 

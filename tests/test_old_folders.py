@@ -9,7 +9,6 @@ import pickle
 import shutil
 import sys
 import tarfile
-import time
 from pathlib import Path
 
 import numpy as np
@@ -22,12 +21,11 @@ from hmm_datasets import load_source
 from hmm_datasets.cli import main
 from hmm_datasets.hmm.tilted import TiltedHMM
 from hmm_datasets.operations.run_state import RunObserver
-from hmm_datasets.operations.supervision import Presence
 from hmm_datasets.operations.sweeps.cells import prepare
 from hmm_datasets.operations.sweeps.file import read_sweep
 from hmm_datasets.operations.sweeps.report import collect
 from hmm_datasets.runtime import lock as exclusive_lock
-from hmm_datasets.runtime.heartbeats import read_heartbeats
+from hmm_datasets.runtime.rank_heartbeats import read_heartbeats
 from hmm_datasets.text.stream import tokenize_corpus
 
 ARCHIVES = sorted(Path(write.__file__).parent.glob("*.tar.xz"))
@@ -226,18 +224,12 @@ def test_a_finished_run_and_its_report_are_read(old, expected, monkeypatch, caps
     assert main(["verify", "finished"]) == 0
 
 
-def test_heartbeats_a_lock_and_a_supervisor_are_read(old, expected, monkeypatch):
+def test_heartbeats_are_read_and_a_lock_is_taken_over(old, expected, monkeypatch):
     live = old / "live"
     (heartbeat,) = read_heartbeats(live)
     assert {name: getattr(heartbeat, name) for name in expected["live"]} == expected["live"]
     state = RunObserver(live).look()
     assert (state.state, state.progress.step) == ("dead", 2)
-
-    # A start after that of the dead supervisor begins once that one has been silent.
-    waits = []
-    with Presence(live, silent=0.2) as presence:
-        assert presence.begin(lambda seconds: waits.append(seconds) or not time.sleep(0.05), lambda: True)
-    assert waits
 
     # The lock of a process on another machine, or of a dead one on this machine, is taken over.
     monkeypatch.setattr(exclusive_lock, "SILENCE", 0.3)

@@ -9,7 +9,7 @@ its file was not rewritten for several beats. Whether it was is decided by the n
 monotonic clock, so clocks that differ between machines, or that change, do not matter.
 
 The Python stacks of the processes show where they wait. A process that beats is asked: its thread of heartbeats finds
-a file named `stacks-wanted` in the folder of heartbeats and
+a file named `dump-stacks` in the folder of heartbeats and
 writes the stacks of all threads beside its heartbeat, which works on every host. A process on this machine that does
 not beat is read from outside by py-spy, if it is installed and the system lets this user trace it.
 """
@@ -27,12 +27,13 @@ from pathlib import Path
 from ..display import format_duration
 from ..errors import InputError
 from ..process_state import is_suspended
-from ..runtime.heartbeats import (
-    BEAT_EVERY,
+from ..runtime.heartbeat_file import SilenceClock
+from ..runtime.heartbeats import BEAT_EVERY
+from ..runtime.rank_heartbeats import (
+    DUMP_STACKS,
     FAILED,
     FOLDER_NAME,
     PHASES,
-    STACKS_WANTED,
     STOPPED,
     Heartbeat,
     read_heartbeats,
@@ -162,18 +163,14 @@ class Observer:
     def __init__(self, folder: str | Path, limits: Limits | None = None):
         self.folder = Path(folder)
         self.limits = limits or Limits()
-        self._seen: dict[tuple[str, int], tuple[int, float]] = {}
+        self._silence = SilenceClock()
 
     def look(self) -> Diagnosis | None:
         """The state of the run now; None if no process has left a heartbeat."""
-        beats, now = [], time.monotonic()
-        for beat in read_heartbeats(self.folder):
-            key = (beat.host, beat.process)
-            number, since = self._seen.get(key, (None, now - beat.age))
-            if number is not None and number != beat.beat:
-                since = now
-            self._seen[key] = (beat.beat, since)
-            beats.append(replace(beat, age=now - since))
+        beats = [
+            replace(beat, age=self._silence.seconds((beat.host, beat.process), beat.beat, at_first=beat.age))
+            for beat in read_heartbeats(self.folder)
+        ]
         return diagnose(beats, self.limits) if beats else None
 
     def look_twice(self) -> Diagnosis | None:
@@ -320,7 +317,7 @@ def read_stacks(folder: str | Path, ranks: Sequence[Rank]) -> dict[int, str]:
     found = {rank.beat.rank: _traced(rank) for rank in ranks if rank.condition != "beating"}
     if not asked:
         return found
-    wanted = Path(folder) / FOLDER_NAME / STACKS_WANTED
+    wanted = Path(folder) / FOLDER_NAME / DUMP_STACKS
     try:
         before = {rank: _written(stacks_path(folder, beat.host, beat.process)) for rank, beat in asked.items()}
         wanted.touch()

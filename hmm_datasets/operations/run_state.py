@@ -8,7 +8,7 @@ from typing import Any
 from ..display import format_duration
 from ..errors import InputError
 from ..runtime.events import read_events, seconds_since
-from ..runtime.heartbeats import STOPPED
+from ..runtime.rank_heartbeats import STOPPED
 from ..runtime.run_records import FINISHING_NAME
 from ..runtime.supervisors import read_supervisors
 from .diagnosis import DEAD, HANGING, RUNNING, STARTING, Diagnosis, Limits, Observer
@@ -139,8 +139,7 @@ def _supervised_now(folder: Path) -> bool | None:
             is_recent = seconds_since(path.stat().st_mtime) < _SUPERVISOR_SILENT
         except OSError:
             continue  # it has just been removed
-        here = supervisor.identity
-        alive = bool(alive) or (here.is_alive_here if here.is_here else is_recent)
+        alive = bool(alive) or (supervisor.is_alive_here if supervisor.is_here else is_recent)
     return alive
 
 

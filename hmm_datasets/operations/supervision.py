@@ -17,11 +17,8 @@ and not after
 
 The delay before a start doubles with each failure without a new checkpoint in between (exponential back-off).
 
-The supervisors of one run on several hosts start its commands together ([`Presence`]). If a launcher started again
-while that of another host still ran, it would find the ranks of the start before, and wait for them without end. So
-starts are numbered, and each supervisor writes every second, beside the heartbeats of the ranks, whether its command
-runs and in which start. It begins a start only when no command of an earlier one runs on another host. A supervisor
-that no longer writes does not count, and the file of one that was killed is removed.
+The supervisors of one run on several hosts start its commands together
+([`~hmm_datasets.runtime.supervisors.SupervisorHeartbeat`]).
 
 When the batch script of a run is about to end, [`requeue`] decides whether its job goes back into the queue, and
 without which hosts. A run continues in another job if its job's time was over, or after a fault: it was ended by a
@@ -36,140 +33,35 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..display import format_duration
 from ..errors import DiskFull, InputError
-from ..files import overwrite_json
 from ..runtime import environment
-from ..runtime.beat import Beat
 from ..runtime.children import Children, SignalHandler, signals, wait_for
 from ..runtime.credentials import masked_arguments
 from ..runtime.events import append_event, read_events
-from ..runtime.heartbeats import (
+from ..runtime.program import named_setting
+from ..runtime.rank_heartbeats import (
     FAILED,
-    FOLDER_NAME,
     LOST_LAUNCHER,
     STOPPED,
-    SUPERVISOR_PREFIX,
     Heartbeat,
     fatal_error_path,
     heartbeat_path,
     latest_start,
     read_heartbeats,
 )
-from ..runtime.process_identity import this_process
-from ..runtime.program import named_setting
 from ..runtime.settings import option
 from ..runtime.stop_requests import parse_time
-from ..runtime.supervisors import read_supervisors
+from ..runtime.supervisors import SupervisorHeartbeat
 from ..training.checkpoints.verifying import list_steps
 from .diagnosis import HANGING, Diagnosis, Limits, Observer, Rank, read_stacks
 from .run_state import FINISHED, RunObserver
 from .slurm import affordable, put_back
-
-_BEAT_EVERY = 1.0  # seconds
-_MAX_STARTS = 1 << 31
-_WIDTH = 512  # bytes of a file, which is overwritten in place
-
-
-class Presence:
-    """Says in which start of a run the command of this host runs, as a context manager.
-
-    Args:
-        folder (path): folder of the run.
-        silent (`float`): seconds without a word after which another supervisor does not count.
-    """
-
-    def __init__(self, folder: str | os.PathLike, silent: float):
-        self._run = Path(folder)
-        self._folder = self._run / FOLDER_NAME
-        self._identity = this_process()
-        self._path = self._folder / f"{SUPERVISOR_PREFIX}{self._identity.host}-{self._identity.process}"
-        self._silent = silent
-        self._number, self._runs = 0, False
-        self._seen: dict[Path, tuple[int, float]] = {}
-        self._beat = Beat(self._write, _BEAT_EVERY, "supervisor")
-
-    def __enter__(self) -> "Presence":
-        self._beat.now()
-        self._beat.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._beat.end()
-        self._others()  # the last one takes away what killed ones have left
-        with contextlib.suppress(OSError):
-            self._path.unlink()
-            self._folder.rmdir()
-
-    def begin(self, wait: Callable[[float], bool], goes_on: Callable[[], bool]) -> bool:
-        """Begin the next start, once no command of an earlier one runs on another host.
-
-        Args:
-            wait (callable): waits for a number of seconds; False if the supervisor was asked to stop.
-            goes_on (callable): whether the ranks on other hosts have found each other, so that a new supervisor cannot
-                take part in their start any more.
-
-        Returns:
-            `bool`: whether it was not asked to stop.
-        """
-        running = max(self._others(), default=0)
-        if self._number == 0:
-            self._number = max(running + 1 if running and goes_on() else running, 1)
-        else:
-            self._number = max(self._number + 1, running)
-        has_said = False
-        while (others := [number for number in self._others() if number < self._number]) != []:
-            if not has_said:
-                has_said = True
-                print(
-                    f"supervise: start {self._number} waits until the commands of start {min(others)} on other hosts "
-                    f"have ended, or their supervisors have been silent for {self._silent:.0f} s",
-                    flush=True,
-                )
-            if not wait(_BEAT_EVERY):
-                return False
-        self._say(runs=True)
-        return True
-
-    def end(self) -> None:
-        """Say that the command of this host has ended."""
-        self._say(runs=False)
-
-    def _say(self, runs: bool) -> None:
-        self._runs = runs
-        self._beat.now()
-
-    def _others(self) -> list[int]:
-        """The numbers of the starts in which commands run on other hosts."""
-        now, found = time.monotonic(), []
-        for path, other in read_supervisors(self._run):
-            if path == self._path:
-                continue
-            if other.identity.is_here and not other.identity.is_alive_here:
-                with contextlib.suppress(OSError):
-                    path.unlink()
-                continue
-            if other.start >= _MAX_STARTS:
-                continue
-            seen, since = self._seen.get(path, (None, now))
-            if seen != other.beat:
-                since = now
-            self._seen[path] = (other.beat, since)
-            if other.runs and now - since < self._silent:
-                found.append(other.start)
-        return found
-
-    def _write(self, number: int) -> None:
-        own = self._identity
-        content = {"host": own.host, "start": self._number, "runs": self._runs}
-        content |= {"machine": own.machine, "process": own.process, "started": own.process_started}
-        overwrite_json(self._path, content | {"beat": number}, _WIDTH)
-
 
 _LOOK_EVERY = 1.0  # seconds
 _END_WITHIN = 60.0  # seconds that a command is given to end, before it is killed
@@ -285,7 +177,7 @@ class Supervisor:
         self._children = Children()
         self._asked: signal.Signals | None = None
         self._observer = Observer(self.folder, limits)
-        self._presence = Presence(folder, self._observer.limits.silent)
+        self._heartbeat = SupervisorHeartbeat(folder, self._observer.limits.silent)
         self._began = time.monotonic()
         self._untold: list[tuple[str, str, dict[str, Any]]] = []  # events that are not yet in the log
 
@@ -296,7 +188,7 @@ class Supervisor:
             `int`: exit code of the last start; 128 plus its number for a signal.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        with SignalHandler(_PASSED_ON, self._on_signal), self._presence:
+        with SignalHandler(_PASSED_ON, self._on_signal), self._heartbeat:
             return self._run()
 
     def _run(self) -> int:
@@ -304,7 +196,7 @@ class Supervisor:
         host = environment.host()
         start = 1 + sum(one["kind"] == "start" and one["host"] == host for one in read_events(self.folder))
         while True:
-            if not self._presence.begin(self._wait, self._others_go_on):
+            if not self._heartbeat.begin(self._wait, self._others_go_on):
                 return 128 + int(self._asked or signal.SIGTERM)
             excluded = self._excluded()
             command = _without_hosts(self._in_the_time_left(), excluded)
@@ -369,7 +261,7 @@ class Supervisor:
         settled = self._settled()
         for rank in settled.ranks if settled is not None else ():
             _show_fatal_error(fatal_error_path(self.folder, rank.beat.host, rank.beat.process), rank)
-        self._presence.end()
+        self._heartbeat.end()
         return code, hang or judge(code, settled)
 
     def _others_go_on(self) -> bool:

@@ -1,8 +1,8 @@
 """One writer per folder: a lock that never outlives its process, on a local disk or one shared by several machines.
 
-The lock is a small JSON file with the process and host that write, and the time since when. It is made by exclusive
-creation, which is atomic on network disks; `flock` does not work on some of them. A thread of the holder increments a
-number in the file every ten seconds. A process that finds a lock does the following:
+The lock is a heartbeat ([`~hmm_datasets.runtime.heartbeat_file`]) of the process that writes, with the time since
+when. It is made by exclusive creation, which is atomic on network disks; `flock` does not work on some of them. The
+holder writes a heartbeat every ten seconds. A process that finds a lock does the following:
 
 - If the holder is on this machine and has ended, the lock is taken over at once. If the holder is running, it is given
   ten seconds to end (ranks whose launcher was killed need one second); then the new process is refused.
@@ -16,7 +16,6 @@ process ends at once and writes nothing.
 """
 
 import contextlib
-import json
 import os
 import secrets
 import sys
@@ -25,16 +24,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from ..display import format_duration
 from ..errors import InputError, disk_full, is_disk_full, path_error
 from ..files import before_write, discard_unfinished
-from ..foreign.json import parse_json
-from ..records import Count, Finite, as_record
+from ..records import Finite
 from . import environment, heartbeats
-from .beat import Beat
-from .process_identity import ProcessIdentity, this_process
+from .heartbeat_file import FILE_BYTES, HeartbeatFile, ProcessHeartbeat, read_heartbeat
+from .process_identity import this_process
 from .set_aside import mend
 
 LOCK_NAME = ".lock"
@@ -52,7 +49,6 @@ PATIENCE = 10.0
 _LOOK_EVERY = 0.25
 _MESSAGE_AFTER = 2.0
 _GONE_AFTER = 1.0  # seconds; another process that tidies up may move a lock aside for a moment
-_WIDTH = 512  # bytes of a lock: constant, so that a heartbeat needs no space on a full disk
 
 _held: "dict[Path, _Held | None]" = {}  # by this process, or by rank 0 for it; None if ranks were not connected then
 _ending = threading.Lock()
@@ -60,37 +56,21 @@ _ended_by: int | None = None  # the thread that ends this process
 
 
 @dataclass(frozen=True)
-class Holder(ProcessIdentity):
-    """The process that holds a lock.
+class Holder(ProcessHeartbeat):
+    """The process that holds a lock, in the file of the lock.
 
     Attributes:
         since (`float`): time at which it took the lock, in seconds since 1970.
         token (`str`): random identifier of this lock.
-        beat (`int`): number of heartbeats so far.
     """
 
     since: Finite
     token: str
-    beat: Count = 0
 
     @classmethod
     def this_process(cls) -> "Holder":
         """This process as the holder of a new lock."""
-        return cls(**asdict(this_process()), since=time.time(), token=secrets.token_hex(8))
-
-    def to_bytes(self) -> bytes:
-        """The content of the lock, in which `process_started` is `started`."""
-        content = {name.removeprefix("process_"): value for name, value in asdict(self).items()}
-        return json.dumps(content).ljust(_WIDTH - 1).encode() + b"\n"
-
-    @classmethod
-    def from_bytes(cls, content: bytes) -> "Holder | None":
-        """The holder in the content of a lock; `None` if it is truncated or has another format."""
-        try:
-            fields = as_record(parse_json(content, LOCK_NAME), dict[str, Any], LOCK_NAME)
-            return as_record(fields | {"process_started": fields.pop("started", None)}, cls, LOCK_NAME)
-        except InputError:
-            return None
+        return cls(**asdict(this_process()), beat=0, since=time.time(), token=secrets.token_hex(8))
 
 
 @contextlib.contextmanager
@@ -190,7 +170,7 @@ class _Held:
             content = b""
         except OSError:  # the disk cannot be read at the moment, nor be written
             return False
-        other = Holder.from_bytes(content)
+        other = read_heartbeat(content, Holder)
         if other is not None and other.token == self.token:
             self._gone_since = None
             return False
@@ -230,24 +210,22 @@ class _HeldLock(_Held):
     def __init__(self, path: Path, holder: Holder, handle: int, made: Path | None):
         super().__init__(path, holder.token)
         self.holder, self.handle, self.made = holder, handle, made
-        self._beat = Beat(self._write, BEAT_EVERY, "exclusive-lock")
-        self._beat.start()
+        # Through the open handle: the lock of another process may be at the path.
+        self._file = HeartbeatFile(path, self._record, BEAT_EVERY, "exclusive-lock", handle)
+        self._file.start()
 
-    def _write(self, number: int) -> None:
-        """Write a heartbeat through the open handle: at the path may be the lock of another process."""
+    def _record(self, number: int) -> Holder:
         self._is_missing()
-        os.lseek(self.handle, 0, os.SEEK_SET)
-        os.write(self.handle, replace(self.holder, beat=number).to_bytes())
+        return replace(self.holder, beat=number)
 
     def abandon(self) -> None:
         """End the heartbeats."""
-        self._beat.end()
+        self._file.end()
 
     def release(self) -> None:
         """Delete the lock, and the folder too if it was made for the lock and is empty."""
         os.close(self.handle)
-        content = _read(self.path)
-        holder = None if content is None else Holder.from_bytes(content)
+        holder = read_heartbeat(self.path, Holder)
         if holder is not None and holder.token == self.token:
             self.path.unlink()
         if self.made is not None:
@@ -257,7 +235,7 @@ class _HeldLock(_Held):
 
 def _acquire(folder: Path, path: Path) -> _HeldLock:
     began = time.monotonic()
-    told = False
+    has_reported = False
     made = None
     watched: tuple[bytes, float] | None = None  # content of the lock, and the time when it was first seen
     while True:
@@ -271,7 +249,7 @@ def _acquire(folder: Path, path: Path) -> _HeldLock:
         content, now = _read(path), time.monotonic()
         if content is None:
             continue  # it has just been released
-        other = Holder.from_bytes(content)
+        other = read_heartbeat(content, Holder)
         if other is not None and other.is_here:
             if not other.is_alive_here:
                 _remove(path, other.token)
@@ -279,15 +257,15 @@ def _acquire(folder: Path, path: Path) -> _HeldLock:
             if other.process == os.getpid() or now - began > PATIENCE:
                 raise _refusal(folder, path, other, f"end it (kill {other.process})")
         elif watched is None or content != watched[0]:
-            before = None if watched is None else Holder.from_bytes(watched[0])
+            before = None if watched is None else read_heartbeat(watched[0], Holder)
             if other is not None and before is not None and other.token == before.token:
                 raise _refusal(folder, path, other, "end it there")
             watched = (content, now)
         elif now - watched[1] > SILENCE:
             _remove(path, None if other is None else other.token)
             continue
-        if not told and now - began > _MESSAGE_AFTER:
-            told = True
+        if not has_reported and now - began > _MESSAGE_AFTER:
+            has_reported = True
             writer = "another process" if other is None else f"process {other.process} on {other.host}"
             waiting = f"{folder}: waiting up to {SILENCE:.0f} s to see whether {writer} still writes there"
             print(waiting, file=sys.stderr, flush=True)
@@ -312,7 +290,7 @@ def _create(folder: Path, path: Path, holder: Holder) -> int | None:
         raise InputError(f"{folder}: is a file; choose another folder") from None
     except OSError as error:
         if is_disk_full(error):
-            raise disk_full(path, f"{_WIDTH} bytes") from error
+            raise disk_full(path, f"{FILE_BYTES} bytes") from error
         raise path_error(path, error) from error
     return handle
 
@@ -334,9 +312,8 @@ def _remove(path: Path, token: str | None) -> None:
         os.rename(path, aside)
     except OSError:
         return
-    content = _read(aside)
-    found = None if content is None else Holder.from_bytes(content)
-    if found is not None and found.token != token:
+    holder = read_heartbeat(aside, Holder)
+    if holder is not None and holder.token != token:
         with contextlib.suppress(OSError):
             os.link(aside, path)
     aside.unlink(missing_ok=True)
@@ -356,6 +333,6 @@ def _from_rank_0(token: str | None, refusal: str | None) -> tuple[str | None, st
     torch = sys.modules.get("torch")
     if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
         return token, refusal
-    found = [token, refusal]
-    torch.distributed.broadcast_object_list(found, src=0)
-    return found[0], found[1]
+    answer = [token, refusal]
+    torch.distributed.broadcast_object_list(answer, src=0)
+    return answer[0], answer[1]

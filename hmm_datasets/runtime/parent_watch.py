@@ -23,6 +23,7 @@ from typing import Any
 
 from ..files import discard_unfinished
 from . import environment, heartbeats
+from .rank_heartbeats import FAILED, LOST_LAUNCHER
 
 _LOOK_EVERY = 0.5  # seconds
 _OTHER_RANKS = 1.0  # seconds until the other ranks have noticed it too and stopped writing
@@ -126,7 +127,7 @@ def _is_python(process: int) -> bool:
 
 def _end(launcher: int | None) -> None:
     message = f"its launcher (process {launcher}) has ended"
-    heartbeats.end(heartbeats.FAILED, message, heartbeats.LOST_LAUNCHER)
+    heartbeats.end(FAILED, message, LOST_LAUNCHER)
     discard_unfinished(after=_OTHER_RANKS)
     rank = environment.rank()
     with contextlib.suppress(OSError):  # the terminal of the launcher may be closed

@@ -122,7 +122,7 @@ def run(main: Callable[..., None], *kinds: type | str) -> None:
         problem = environment.take_from_mpi()
         if problem is not None:
             raise InputError(problem)
-        with heartbeats.beating(named_output_dir(sys.argv[1:])), _one_line_of_lost_peers():
+        with heartbeats.heartbeat(named_output_dir(sys.argv[1:])), _one_line_of_lost_peers():
             _run(main, kinds, variables)
 
 
@@ -180,7 +180,7 @@ def _run(main: Callable[..., None], kinds: Sequence[type | str], variables: dict
     sys.argv[:] = masked_arguments(sys.argv)  # trackers record the command line
     output_dir = next(filter(None, (getattr(one, "output_dir", None) for one in chosen)), None)
     lock = contextlib.nullcontext() if output_dir is None else exclusive_lock(output_dir)
-    with lock, heartbeats.beating(output_dir):
+    with lock, heartbeats.heartbeat(output_dir):
         if environment.rank() == 0:
             heartbeats.forget_earlier()
         trains = any(hasattr(one, "max_steps") for one in chosen)

@@ -90,7 +90,7 @@ def train_and_save(
     """
     folder, copies = trainer.args.output_dir, trainer.args.copies
     lock_of_copies = nullcontext() if copies is None else exclusive_lock(copies)
-    with exclusive_lock(folder, nested=True), lock_of_copies, heartbeats.beating(folder):
+    with exclusive_lock(folder, nested=True), lock_of_copies, heartbeats.heartbeat(folder):
         heartbeats.name_device(this_place().device_with_uuid)
         run = Run(trainer, settings, data, base)
         try:
@@ -207,7 +207,7 @@ class Run:
         heartbeats.enter("finishing")
         if not interruptions.interrupted:
             return True
-        heartbeats.end(heartbeats.STOPPED, interruptions.reason or "on request")
+        heartbeats.end("stopped", interruptions.reason or "on request")
         trainer.say(
             f"{args.output_dir}: stopped at step {trainer.state.global_step:,} of {trainer.state.max_steps:,}, with a "
             "checkpoint; the same command continues"

@@ -44,7 +44,7 @@ from hmm_datasets.operations.sweeps.report import _numbers_of_run
 from hmm_datasets.operations.verification import verify
 from hmm_datasets.report.curves import panels_of
 from hmm_datasets.report.evaluation_tables import read_report
-from hmm_datasets.runtime.heartbeats import heartbeat_path
+from hmm_datasets.runtime.rank_heartbeats import heartbeat_path
 from hmm_datasets.runtime.run_identity import check_folder_identity
 from hmm_datasets.runtime.run_records import read_history
 from hmm_datasets.text.stream import TokenStream, write_tokens

@@ -573,15 +573,15 @@ def write_live(folder: Path) -> dict[str, Any]:
     import shutil
 
     from hmm_datasets.cli import main
-    from hmm_datasets.operations.supervision import Presence
-    from hmm_datasets.runtime.heartbeats import read_heartbeats
+    from hmm_datasets.runtime.rank_heartbeats import read_heartbeats
+    from hmm_datasets.runtime.supervisors import SupervisorHeartbeat
 
     def copy() -> None:
         time.sleep(6)  # until there is a heartbeat of this step
         shutil.copytree("whole", folder)
 
-    with Presence("whole", silent=30.0) as presence, before_step(3, copy):
-        presence.begin(lambda seconds: True, lambda: False)
+    with SupervisorHeartbeat("whole", silent=30.0) as supervisor, before_step(3, copy):
+        supervisor.begin(lambda seconds: True, lambda: False)
         assert main(words_of("pretrain", ON_HMM, "whole")) == 0
     shutil.rmtree("whole")
     (heartbeat,) = read_heartbeats(folder)

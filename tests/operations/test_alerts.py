@@ -13,7 +13,7 @@ from hmm_datasets.files import append_jsonl
 from hmm_datasets.operations.alerts import AlertSettings, alert
 from hmm_datasets.operations.run_state import RunObserver
 from hmm_datasets.runtime.events import read_events
-from hmm_datasets.runtime.heartbeats import Heart
+from hmm_datasets.runtime.heartbeats import HeartbeatWriter
 
 
 @pytest.fixture
@@ -21,16 +21,16 @@ def dead(tmp_path):
     """The state of a run that has failed."""
     run = tmp_path / "run"
     append_jsonl(run / "history.jsonl", {"step": 3, "time": 1.0, "loss": 2.0, "max_steps": 9})
-    Heart(run, every=60).end("failed", "step 4: the loss is nan")
+    HeartbeatWriter(run, every=60).end("failed", "step 4: the loss is nan")
     return RunObserver(run).look()
 
 
 @pytest.fixture
 def running(dead):
     """The state of the same run once it trains again."""
-    heart = Heart(dead.folder, every=60)
+    heart = HeartbeatWriter(dead.folder, every=60)
     heart.enter("data", 4)
-    heart._beat.now()
+    heart._file.write_now()
     yield RunObserver(dead.folder).look()
     heart.end()
 

@@ -12,7 +12,8 @@ import pytest
 from hmm_datasets.errors import InputError
 from hmm_datasets.operations.diagnosis import DEAD, HANGING, RUNNING, STARTING, Limits, Observer, diagnose
 from hmm_datasets.process_state import machine_id, start_time
-from hmm_datasets.runtime.heartbeats import FOLDER_NAME, Heart, Heartbeat
+from hmm_datasets.runtime.heartbeats import HeartbeatWriter
+from hmm_datasets.runtime.rank_heartbeats import FOLDER_NAME, Heartbeat
 
 LIMITS = Limits(silent=30, step=60, start=600, pause=900)
 
@@ -175,7 +176,7 @@ def test_a_limit_that_is_not_positive_is_refused():
 
 
 def test_clocks_that_differ_do_not_make_a_rank_silent(tmp_path):
-    Heart(tmp_path, every=60)
+    HeartbeatWriter(tmp_path, every=60)
     (path,) = (tmp_path / FOLDER_NAME).glob("*.json")
     content = path.read_text().replace(f'"machine": "{machine_id()}"', '"machine": "another"')
     assert "another" in content

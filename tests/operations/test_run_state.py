@@ -17,8 +17,9 @@ from hmm_datasets.files import append_jsonl, write_json
 from hmm_datasets.operations.live_view import render
 from hmm_datasets.operations.run_state import RunObserver, format_state
 from hmm_datasets.runtime.events import append_event, read_events
-from hmm_datasets.runtime.heartbeats import FOLDER_NAME, Heart
+from hmm_datasets.runtime.heartbeats import HeartbeatWriter
 from hmm_datasets.runtime.process_identity import this_process
+from hmm_datasets.runtime.rank_heartbeats import FOLDER_NAME
 
 
 @pytest.fixture
@@ -46,10 +47,10 @@ def edit_heartbeat(run, **changes):
 
 
 def test_a_run_is_starting_then_running_then_finished(run):
-    heart = Heart(run, every=60)
+    heart = HeartbeatWriter(run, every=60)
     assert state_of(run).state == "starting"
     heart.enter("data", 1)
-    heart._beat.now()
+    heart._file.write_now()
     assert state_of(run).state == "running"
     heart.end()
     finish(run)
@@ -58,16 +59,16 @@ def test_a_run_is_starting_then_running_then_finished(run):
 
 
 def test_a_run_that_saves_its_model_after_the_last_step_is_still_running(run):
-    heart = Heart(run, every=60)
+    heart = HeartbeatWriter(run, every=60)
     heart.enter("saving", 40)
-    heart._beat.now()
+    heart._file.write_now()
     finish(run)
     assert state_of(run).state == "running"
     heart.end()
 
 
 def test_a_killed_run_is_dead_and_an_interrupted_one_is_stopped(run):
-    Heart(run, every=60).end("stopped", "SIGTERM")
+    HeartbeatWriter(run, every=60).end("stopped", "SIGTERM")
     state = state_of(run)
     assert (state.state, state.ok) == ("stopped", True)
     edit_heartbeat(run, phase="data", step=31, process_started=1.0)
@@ -108,7 +109,7 @@ def squeue(tmp_path, monkeypatch):
 def test_a_dead_run_whose_job_was_put_back_waits_in_the_queue(run, squeue, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
     monkeypatch.setenv("SLURM_JOB_NAME", "pretrain")
-    Heart(run, every=60).end("failed", "its launcher has ended")
+    HeartbeatWriter(run, every=60).end("failed", "its launcher has ended")
     assert state_of(run).state == "dead"
     squeue("4711|PENDING|(BeginTime)")
     state = state_of(run)
@@ -131,12 +132,12 @@ def test_the_table_shows_state_progress_and_the_latest_events(run):
 
 
 def test_the_picture_has_hosts_curves_and_events(run, monkeypatch):
-    heart = Heart(run, every=60)
+    heart = HeartbeatWriter(run, every=60)
     for step in range(1, 5):
         heart.enter("data", step)
         heart.count(100)
         heart.enter("forward")
-    heart._beat.now()
+    heart._file.write_now()
     append_event(run, "restart", "started again")
     console = Console(file=io.StringIO(), width=100, height=60, color_system=None, force_terminal=False)
     console.print(render(state_of(run), 100, 60))
@@ -163,7 +164,7 @@ def test_a_run_on_rewards_shows_them_before_its_loss_which_has_no_unit(tmp_path)
 
 
 def test_json_has_ranks_and_events(run, capsys):
-    heart = Heart(run, every=60)
+    heart = HeartbeatWriter(run, every=60)
     append_event(run, "spike", "a spike")
     assert main(["watch", str(run), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -195,7 +196,7 @@ def test_a_process_writes_its_stacks_when_asked_and_is_read_from_outside_when_it
         "import sys, time; from hmm_datasets.runtime import heartbeats\n"
         "def waiting_for_rows():\n"
         "    heartbeats.enter('data', 12); print('in', flush=True); time.sleep(120)\n"
-        "with heartbeats.beating(sys.argv[1], every=0.2):\n"
+        "with heartbeats.heartbeat(sys.argv[1], every=0.2):\n"
         "    waiting_for_rows()\n"
     )
     child = subprocess.Popen([sys.executable, "-c", program, tmp_path], stdout=subprocess.PIPE, env=child_environment)
@@ -205,7 +206,7 @@ def test_a_process_writes_its_stacks_when_asked_and_is_read_from_outside_when_it
         said = subprocess.run(command, env=child_environment, capture_output=True, text=True, timeout=60).stdout
         assert f"rank 0 on {os.uname().nodename} (process {child.pid})\nthread MainThread\n" in said
         assert "in waiting_for_rows" in said
-        assert not (tmp_path / FOLDER_NAME / "stacks-wanted").exists()
+        assert not (tmp_path / FOLDER_NAME / "dump-stacks").exists()
         os.kill(child.pid, 19)
         said = subprocess.run(command, env=child_environment, capture_output=True, text=True, timeout=60).stdout
         assert "hanging: rank 0" in said
@@ -228,7 +229,7 @@ def test_what_a_wrong_clock_dated_an_hour_ahead_makes_no_dead_run_start_or_run(r
 
 
 def test_a_start_is_over_once_its_processes_have_reported_whatever_the_clock_said(run):
-    Heart(run, every=60).end("failed", "out of memory", "RuntimeError")
+    HeartbeatWriter(run, every=60).end("failed", "out of memory", "RuntimeError")
     append_event(run, "restart", "starts again in 5 s", delay=5.0, reported=1)
     assert state_of(run).state == "starting"
     edit_heartbeat(run, start=2, time=time.time() - 3600)
@@ -242,6 +243,6 @@ def test_a_run_whose_supervisor_is_known_to_have_ended_is_not_starting(run, aliv
     path.parent.mkdir()
     own = this_process()
     started = own.process_started + (not alive)
-    content = {"host": own.host, "machine": own.machine, "process": own.process, "started": started}
+    content = {"host": own.host, "machine": own.machine, "process": own.process, "process_started": started}
     path.write_text(json.dumps(content | {"beat": 1, "runs": True, "start": 1}))
     assert state_of(run).state == ("starting" if alive else "running")

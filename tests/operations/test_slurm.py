@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from hmm_datasets.runtime.events import read_events
-from hmm_datasets.runtime.heartbeats import read_heartbeats
+from hmm_datasets.runtime.rank_heartbeats import read_heartbeats
 
 ROOT = Path(__file__).resolve().parents[2]
 BATCH_FILES = [path for folder in ("slurm", "pbs") for path in sorted((ROOT / "recipes" / folder).glob("*.*"))]

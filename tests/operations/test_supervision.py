@@ -14,14 +14,14 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.operations.diagnosis import Limits
 from hmm_datasets.operations.run_state import RunObserver
 from hmm_datasets.operations.supervision import (
-    Presence,
     SupervisionSettings,
     Supervisor,
     _without_hosts,
     hosts_to_blame,
 )
 from hmm_datasets.runtime.events import append_event, read_events
-from hmm_datasets.runtime.heartbeats import FOLDER_NAME
+from hmm_datasets.runtime.rank_heartbeats import FOLDER_NAME
+from hmm_datasets.runtime.supervisors import SupervisorHeartbeat
 
 QUICK = {"first_delay": 0.05, "max_delay": 0.4, "patience": 0.5}
 
@@ -49,12 +49,12 @@ if action == "compile":
 
     slow = torch.compile(lambda x: x + 1, backend=backend)
     on_compilations(heartbeats.compiling)
-with one_line_errors(), heartbeats.beating(run, every=0.1):
+with one_line_errors(), heartbeats.heartbeat(run, every=0.1):
     (run / "run.json").write_text("{}")
     if action == "settings":
         raise InputError("learning_rate is -1; expected a positive number")
     heartbeats.enter("data", 10 * number if "same" not in action else 7)
-    heartbeats._heart._beat.now()
+    heartbeats._writer._file.write_now()
     if action == "checkpoint then die":
         (run / f"checkpoint-{number}").mkdir()
         os.kill(os.getpid(), 9)
@@ -249,9 +249,9 @@ def test_hosts_begin_each_start_together_and_a_new_one_joins_the_next(tmp_path, 
     def at_once(seconds):
         raise AssertionError("nobody to wait for")
 
-    with Presence(tmp_path, silent=30.0) as one:
+    with SupervisorHeartbeat(tmp_path, silent=30.0) as one:
         monkeypatch.setenv("SLURMD_NODENAME", "two")
-        with Presence(tmp_path, silent=30.0) as two:
+        with SupervisorHeartbeat(tmp_path, silent=30.0) as two:
             assert one.begin(at_once, never)
             assert two.begin(at_once, never), "of the same start"
             one.end()
@@ -261,24 +261,24 @@ def test_hosts_begin_each_start_together_and_a_new_one_joins_the_next(tmp_path, 
             two.end()
             assert not two.begin(lambda seconds: False, always)
         monkeypatch.setenv("SLURMD_NODENAME", "three")
-        with Presence(tmp_path, silent=30.0) as three:
+        with SupervisorHeartbeat(tmp_path, silent=30.0) as three:
 
             def until_the_next(seconds):
                 one.end()
                 return one.begin(at_once, always)
 
             assert three.begin(until_the_next, always), "the ranks of the second start have gone on"
-            assert one._number == three._number == 3
+            assert one._start == three._start == 3
     assert not (tmp_path / FOLDER_NAME).exists()
 
 
 def test_a_supervisor_that_is_gone_is_not_waited_for(tmp_path):
-    with Presence(tmp_path, silent=0.3) as own:
+    with SupervisorHeartbeat(tmp_path, silent=0.3) as own:
         content = {
             "host": "lost",
             "machine": "there",
             "process": 7,
-            "started": 1.0,
+            "process_started": 1.0,
             "runs": True,
             "beat": 4,
             "start": 6,
@@ -292,11 +292,11 @@ def test_a_supervisor_that_is_gone_is_not_waited_for(tmp_path):
 def test_the_file_of_a_supervisor_that_was_killed_is_removed(tmp_path):
     child = os.fork()
     if child == 0:
-        Presence(tmp_path, silent=30.0).__enter__().begin(lambda seconds: True, never)
+        SupervisorHeartbeat(tmp_path, silent=30.0).__enter__().begin(lambda seconds: True, never)
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
     assert list((tmp_path / FOLDER_NAME).glob("supervisor-*"))
-    with Presence(tmp_path, silent=30.0) as own:
+    with SupervisorHeartbeat(tmp_path, silent=30.0) as own:
         assert own.begin(lambda seconds: False, always), "it is not waited for"
     assert not (tmp_path / FOLDER_NAME).exists()
 
@@ -375,14 +375,14 @@ def test_the_log_of_starts_has_no_secret_of_the_command(tmp_path):
 
 
 def test_a_request_that_comes_while_the_command_is_being_started_reaches_it(tmp_path, monkeypatch):
-    begin = Presence.begin
+    begin = SupervisorHeartbeat.begin
 
     def asked_meanwhile(presence, *arguments):
         begins = begin(presence, *arguments)
         os.kill(os.getpid(), signal.SIGTERM)
         return begins
 
-    monkeypatch.setattr(Presence, "begin", asked_meanwhile)
+    monkeypatch.setattr(SupervisorHeartbeat, "begin", asked_meanwhile)
     began = time.monotonic()
     assert Supervisor([sys.executable, "-c", "import time; time.sleep(30)"], tmp_path).run() == 128 + signal.SIGTERM
     assert time.monotonic() - began < 25

@@ -15,6 +15,6 @@ if __name__ == "__main__":
             time.sleep(0.3)
 
     heartbeats.enter = enter_slowly
-    heartbeats.beating.__wrapped__.__defaults__ = (0.2,)
+    heartbeats.heartbeat.__wrapped__.__defaults__ = (0.2,)
     del sys.argv[0]
     runpy.run_path(sys.argv[0], run_name="__main__")

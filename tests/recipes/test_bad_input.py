@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from hmm_datasets.runtime.heartbeats import FOLDER_NAME
+from hmm_datasets.runtime.rank_heartbeats import FOLDER_NAME
 
 pytestmark = pytest.mark.launch
 

@@ -10,7 +10,8 @@ import pytest
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.runtime import heartbeats
-from hmm_datasets.runtime.heartbeats import FOLDER_NAME, Heart, read_heartbeats
+from hmm_datasets.runtime.heartbeats import HeartbeatWriter
+from hmm_datasets.runtime.rank_heartbeats import FOLDER_NAME, read_heartbeats
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def until(condition, seconds: float = 10.0):
 
 def test_a_file_says_who_does_what_since_when(tmp_path, ranks):
     ranks(1, 2)
-    heart = Heart(tmp_path, every=0.01)
+    heart = HeartbeatWriter(tmp_path, every=0.01)
     heart.name_device("cpu")
     heart.enter("data", step=7)
     (beat,) = until(lambda: [one for one in read_heartbeats(tmp_path) if one.phase == "data" and one.device])
@@ -48,21 +49,21 @@ def test_a_file_says_who_does_what_since_when(tmp_path, ranks):
 
 def test_rank_0_of_a_finished_run_leaves_nothing_of_earlier_starts(tmp_path, ranks):
     (tmp_path / "run.json").write_text("{}")
-    heart = Heart(tmp_path, every=60)
+    heart = HeartbeatWriter(tmp_path, every=60)
     (tmp_path / FOLDER_NAME / "killed-1.json").write_text("{}")
     ranks(1, 2)
-    other = Heart(tmp_path, every=60)
+    other = HeartbeatWriter(tmp_path, every=60)
     ranks(0, 2)
     heart.end()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run.json"]
     ranks(1, 2)
-    other._beat.now()
+    other._file.write_now()
     other.end()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run.json"]
 
 
 def test_seconds_of_phases_are_means_per_step_without_the_first(tmp_path):
-    heart = Heart(tmp_path, every=60)
+    heart = HeartbeatWriter(tmp_path, every=60)
     for step, (forward, backward) in enumerate([(0.3, 0.0), (0.04, 0.02), (0.08, 0.04)], start=1):
         heart.enter("data", step)
         heart.enter("forward")
@@ -81,7 +82,7 @@ def test_seconds_of_phases_are_means_per_step_without_the_first(tmp_path):
 
 
 def test_a_file_keeps_its_length_so_that_it_needs_no_room_on_a_full_disk(tmp_path):
-    heart = Heart(tmp_path, every=60)
+    heart = HeartbeatWriter(tmp_path, every=60)
     path = next((tmp_path / FOLDER_NAME).glob("*.json"))
     length = path.stat().st_size
     for step in range(1, 100):
@@ -98,7 +99,7 @@ def test_a_refused_start_leaves_nothing_and_an_error_of_a_step_is_kept(tmp_path)
     (tmp_path / "run" / "run.json").write_text("{}")
 
     def fail(folder, step=None, error=InputError):
-        with heartbeats.beating(folder):
+        with heartbeats.heartbeat(folder):
             heartbeats.enter("setup", step)
             raise error("learning_rate is -1; expected a positive number")
 
@@ -116,7 +117,7 @@ def test_a_refused_start_leaves_nothing_and_an_error_of_a_step_is_kept(tmp_path)
 
 def test_a_supervisor_is_told_why_a_start_was_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("HMM_DATASETS_SUPERVISED", "1")
-    heart = Heart(tmp_path, every=60)
+    heart = HeartbeatWriter(tmp_path, every=60)
     heart.end("failed", "no such file", "InputError")
     (beat,) = read_heartbeats(tmp_path)
     assert beat.error == "InputError"
@@ -126,24 +127,24 @@ def test_outside_a_run_phases_are_ignored(tmp_path):
     heartbeats.enter("forward", 3)
     heartbeats.count(5)
     heartbeats.end("stopped", "reason")
-    with heartbeats.during("saving"), heartbeats.beating(None):
+    with heartbeats.during("saving"), heartbeats.heartbeat(None):
         pass
     assert not list(tmp_path.iterdir())
 
 
 def test_a_phase_inside_another_ends_with_it(tmp_path):
-    with heartbeats.beating(tmp_path / "run"):
+    with heartbeats.heartbeat(tmp_path / "run"):
         heartbeats.enter("optimizer", 4)
-        with heartbeats.beating(tmp_path / "other"), heartbeats.during("saving"):
-            assert heartbeats._heart.phase == "saving"
-        assert heartbeats._heart.phase == "optimizer"
+        with heartbeats.heartbeat(tmp_path / "other"), heartbeats.during("saving"):
+            assert heartbeats._writer.phase == "saving"
+        assert heartbeats._writer.phase == "optimizer"
     assert not (tmp_path / "run").exists()
     assert not (tmp_path / "other").exists()
 
 
 def test_of_each_rank_the_newest_start_is_read_and_ranks_beyond_the_world_are_not(tmp_path, ranks):
     ranks(0, 2)
-    Heart(tmp_path, every=60)
+    HeartbeatWriter(tmp_path, every=60)
     (path,) = (tmp_path / FOLDER_NAME).glob("*.json")
     newest = json.loads(path.read_text())
     for name, changes in {
@@ -157,7 +158,7 @@ def test_of_each_rank_the_newest_start_is_read_and_ranks_beyond_the_world_are_no
 
 
 def test_rank_0_removes_the_files_of_an_earlier_start_only(tmp_path):
-    heart = Heart(tmp_path, every=60)
+    heart = HeartbeatWriter(tmp_path, every=60)
     (path,) = (tmp_path / FOLDER_NAME).glob("*.json")
     fresh, old = path.with_name("fresh.json"), path.with_name("old.json")
     for other in (fresh, old):
@@ -169,18 +170,18 @@ def test_rank_0_removes_the_files_of_an_earlier_start_only(tmp_path):
 
 def test_the_latest_start_is_known_after_a_clock_was_an_hour_ahead(tmp_path, ranks):
     ranks(0, 2)
-    first = Heart(tmp_path, every=60)
+    first = HeartbeatWriter(tmp_path, every=60)
     (path,) = (tmp_path / FOLDER_NAME).glob("*.json")
     values = json.loads(path.read_text())
     assert values["start"] == 1
-    first._beat.end()
+    first._file.end()
     later = time.time() + 3600
     for rank in range(4):  # four ranks of a start that was killed while the clock was ahead
         killed = path.with_name(f"old-{rank}.json")
         changes = {"rank": rank, "world_size": 4, "process": 2**22 + rank, "started": later, "time": later, "start": 4}
         killed.write_text(json.dumps(values | changes))
         os.utime(killed, (later, later))
-    heart = Heart(tmp_path, every=60)
+    heart = HeartbeatWriter(tmp_path, every=60)
     assert heart._now(1).start == 5
     found = read_heartbeats(tmp_path)
     assert [(beat.rank, beat.world_size) for beat in found] == [(0, 2), (1, 4)]
@@ -192,14 +193,14 @@ def test_the_latest_start_is_known_after_a_clock_was_an_hour_ahead(tmp_path, ran
 
 def test_a_start_has_the_same_number_on_all_ranks(tmp_path, ranks):
     ranks(1, 2)
-    Heart(tmp_path, every=60)
+    HeartbeatWriter(tmp_path, every=60)
     (path,) = (tmp_path / FOLDER_NAME).glob("*.json")
     values = json.loads(path.read_text())
     other = path.with_name("other-7.json")
     other.write_text(json.dumps(values | {"rank": 0, "machine": "another", "process": 7, "start": 3}))
-    assert Heart(tmp_path, every=60)._now(1).start == 3, "it was written just now, so its process runs"
+    assert HeartbeatWriter(tmp_path, every=60)._now(1).start == 3, "it was written just now, so its process runs"
     os.utime(other, (time.time() - 100, time.time() - 100))
-    assert Heart(tmp_path, every=60)._now(1).start == 4
+    assert HeartbeatWriter(tmp_path, every=60)._now(1).start == 4
 
 
 @pytest.mark.parametrize(
@@ -224,7 +225,7 @@ def test_a_start_has_the_same_number_on_all_ranks(tmp_path, ranks):
 )
 def test_a_heartbeat_with_impossible_values_is_not_read(tmp_path, ranks, change):
     ranks(0, 2)
-    Heart(tmp_path, every=60)
+    HeartbeatWriter(tmp_path, every=60)
     (path,) = (tmp_path / FOLDER_NAME).glob("*.json")
     assert read_heartbeats(tmp_path)
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
@@ -235,8 +236,9 @@ def test_a_heartbeat_with_impossible_values_is_not_read(tmp_path, ranks, change)
 def test_a_killed_process_leaves_its_last_heartbeat(tmp_path, child_environment):
     program = (
         "import sys, time; from hmm_datasets.runtime import heartbeats\n"
-        "with heartbeats.beating(sys.argv[1]):\n"
-        "    heartbeats.enter('data', 12); print('in', flush=True); heartbeats._heart._beat.now(); time.sleep(60)\n"
+        "with heartbeats.heartbeat(sys.argv[1]):\n"
+        "    heartbeats.enter('data', 12); print('in', flush=True)\n"
+        "    heartbeats._writer._file.write_now(); time.sleep(60)\n"
     )
     child = subprocess.Popen([sys.executable, "-c", program, tmp_path], stdout=subprocess.PIPE, env=child_environment)
     child.stdout.readline()

@@ -15,6 +15,7 @@ import pytest
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.runtime import lock as module
+from hmm_datasets.runtime.heartbeat_file import FILE_BYTES, ProcessHeartbeat, read_heartbeat
 from hmm_datasets.runtime.lock import LOCK_NAME, Holder, exclusive_lock
 
 HOLD = """
@@ -47,7 +48,7 @@ def hold(tmp_path, child_environment):
 @pytest.fixture
 def elsewhere(tmp_path):
     """A lock of a process on another machine, and a way to let it give a sign of life."""
-    holder = Holder("node7", 4711, "another boot", 1.0, time.time() - 300, "abc")
+    holder = Holder("node7", 4711, "another boot", 1.0, 0, time.time() - 300, "abc")
     path, numbers = tmp_path / LOCK_NAME, itertools.count(1)
 
     def beat():
@@ -63,11 +64,11 @@ def test_a_living_process_is_named_with_host_and_age_and_nothing_of_its_is_touch
     content = (tmp_path / LOCK_NAME).read_bytes()
     with pytest.raises(InputError) as caught, exclusive_lock(tmp_path):
         pass
-    told = str(caught.value)
+    message = str(caught.value)
     assert re.search(
-        rf": process {process.pid} on {os.uname().nodename} has been writing there for [\d.]+ s; wait", told
+        rf": process {process.pid} on {os.uname().nodename} has been writing there for [\d.]+ s; wait", message
     )
-    assert f"end it (kill {process.pid})" in told
+    assert f"end it (kill {process.pid})" in message
     assert (tmp_path / LOCK_NAME).read_bytes() == content
 
 
@@ -131,7 +132,7 @@ def test_a_holder_gives_signs_of_life_and_ends_once_another_has_taken_over(tmp_p
         time.sleep(1)
         assert json.loads(path.read_text())["beat"] > before["beat"]
         path.unlink()
-        path.write_bytes(Holder("node7", 4711, "another boot", 1.0, time.time(), "abc").to_bytes())
+        path.write_bytes(Holder("node7", 4711, "another boot", 1.0, 0, time.time(), "abc").to_bytes())
         _, errors = process.communicate(timeout=10)
     assert process.returncode == 1
     assert "process 4711 on node7 has taken this over" in errors
@@ -156,7 +157,7 @@ module._GONE_AFTER = 0.05
 def lose():
     lock.unlink()
     if sys.argv[2] == "taken over":
-        lock.write_bytes(module.Holder("node7", 4711, "another boot", 1.0, 0.0, "abc").to_bytes())
+        lock.write_bytes(module.Holder("node7", 4711, "another boot", 1.0, 0, 0.0, "abc").to_bytes())
 
 
 def within(context):
@@ -187,7 +188,7 @@ before = {
     "append_jsonl": lambda: files.append_jsonl(run / "history.jsonl", {"step": 7}),
     "overwrite_json": lambda: files.overwrite_json(run / "new", {}, 99),
     "append_event": lambda: append_event(run, "spike", "higher"),
-    "heartbeat": lambda: heartbeats.Heart(run, every=60)._beat.now(),
+    "heartbeat": lambda: heartbeats.HeartbeatWriter(run, every=60)._file.write_now(),
 }
 with module.exclusive_lock(run):
     content = lock.read_bytes()
@@ -252,15 +253,13 @@ def test_of_many_that_start_at_once_over_a_dead_lock_one_writes_at_a_time(tmp_pa
     assert sorted(path.name for path in Path(tmp_path).iterdir()) == ["count"]
 
 
-def test_a_lock_has_the_fields_that_earlier_versions_read_and_its_beat_is_written_through_the_open_file(
-    tmp_path, monkeypatch
-):
+def test_a_lock_is_a_heartbeat_that_is_written_through_the_open_file(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "BEAT_EVERY", 0.05)
     path = tmp_path / LOCK_NAME
     with exclusive_lock(tmp_path):
         first = path.read_bytes()
-        assert list(json.loads(first)) == ["host", "process", "machine", "started", "since", "token", "beat"]
-        assert len(first) == 512
+        assert read_heartbeat(path, ProcessHeartbeat).process == os.getpid()
+        assert len(first) == FILE_BYTES
         aside = path.rename(tmp_path / "aside")
         time.sleep(0.3)
         assert not path.exists(), "it does not come back at a path from which another process has removed it"
