@@ -35,7 +35,7 @@ class HangFlags:
 
 @dataclass(frozen=True, kw_only=True)
 class WatchCommand(AlertSettings, HangFlags):
-    """Say whether a run is well, live if asked.
+    """Report the state of a run, live if asked.
 
     Exit code 1 if the run hangs or is dead, or its loss is NaN or infinite.
     """
@@ -50,7 +50,7 @@ class WatchCommand(AlertSettings, HangFlags):
 
 
 def watch_command(arguments: WatchCommand) -> int:
-    """Print the state of a run and tell whom the alerts name; fail if it needs somebody."""
+    """Print the state of a run and alert if asked; fail if it needs somebody."""
     if not 0 < arguments.every < 1e6:
         raise InputError(f"--every {arguments.every}; expected a positive number of seconds")
     limits = Limits(step=arguments.hang_after, pause=arguments.pause_after)
@@ -58,9 +58,9 @@ def watch_command(arguments: WatchCommand) -> int:
 
     def look(twice: bool = False) -> "RunState":
         state = observer.look(twice=twice)
-        if arguments.anyone:
-            for line in alert(state, arguments):
-                print(line, file=sys.stderr, flush=True)
+        line = alert(state, arguments) if arguments.command else None
+        if line is not None:
+            print(line, file=sys.stderr, flush=True)
         return state
 
     if not arguments.follow:
@@ -72,7 +72,7 @@ def watch_command(arguments: WatchCommand) -> int:
         state = show(look, arguments.every, time.sleep)
     else:
         state = _follow(look, arguments)
-    while arguments.follow and arguments.anyone and is_pending(observer.folder):
+    while arguments.follow and arguments.command and is_pending(observer.folder):
         time.sleep(arguments.every)
         state = look()
     return 0 if state.ok else 1

@@ -1,268 +1,146 @@
-"""Alerts about a run: an e-mail, a message to a web hook, or a command, when its state needs somebody, and when it no
-longer does.
+"""Alerts about a run: a command that is run when the state of a run needs somebody, and when it no longer does.
 
 The last alert is kept in `.alerts.json` in the run's folder, so `hmm-datasets watch` can be started by cron every few
 minutes: the same trouble is reported once, and again only after a quiet time. A state that changes is reported at
-once, unless it is one that needs nobody. What could not be delivered is tried again, at most five times and after 10,
-20, 40 and 80 seconds or more. Nothing that a server answers, or that is in the name of a run, ends the watching.
-Addresses and commands, which may have secrets in them, are in no log.
+once, unless it is one that needs nobody. A command that fails is run again until it succeeds, after 10, 20, 40 seconds
+and so on, up to ten minutes. The command, which may contain a password, is in no log.
 """
 
 import contextlib
-import email.message
 import json
 import os
 import re
-import smtplib
-import socket
 import subprocess
 import time
-import urllib.error
-import urllib.parse
-import urllib.request
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from ..errors import InputError
-from ..files import read_json, write_json
-from ..records import Count, Finite, as_record
-from ..runtime.credentials import Secret, masked, reveal
+from ..files import write_json
+from ..records import Count, Finite, read_record
+from ..runtime import environment
 from ..runtime.events import append_event
 from ..runtime.settings import option
-from ..runtime.time_limit import within
 from .run_state import FINISHED, RunState, format_state
 
 ALERTS_NAME = ".alerts.json"
 
-_PATIENCE = 30.0  # seconds for a mail server, a web hook or a command
-_TRIES, _FIRST_WAIT = 5, 10.0  # seconds until the second try; each later one waits twice as long
+_COMMAND_SECONDS = 30.0  # until a command is ended
+_FIRST_WAIT, _LONGEST_WAIT = 10.0, 600.0  # seconds until a command is run again; each wait is twice the one before
+_TROUBLE = ("hanging", "dead", "stalled")
+_NOT_FINITE = "loss is not finite"
+_UNPRINTABLE = re.compile(r"[^\x20-\x7e\xa0-\ud7ff\ue000-\U0010ffff]")
 
-_kept: dict[Path, dict[str, Any]] = {}  # the last alerts of this process, for a disk that cannot be written
+_unwritten: "dict[Path, LastAlert]" = {}  # the last alerts of this process, for a disk that cannot be written
 
 
 @dataclass(frozen=True)
 class AlertSettings:
-    """Whom to tell, and how often.
+    """What to run, and how often.
 
-    The JSON for the webhook has the message as `text`, which Slack, Mattermost and Discord (with `/slack` at the end
-    of its URL) understand, and `run`, `state`, `reason`, `host`. The command is for the shell, and has `RUN`, `STATE`
-    and `REASON` in its environment.
+    The command is for the shell. It has the message on stdin, and in its environment `RUN`, `STATE`, `REASON`,
+    `SUBJECT` (one line) and `EVENT`, which is JSON with the subject as `text` for web hooks.
     """
 
-    email: str | None = option(None, "ADDRESS", "write there if the run needs somebody, and when it ends")
-    smtp: str = option("localhost", "HOST[:PORT]", "mail server, default localhost")
-    webhook: str | None = option(None, "URL", "post there, as JSON with a text")
-    command: str | None = option(None, "COMMAND", "run this, with the message on stdin")
-    quiet: float = option(3600.0, "SECONDS", "before the same alert is sent again, default 3600")
+    command: str | None = option(None, "COMMAND", "run this if the run needs somebody, and when it ends")
+    quiet: float = option(3600.0, "SECONDS", "before the same alert is repeated, default 3600")
 
     def __post_init__(self):
-        if self.email is not None and "@" not in self.email:
-            raise InputError(f"--email {self.email}; expected an address such as name@example.org")
-        if self.webhook is not None and not _is_address(self.webhook):
-            raise InputError("--webhook: expected a URL such as https://HOST/PATH; what was given may be a secret")
-        if self.webhook is not None:
-            object.__setattr__(self, "webhook", Secret(self.webhook, "webhook"))
         if not self.quiet >= 0:
             raise InputError(f"--quiet {self.quiet}; expected 0 seconds or more")
 
-    @property
-    def anyone(self) -> bool:
-        """Whether there is anyone to tell."""
-        return any((self.email, self.webhook, self.command))
+
+@dataclass(frozen=True)
+class LastAlert:
+    """The last alert about a run: its state and time, and how often its command was run, the last time when.
+
+    `tries` is 0 once it is delivered.
+    """
+
+    state: str | None = None
+    time: Finite = 0.0
+    tries: Count = 0
+    tried: Finite = 0.0
 
 
-def alert(state: RunState, settings: AlertSettings, now: float | None = None) -> list[str]:
-    """Tell whom the settings name, if there is something to tell.
+def alert(state: RunState, settings: AlertSettings, now: float | None = None) -> str | None:
+    """Run the command if there is something to report.
 
     Trouble is reported when it begins, when it becomes another one, and again after the quiet time. Its end is
     reported once, and so is the end of the run.
 
     Args:
         state ([`~hmm_datasets.operations.run_state.RunState`]): the state of the run.
-        settings ([`AlertSettings`]): whom to tell.
+        settings ([`AlertSettings`]): the command.
         now (`float`, *optional*): time in seconds since 1970.
 
     Returns:
-        `list[str]`: a line for each that was delivered, or that could not be; empty if there was none.
+        `str`, *optional*: whether the alert was delivered, in one line; None if there was none.
     """
     now = time.time() if now is None else now
-    last = _last(state.folder)
-    if _is_news(state, last["state"], now - last["time"], settings.quiet):
-        wanted = [name for name in _CHANNELS if getattr(settings, name) is not None]
-        last = {"state": _trouble(state), "time": now, "undelivered": wanted, "tries": 0}
-    elif not last["undelivered"] or 0 <= now - last["tried"] < _FIRST_WAIT * 2 ** (last["tries"] - 1):
-        return []
-    tries = last["tries"] + 1
-    lines, failed = [], []
+    last = _read_last(state.folder)
+    if _is_news(state, last.state, now - last.time, settings.quiet):
+        last = LastAlert(_trouble(state), now)
+    elif last.tries == 0 or 0 <= now - last.tried < min(_FIRST_WAIT * 2.0 ** min(last.tries - 1, 9), _LONGEST_WAIT):
+        return None
+    tries = last.tries + 1
     # Written first, so that nobody is alerted again and again by processes that are killed here.
-    _keep(state.folder, last | {"tries": tries, "tried": now})
-    for name in last["undelivered"]:
-        target = reveal(getattr(settings, name))
-        problem = None if target is None else _within_patience(lambda name=name: _CHANNELS[name](state, settings))
-        if problem is None:
-            lines.append(f"{name}: delivered")
-            continue
-        failed.append(name)
-        for secret in (target, urllib.parse.urlsplit(target).path if name == "webhook" else ""):
-            problem = problem.replace(secret, name) if len(secret) > 1 else problem
-        lines.append(f"{name}: try {tries} of {_TRIES}, {_printable(masked(problem))}")
-    _keep(state.folder, last | {"undelivered": failed if tries < _TRIES else [], "tries": tries, "tried": now})
-    if lines:
-        with contextlib.suppress(InputError, OSError):
-            append_event(state.folder, "alert", f"{state.state}; {'; '.join(lines)}")
-    return lines
+    _write_last(state.folder, LastAlert(last.state, last.time, tries, now))
+    problem = _run(str(settings.command), state)
+    _write_last(state.folder, LastAlert(last.state, last.time, 0 if problem is None else tries, now))
+    result = "alert: delivered" if problem is None else f"alert: try {tries}, the command {problem}; it is run again"
+    with contextlib.suppress(InputError, OSError):
+        append_event(state.folder, "alert", f"{state.state}; {result}")
+    return result
 
 
 def is_pending(folder: Path) -> bool:
-    """Whether a delivery of the last alert about a run will be tried again."""
-    return bool(_last(folder)["undelivered"])
+    """Whether the command of the last alert about a run will be run again."""
+    return _read_last(folder).tries > 0
 
 
-def _last(folder: Path) -> dict[str, Any]:
-    """The last alert: its `state` and `time`, and which of its deliveries are `undelivered` after how many `tries`."""
-    found = _kept.get(folder.absolute(), {})
+def _read_last(folder: Path) -> LastAlert:
     with contextlib.suppress(InputError):
-        found = read_json(folder / ALERTS_NAME)
-    try:
-        last = as_record(found, _Alert, ALERTS_NAME)
-    except InputError:
-        return {"state": None, "time": 0.0, "undelivered": [], "tries": 0, "tried": 0.0}
-    return {
-        "state": last.state,
-        "time": last.time,
-        "undelivered": [name for name in last.undelivered if name in _CHANNELS],
-        "tries": min(max(last.tries, 1), _TRIES),
-        "tried": last.time if last.tried is None else last.tried,
-    }
+        return _unwritten.get(folder.absolute()) or read_record(folder / ALERTS_NAME, LastAlert)
+    return LastAlert()
 
 
-@dataclass(frozen=True)
-class _Alert:
-    """What is kept of the last alert."""
-
-    state: str
-    time: Finite
-    undelivered: list[str] = field(default_factory=list)
-    tries: Count = 1
-    tried: Finite | None = None
-
-
-def _keep(folder: Path, last: dict[str, Any]) -> None:
-    _kept[folder.absolute()] = last
+def _write_last(folder: Path, last: LastAlert) -> None:
+    _unwritten[folder.absolute()] = last
     with contextlib.suppress(InputError, OSError):
-        write_json(folder / ALERTS_NAME, last)
-        del _kept[folder.absolute()]
-
-
-def _within_patience(deliver: Callable[[], str | None]) -> str | None:
-    """What went wrong with a delivery, which is given up after some time, whatever it waits for."""
-    done = within(1.5 * _PATIENCE, deliver)
-    if done.error is not None:  # whatever a server answers must not end the watching
-        return f"not delivered ({type(done.error).__name__}: {done.error})"
-    return done.value if done.hangs_in is None else f"took longer than {1.5 * _PATIENCE:.0f} s"
-
-
-def _printable(text: str) -> str:
-    """Text in one line, without characters that mean something to a terminal, a header or a log."""
-    return " ".join(re.sub(r"[^\x20-\x7e\xa0-\ud7ff\ue000-\U0010ffff]", " ", text).split())
-
-
-def _is_address(url: str) -> bool:
-    try:
-        parts = urllib.parse.urlsplit(url)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        parts.hostname.encode("idna")
-    except (ValueError, AttributeError):
-        return False
-    return usable and re.search(r"[^\x21-\x7e]", url) is None
+        write_json(folder / ALERTS_NAME, asdict(last))
+        del _unwritten[folder.absolute()]
 
 
 def _trouble(state: RunState) -> str:
     """What is wrong, in a word: the same trouble gives the same word even if its description changes."""
-    if state.progress is not None and state.progress.not_finite and state.ok is False and state.state not in _TROUBLE:
-        return "loss is not finite"
+    if state.progress is not None and state.progress.not_finite and state.state not in _TROUBLE:
+        return _NOT_FINITE
     return state.state
-
-
-_TROUBLE = ("hanging", "dead", "stalled")
 
 
 def _is_news(state: RunState, before: str | None, seconds: float, quiet: float) -> bool:
     trouble = _trouble(state)
     if not state.ok:
         return trouble != before or not 0 <= seconds < quiet
-    was_in_trouble = before is not None and before in (*_TROUBLE, "loss is not finite")
-    return was_in_trouble or (state.state in (FINISHED, "stopped") and state.state != before)
+    return before in (*_TROUBLE, _NOT_FINITE) or (state.state in (FINISHED, "stopped") and state.state != before)
 
 
-def _subject(state: RunState) -> str:
-    name = state.folder.absolute().name
-    return _printable(f"{name}: {_trouble(state)}" + (f": {state.reason}" if state.reason else ""))
-
-
-def _text(state: RunState) -> str:
-    """The message below the subject."""
-    return f"{_printable(str(state.folder.absolute()))}\n\n{format_state(state)}\n".encode(errors="replace").decode()
-
-
-def _mail(state: RunState, settings: AlertSettings) -> str | None:
-    message = email.message.EmailMessage()
-    message["Subject"] = _subject(state)[:200]
-    message["From"] = f"hmm-datasets@{socket.getfqdn()}"
-    message["To"] = settings.email
-    message.set_content(_text(state))
-    host, _, port = settings.smtp.partition(":")
+def _run(command: str, state: RunState) -> str | None:
+    """Run the command, and return what went wrong with it."""
+    run = str(state.folder.absolute())
+    subject = f"{state.folder.absolute().name}: {_trouble(state)}" + (f": {state.reason}" if state.reason else "")
+    subject = " ".join(_UNPRINTABLE.sub(" ", subject).split())
+    event = {"text": subject, "run": run, "state": state.state, "reason": state.reason, "host": environment.host()}
+    variables = {"RUN": run, "STATE": state.state, "REASON": state.reason.replace("\0", " "), "SUBJECT": subject}
+    variables["EVENT"] = json.dumps(event)
+    message = f"{subject}\n\n{format_state(state)}\n".encode(errors="replace")
     try:
-        with smtplib.SMTP(host, int(port or 25), timeout=_PATIENCE) as server:
-            server.send_message(message)
-    except (OSError, smtplib.SMTPException, ValueError) as error:
-        return f"not sent by {settings.smtp} ({error}); name a mail server with --smtp HOST:PORT"
-    return None
-
-
-class _StaysHere(urllib.request.HTTPRedirectHandler):
-    """A redirected POST would become a GET without the message, which is no delivery."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
-
-
-def _post(state: RunState, settings: AlertSettings) -> str | None:
-    content = {
-        "text": _subject(state),
-        "run": str(state.folder.absolute()),
-        "state": state.state,
-        "reason": state.reason,
-        "host": socket.gethostname(),
-    }
-    url = str(reveal(settings.webhook))
-    request = urllib.request.Request(
-        url, json.dumps(content).encode(), {"Content-Type": "application/json"}, method="POST"
-    )
-    try:
-        with urllib.request.build_opener(_StaysHere).open(request, timeout=_PATIENCE):
-            return None
-    except (urllib.error.URLError, OSError) as error:
-        return f"not delivered ({error})"
-
-
-def _run(state: RunState, settings: AlertSettings) -> str | None:
-    found = {"RUN": str(state.folder.absolute()), "STATE": state.state, "REASON": state.reason}
-    variables = {name: value.replace("\0", " ") for name, value in found.items()}
-    text = f"{_subject(state)}\n\n{_text(state)}".encode()
-    try:
-        result = subprocess.run(
-            str(settings.command), shell=True, input=text, env=os.environ | variables, timeout=_PATIENCE
-        )
+        code = subprocess.run(
+            command, shell=True, input=message, env=os.environ | variables, timeout=_COMMAND_SECONDS
+        ).returncode
     except subprocess.TimeoutExpired:
-        return f"took longer than {_PATIENCE:.0f} s"
-    return None if result.returncode == 0 else f"ended with exit code {result.returncode}"
-
-
-_CHANNELS: dict[str, Callable[[RunState, AlertSettings], str | None]] = {
-    "email": _mail,
-    "webhook": _post,
-    "command": _run,
-}
+        return f"took longer than {_COMMAND_SECONDS:.0f} s"
+    except OSError as error:
+        return f"could not be started ({error.strerror})"
+    return None if code == 0 else f"ended with exit code {code}"

@@ -149,9 +149,7 @@ def write_watched(folder: Path) -> None:
             folder / "events.jsonl",
             {"time": now - 50, "kind": kind, "host": "h", "rank": 1, "step": 3, "delay": 1.0, "message": "a word"},
         )
-    write_json(
-        folder / ".alerts.json", {"state": "dead", "time": now, "undelivered": ["command"], "tries": 2, "tried": now}
-    )
+    write_json(folder / ".alerts.json", {"state": "dead", "time": now, "tries": 2, "tried": now})
     for rank in range(2):
         beat = {
             "host": "h", "process": 12345 + rank, "machine": "m", "process_started": 1.5, "rank": rank,
@@ -168,7 +166,7 @@ def watched(folder: Path) -> str:
     json.dumps(state_to_dict(state))
     format_state(state)
     Console(file=io.StringIO(), width=100).print(live_view.render(state, 100, 40))
-    alert(state, AlertSettings(quiet=1e9))
+    alert(state, AlertSettings(command="true", quiet=1e9))
     panels_of(read_history(folder / "history.jsonl"))
     return "read"
 
