@@ -43,7 +43,6 @@ COMMANDS = {
     "watch": "watch:watch_command",
     "supervise": "supervise:supervise_command",
     "checkpoint list": "checkpoint:list_command",
-    "checkpoint verify": "checkpoint:verify_checkpoints_command",
     "checkpoint convert": "checkpoint:convert_command",
     "checkpoint slim": "checkpoint:slim_command",
     "checkpoint average": "checkpoint:average_command",
@@ -52,7 +51,7 @@ COMMANDS = {
 }
 """Module in `commands/` and function of every command that is no recipe; its parameter says what its settings are."""
 
-GROUPS = {"checkpoint": "List, check, convert, average, slim and prune checkpoints."}
+GROUPS = {"checkpoint": "List, convert, average, slim and prune checkpoints."}
 """Commands that only have actions."""
 
 HEADINGS = {

@@ -143,7 +143,7 @@ def test_what_is_saved_is_loaded_verified_and_a_target(source, folder):
     assert load_source(folder).fingerprint() == source.fingerprint()
     assert open_target(str(folder)).fingerprint() == source.fingerprint()
     found = list(verify(folder))
-    assert found[0].kind == "process"
+    assert found[0].contents == "process"
     assert len(found) == 1 + len(source.parts())
     assert all(one.ok for one in found)
     (folder / "process.json").write_text((folder / "process.json").read_text().replace("fingerprint", "fingerprimt"))

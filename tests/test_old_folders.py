@@ -182,7 +182,7 @@ def test_a_run_that_went_back_is_continued_without_the_rows_that_it_left_out(old
 
 def test_a_run_whose_checkpoints_were_slimmed_is_continued(old, expected, monkeypatch, capsys):
     monkeypatch.chdir(old)
-    assert main(["checkpoint", "verify", "runs/slimmed"]) == 0
+    assert main(["verify", "runs/slimmed"]) == 0
     assert main(["checkpoint", "list", "runs/slimmed", "--json"]) == 0
     write.train("pretrain", write.ON_HMM, "runs/slimmed")
     assert write.losses(Path("runs/slimmed")) == pytest.approx(expected["runs"]["adamw"], abs=2e-5)

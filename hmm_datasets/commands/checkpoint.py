@@ -15,7 +15,7 @@ from ..runtime.lock import LOCK_NAME, abandon_lock, exclusive_lock
 from ..runtime.set_aside import SetAside, changing, delete, delete_set_aside, list_set_aside, mend, restore, set_aside
 from ..runtime.settings import argument, option
 from ..training.checkpoints.parts import resuming_names
-from ..training.checkpoints.verifying import LARGE_RATIO, good_checkpoints, list_steps, verify_checkpoint
+from ..training.checkpoints.verifying import LARGE_RATIO, good_checkpoints, list_steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,42 +53,6 @@ def list_command(arguments: CheckpointListCommand) -> int:
     if entries:
         print(f"bring back: hmm-datasets checkpoint restore {arguments.path} DATE")
     return 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckpointVerifyCommand:
-    """Check that checkpoints are whole and have not changed; read every file."""
-
-    path: Path = argument("RUN|CHECKPOINT", "output folder of a run, or one checkpoint-N")
-    quick: bool = option(False, None, "check sizes and headers only, not the digests of the files")
-
-
-def verify_checkpoints_command(arguments: CheckpointVerifyCommand) -> int:
-    """Check checkpoints; fail if one is damaged. `hmm-datasets verify` makes the same check of whole folders."""
-    from ..operations.verification import verify
-
-    path = arguments.path
-    if not path.is_dir():
-        raise InputError(f"{path}: no such folder")
-    is_run = not path.resolve().name.startswith("checkpoint-")
-    folders = [path / f"checkpoint-{step}" for step in list_steps(path)] if is_run else [path]
-    if not folders:
-        raise InputError(f"{path}: has no checkpoint-N; name the output_dir of a run, or hmm-datasets verify {path}")
-    newest = None
-    failed = False
-    for folder in folders:
-        report = verify_checkpoint(folder)  # refuses a folder of another name
-        if arguments.quick:
-            problems = [str(folder / problem) for problem in report.problems]
-        else:
-            problems = [problem for found in verify(folder) for problem in found.problems]
-        failed |= bool(problems)
-        newest = folder if newest is None and not problems else newest
-        for line in problems or [str(folder)]:
-            print(f"{'BAD ' if problems else 'ok  '}  {line}", flush=True)
-    if is_run:
-        print("no checkpoint to resume from" if newest is None else f"resume from {newest}")
-    return 1 if failed else 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ only sizes and headers are checked.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -32,17 +32,17 @@ _RECORD_NAME = "run.json"
 
 
 @dataclass(frozen=True)
-class Verified:
+class VerificationResult:
     """The result for one folder.
 
     Attributes:
         folder (`Path`): the folder.
-        kind (`str`): what it contains.
+        contents (`str`): what it contains, such as `checkpoint`.
         problems (`tuple[str, ...]`): a line per file that differs; empty if there is no problem.
     """
 
     folder: Path
-    kind: str
+    contents: str
     problems: tuple[str, ...]
 
     @property
@@ -51,8 +51,12 @@ class Verified:
         return not self.problems
 
 
-def verify(folder: str | os.PathLike) -> Iterator[Verified]:
+def verify(folder: str | os.PathLike, quick: bool = False) -> Iterator[VerificationResult]:
     """Check a folder and its subfolders, as far as they are of known kinds.
+
+    Args:
+        folder (path): the folder.
+        quick (`bool`, *optional*, defaults to `False`): check sizes and headers only, not the digests of the files.
 
     Raises:
         `InputError`: no such folder, or it contains nothing of a known kind.
@@ -60,60 +64,65 @@ def verify(folder: str | os.PathLike) -> Iterator[Verified]:
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder")
-    known = False
-    for found in _walk(folder):
-        known = True
-        yield found
-    if not known:
+    is_known = False
+    for result in _walk(folder, (lambda _: []) if quick else _digest_problems):
+        is_known = True
+        yield result
+    if not is_known:
         raise InputError(
             f"{folder}: nothing to verify; expected an HMM or another process, a tokenizer, a token stream, a "
             "checkpoint, a model or a run, or folders of them"
         )
 
 
-def _walk(folder: Path) -> Iterator[Verified]:
+def _walk(folder: Path, changed: Callable[[Path], list[str]]) -> Iterator[VerificationResult]:
+    """Results of a folder and its subfolders; `changed` lists the files that do not have their digests."""
     if (folder / INDEX_NAME).is_file():
-        yield _verified(folder, "token stream", lambda folder: TokenStream(folder, verify=False).problems())
+        check = partial(_stream_problems, quick=changed is not _digest_problems)
+        yield _verified(folder, "token stream", check)
     elif (folder / FAMILY_NAME).is_file():
-        yield _verified(folder, "family of HMMs", _source_problems)
+        yield _verified(folder, "family of HMMs", partial(_source_problems, changed=changed))
         for path in sorted(folder.glob("hmm-*")):
-            yield _verified(path, "HMM", _source_problems)
+            yield _verified(path, "HMM", partial(_source_problems, changed=changed))
     elif (folder / PROCESS_NAME).is_file():
-        yield _verified(folder, "process", _source_problems)
+        yield _verified(folder, "process", partial(_source_problems, changed=changed))
         for path in sorted(folder.glob("part-*")):
-            yield from _walk(path)
+            yield from _walk(path, changed)
     elif _model_type(folder) == "hmm":
-        yield _verified(folder, "HMM", _source_problems)
+        yield _verified(folder, "HMM", partial(_source_problems, changed=changed))
     elif _model_type(folder) == "tilted_hmm":
-        yield _verified(folder, "tilted HMM", partial(_source_problems, load=TiltedHMM.from_pretrained))
+        load = TiltedHMM.from_pretrained
+        yield _verified(folder, "tilted HMM", partial(_source_problems, changed=changed, load=load))
     elif folder.resolve().name.startswith("checkpoint-"):
-        yield _verified(folder, "checkpoint", _checkpoint_problems)
+        yield _verified(folder, "checkpoint", partial(_checkpoint_problems, changed=changed))
     else:
         if (folder / _RECORD_NAME).is_file():
             yield _verified(folder, "records of a run", _record_problems)
         if (folder / DIGESTS_NAME).is_file():
-            yield _verified(folder, "model", _digest_lines)
+            yield _verified(folder, "model", changed)
         elif any(folder.glob("*.safetensors")):
             yield _verified(folder, f"model without {DIGESTS_NAME}, sizes only", _size_problems)
         elif (folder / "tokenizer.json").is_file():
             yield _verified(folder, "tokenizer", _tokenizer_problems)
         for path in sorted(folder.iterdir()):
             if path.is_dir() and not path.name.startswith(".") and path.name != SET_ASIDE_NAME:
-                yield from _walk(path)
+                yield from _walk(path, changed)
 
 
-def _verified(folder: Path, kind: str, problems) -> Verified:
+def _verified(folder: Path, contents: str, problems: Callable[[Path], Iterable[str]]) -> VerificationResult:
     try:
-        return Verified(folder, kind, tuple(problems(folder)))
+        return VerificationResult(folder, contents, tuple(problems(folder)))
     except InputError as error:
-        return Verified(folder, kind, (str(error),))
+        return VerificationResult(folder, contents, (str(error),))
     except OSError as error:
-        return Verified(folder, kind, (f"{error.filename or folder}: cannot be read ({error.strerror})",))
+        return VerificationResult(
+            folder, contents, (f"{error.filename or folder}: cannot be read ({error.strerror})",)
+        )
 
 
 @dataclass(frozen=True)
 class _Config:
-    """What `config.json` of a model or a process says about its kind."""
+    """The type of a model or a process in its `config.json`."""
 
     model_type: str | None = None
 
@@ -126,19 +135,26 @@ def _model_type(folder: Path) -> str | None:
         return "hmm" if (folder / "modeling_hmm.py").is_file() else None
 
 
-def _source_problems(folder: Path, load: Callable[[Path], Any] = load_source) -> list[str]:
-    problems = _digest_lines(folder)
+def _stream_problems(folder: Path, quick: bool) -> list[str]:
+    stream = TokenStream(folder, verify=False)
+    return [] if quick else stream.problems()
+
+
+def _source_problems(
+    folder: Path, changed: Callable[[Path], list[str]], load: Callable[[Path], Any] = load_source
+) -> list[str]:
+    problems = changed(folder)
     if not problems:
         load(folder)
     return problems
 
 
-def _checkpoint_problems(folder: Path) -> list[str]:
+def _checkpoint_problems(folder: Path, changed: Callable[[Path], list[str]]) -> list[str]:
     problems = verify_checkpoint(folder).problems
-    return [f"{folder / problem}" for problem in problems] or _digest_lines(folder)
+    return [f"{folder / problem}" for problem in problems] or changed(folder)
 
 
-def _digest_lines(folder: Path) -> list[str]:
+def _digest_problems(folder: Path) -> list[str]:
     return [f"{folder / problem}" for problem in digest_problems(folder)]
 
 
@@ -161,7 +177,7 @@ def _record_problems(folder: Path) -> Iterator[str]:
 def _tokenizer_problems(folder: Path) -> Iterator[str]:
     """A tokenizer is unchanged if its hash is the one in the indexes of the streams next to it."""
     try:
-        found = tokenizer_hash(AutoTokenizer.from_pretrained(folder, trust_remote_code=False))
+        actual = tokenizer_hash(AutoTokenizer.from_pretrained(folder, trust_remote_code=False))
     except Exception as error:  # the Rust library raises nothing narrower
         yield f"{folder / 'tokenizer.json'}: cannot be loaded ({first_line(error)})"
         return
@@ -170,6 +186,6 @@ def _tokenizer_problems(folder: Path) -> Iterator[str]:
             expected = read_index(path.parent).tokenizer_hash
         except InputError:
             continue  # reported when its stream is verified
-        if expected != found:
-            yield f"{folder / 'tokenizer.json'}: hash {found}, but {path} was made with {expected}"
+        if expected != actual:
+            yield f"{folder / 'tokenizer.json'}: hash {actual}, but {path} was made with {expected}"
             return

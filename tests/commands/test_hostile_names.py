@@ -66,7 +66,6 @@ watch {}/run
 watch {}/none
 supervise {}/run -- false
 checkpoint list {}/run
-checkpoint verify {}/run
 verify {}/run
 verify {}/hmm
 configs {}
