@@ -4,7 +4,6 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ from ..files import read_yaml
 from ..operations.launching import launch_config, recipe_command
 from ..operations.sweeps.cells import FAILED, FINISHED, LOG_NAME, prepare, read_states
 from ..operations.sweeps.file import read_sweep
-from ..operations.sweeps.local import CellLanes, LocalRun
+from ..operations.sweeps.local import CellSlots, LocalRun
 from ..operations.sweeps.planning import plan_sweep, plan_text
 from ..operations.sweeps.slurm import JOBS_NAME, parse_parameters, queued_cells, submit
 from ..runtime.credentials import secrets_for_children
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from ..operations.sweeps.file import Sweep
     from ..operations.sweeps.planning import SweepPlan
 
-_DRAW_EVERY = 30.0  # seconds between two drawings of the page while cells run
-
 
 @dataclass(frozen=True, kw_only=True)
 class SweepCommand:
@@ -38,10 +35,9 @@ class SweepCommand:
     """
 
     file: str = argument("FILE.yaml", "the sweep: recipe, settings, grid, output_dir")
-    plan: bool = option(False, None, "say what would run and what it would consume, and end")
+    plan: bool = option(False, None, "print what would run and what it would consume, and end")
     table: bool = option(False, None, "write the tables of what is finished, and end")
     jobs: int | None = option(None, "N", "cells at a time; default one for each GPU, or for each core")
-    retries: int = option(1, "N", "times that a failed cell is started again, default 1")
     launch: str | None = option(
         None,
         "CONFIG",
@@ -59,7 +55,7 @@ class SweepCommand:
 
 def sweep_command(arguments: SweepCommand) -> int:
     """Plan a sweep, run or submit its cells, and write its tables; fail if a cell failed."""
-    for name, least in (("jobs", 1), ("retries", 0), ("num_processes", 1)):
+    for name, least in (("jobs", 1), ("num_processes", 1)):
         if getattr(arguments, name) is not None and getattr(arguments, name) < least:
             raise InputError(f"--{name} {getattr(arguments, name)}; expected {least} or more")
     if arguments.num_processes is not None and arguments.launch is None:
@@ -92,20 +88,18 @@ def _run(found: "Sweep", arguments: SweepCommand, plan: "SweepPlan") -> int:
         processes = int(read_yaml(launch_config(arguments.launch)).get("num_processes", 1))
     _refuse_queued(found)
     states = _prepared(found, arguments)
-    lanes = CellLanes.of_this_machine(plan.num_gpus, jobs=arguments.jobs, processes=processes, cells=len(found.cells))
-    print(f"Cells run {lanes}; their logs are {found.output_dir}/*/log.txt", flush=True)
-    began, drawn = time.monotonic(), time.monotonic()
+    slots = CellSlots.of_this_machine(plan.num_gpus, jobs=arguments.jobs, processes=processes, cells=len(found.cells))
+    print(f"Cells run {slots}; their logs are {found.output_dir}/*/log.txt", flush=True)
+    began = time.monotonic()
 
     def write() -> None:
-        nonlocal drawn
-        due = time.monotonic() - drawn > _DRAW_EVERY
-        _write_results(found, states, page=due)
-        drawn = time.monotonic() if due else drawn
+        from ..operations.sweeps.report import collect, write_results
 
-    stopped = LocalRun(found.cells, states, lanes, arguments.retries, write).run()
+        write_results(collect(found, states))
+
+    stopped = LocalRun(found.cells, states, slots, write).run()
     code = _show_results(found)
-    spent = format_duration(time.monotonic() - began)
-    print(f"{found.output_dir}/: sweep.html, sweep.csv, sweep.json, plots/; {spent}")
+    print(f"took {format_duration(time.monotonic() - began)}")
     if stopped is not None:
         print(f"stopped; the same command continues: hmm-datasets sweep {found.path}", file=sys.stderr)
         return 128 + stopped
@@ -127,7 +121,7 @@ def _submit(found: "Sweep", arguments: SweepCommand) -> int:
     """Submit the cells to Slurm."""
     parameters = parse_parameters(arguments.slurm)
     states = _prepared(found, arguments)
-    jobs = submit(found, states, parameters, retries=arguments.retries)
+    jobs = submit(found, states, parameters)
     finished = sum(state.state == FINISHED for state in states.values())
     queued = len(found.cells) - finished - len(jobs)
     for name, job in jobs.items():
@@ -139,31 +133,26 @@ def _submit(found: "Sweep", arguments: SweepCommand) -> int:
     return 0
 
 
-def _write_results(found: "Sweep", states: "Mapping[str, CellState | None] | None" = None, *, page: bool) -> dict:
-    from ..operations.sweeps.report import collect, write_sweep_page, write_tables
-
-    results = collect(found, states)
-    write_tables(results)
-    if page:
-        write_sweep_page(results)
-    return results
-
-
 def _show_results(found: "Sweep") -> int:
     """Write and print the tables, and list the cells that failed."""
-    from ..operations.sweeps.report import check_values, states_sentence, sweep_table
+    from ..operations.sweeps.report import (
+        check_values,
+        collect,
+        draw_heat_map,
+        states_sentence,
+        sweep_table,
+        write_results,
+    )
 
     if not found.output_dir.is_dir():
         raise InputError(f"{found.output_dir}: no such folder; start the sweep first: hmm-datasets sweep {found.path}")
-    results = _write_results(found, page=True)
+    results = collect(found)
+    write_results(results)
+    picture = draw_heat_map(found, results)
     print(f"\n{sweep_table(results).text()}\n\n{states_sentence(results)}")
-    failed = False
-    for cell in results["cells"]:
-        if cell["state"] == FAILED:
-            failed = True
-            print(f"failed: {cell['name']}: {cell['errors'][-1]}\n        {cell['folder']}/{LOG_NAME}")
-        elif cell["errors"]:
-            print(f"failed at first: {cell['name']}: {cell['errors'][0]}")
-    sys.stdout.flush()
+    failed = [cell for cell in results["cells"] if cell["state"] == FAILED]
+    for cell in failed:
+        print(f"failed: {cell['name']}: {cell['errors'][-1]}\n        {cell['folder']}/{LOG_NAME}")
+    print(f"{found.output_dir}/: sweep.csv, sweep.json{'' if picture is None else f', {picture.name}'}", flush=True)
     check_values(found, results)
     return 1 if failed else 0

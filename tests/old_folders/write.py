@@ -607,7 +607,7 @@ def write_sweep(folder: Path) -> dict[str, Any]:
 
     Path("sweep.yaml").write_text(SWEEP)
     assert main(["sweep", "sweep.yaml"]) == 0
-    Path("cell.pkl").write_bytes(pickle.dumps(CellJob(Path("sweep/seed=0"), 1)))
+    Path("cell.pkl").write_bytes(pickle.dumps(CellJob(Path("sweep/seed=0"))))
     cells = sorted(path.parent for path in folder.glob("*/cell.json"))
     return {path.name: json.loads((path / "run" / "summary.json").read_text()) for path in cells}
 

@@ -20,7 +20,7 @@ from ...files import write_json
 from ...records import read_record
 from ...runtime.children import kill_session, wait_for
 from ...runtime.stop_requests import parse_time
-from .cells import FAILED, FINISHED, CellState, start_cell
+from .cells import FINISHED, CellState, start_cell
 from .file import Cell, Sweep
 
 if TYPE_CHECKING:
@@ -28,18 +28,9 @@ if TYPE_CHECKING:
 
 JOBS_NAME = "slurm.json"
 _FOLDER = ".submitit"
-_OWN = ("array_parallelism", "signal_delay_s", "timeout_min")
-# Parameters of sbatch, which also takes the beginnings of their names.
-_OF_THE_SWEEP = {
-    "array": "an element runs a cell; array_parallelism=N says how many run at once, and cells are chosen in the file",
-    "signal": "signal_delay_s=SECONDS says how long before its time is over a cell saves and stops",
-    "output": "logs are in .submitit/ of the sweep, and in each cell",
-    "error": "logs are in .submitit/ of the sweep, and in each cell",
-    "open_mode": "logs are appended to",
-    "parsable": "it reads what sbatch prints",
-    "test_only": "--plan prints the cells without running them",
-    "wrap": "each element runs a cell",
-}
+_OPTIONS = ("array_parallelism", "signal_delay_s")
+# Of sbatch, which also takes the beginnings of their names.
+_SET_BY_SWEEP = ("array", "signal", "output", "error", "open_mode", "parsable", "test_only", "wrap")
 _LOOK_EVERY = 0.2  # seconds
 _SAVING = 60.0  # seconds that a cell may take to save and stop
 
@@ -55,51 +46,49 @@ def parse_parameters(text: str) -> dict[str, Any]:
     """
     if not text.strip().isprintable():
         raise InputError(f"--slurm {text!a}: expected NAME=VALUE without control characters")
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     others: dict[str, str] = {}
     for part in re.split(r",(?=[\w-]+=)", text.strip()) if text.strip() else ():
-        name, equals, value = part.partition("=")
-        name = name.strip().removeprefix("--").replace("-", "_")
-        if not equals or not name or not value:
+        name, _, value = part.partition("=")
+        name = name.strip().lstrip("-").replace("-", "_")
+        if not name or not value:
             raise InputError(f"--slurm {text!r}: {part!r} is not NAME=VALUE, as in partition=main,time=02:00:00")
+        limit = None
         if name == "time":
             try:
                 limit = parse_time(value)
             except InputError:
                 raise InputError(f"--slurm: time is {value!r}; expected a time such as 02:00:00") from None
-            if limit is None:
-                others["time"] = value
-            else:
-                found["timeout_min"] = math.ceil(limit.total_seconds() / 60)
-        elif taken := next((known for known in _OF_THE_SWEEP if known.startswith(name)), None):
-            raise InputError(f"--slurm {part}: the sweep sets {taken} itself; {_OF_THE_SWEEP[taken]}")
-        elif name in _OWN:
+        if limit is not None:
+            options["timeout_min"] = math.ceil(limit.total_seconds() / 60)
+        elif name in _OPTIONS:
             if not value.isdecimal():
                 raise InputError(f"--slurm: {name} is {value!r}; expected a number")
-            found[name] = int(value)
+            options[name] = int(value)
+        elif any(known.startswith(name) for known in _SET_BY_SWEEP):
+            raise InputError(
+                f"--slurm {part}: the sweep sets it itself; array_parallelism=N limits the cells at a time, and "
+                "signal_delay_s=SECONDS is how long before the end of its time a cell saves and stops"
+            )
         else:
             others[name] = value
-    return found | ({"additional_parameters": others} if others else {})
+    return options | ({"additional_parameters": others} if others else {})
 
 
 class CellJob:
     """What an element of the array runs. submitit pickles it, and calls `checkpoint` before the time limit."""
 
-    def __init__(self, folder: Path, retries: int):
-        self.folder, self.retries = folder, retries
+    def __init__(self, folder: Path):
+        self.folder = folder
         self._process: subprocess.Popen | None = None
 
     def __call__(self) -> str:
-        """Run the cell until it has ended, again if it fails; return its state."""
-        for _ in range(1 + self.retries):
-            self._process = start_cell(self.folder, {"TQDM_MININTERVAL": "10"})
-            while self._process.poll() is None:  # `wait` would keep a signal handler from seeing the end
-                time.sleep(_LOOK_EVERY)
-            kill_session(self._process)
-            state = CellState.read(self.folder)
-            if state.state != FAILED:
-                break
-        return state.state
+        """Run the cell until it has ended; return its state."""
+        self._process = start_cell(self.folder, {"TQDM_MININTERVAL": "10"})
+        while self._process.poll() is None:  # `wait` would keep a signal handler from seeing the end
+            time.sleep(_LOOK_EVERY)
+        kill_session(self._process)
+        return CellState.read(self.folder).state
 
     def checkpoint(self) -> "submitit.helpers.DelayedSubmission":
         """Let the cell save and stop, and continue it in another job."""
@@ -109,16 +98,11 @@ class CellJob:
             self._process.terminate()
             wait_for(self._process, _SAVING)
             kill_session(self._process)
-        return submitit.helpers.DelayedSubmission(CellJob(self.folder, self.retries))
+        return submitit.helpers.DelayedSubmission(CellJob(self.folder))
 
 
 def submit(
-    sweep: Sweep,
-    states: Mapping[str, CellState],
-    parameters: Mapping[str, Any],
-    *,
-    retries: int = 1,
-    cluster: str = "slurm",
+    sweep: Sweep, states: Mapping[str, CellState], parameters: Mapping[str, Any], *, cluster: str = "slurm"
 ) -> dict[str, str]:
     """Submit the cells that are neither finished nor queued as one array.
 
@@ -126,7 +110,6 @@ def submit(
         sweep ([`~hmm_datasets.operations.sweeps.file.Sweep`]): the sweep, whose folders are made.
         states (`dict`): the states of its cells.
         parameters (`dict`): the result of [`parse_parameters`].
-        retries (`int`, *optional*, defaults to 1): how often an element starts a failed cell again.
         cluster (`str`, *optional*, defaults to `"slurm"`): `local` runs the elements as processes of this machine.
 
     Returns:
@@ -143,9 +126,9 @@ def submit(
     for cell in cells:
         states[cell.name].errors = []
         states[cell.name].write(cell.folder)
-    found = {cell.name: job for cell, job in zip(cells, _submitted(executor, cells, retries), strict=True)}
-    write_json(sweep.output_dir / JOBS_NAME, _jobs(sweep) | found)
-    return found
+    jobs = dict(zip((cell.name for cell in cells), _submitted(executor, cells), strict=True))
+    write_json(sweep.output_dir / JOBS_NAME, _jobs(sweep) | jobs)
+    return jobs
 
 
 def queued_cells(sweep: Sweep, cluster: str = "slurm") -> dict[str, str]:
@@ -172,9 +155,9 @@ def _alive(jobs: Collection[str], cluster: str) -> set[str]:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise InputError(f"squeue: {error}; it has to say which cells are queued") from None
+        raise InputError(f"squeue: {error}; it lists which cells are queued") from None
     if done.returncode:
-        raise InputError(f"squeue: {done.stderr.strip()}; it has to say which cells are queued")
+        raise InputError(f"squeue: {done.stderr.strip()}; it lists which cells are queued")
     return jobs & set(done.stdout.split())
 
 
@@ -202,10 +185,10 @@ def _executor(sweep: Sweep, cluster: str, parameters: Mapping[str, Any]) -> "sub
     return executor
 
 
-def _submitted(executor: "submitit.AutoExecutor", cells: Sequence[Cell], retries: int) -> list[str]:
+def _submitted(executor: "submitit.AutoExecutor", cells: Sequence[Cell]) -> list[str]:
     try:
         with executor.batch():
-            jobs = [executor.submit(CellJob(Path(os.path.abspath(cell.folder)), retries)) for cell in cells]
+            jobs = [executor.submit(CellJob(Path(os.path.abspath(cell.folder)))) for cell in cells]
     except (RuntimeError, subprocess.CalledProcessError, OSError) as error:
         raise InputError(f"--slurm: the array was not accepted: {error}") from None
     return [str(job.job_id) for job in jobs]

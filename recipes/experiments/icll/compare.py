@@ -40,7 +40,7 @@ def main(settings: ComparisonSettings) -> None:
     with atomic_file(root / "report.md") as temporary:
         temporary.write_text(f"{text}\n", encoding="utf-8")
     write_json(root / "report.json", {"models": rows})
-    print(f"{root}/: report.md, report.json, icll.png, fits/sweep.html, models/sweep.html")
+    print(f"{root}/: report.md, report.json, icll.png, fits/sweep.csv, models/sweep.csv")
 
 
 def results(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

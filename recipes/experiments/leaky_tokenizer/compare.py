@@ -58,7 +58,7 @@ def main(settings: ComparisonSettings) -> None:
     }
     write_json(root / "report.json", report)
     draw(compression, models, root / "leaky.png")
-    print(f"{root}/report.json, leaky.png, models/sweep.html")
+    print(f"{root}/report.json, leaky.png, models/sweep.csv")
 
 
 def evaluations(root: Path) -> dict[str, dict[int, dict[str, Path]]]:

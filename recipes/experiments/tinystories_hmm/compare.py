@@ -55,7 +55,7 @@ def main(settings: ComparisonSettings) -> None:
         temporary.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     rows = [{**one, "rule": rule, "update_every": every} for (every, rule), one in curves.items()]
     write_json(root / "report.json", {"best": settings.best, "updates": rows, "sentences": said, "llama": optimum})
-    print(f"{root}/: report.md, report.json, updates.png, emissions.png, sizes/sweep.html, updates/sweep.html")
+    print(f"{root}/: report.md, report.json, updates.png, emissions.png, sizes/sweep.csv, updates/sweep.csv")
 
 
 def sizes_table(cells: Sequence[Mapping[str, Any]]):

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from hmm_datasets.operations.sweeps.cells import CellState, failure, last_line
-from hmm_datasets.operations.sweeps.local import CellLanes
+from hmm_datasets.operations.sweeps.local import CellSlots
 
 
 def wait_for(condition, seconds=60.0):
@@ -79,31 +79,34 @@ def test_a_sweep_killed_twice_ends_as_one_that_was_not_and_runs_nothing_twice(tm
     assert undisturbed.returncode == 0, output
     assert (folder / "sweep.csv").read_text() == (whole / "sweep.csv").read_text()
     assert len(list(csv.DictReader((folder / "sweep.csv").open()))) == 12
-    assert (folder / "plots" / "value.pdf").exists()
+    assert (folder / "sweep.png").exists()
 
 
 @pytest.mark.launch
-def test_a_failed_cell_is_tried_again_and_a_stopped_sweep_stops_its_cells(tmp_path, start_sweep):
-    """Cells that fail once, twice and never, with one retry; then the sweep is stopped; then it goes on."""
+def test_a_stopped_sweep_stops_its_cells_and_the_same_command_continues(tmp_path, start_sweep):
+    """Cells that fail once, three times and never; the sweep is stopped once a cell counts; then it goes on."""
     folder = tmp_path / "sweep"
     cells = [{"a": 1, "fails": 1}, {"a": 2, "fails": 3}, {"a": 3, "fails": 0}]
-    path = write_sweep(tmp_path / "s.yaml", folder, cells=cells, grid=None, settings={"steps": 20})
+    path = write_sweep(tmp_path / "s.yaml", folder, cells=cells, grid=None, settings={"steps": 60})
     sweep = start_sweep(path, "--jobs", 3)
     try:
-        wait_for(lambda: (folder / "a=1,fails=1" / "run" / "steps").exists())
+        wait_for(lambda: len(list(folder.glob("*/run/started"))) == 3)
+        wait_for(lambda: CellState.read(folder / "a=2,fails=3").state == "failed")
+        wait_for(lambda: CellState.read(folder / "a=1,fails=1").state == "failed")
+        wait_for(lambda: (folder / "a=3,fails=0" / "run" / "steps").exists())
     finally:
         sweep.send_signal(signal.SIGTERM)
         output, _ = sweep.communicate(timeout=30)
     assert sweep.returncode == 128 + signal.SIGTERM
     assert not processes_of(folder)
-    assert CellState.read(folder / "a=1,fails=1").state == "stopped"
+    assert CellState.read(folder / "a=3,fails=0").state == "stopped"
     assert "a=1,fails=1: failed after" in output
-    assert "error: attempt 1 fails; it will be started again" in output
+    assert "error: attempt 1 fails" in output
     assert "the same command continues" in output
 
-    output, _ = (sweep := start_sweep(path, "--jobs", 3, "--retries", 0)).communicate(timeout=60)
+    output, _ = (sweep := start_sweep(path, "--jobs", 3)).communicate(timeout=60)
     assert sweep.returncode == 1
-    assert "failed: a=2,fails=3: error: attempt 3 fails" in output
+    assert "failed: a=2,fails=3: error: attempt 2 fails" in output
     assert f"{folder}/a=2,fails=3/log.txt" in output
     assert "2 of 3 cells are finished; 1 failed." in output
     report = json.loads((folder / "sweep.json").read_text())
@@ -114,19 +117,19 @@ def test_each_cell_has_a_gpu_of_its_own_and_cores_are_shared(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 16)
-    lanes = CellLanes.of_this_machine(4)
-    assert [lanes.environment(lane)["CUDA_VISIBLE_DEVICES"] for lane in range(lanes.jobs)] == ["0", "1", "2", "3"]
-    assert lanes.environment(0)["OMP_NUM_THREADS"] == "4"
-    lanes = CellLanes.of_this_machine(4, processes=2)
-    assert [lanes.environment(lane)["CUDA_VISIBLE_DEVICES"] for lane in range(lanes.jobs)] == ["0,1", "2,3"]
-    lanes = CellLanes.of_this_machine(2, jobs=4)
-    assert [lanes.environment(lane)["CUDA_VISIBLE_DEVICES"] for lane in range(lanes.jobs)] == ["0", "1", "0", "1"]
+    slots = CellSlots.of_this_machine(4)
+    assert [slots.environment(slot)["CUDA_VISIBLE_DEVICES"] for slot in range(slots.jobs)] == ["0", "1", "2", "3"]
+    assert slots.environment(0)["OMP_NUM_THREADS"] == "4"
+    slots = CellSlots.of_this_machine(4, processes=2)
+    assert [slots.environment(slot)["CUDA_VISIBLE_DEVICES"] for slot in range(slots.jobs)] == ["0,1", "2,3"]
+    slots = CellSlots.of_this_machine(2, jobs=4)
+    assert [slots.environment(slot)["CUDA_VISIBLE_DEVICES"] for slot in range(slots.jobs)] == ["0", "1", "0", "1"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
-    assert CellLanes.of_this_machine(2).environment(1)["CUDA_VISIBLE_DEVICES"] == "7"
-    assert CellLanes.of_this_machine(0, cells=12).jobs == 12
-    assert CellLanes.of_this_machine(0, cells=100).environment(0)["OMP_NUM_THREADS"] == "1"
+    assert CellSlots.of_this_machine(2).environment(1)["CUDA_VISIBLE_DEVICES"] == "7"
+    assert CellSlots.of_this_machine(0, cells=12).jobs == 12
+    assert CellSlots.of_this_machine(0, cells=100).environment(0)["OMP_NUM_THREADS"] == "1"
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
-    assert CellLanes.of_this_machine(0).jobs == 4
+    assert CellSlots.of_this_machine(0).jobs == 4
 
 
 def test_the_reason_of_a_failure_is_the_error_or_the_last_line(tmp_path):

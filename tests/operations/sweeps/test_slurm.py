@@ -32,10 +32,10 @@ def test_parameters_of_sbatch_are_read():
         ("partition", "'partition' is not NAME=VALUE"),
         ("time=soon", "time is 'soon'; expected a time such as 02:00:00"),
         ("array_parallelism=all", "array_parallelism is 'all'; expected a number"),
-        ("array=0-1", "--slurm array=0-1: the sweep sets array itself; an element runs a cell; array_parallelism=N"),
-        ("partition=a,--arr=0", "--slurm --arr=0: the sweep sets array itself"),
-        ("signal=USR1@5", "the sweep sets signal itself; signal_delay_s=SECONDS says how long before"),
-        ("open-mode=truncate", "the sweep sets open_mode itself"),
+        ("array=0-1", "--slurm array=0-1: the sweep sets it itself; array_parallelism=N limits the cells at a time"),
+        ("partition=a,--arr=0", "--slurm --arr=0: the sweep sets it itself"),
+        ("signal=USR1@5", "signal=USR1@5: the sweep sets it itself; .* signal_delay_s=SECONDS is how long before"),
+        ("open-mode=truncate", "open-mode=truncate: the sweep sets it itself"),
     ],
 )
 def test_wrong_parameters_are_refused(text, message):
@@ -70,14 +70,15 @@ def test_elements_run_cells_and_only_what_is_unfinished_and_not_queued_is_submit
     assert slurm.submit(sweep, prepare(sweep), {}, cluster="local") == {}, "all are queued"
     wait_for_end(jobs)
     states = read_states(sweep)
-    assert [states[name].state for name in jobs] == ["finished", "finished", "failed"]
-    assert [states[name].attempts for name in jobs] == [1, 2, 2]
+    assert [states[name].state for name in jobs] == ["finished", "failed", "failed"]
+    assert [states[name].attempts for name in jobs] == [1, 1, 1]
     assert len((sweep.cells[0].output_dir / "ended").read_text().splitlines()) == 1
 
-    jobs = slurm.submit(sweep, prepare(sweep), {"timeout_min": 5}, retries=0, cluster="local")
-    assert list(jobs) == ["a=3,fails=9"]
+    jobs = slurm.submit(sweep, prepare(sweep), {"timeout_min": 5}, cluster="local")
+    assert list(jobs) == ["a=2,fails=1", "a=3,fails=9"]
     wait_for_end(jobs)
-    assert CellState.read(sweep.cells[2].folder).attempts == 3
+    states = read_states(sweep)
+    assert [(states[name].state, states[name].attempts) for name in jobs] == [("finished", 2), ("failed", 2)]
 
 
 @pytest.mark.launch
@@ -87,7 +88,7 @@ def test_an_element_that_is_about_to_end_lets_its_cell_stop_and_goes_on_later(sw
         monkeypatch.setenv(name, value)
     prepare(sweep)
     cell = sweep.cells[0]
-    job = slurm.CellJob(cell.folder, 0)
+    job = slurm.CellJob(cell.folder)
     job._process = slurm.start_cell(cell.folder, {})
     deadline = time.monotonic() + 30
     while not (cell.output_dir / "steps").exists():
