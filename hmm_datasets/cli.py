@@ -16,7 +16,7 @@ from .compat.accelerate import flags_of
 from .errors import InputError, suggestion
 from .operations.experiments import experiment_names, experiment_script, name_of
 from .operations.launching import RECIPE_COMMANDS, recipe_of, start
-from .operations.preflight.host import environment_report
+from .operations.preflight.versions import environment_report
 from .runtime.once import one_command
 from .runtime.one_line_errors import one_line_errors
 from .runtime.plain_output import plain_output

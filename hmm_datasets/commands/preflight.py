@@ -24,8 +24,8 @@ MODULE = "hmm_datasets.commands.preflight"
 class PreflightCommand(PreflightSettings):
     """Check machines and ranks before a run.
 
-    All other flags are those of the launcher, with --launch, and those of the recipe, with --config. Every rank
-    ends with exit code 1 if a check failed on any.
+    All other flags are those of the launcher, with --launch. Every rank ends with exit code 1 if a check failed on
+    any.
     """
 
     output_dir: Path = argument(
@@ -38,6 +38,7 @@ class PreflightCommand(PreflightSettings):
         "CONFIG",
         "check all ranks of a launch configuration: name of a shipped one, or a file",
     )
+    flags: list[str] = rest("flags")
     words: list[str] = rest("words")
 
 
@@ -46,12 +47,8 @@ def preflight_command(arguments: PreflightCommand) -> int:
     environment.check_posix("preflight")
     if arguments.launch is not None:
         return launch_module(MODULE, arguments.words)
-    if arguments.flags and arguments.config is None:
-        raise InputError(f"preflight: unknown flag {arguments.flags[0]}; flags of a recipe need --config FILE.yaml")
-    if arguments.flags and arguments.words[0].startswith("-"):
-        raise InputError(
-            "preflight: name OUTPUT_DIR first, because a value of the recipe's flags would be taken for it"
-        )
+    if arguments.flags:
+        raise InputError(f"preflight: unknown flag {arguments.flags[0]}; `preflight --help` lists all")
     problem = environment.take_from_mpi()
     if problem is not None:
         raise InputError(problem)

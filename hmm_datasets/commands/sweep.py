@@ -15,6 +15,14 @@ from ..operations.sweeps.cells import FAILED, FINISHED, LOG_NAME, prepare, read_
 from ..operations.sweeps.file import read_sweep
 from ..operations.sweeps.local import CellSlots, LocalRun
 from ..operations.sweeps.planning import plan_sweep, plan_text
+from ..operations.sweeps.report import (
+    check_values,
+    collect,
+    draw_heat_map,
+    states_sentence,
+    sweep_table,
+    write_results,
+)
 from ..operations.sweeps.slurm import JOBS_NAME, parse_parameters, queued_cells, submit
 from ..runtime.credentials import secrets_for_children
 from ..runtime.lock import exclusive_lock
@@ -93,8 +101,6 @@ def _run(found: "Sweep", arguments: SweepCommand, plan: "SweepPlan") -> int:
     began = time.monotonic()
 
     def write() -> None:
-        from ..operations.sweeps.report import collect, write_results
-
         write_results(collect(found, states))
 
     stopped = LocalRun(found.cells, states, slots, write).run()
@@ -135,15 +141,6 @@ def _submit(found: "Sweep", arguments: SweepCommand) -> int:
 
 def _show_results(found: "Sweep") -> int:
     """Write and print the tables, and list the cells that failed."""
-    from ..operations.sweeps.report import (
-        check_values,
-        collect,
-        draw_heat_map,
-        states_sentence,
-        sweep_table,
-        write_results,
-    )
-
     if not found.output_dir.is_dir():
         raise InputError(f"{found.output_dir}: no such folder; start the sweep first: hmm-datasets sweep {found.path}")
     results = collect(found)

@@ -289,27 +289,13 @@ def test_watch_shows_a_run_and_fails_on_nan(tmp_path, capsys):
 
 
 def test_preflight_prints_a_table_and_fails_where_a_check_does(tmp_path, capsys, monkeypatch):
-    from hmm_datasets.operations import preflight
-
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    monkeypatch.delenv("RANK", raising=False)
-    assert main(["preflight", str(tmp_path), "--seconds", "0"]) in (0, 1)
-    assert "shared memory" in capsys.readouterr().out
-    checks = [preflight.Check("host", True, "node7"), preflight.Check("disk", False, "full")]
-    monkeypatch.setattr(preflight.ranks, "run_checks", lambda output_dir, settings: checks)
-    assert main(["preflight"]) == 1
-    assert capsys.readouterr().out == "ok    host  node7\nFAIL  disk  full\n"
-    monkeypatch.setattr(preflight.ranks, "run_checks", lambda output_dir, settings: checks[:1])
-    assert main(["preflight"]) == 0
-    assert capsys.readouterr().out == "ok    host  node7\n"
-
-
-def test_flags_of_a_recipe_need_its_settings_file_and_stand_behind_the_folder(capsys):
-    said = failing(capsys, "preflight", "--learning_rate", "1")
-    assert "unknown flag --learning_rate; flags of a recipe need --config FILE.yaml" in said
-    said = failing(capsys, "preflight", "--config", "demo/pretrain_hmm.yaml", "--learning_rate", "1")
-    assert "name OUTPUT_DIR first" in said
+    for name in ("WORLD_SIZE", "RANK"):
+        monkeypatch.delenv(name, raising=False)
+    assert main(["preflight", str(tmp_path), "--min_disk_gib", "1e9"]) == 1
+    out = capsys.readouterr().out
+    assert "disk: " in out
+    assert "1e+09 needed; free some, or choose another output_dir" in out
+    assert "unknown flag --learning_rate" in failing(capsys, "preflight", "--learning_rate", "1")
 
 
 def test_corpora_are_listed_with_size_licence_and_columns(capsys):

@@ -1,6 +1,6 @@
 import pytest
 
-from hmm_datasets.operations.preflight.network import check_network, infiniband, interface_to, named_interfaces
+from hmm_datasets.operations.preflight.network import check_network, interface_to
 
 THERE = ["eth0", "eth1", "ib0", "lo"]
 
@@ -23,28 +23,3 @@ def test_an_interface_that_this_host_does_not_have_fails_with_one_that_it_has(va
     assert not check.ok
     assert check.detail.startswith(f"{variable}=eth77 is no interface of this host, which has ")
     assert check.detail.endswith(f"; export {variable}=lo")
-
-
-@pytest.mark.parametrize(
-    ("variable", "value", "found"),
-    [
-        ("GLOO_SOCKET_IFNAME", "eth0", ["eth0"]),
-        ("GLOO_SOCKET_IFNAME", "eth", []),
-        ("NCCL_SOCKET_IFNAME", "eth", ["eth0", "eth1"]),
-        ("NCCL_SOCKET_IFNAME", "=eth", []),
-        ("NCCL_SOCKET_IFNAME", "=ib0,eth0", ["eth0", "ib0"]),
-        ("NCCL_SOCKET_IFNAME", "^lo,eth", ["ib0"]),
-    ],
-)
-def test_interfaces_are_named_as_nccl_and_gloo_read_them(variable, value, found):
-    assert named_interfaces(variable, value, THERE) == found
-
-
-def test_a_port_of_infiniband_is_active_or_down(tmp_path):
-    assert infiniband(tmp_path) == "none"
-    state = tmp_path / "mlx5_0" / "ports" / "1" / "state"
-    state.parent.mkdir(parents=True)
-    state.write_text("1: DOWN\n")
-    assert infiniband(tmp_path) == "down"
-    state.write_text("4: ACTIVE\n")
-    assert infiniband(tmp_path) == "active"

@@ -1,6 +1,7 @@
 """Preflight on several ranks, started without a launcher so that each can be stopped or computes in its own way."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -10,12 +11,10 @@ from datetime import timedelta
 
 import pytest
 
-from hmm_datasets.hmm import processes
-
 pytestmark = pytest.mark.launch
 
 HOST = socket.gethostname()
-QUICK = ("--seconds", "0", "--min_disk_gib", "0", "--min_memory_gib", "0", "--min_shm_gib", "0")
+QUICK = ("--min_disk_gib", "0", "--min_memory_gib", "0", "--min_shm_gib", "0")
 
 
 @pytest.fixture
@@ -58,29 +57,21 @@ def on_another_host(tmp_path):
     return prefix
 
 
-def test_a_rank_that_computes_other_bits_and_a_host_that_does_not_share_the_folder_are_named(
-    start, on_another_host, warm_python, tmp_path
-):
-    """Three ranks, the last of which is on a host of its own, and computes without vector instructions."""
-    processes.mess3(0.15, 0.6).save_pretrained(tmp_path / "mess3")
-    recipe = ("--config", "demo/pretrain_hmm.yaml", "--hmm", tmp_path / "mess3", "--output_dir", tmp_path / "run")
-    recipe += ("--global_batch_size", 6, "--per_device_train_batch_size", 2, "--model", "1m")
-    flags = (tmp_path / "run", *QUICK, "--timeout", 150, *recipe)
+def test_a_host_that_does_not_share_the_folder_is_named(start, on_another_host, warm_python, tmp_path):
+    """Three ranks, the last of which is on a host of its own."""
+    flags = (tmp_path / "run", *QUICK, "--timeout", 150)
     ranks = [start(rank, 3, *flags, python=warm_python) for rank in (0, 1)]
-    ranks.append(start(2, 3, *flags, prefix=on_another_host, LOCAL_RANK="0", ATEN_CPU_CAPABILITY="default"))
+    ranks.append(start(2, 3, *flags, prefix=on_another_host, LOCAL_RANK="0"))
     said = [rank.communicate(timeout=300)[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [1, 1, 1], said[0]
     lines = said[0].splitlines()
-    product, output = [line for line in lines if line.startswith("FAIL")]
-    assert product.startswith("FAIL  same product: rank 2 on nodeb, CPU computes other bits than 2 other ranks")
-    assert "with DEFAULT where they use" in product
+    (output,) = [line for line in lines if line.startswith("FAIL")]
     assert output.startswith("FAIL  shared output: nodeb (rank 2) does not see the file that rank 0 wrote into ")
     (line,) = [line for line in lines if line.startswith("2 ")]
-    assert line.endswith("FAIL same product, shared output; warn like hosts")
-    found = {line.split("  ")[0]: line for line in lines if "  ok " in line}
-    assert "all  " in found["all-reduce"]
-    assert found["own rows"].endswith("12 first rows, each on one rank; the same data on all hosts")
-    assert "2 hosts differ by " in found["clocks"]
+    assert line.endswith("FAIL shared output")
+    assert any(line.startswith("ok    all-reduce: 16 MiB in ") for line in lines)
+    assert any(line.startswith("ok    links: no link is much slower") for line in lines)
+    assert any(line.startswith("ok    same product: the same bits on 3 ranks") for line in lines)
     assert list((tmp_path / "run").iterdir()) == []
     assert "all-reduce" not in said[1] + said[2], "rank 0 reports for all"
 
@@ -89,13 +80,13 @@ def test_a_stopped_rank_and_one_that_never_started_are_named(start, tmp_path):
     import torch.distributed as dist
 
     rank_0 = start(0, 3, tmp_path, *QUICK, "--timeout", "12")
-    rank_1 = start(1, 3, tmp_path, *QUICK, "--timeout", "12", "--seconds", "1000")
+    rank_1 = start(1, 3, tmp_path, *QUICK, "--timeout", "12")
     store = dist.TCPStore(
         "127.0.0.1", start.port, 3, False, timedelta(seconds=120), wait_for_workers=False, multi_tenant=True
     )
     keys = dist.PrefixStore("hmm_datasets_preflight/0", store)
     deadline = time.monotonic() + 120
-    while not keys.check(["busy/1"]) or keys.get("busy/1") != b'"matrix product"':
+    while not keys.check(["busy/1"]):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     os.kill(rank_1.pid, signal.SIGSTOP)
@@ -106,7 +97,7 @@ def test_a_stopped_rank_and_one_that_never_started_are_named(start, tmp_path):
     assert stopped.startswith(
         f"FAIL  rank 1 on {HOST}, CPU, process {rank_1.pid}: did not end 'own checks' within 12 s"
     )
-    assert "it was busy with 'matrix product'" in stopped
+    assert re.search("it was busy with '(device|network|matrix product)'", stopped)
     assert absent.startswith("FAIL  rank 2 did not report within 12 s: it did not start")
     assert said.rstrip().endswith("preflight of 3 ranks on 1 host: 2 failures")
 

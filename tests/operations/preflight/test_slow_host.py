@@ -50,7 +50,7 @@ def hosts():
 def test_the_host_with_the_slow_network_is_named(hosts, child_environment, tmp_path):
     given = {"MASTER_ADDR": "10.78.0.1", "MASTER_PORT": "29600", "WORLD_SIZE": "3", "LOCAL_RANK": "0"}
     given |= {"GLOO_SOCKET_IFNAME": "eth0", "CUDA_VISIBLE_DEVICES": ""}
-    program = [sys.executable, "-m", "hmm_datasets.commands.preflight", str(tmp_path), "--seconds", "0"]
+    program = [sys.executable, "-m", "hmm_datasets.commands.preflight", str(tmp_path)]
     program += ["--min_disk_gib", "0", "--min_memory_gib", "0", "--min_shm_gib", "0", "--timeout", "80"]
     ranks = [
         subprocess.Popen(
@@ -71,4 +71,3 @@ def test_the_host_with_the_slow_network_is_named(hosts, child_environment, tmp_p
             rank.communicate()
     (warning,) = [line for line in said.splitlines() if line.startswith("warn")]
     assert warning.startswith("warn  links: every link of nodeb is slow, 0.0"), said
-    assert "3 hosts differ by " in said

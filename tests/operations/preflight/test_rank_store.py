@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from hmm_datasets.operations.preflight.ranks import Exchange, NoStore
+from hmm_datasets.operations.preflight.rank_store import RankStore, StoreError
 from hmm_datasets.runtime.process_identity import Place
 
 PLACE = Place("node0", 1, "boot", 1.0, 0, 3, 0, "CPU")
@@ -22,14 +22,12 @@ def ranks(monkeypatch):
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", str(port))
     monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
-    ranks = [Exchange(replace(PLACE, rank=rank, process=rank + 1), timeout=20) for rank in (0, 1)]
-    yield ranks
-    ranks[0].end_clocks()
+    return [RankStore(replace(PLACE, rank=rank, process=rank + 1), timeout=20) for rank in (0, 1)]
 
 
 def test_rank_0_collects_what_is_there_and_knows_what_the_others_are_busy_with(ranks):
     for rank in ranks:
-        rank.begin("disk")
+        rank.post("busy", "disk")
         rank.post("report", {"rank": rank.place.rank})
     began = time.monotonic()
     assert ranks[0].collect("report", timeout=0.5) == {0: {"rank": 0}, 1: {"rank": 1}}
@@ -45,32 +43,18 @@ def test_a_rank_waits_for_rank_0_and_not_for_ever(ranks):
     assert ranks[1].wait("begin", timeout=10) is True
 
 
-def test_clocks_of_one_host_agree_within_the_measured_uncertainty(ranks):
-    ranks[0].answer_clocks()
-    offset, uncertainty = ranks[1].clock_offset()
-    assert 0 < uncertainty < 1
-    assert abs(offset) <= uncertainty + 0.01
-
-
-@pytest.mark.launch
-def test_one_who_takes_a_number_and_never_asks_does_not_keep_the_others_from_asking(ranks):
-    ranks[1]._keys.add("clock/number", 1)
-    ranks[0].answer_clocks()
-    assert ranks[1].clock_offset() is not None
-
-
 def test_a_second_process_of_a_rank_is_refused(ranks):
-    with pytest.raises(NoStore, match="another process has RANK 1 too"):
-        Exchange(replace(PLACE, rank=1), timeout=20)
+    with pytest.raises(StoreError, match="another process has RANK 1 too"):
+        RankStore(replace(PLACE, rank=1), timeout=20)
 
 
 @pytest.mark.launch
 def test_an_address_at_which_nothing_answers_is_named_with_the_remedy(monkeypatch):
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", "9")
-    with pytest.raises(NoStore, match=r"MASTER_ADDR 127.0.0.1, port 9: .*; see whether rank 0 runs"):
-        Exchange(replace(PLACE, rank=1), timeout=1)
+    with pytest.raises(StoreError, match=r"MASTER_ADDR 127.0.0.1, port 9: .*; see whether rank 0 runs"):
+        RankStore(replace(PLACE, rank=1), timeout=1)
     monkeypatch.delenv("MASTER_ADDR")
     assert "MASTER_ADDR" not in os.environ
-    with pytest.raises(NoStore, match="MASTER_ADDR or MASTER_PORT is not set; start ranks with accelerate launch"):
-        Exchange(PLACE, timeout=1)
+    with pytest.raises(StoreError, match="MASTER_ADDR or MASTER_PORT is not set; start ranks with accelerate launch"):
+        RankStore(PLACE, timeout=1)
