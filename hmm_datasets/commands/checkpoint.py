@@ -20,7 +20,7 @@ from ..training.checkpoints.verifying import LARGE_RATIO, good_checkpoints, list
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointListCommand:
-    """List the checkpoints of a run: sizes, who wrote them, loss, whether they are whole."""
+    """List the checkpoints of a run: sizes, who wrote them, loss, whether they are complete."""
 
     path: Path = argument("RUN", "output folder of a run")
     json: bool = option(False, None, "JSON instead of a table")
@@ -108,7 +108,7 @@ def slim_command(arguments: CheckpointSlimCommand) -> int:
         folders = list(good_checkpoints(path)) if is_run else [path]
         if not folders:
             raise InputError(
-                f"{path}: has no whole checkpoint-N; hmm-datasets checkpoint list {path} says what it has"
+                f"{path}: has no complete checkpoint-N; hmm-datasets checkpoint list {path} says what it has"
             )
         resumable = [folder for folder in folders if resuming_names(folder)][:keep] if is_run else []
         if arguments.delete:
@@ -140,7 +140,7 @@ class CheckpointAverageCommand:
     """Write the mean of the weights of several checkpoints as a model."""
 
     paths: list[Path] = argument("CHECKPOINT", "checkpoints; with --last, one run", many="+")
-    last: int | None = option(None, "N", "the newest N whole checkpoints of the run")
+    last: int | None = option(None, "N", "the newest N complete checkpoints of the run")
     weights: list[float] | None = option(None, "W", "how much each counts; default all the same")
     output: Path = option(MISSING, "FOLDER", "folder of the model to write")
 
@@ -167,7 +167,7 @@ class CheckpointPruneCommand:
     """
 
     path: Path = argument("RUN", "output folder of a run")
-    keep: int | None = option(None, "N", "keep the newest N whole checkpoints")
+    keep: int | None = option(None, "N", "keep the newest N complete checkpoints")
     every: int | None = option(None, "STEPS", "keep those whose step is a multiple of this, too")
     keep_best: str | None = option(None, "METRIC", "keep the one with the smallest METRIC in the history, too")
     greater_is_better: bool = option(False, None, "with --keep-best, the largest METRIC")
@@ -283,10 +283,10 @@ class CheckpointRestoreCommand:
 def restore_command(arguments: CheckpointRestoreCommand) -> int:
     """Bring back what has been moved aside."""
     run = Path(arguments.path).absolute()
-    whole = [entry for entry in list_set_aside(run.parent) if run.name in entry.names]
-    if not run.exists() and whole:
-        restore(whole[0], [run.name])
-        print(f"{run}: brought back from {whole[0].folder}")
+    moved_runs = [entry for entry in list_set_aside(run.parent) if run.name in entry.names]
+    if not run.exists() and moved_runs:
+        restore(moved_runs[0], [run.name])
+        print(f"{run}: brought back from {moved_runs[0].folder}")
         return 0
     with exclusive_lock(run):
         entries = list_set_aside(run)

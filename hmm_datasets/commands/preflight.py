@@ -49,7 +49,7 @@ def preflight_command(arguments: PreflightCommand) -> int:
         return launch_module(MODULE, arguments.words)
     if arguments.flags:
         raise InputError(f"preflight: unknown flag {arguments.flags[0]}; `preflight --help` lists all")
-    problem = environment.take_from_mpi()
+    problem = environment.read_mpi_variables()
     if problem is not None:
         raise InputError(problem)
     if environment.world_size() == 1:

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import InputError
-from ..operations import supervision
 from ..operations.diagnosis import Limits
+from ..operations.requeueing import requeue
 from ..operations.supervision import SupervisionSettings, Supervisor
 from ..runtime.environment import check_posix
 from ..runtime.program import named_output_dir
@@ -16,7 +16,7 @@ from .watch import HangFlags
 def _requeue(arguments: "SuperviseCommand") -> int:
     """Put the job of Slurm that this process runs in back into the queue, if its run should continue."""
     folder, most = _folder(arguments), arguments.max_requeues
-    print(supervision.requeue(folder, max_requeues=most, host_failures=arguments.host_failures), flush=True)
+    print(requeue(folder, max_requeues=most, host_failures=arguments.host_failures), flush=True)
     return 0
 
 

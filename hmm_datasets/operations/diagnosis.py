@@ -1,8 +1,8 @@
 """The state of a run from the heartbeats of its processes: does it run, and if not, which rank is at fault?
 
-Ranks that wait for one another in a collective all wait. The one at fault is the one that has come least far: the
+Ranks that wait for one another in a collective all wait. The one at fault is the one that is furthest behind: the
 others are in a later step, or in a later part of the same step. A process that does not beat comes before that. It has
-ended without a word, is suspended, or is cut off with its host.
+exited silently, is suspended, or is unreachable with its host.
 
 A process on this machine is looked up. Of one on another machine only its file is known, so it counts as silent if
 its file was not rewritten for several beats. Whether it was is decided by the number in the file and the watcher's own
@@ -92,7 +92,7 @@ class Rank:
 
     Attributes:
         beat ([`~hmm_datasets.runtime.heartbeats.Heartbeat`]): its newest heartbeat.
-        condition (`str`): `beating`, `suspended`, `gone` (it has ended without a word), `silent`, `stopped` or
+        condition (`str`): `beating`, `suspended`, `gone` (it exited silently), `silent`, `stopped` or
             `failed`.
     """
 
@@ -114,7 +114,7 @@ class Rank:
                 f"is suspended (as by SIGSTOP), {where}, no heartbeat for {ago}; continue: kill -CONT {beat.process}"
             )
         if self.condition == "gone":
-            return f"has ended without a word, last heard {where}: killed, perhaps for lack of memory"
+            return f"exited silently, last heard {where}: killed, perhaps for lack of memory"
         if self.condition == "silent":
             return f"is silent for {format_duration(beat.age)}, {where}"
         return f"{beat.phase}: {beat.message}"
@@ -122,7 +122,7 @@ class Rank:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The state of a run, as far as heartbeats tell it.
+    """The state of a run, as far as heartbeats show it.
 
     Attributes:
         state (`str`): `running`, `starting`, `hanging`, `stopped` or `dead`.
@@ -261,7 +261,7 @@ def _sentence(blamed: Sequence[Rank], everyone: Sequence[Rank] = ()) -> str:
         for host in hosts:
             its = [rank for rank in everyone if rank.beat.host == host]
             if len(its) > 1 and {rank.beat.rank for rank in its} <= silent:
-                return f"host {host} is lost or cut off: all its {len(its)} ranks are silent; {its[0].words}"
+                return f"host {host} is lost or unreachable: all its {len(its)} ranks are silent; {its[0].words}"
     first = f"{blamed[0].beat.place} {blamed[0].words}"
     if len(blamed) == 1:
         return first

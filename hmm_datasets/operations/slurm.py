@@ -1,4 +1,4 @@
-"""Jobs of Slurm: whether one waits in the queue, and putting one back with hosts left out."""
+"""Jobs of Slurm: whether one waits in the queue, and requeueing one with hosts left out."""
 
 import os
 import shutil
@@ -27,7 +27,7 @@ def waiting_job(job: str | None) -> str | None:
     return None
 
 
-def affordable(hosts: list[str]) -> list[str]:
+def limit_exclusions(hosts: list[str]) -> list[str]:
     """As many of the first hosts as can be left out so that the job that this process runs in has enough nodes."""
     _this_job()
     if not hosts:
@@ -37,7 +37,7 @@ def affordable(hosts: list[str]) -> list[str]:
     return hosts[: max(spare, 0)]
 
 
-def put_back(excluded: list[str]) -> None:
+def requeue_job(excluded: list[str]) -> None:
     """Put the job that this process runs in back into the queue, which ends it within seconds.
 
     Args:
@@ -68,17 +68,17 @@ def _this_job() -> str:
 
 def _run(*command: str) -> str:
     try:
-        found = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise InputError(f"{' '.join(command)}: {error}") from None
-    if found.returncode != 0:
-        raise InputError(f"{' '.join(command)}: {found.stderr.strip() or f'exit code {found.returncode}'}")
-    return found.stdout
+    if done.returncode != 0:
+        raise InputError(f"{' '.join(command)}: {done.stderr.strip() or f'exit code {done.returncode}'}")
+    return done.stdout
 
 
 def _squeue(arguments: list[str]) -> list[str]:
     try:
-        found = _run("squeue", "--noheader", "--format", "%i|%T|%r", *arguments)
+        lines = _run("squeue", "--noheader", "--format", "%i|%T|%r", *arguments)
     except InputError:
         return []  # a job that has ended long ago is unknown
-    return [line for line in found.splitlines() if line.count("|") >= 2]
+    return [line for line in lines.splitlines() if line.count("|") >= 2]

@@ -1,7 +1,7 @@
 """Experiments of several recipes: commands are printed and run one after another, up to the first that fails.
 
-Lanes of stages that are independent of each other can run in parallel. The output of the first lane is shown directly.
-The output of the others is stored, and shown when the lanes before them have finished.
+Branches of stages that are independent of each other can run in parallel. The output of the first branch is shown
+directly. The output of the others is stored, and shown when the branches before them have finished.
 """
 
 import contextlib
@@ -28,18 +28,18 @@ Stage = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class SideBySide:
-    """Lanes that run in parallel. The stages of a lane run one after another.
+class Parallel:
+    """Branches that run in parallel. The stages of a branch run one after another.
 
     Attributes:
-        lanes (sequence of sequences of `Stage`): the lanes, which share the cores unless `OMP_NUM_THREADS` is set.
+        branches (sequence of sequences of `Stage`): they share the cores unless `OMP_NUM_THREADS` is set.
     """
 
-    lanes: Sequence[Sequence[Stage]]
+    branches: Sequence[Sequence[Stage]]
 
 
 def run_stages(
-    stages: Sequence[Stage | SideBySide],
+    stages: Sequence[Stage | Parallel],
     folder: Path = Path(),
     *,
     later: Sequence[Stage] = (),
@@ -51,7 +51,7 @@ def run_stages(
     running stages get it too, so that they can save; no other starts, and the exit code is 143.
 
     Args:
-        stages (sequence of `Stage` and [`SideBySide`]): the stages.
+        stages (sequence of `Stage` and [`Parallel`]): the stages.
         folder (`Path`, *optional*): working directory, by default the current one.
         later (sequence of `Stage`, *optional*): stages that the caller runs after these, to check with them.
         made (sequence of `Path`, *optional*): what the caller itself writes before `later`.
@@ -62,10 +62,11 @@ def run_stages(
     Raises:
         `InputError`: a stage could not run as it is.
     """
-    groups = [entry.lanes if isinstance(entry, SideBySide) else ((entry,),) for entry in (*stages, *later)]
+    groups = [entry.branches if isinstance(entry, Parallel) else ((entry,),) for entry in (*stages, *later)]
     with contextlib.chdir(folder):
         check_stages(
-            [(title, shlex.split(command)) for lanes in groups for lane in lanes for title, command in lane], made
+            [(title, shlex.split(command)) for branches in groups for branch in branches for title, command in branch],
+            made,
         )
     began = time.monotonic()
     code = _Run(stages, folder).code
@@ -74,9 +75,7 @@ def run_stages(
     return code
 
 
-def run_or_exit(
-    stages: Sequence[Stage | SideBySide], *, later: Sequence[Stage] = (), made: Sequence[Path] = ()
-) -> None:
+def run_or_exit(stages: Sequence[Stage | Parallel], *, later: Sequence[Stage] = (), made: Sequence[Path] = ()) -> None:
     """[`run_stages`] in the current folder; if one fails, end this program with its exit code."""
     with one_line_errors():
         code = run_stages(stages, later=later, made=made)
@@ -87,22 +86,22 @@ def run_or_exit(
 class _Run:
     """Runs stages when it is made; `code` is the exit code of the first stage that failed, or 0."""
 
-    def __init__(self, stages: Sequence[Stage | SideBySide], folder: Path):
-        groups = [entry.lanes if isinstance(entry, SideBySide) else ((entry,),) for entry in stages]
+    def __init__(self, stages: Sequence[Stage | Parallel], folder: Path):
+        groups = [entry.branches if isinstance(entry, Parallel) else ((entry,),) for entry in stages]
         self.code = 0
         self._folder = folder
-        self._total = sum(len(lane) for lanes in groups for lane in lanes)
+        self._total = sum(len(branch) for branches in groups for branch in branches)
         self._children = Children()
         numbers = iter(range(1, self._total + 1))
         # Programs of a run save on SIGTERM even if it was ignored, so they get it here too.
         with SignalHandler((signal.SIGTERM,), self._on_signal, stay_ignored=()):
-            for lanes in groups:
-                numbered = [[(next(numbers), *stage) for stage in lane] for lane in lanes]
+            for branches in groups:
+                numbered = [[(next(numbers), *stage) for stage in branch] for branch in branches]
                 try:
-                    if len(lanes) == 1:
-                        self._run_lane(numbered[0], shared_environment())
+                    if len(branches) == 1:
+                        self._run_branch(numbered[0], shared_environment())
                     else:
-                        self._run_side_by_side(numbered)
+                        self._run_in_parallel(numbered)
                 except BaseException:  # for example an interrupt that only this process received
                     self._stop()
                     raise
@@ -111,28 +110,28 @@ class _Run:
         self.code = self.code or 128 + number
         self._stop()
 
-    def _run_side_by_side(self, lanes: list[list[tuple[int, str, str]]]) -> None:
-        spans = ", ".join(f"{lane[0][0]} to {lane[-1][0]}" for lane in lanes)
+    def _run_in_parallel(self, branches: list[list[tuple[int, str, str]]]) -> None:
+        spans = ", ".join(f"{branch[0][0]} to {branch[-1][0]}" for branch in branches)
         print(f"\nStages {spans} run in parallel; their output is shown in order.", flush=True)
-        environment = shared_environment(lanes=len(lanes))
+        environment = shared_environment(len(branches))
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            outputs = [stack.enter_context((folder / f"{lane[0][0]}").open("wb")) for lane in lanes[1:]]
-            pool = stack.enter_context(ThreadPoolExecutor(len(lanes)))
+            outputs = [stack.enter_context((folder / f"{branch[0][0]}").open("wb")) for branch in branches[1:]]
+            pool = stack.enter_context(ThreadPoolExecutor(len(branches)))
             stack.push(lambda kind, *_: self._stop() if kind is not None else None)  # before the pool waits
             running = [
-                pool.submit(self._run_lane, lane, environment, output)
-                for lane, output in zip(lanes, [None, *outputs], strict=True)
+                pool.submit(self._run_branch, branch, environment, output)
+                for branch, output in zip(branches, [None, *outputs], strict=True)
             ]
             running[0].result()
-            for lane, output in zip(running[1:], outputs, strict=True):
-                for text in _follow(Path(output.name), lane):
+            for branch, output in zip(running[1:], outputs, strict=True):
+                for text in _follow(Path(output.name), branch):
                     sys.stdout.write(text)
                     sys.stdout.flush()
-                lane.result()
+                branch.result()
 
-    def _run_lane(
-        self, lane: list[tuple[int, str, str]], environment: dict[str, str], output: IO[bytes] | None = None
+    def _run_branch(
+        self, branch: list[tuple[int, str, str]], environment: dict[str, str], output: IO[bytes] | None = None
     ) -> None:
         def say(line: str) -> None:
             if output is None:
@@ -141,7 +140,7 @@ class _Run:
                 output.write(f"{line}\n".encode())
                 output.flush()
 
-        for number, title, command in lane:
+        for number, title, command in branch:
             if self.code != 0:
                 return
             say(f"\n[{number}/{self._total}] {title}\n$ {command}")
@@ -162,25 +161,25 @@ class _Run:
         self._children.send()
 
 
-def _follow(path: Path, lane: Future) -> Iterator[str]:
-    """Yield the output of a lane from its beginning until the lane has finished."""
+def _follow(path: Path, branch: Future) -> Iterator[str]:
+    """Yield the output of a branch from its beginning until the branch has finished."""
     with path.open(encoding="utf-8", errors="replace", newline="") as file:
         done = False
         while not done:
-            done = lane.done()
+            done = branch.done()
             yield file.read()
             if not done:
                 time.sleep(0.2)
 
 
-def shared_environment(lanes: int = 1) -> dict[str, str]:
+def shared_environment(processes: int = 1) -> dict[str, str]:
     """The environment of a program that shares the cores with others, unless `OMP_NUM_THREADS` is set."""
     environment = os.environ | {
         "TOKENIZERS_PARALLELISM": os.environ.get("TOKENIZERS_PARALLELISM", "true"),
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     }
-    if lanes > 1:
-        environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // lanes)))
+    if processes > 1:
+        environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
     return environment
 
 

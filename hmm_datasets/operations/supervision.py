@@ -19,11 +19,6 @@ The delay before a start doubles with each failure without a new checkpoint in b
 
 The supervisors of one run on several hosts start its commands together
 ([`~hmm_datasets.runtime.supervisors.SupervisorHeartbeat`]).
-
-When the batch script of a run is about to end, [`requeue`] decides whether its job goes back into the queue, and
-without which hosts. A run continues in another job if its job's time was over, or after a fault: it was ended by a
-fault that the supervisor in the job could not mend, or by the loss of a host. It does not if it is finished, was
-stopped by its user, has wrong settings, or fails again and again without a new checkpoint.
 """
 
 import contextlib
@@ -32,24 +27,19 @@ import shlex
 import signal
 import subprocess
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..display import format_duration
-from ..errors import DiskFull, InputError
+from ..errors import InputError
 from ..runtime import environment
 from ..runtime.children import Children, SignalHandler, signals, wait_for
 from ..runtime.credentials import masked_arguments
 from ..runtime.events import append_event, read_events
 from ..runtime.program import named_setting
 from ..runtime.rank_heartbeats import (
-    FAILED,
-    LOST_LAUNCHER,
-    STOPPED,
-    Heartbeat,
     fatal_error_path,
     heartbeat_path,
     latest_start,
@@ -60,15 +50,14 @@ from ..runtime.stop_requests import parse_time
 from ..runtime.supervisors import SupervisorHeartbeat
 from ..training.checkpoints.verifying import list_steps
 from .diagnosis import HANGING, Diagnosis, Limits, Observer, Rank, read_stacks
-from .run_state import FINISHED, RunObserver
-from .slurm import affordable, put_back
+from .exits import ExitReason, classify_exit, faulty_hosts
 
 _LOOK_EVERY = 1.0  # seconds
 _END_WITHIN = 60.0  # seconds that a command is given to end, before it is killed
 _LAUNCHER_WITHIN = 5.0  # seconds until a launcher has noticed that its processes have ended
 _OTHERS_WITHIN = 6.0  # seconds until a rank on another host that failed has said so
-_OF_STRANGERS = ("SIGTERM", "SIGHUP")  # unless the supervisor was asked too
 _EXCLUDING = ("sbatch", "srun", "salloc")
+_PASSED_ON = signals("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1")
 
 
 @dataclass(frozen=True)
@@ -91,68 +80,6 @@ class SupervisionSettings:
         for name in ("first_delay", "max_delay", "patience"):
             if not getattr(self, name) >= 0:
                 raise InputError(f"{name} is {getattr(self, name)}; expected 0 seconds or more")
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Why a start of a run ended.
-
-    Attributes:
-        kind (`str`): `finished`, `stopped`, `settings`, `killed`, `lost` (another process, unknown which), `error`,
-            `disk full`, `hang` or `unknown`.
-        message (`str`): why, in one sentence.
-        retries (`bool`): whether to start again.
-        blamed ([`~hmm_datasets.runtime.heartbeats.Heartbeat`], *optional*): the rank at fault.
-    """
-
-    kind: str
-    message: str
-    retries: bool
-    blamed: Heartbeat | None = None
-
-
-def judge(code: int, diagnosis: Diagnosis | None) -> Verdict:
-    """Why a command ended, from its exit code and what its processes left.
-
-    Args:
-        code (`int`): exit code; negative for a signal, as `subprocess` gives it.
-        diagnosis ([`~hmm_datasets.operations.diagnosis.Diagnosis`], *optional*): what the heartbeats say.
-    """
-    if diagnosis is not None and diagnosis.state == STOPPED:
-        reasons = [rank.beat.message for rank in diagnosis.ranks if rank.condition == STOPPED]
-        reason = next((one for one in reasons if one in _OF_STRANGERS), reasons[0])
-        return Verdict("stopped", f"stopped with a checkpoint ({reason})", reason in _OF_STRANGERS)
-    if code == 0:
-        return Verdict("finished", "finished", False)
-    blamed = diagnosis.blamed[0] if diagnosis is not None and diagnosis.blamed else None
-    if blamed is None and code == 2:
-        return Verdict(
-            "settings", "the command was refused before any process had reported; see its error above", False
-        )
-    if blamed is None:
-        return Verdict("unknown", f"the command ended with {_exit_code(code)} before any process had reported", True)
-    beat, message = blamed.beat, f"{blamed.beat.place} {blamed.words}"
-    if beat.error == LOST_LAUNCHER or (beat.follows and code < 0):
-        said = f"the command on {environment.host()} ended with {_exit_code(code)}, and so did its processes"
-        return Verdict("killed", said, True)
-    if beat.follows:
-        return Verdict("lost", message, True, beat)
-    if beat.phase != FAILED:
-        return Verdict("killed", f"{message} ({_exit_code(code)} of the command)", True, beat)
-    if beat.error == DiskFull.__name__:
-        return Verdict("disk full", message, True, beat)
-    if beat.error == InputError.__name__ and beat.step is None:
-        return Verdict("settings", message, False, beat)
-    return Verdict("error", message, True, beat)
-
-
-def _exit_code(code: int) -> str:
-    if code >= 0:
-        return f"exit code {code}" + (f" ({signal.Signals(code - 128).name})" if code - 128 in _SIGNALS else "")
-    return f"signal {signal.Signals(-code).name}" if -code in _SIGNALS else f"signal {-code}"
-
-
-_SIGNALS = {int(number) for number in signal.Signals}
 
 
 class Supervisor:
@@ -179,7 +106,7 @@ class Supervisor:
         self._observer = Observer(self.folder, limits)
         self._heartbeat = SupervisorHeartbeat(folder, self._observer.limits.silent)
         self._began = time.monotonic()
-        self._untold: list[tuple[str, str, dict[str, Any]]] = []  # events that are not yet in the log
+        self._unwritten: list[tuple[str, str, dict[str, Any]]] = []  # events that are not yet in the log
 
     def run(self) -> int:
         """Start the command, again after faults, until the run is finished or it makes no sense to continue.
@@ -192,7 +119,7 @@ class Supervisor:
             return self._run()
 
     def _run(self) -> int:
-        failures, reached, last = 0, kept_work(self.folder), None
+        failures, reached, last = 0, saved_progress(self.folder), None
         host = environment.host()
         start = 1 + sum(one["kind"] == "start" and one["host"] == host for one in read_events(self.folder))
         while True:
@@ -204,23 +131,23 @@ class Supervisor:
             shown = shlex.join(masked_arguments(command))
             reported = latest_start(self.folder)
             self._event("start", f"start {start}: {shown}"[:400] + words, start=start, reported=reported)
-            code, verdict = self._attempt(command, start)
-            where = {} if verdict.blamed is None else {"host": verdict.blamed.host, "rank": verdict.blamed.rank}
-            if verdict.blamed is not None and verdict.blamed.step is not None:
-                where["step"] = verdict.blamed.step
-            self._event(verdict.kind, verdict.message, start=start, exit_code=code, **where)
-            if not verdict.retries or self._asked is not None:
+            code, reason = self._attempt(command, start)
+            where = {} if reason.blamed is None else {"host": reason.blamed.host, "rank": reason.blamed.rank}
+            if reason.blamed is not None and reason.blamed.step is not None:
+                where["step"] = reason.blamed.step
+            self._event(reason.kind, reason.message, start=start, exit_code=code, **where)
+            if not reason.retries or self._asked is not None:
                 return code if code >= 0 else 128 - code
-            progress = kept_work(self.folder)
+            progress = saved_progress(self.folder)
             failures = 1 if progress > reached else failures + 1
             reached = max(reached, progress)
-            said = (verdict.kind, None if verdict.blamed is None else (verdict.blamed.step, verdict.blamed.message))
+            failure = (reason.kind, None if reason.blamed is None else (reason.blamed.step, reason.blamed.message))
             # A hardware fault goes away with another start, an error of the data or the model does not.
-            is_same = verdict.kind == "error" and said == last
-            last = said
+            is_same = reason.kind == "error" and failure == last
+            last = failure
             if failures >= self.settings.max_failures or is_same:
                 why = "the same error at the same step again" if is_same else f"{failures} failures in a row"
-                self._event("give up", f"{why}, without a new checkpoint; last: {verdict.message}")
+                self._event("give up", f"{why}, without a new checkpoint; last: {reason.message}")
                 return code if code > 0 else 128 - code
             delay = min(self.settings.first_delay * 2 ** (failures - 1), self.settings.max_delay)
             reported = latest_start(self.folder)
@@ -229,7 +156,7 @@ class Supervisor:
             if not self._wait(delay):
                 return 128 + int(self._asked or signal.SIGTERM)
 
-    def _attempt(self, command: Sequence[str], start: int) -> tuple[int, Verdict]:
+    def _attempt(self, command: Sequence[str], start: int) -> tuple[int, ExitReason]:
         """Start the command once, and wait for its end; a hang is ended."""
         for beat in read_heartbeats(self.folder):
             if beat.is_here and not beat.is_alive_here:  # of an earlier start: what it says was reported
@@ -239,12 +166,12 @@ class Supervisor:
             child = self._children.start(command, env=os.environ | {environment.SUPERVISED: str(start)})
         except OSError as error:
             raise InputError(f"{command[0]}: cannot be started ({error.strerror}); give a command after --") from None
-        hang_since, hang, told = None, None, set()
+        hang_since, hang, logged = None, None, set()
         while (code := wait_for(child, _LOOK_EVERY)) is None:
             found = self._observer.look()
             if found is None:
                 continue
-            self._tell_remarks(found, told)
+            self._log_remarks(found, logged)
             own = [rank.beat for rank in found.ranks if rank.beat.is_here]
             if own and not any(beat.is_alive_here for beat in own):
                 # A launcher waits up to five minutes for those of other hosts.
@@ -262,7 +189,7 @@ class Supervisor:
         for rank in settled.ranks if settled is not None else ():
             _show_fatal_error(fatal_error_path(self.folder, rank.beat.host, rank.beat.process), rank)
         self._heartbeat.end()
-        return code, hang or judge(code, settled)
+        return code, hang or classify_exit(code, settled)
 
     def _others_go_on(self) -> bool:
         """Whether ranks on other hosts are in the middle of a start, or at its end."""
@@ -288,7 +215,7 @@ class Supervisor:
         """Whether the run hangs, with a process on this machine."""
         return found.state == HANGING and any(rank.beat.is_alive_here for rank in found.ranks)
 
-    def _end_hang(self, found: Diagnosis) -> Verdict:
+    def _end_hang(self, found: Diagnosis) -> ExitReason:
         """Write down who hangs where, and kill the processes of the run on this machine."""
         blamed = found.blamed[0].beat if found.blamed else None
         path = self.folder / f"stacks-{time.strftime('%Y%m%d-%H%M%S')}.txt"
@@ -302,18 +229,18 @@ class Supervisor:
         for rank in found.ranks:
             if rank.beat.is_alive_here:
                 os.kill(rank.beat.process, signal.SIGKILL)
-        return Verdict("hang", f"{found.reason}; ended; {where}", True, blamed)
+        return ExitReason("hang", f"{found.reason}; ended; {where}", True, blamed)
 
-    def _tell_remarks(self, found: Diagnosis, told: set[str | int]) -> None:
+    def _log_remarks(self, found: Diagnosis, logged: set[str | int]) -> None:
         """Log, once per start, ranks that are slow and hosts whose clock is wrong."""
         for rank in found.slow:
-            if rank.beat.rank not in told:
-                told.add(rank.beat.rank)
+            if rank.beat.rank not in logged:
+                logged.add(rank.beat.rank)
                 fields = {"host": rank.beat.host, "rank": rank.beat.rank, "step": rank.beat.step}
                 self._event("slow", found.remarks[0], **fields)
         for host, words in zip(found.clocks, found.remarks[-len(found.clocks) :], strict=False):
-            if host not in told:
-                told.add(host)
+            if host not in logged:
+                logged.add(host)
                 self._event("clock", words, host=host)
 
     def _end_child(self, child: subprocess.Popen) -> int:
@@ -372,16 +299,16 @@ class Supervisor:
         """Hosts to leave out, if the command can leave hosts out."""
         if Path(self.command[0]).name not in _EXCLUDING:
             return []
-        return hosts_to_blame(self.folder, self.settings.host_failures)
+        return faulty_hosts(self.folder, self.settings.host_failures)
 
     def _event(self, kind: str, message: str, **fields: Any) -> None:
         print(f"supervise: {kind}: {message}", flush=True)
-        self._untold.append((kind, message, {"time": time.time(), **fields}))
+        self._unwritten.append((kind, message, {"time": time.time(), **fields}))
         with contextlib.suppress(InputError, OSError):  # a full disk: it is written with the next event
-            while self._untold:
-                kind, message, fields = self._untold[0]
+            while self._unwritten:
+                kind, message, fields = self._unwritten[0]
                 append_event(self.folder, kind, message, **fields)
-                del self._untold[0]
+                del self._unwritten[0]
 
 
 def _show_fatal_error(path: Path, rank: Rank) -> None:
@@ -392,23 +319,13 @@ def _show_fatal_error(path: Path, rank: Rank) -> None:
             print(f"{rank.beat.place}: {text}" if text else "", end="", flush=True)
 
 
-def kept_work(folder: str | Path) -> int:
+def saved_progress(folder: str | Path) -> int:
     """How much of a run another start need not repeat: the step of its newest checkpoint, the epoch of that of a fit,
-    or the number of whole token shards; 0 if there is nothing."""
+    or the number of complete token shards; 0 if there is nothing."""
     folder = Path(folder)
     epochs = [path.name.removeprefix("epoch-") for path in folder.glob("fit/epoch-*")]
     shards = sum(1 for _ in folder.rglob("*.ds"))
     return max([*list_steps(folder), *(int(epoch) for epoch in epochs if epoch.isdigit()), shards])
-
-
-def hosts_to_blame(folder: str | Path, failures: int) -> list[str]:
-    """Hosts at fault for this number of failures of a run or more, the worst first."""
-    kinds = ("killed", "error", "hang")
-    blamed = Counter(one["host"] for one in read_events(folder) if one["kind"] in kinds and "rank" in one)
-    return [host for host, count in blamed.most_common() if count >= failures]
-
-
-_PASSED_ON = signals("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1")
 
 
 def _without_hosts(command: Sequence[str], hosts: Sequence[str]) -> list[str]:
@@ -416,43 +333,3 @@ def _without_hosts(command: Sequence[str], hosts: Sequence[str]) -> list[str]:
     if not hosts:
         return list(command)
     return [command[0], f"--exclude={','.join(hosts)}", *command[1:]]
-
-
-_LAST_SIGNALS = ("SIGUSR1", "the time limit is near")
-_FINAL = ("settings", "give up")
-
-
-def requeue(folder: str | Path, *, max_requeues: int = 5, host_failures: int = 2) -> str:
-    """Put the job that this process runs in back into Slurm's queue, if its run should continue.
-
-    Args:
-        folder (path): folder of the run.
-        max_requeues (`int`, *optional*, defaults to 5): how often in a row without a new checkpoint.
-        host_failures (`int`, *optional*, defaults to 2): failures for which a host is at fault, after which it is left
-            out.
-
-    Returns:
-        `str`: what was done and why, in one sentence.
-
-    Raises:
-        `InputError`: this is not a job of Slurm, or Slurm refuses.
-    """
-    state = RunObserver(folder).look()
-    last = next((event for event in reversed(read_events(folder)) if event["kind"] in (*_FINAL, "start")), None)
-    if state.state == FINISHED:
-        return f"{folder}: finished; the job is not put back"
-    is_stopped = state.state == "stopped"
-    if is_stopped and not any(reason in state.reason for reason in _LAST_SIGNALS):
-        return f"{folder}: stopped on request ({state.reason}); the job is not put back"
-    if last is not None and last["kind"] in _FINAL:
-        return f"{folder}: {last['message']}; the job is not put back"
-    newest = kept_work(folder)
-    before = [event.get("newest", 0) for event in read_events(folder) if event["kind"] == "requeue"]
-    if before[-max_requeues:].count(newest) == max_requeues:
-        return f"{folder}: put back {max_requeues} times without a new checkpoint; the job is not put back again"
-    excluded = affordable(hosts_to_blame(folder, host_failures))
-    without = f", without {', '.join(excluded)}" if excluded else ""
-    message = f"the job goes back into the queue{without}: {state.state}: {state.reason}"
-    append_event(folder, "requeue", message, newest=newest)  # first, since the other ends this process soon
-    put_back(excluded)
-    return f"{folder}: {message}"

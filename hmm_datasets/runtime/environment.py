@@ -1,6 +1,6 @@
 """Rank and world size of this process, from the variables that `accelerate launch` and `torchrun` set.
 
-[`take_from_mpi`] sets these variables in a process that `mpiexec` or `srun` started directly.
+[`read_mpi_variables`] sets these variables in a process that `mpiexec` or `srun` started directly.
 """
 
 import importlib.metadata
@@ -81,7 +81,7 @@ def package_version(package: str) -> str | None:
         return None
 
 
-def take_from_mpi() -> str | None:
+def read_mpi_variables() -> str | None:
     """Set RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT in a process that `mpiexec` or `srun` started.
 
     Nothing is set in a process that torch's launcher started, or that is the only one. One that was typed into a shell
@@ -122,7 +122,7 @@ def take_from_mpi() -> str | None:
 
 
 def taken_from_mpi() -> tuple[str, ...] | None:
-    """The variables that [`take_from_mpi`] took the rank from; None if it took none."""
+    """The variables that [`read_mpi_variables`] took the rank from; None if it took none."""
     return _taken
 
 
@@ -131,7 +131,7 @@ def seconds_before() -> float:
     return time.monotonic() - float(os.environ[FIRST_START]) if FIRST_START in os.environ else 0.0
 
 
-def expect_no_gpu_if_there_is_none() -> None:
+def silence_missing_gpu_warnings() -> None:
     """Tell DeepSpeed that there is no GPU, about which it would otherwise write a warning to stdout."""
     import torch
 

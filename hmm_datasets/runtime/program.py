@@ -119,7 +119,7 @@ def run(main: Callable[..., None], *kinds: type | str) -> None:
     with contextlib.suppress(io.UnsupportedOperation):  # stderr is not a file, for example in a notebook
         faulthandler.enable()  # prints a traceback when a signal kills the process
     with plain_output(), exit_without_teardown(), one_line_errors(), one_command():
-        problem = environment.take_from_mpi()
+        problem = environment.read_mpi_variables()
         if problem is not None:
             raise InputError(problem)
         with heartbeats.heartbeat(named_output_dir(sys.argv[1:])), _one_line_of_lost_peers():
@@ -171,7 +171,7 @@ def _run(main: Callable[..., None], kinds: Sequence[type | str], variables: dict
         from ..compat.torch_extensions import mend_compiler_locks
 
         mend_compiler_locks()
-    environment.expect_no_gpu_if_there_is_none()
+    environment.silence_missing_gpu_warnings()
     from . import command_line
 
     kinds = [getattr(importlib.import_module(_SETTINGS), kind) if isinstance(kind, str) else kind for kind in kinds]

@@ -641,7 +641,7 @@ def symbol_model(name_or_path: str) -> "tuple[PreTrainedModel, tuple[str, ...]] 
     config = Path(name_or_path) / "config.json"
     if not config.exists() or "format_version" in read_json(config):  # the latter is an HMM itself
         return None
-    environment.expect_no_gpu_if_there_is_none()
+    environment.silence_missing_gpu_warnings()
     from transformers import AutoModelForCausalLM
 
     tokenizer = tokenizer_of(name_or_path, symbols=True)

@@ -11,7 +11,7 @@ settings, which are then used instead of the shipped ones.
 
 import argparse
 
-from hmm_datasets.operations.stages import SideBySide, run_or_exit
+from hmm_datasets.operations.stages import Parallel, run_or_exit
 
 RECIPE = "hmm-datasets {} --config demo/{}.yaml"
 HMM = (
@@ -26,7 +26,7 @@ TEXT = (
     ("Bits per byte of held-out stories", RECIPE.format("evaluate", "evaluate_text")),
 )
 STAGES = (
-    SideBySide((HMM, TEXT)),
+    Parallel((HMM, TEXT)),
     ("Fine-tuning on story questions, on two processes", RECIPE.format("sft", "sft") + " --launch cpu2"),
     ("Report", "hmm-datasets report --experiment outputs/demo --license cdla-sharing-1.0"),
     ("Push", RECIPE.format("push", "push")),

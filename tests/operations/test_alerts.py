@@ -59,6 +59,11 @@ def test_a_clock_that_was_set_back_does_not_silence_alerts(dead):
     assert alert(dead, settings, now=1000.0)
 
 
+@pytest.mark.outside(
+    "https://github.com/ansible/awx/issues/8226",
+    "a notification to be sent again when the server of a web hook fails once",
+    "the command of an alert is run again until it succeeds",
+)
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 def test_a_web_hook_is_a_line_of_shell(dead):
     """The line of the guide, against a server that fails at first."""

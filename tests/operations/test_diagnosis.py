@@ -114,7 +114,7 @@ def test_a_silent_rank_is_blamed_before_those_that_wait_for_it():
 def test_a_host_all_of_whose_ranks_are_silent_is_lost():
     found = diagnosis(r2={"age": 45.0}, r3={"age": 44.0})
     assert (found.state, blamed(found)) == (HANGING, [2, 3])
-    assert found.reason.startswith("host node1 is lost or cut off: all its 2 ranks are silent")
+    assert found.reason.startswith("host node1 is lost or unreachable: all its 2 ranks are silent")
 
 
 def test_a_rank_that_never_reported_is_named_and_so_is_what_the_others_do():
@@ -210,4 +210,4 @@ def test_processes_on_this_machine_are_looked_up():
         child.wait()
     found = diagnosis(r1=here)
     assert (found.state, blamed(found)) == (HANGING, [1])
-    assert "has ended without a word" in found.reason
+    assert "exited silently" in found.reason

@@ -74,7 +74,7 @@ def test_a_killed_run_is_dead_and_an_interrupted_one_is_stopped(run):
     edit_heartbeat(run, phase="data", step=31, process_started=1.0)
     state = state_of(run)
     assert (state.state, state.ok) == ("dead", False)
-    assert "has ended without a word, last heard in phase data of step 31" in state.reason
+    assert "exited silently, last heard in phase data of step 31" in state.reason
 
 
 def test_without_heartbeats_the_history_decides(run):

@@ -13,7 +13,7 @@ from hmm_datasets.files import read_yaml, write_jsonl
 from hmm_datasets.hmm import processes
 from hmm_datasets.operations.launching import recipe_command, recipe_names
 from hmm_datasets.operations.stage_inputs import check_stages
-from hmm_datasets.operations.stages import SideBySide, run_stages
+from hmm_datasets.operations.stages import Parallel, run_stages
 from hmm_datasets.runtime.shipped import EXPERIMENTS, shipped
 
 PRETRAIN = "hmm-datasets pretrain --hmm process:mess3 --model 1m --train_tokens 100000"
@@ -118,8 +118,10 @@ def began(found: dict, settings, monkeypatch) -> list:
     calls = []
 
     def stages_checked(stages, *, later=(), made=()):
-        groups = [entry.lanes if isinstance(entry, SideBySide) else ((entry,),) for entry in (*stages, *later)]
-        flat = [(title, shlex.split(command)) for lanes in groups for lane in lanes for title, command in lane]
+        groups = [entry.branches if isinstance(entry, Parallel) else ((entry,),) for entry in (*stages, *later)]
+        flat = [
+            (title, shlex.split(command)) for branches in groups for branch in branches for title, command in branch
+        ]
         check_stages(flat, made)
         calls.extend(flat)
         raise SystemExit(0)
@@ -170,8 +172,8 @@ def test_stages_that_begin_with_a_pretrained_model_find_it_and_its_preferences(t
 
 
 def test_so_would_the_demo():
-    groups = [entry.lanes if isinstance(entry, SideBySide) else ((entry,),) for entry in recipe("demo")["STAGES"]]
-    check(*(command for lanes in groups for lane in lanes for _, command in lane))
+    groups = [entry.branches if isinstance(entry, Parallel) else ((entry,),) for entry in recipe("demo")["STAGES"]]
+    check(*(command for branches in groups for branch in branches for _, command in branch))
 
 
 def test_every_recipe_that_runs_stages_checks_them():

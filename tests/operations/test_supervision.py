@@ -12,12 +12,12 @@ import pytest
 from hmm_datasets.cli import main
 from hmm_datasets.errors import InputError
 from hmm_datasets.operations.diagnosis import Limits
+from hmm_datasets.operations.exits import faulty_hosts
 from hmm_datasets.operations.run_state import RunObserver
 from hmm_datasets.operations.supervision import (
     SupervisionSettings,
     Supervisor,
     _without_hosts,
-    hosts_to_blame,
 )
 from hmm_datasets.runtime.events import append_event, read_events
 from hmm_datasets.runtime.rank_heartbeats import FOLDER_NAME
@@ -225,7 +225,7 @@ def test_a_rank_that_the_watchdog_of_nccl_aborts_is_not_blamed(tmp_path, monkeyp
     assert "rank 1 on" in events["one"]["message"]
     assert events["both"]["kind"] == "lost"
     assert "aborted (SIGABRT)" in events["both"]["message"]
-    assert hosts_to_blame(tmp_path / "both", 1) == []
+    assert faulty_hosts(tmp_path / "both", 1) == []
     assert "Fatal Python error: Aborted" in capfd.readouterr().out, "the supervisor shows the stack"
 
 

@@ -53,7 +53,7 @@ def test_a_suspended_and_a_killed_rank_are_named_within_seconds(program, tmp_pat
         os.kill(process_of_1, signal.SIGKILL)
         seen = until(lambda state: state.state == "dead", 60)
         assert [rank.beat.rank for rank in seen.diagnosis.blamed] == [1], "and not rank 0, which lost it"
-        assert "has ended without a word" in seen.reason
+        assert "exited silently" in seen.reason
         assert process.wait(60) != 0
     finally:
         process.kill()

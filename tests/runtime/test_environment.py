@@ -22,7 +22,7 @@ def take(monkeypatch):
             monkeypatch.delenv(name)
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
-        missing = environment.take_from_mpi()
+        missing = environment.read_mpi_variables()
         return missing, {name: os.environ[name] for name in OURS if name in os.environ}
 
     return take

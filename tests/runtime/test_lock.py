@@ -97,6 +97,11 @@ def test_the_number_of_a_dead_process_that_another_has_now_says_nothing(tmp_path
         pass
 
 
+@pytest.mark.outside(
+    "https://github.com/tox-dev/filelock/issues/526",
+    "the lock of a process that died on another node of a cluster to be broken",
+    "it is taken over after a minute without a heartbeat",
+)
 @pytest.mark.launch
 def test_a_silent_process_of_another_machine_is_taken_for_dead_after_the_silence(tmp_path, elsewhere, monkeypatch):
     monkeypatch.setattr(module, "SILENCE", 1.0)

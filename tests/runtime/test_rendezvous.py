@@ -16,7 +16,7 @@ from hmm_datasets.runtime.program import _free_port, _one_line_of_lost_peers
 
 environment.os.environ["MASTER_PORT"] = str(_free_port())
 rendezvous.SAY_AFTER = 0.5
-environment.take_from_mpi()
+environment.read_mpi_variables()
 rendezvous.announce_waits()
 try:
     with _one_line_of_lost_peers():
@@ -52,7 +52,7 @@ def test_a_command_that_is_typed_into_a_shell_of_srun_is_alone(monkeypatch, caps
     ours, theirs = os.openpty()
     with open(theirs) as terminal:
         monkeypatch.setattr("sys.stdin", terminal)
-        assert environment.take_from_mpi() is None
+        assert environment.read_mpi_variables() is None
     os.close(ours)
     assert environment.world_size() == 1
     assert "PMI_SIZE" not in os.environ, "which accelerate would take"

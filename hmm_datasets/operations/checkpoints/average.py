@@ -26,7 +26,7 @@ _MAY_DIFFER = ("_name_or_path", "transformers_version", "use_cache")
 
 
 def newest_checkpoints(run: str | os.PathLike, count: int) -> list[Path]:
-    """The newest whole checkpoints of a run, oldest first.
+    """The newest complete checkpoints of a run, oldest first.
 
     Raises:
         `InputError`: the run has fewer.
@@ -38,7 +38,7 @@ def newest_checkpoints(run: str | os.PathLike, count: int) -> list[Path]:
         found.append(folder)
         if len(found) == count:
             return found[::-1]
-    raise InputError(f"--last {count}: {run} has {len(found)} whole checkpoints; give a number up to that")
+    raise InputError(f"--last {count}: {run} has {len(found)} complete checkpoints; give a number up to that")
 
 
 def average(

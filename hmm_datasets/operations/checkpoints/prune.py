@@ -1,8 +1,8 @@
-"""The checkpoints of a run as a list: what each has, who wrote it, how good it was, and whether it is whole.
+"""The checkpoints of a run as a list: what each has, who wrote it, how good it was, and whether it is complete.
 
-From the list follows which of them to keep, and which to move aside or delete. Kept are the newest whole ones, those
-of every so many steps, the best by a metric, the one that the run itself calls its best, and always the newest one
-that the run can resume from.
+From the list follows which of them to keep, and which to move aside or delete. Kept are the newest complete ones,
+those of every so many steps, the best by a metric, the one that the run itself calls its best, and always the newest
+one that the run can resume from.
 """
 
 import math
@@ -26,7 +26,7 @@ _MEASURES = ("eval_reward", "reward", "eval_loss", "loss")  # the loss of a run 
 
 
 @dataclass(frozen=True)
-class Listed:
+class CheckpointInfo:
     """A checkpoint of a run.
 
     Attributes:
@@ -39,7 +39,7 @@ class Listed:
             of a run on rewards the reward.
         age (`float`): seconds since it was written.
         can_resume (`bool`): whether it has the state of an optimizer.
-        problems (`tuple[str, ...]`): what is wrong with it; empty if it is whole.
+        problems (`tuple[str, ...]`): what is wrong with it; empty if it is complete.
         set_aside (`str`, *optional*): why it has been moved aside.
     """
 
@@ -71,7 +71,7 @@ class Listed:
         name = self.loss_name or ""
         where = f"{'reward, ' * name.endswith('reward')}{'held out' if name.startswith('eval_') else 'train'}"
         loss = "-" if self.loss is None else f"{self.loss:.4f} {where}"
-        state = "TORN" if self.problems else "whole" if self.can_resume else "weights only"
+        state = "incomplete" if self.problems else "complete" if self.can_resume else "weights only"
         return [
             f"{self.step:,}",
             format_bytes(self.weight_bytes) if self.weight_bytes else "-",
@@ -89,7 +89,7 @@ class Listed:
 HEADER = ("step", "weights", "all", "ratio", "written by", "processes", "tokens", "loss", "age", "state")
 
 
-def list_run(run: str | os.PathLike) -> list[Listed]:
+def list_run(run: str | os.PathLike) -> list[CheckpointInfo]:
     """The checkpoints of a run, newest first, and then those that have been moved aside.
 
     Raises:
@@ -100,23 +100,23 @@ def list_run(run: str | os.PathLike) -> list[Listed]:
     if not run.exists() and any(absolute.name in entry.names for entry in list_set_aside(absolute.parent)):
         raise InputError(f"{run}: has been moved aside; bring it back: hmm-datasets checkpoint restore {run}")
     losses = _losses(run)
-    found = [_listed(report, losses) for report in list_checkpoints(run)]
+    checkpoints = [_info(report, losses) for report in list_checkpoints(run)]
     for entry in list_set_aside(run):
         own = _losses(entry.folder) if HISTORY_NAME in entry.names else losses
-        whole = [report for report in list_checkpoints(entry.folder) if report.folder.name in entry.names]
-        found += [_listed(report, own, entry.reason) for report in whole]
-    if not found:
+        reports = [report for report in list_checkpoints(entry.folder) if report.folder.name in entry.names]
+        checkpoints += [_info(report, own, entry.reason) for report in reports]
+    if not checkpoints:
         raise InputError(f"{run}: has no checkpoint-N; name the output_dir of a run that saved some (save_steps)")
-    return found
+    return checkpoints
 
 
-def _listed(report: CheckpointReport, losses: dict[int, tuple[str, float]], reason: str | None = None) -> Listed:
+def _info(report: CheckpointReport, losses: dict[int, tuple[str, float]], reason: str | None = None) -> CheckpointInfo:
     folder = report.folder
     identity = _readable(folder / IDENTITY_NAME, _Identity, _Identity())
     writer = identity.written_by or identity.slimmed_from or _Writer()
     name, loss = losses.get(report.step, (None, None))
     state = folder / STATE_NAME
-    return Listed(
+    return CheckpointInfo(
         report.step,
         str(folder),
         report.total_bytes,
@@ -137,10 +137,10 @@ def _losses(run: Path) -> dict[int, tuple[str, float]]:
     """The first of the measures that each step of the history has, with its name."""
     path = run / HISTORY_NAME
     rows = read_history(path) if path.is_file() else []
-    found: dict[int, tuple[str, float]] = {}
+    losses: dict[int, tuple[str, float]] = {}
     for name in reversed(_MEASURES):
-        found |= {row["step"]: (name, row[name]) for row in rows if "step" in row and is_record(row.get(name), float)}
-    return found
+        losses |= {row["step"]: (name, row[name]) for row in rows if "step" in row and is_record(row.get(name), float)}
+    return losses
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ class Keep:
     """What to keep.
 
     Attributes:
-        newest (`int`): number of the newest whole checkpoints.
+        newest (`int`): number of the newest complete checkpoints.
         every (`int`, *optional*): steps divisible by this are kept too.
         best (`str`, *optional*): name of a metric in the history; the checkpoint with its best value is kept too.
         greater_is_better (`bool`): whether the largest value is the best, not the smallest.
@@ -197,34 +197,34 @@ class Keep:
             raise InputError(f"--every {self.every}; expected a number of steps, 1 or more")
 
 
-def checkpoints_to_prune(run: str | os.PathLike, keep: Keep) -> list[Listed]:
+def checkpoints_to_prune(run: str | os.PathLike, keep: Keep) -> list[CheckpointInfo]:
     """The checkpoints of a run that are not to be kept, newest first.
 
     Raises:
-        `InputError`: the run has no whole checkpoint, or the metric was not recorded at the step of any.
+        `InputError`: the run has no complete checkpoint, or the metric was not recorded at the step of any.
     """
     run = Path(run)
-    found = [one for one in list_run(run) if one.set_aside is None]
-    whole = [one for one in found if not one.problems]
-    if not whole:
+    checkpoints = [one for one in list_run(run) if one.set_aside is None]
+    complete = [one for one in checkpoints if not one.problems]
+    if not complete:
         raise InputError(
-            f"{run}: has no whole checkpoint to keep, so none is pruned; hmm-datasets checkpoint list {run} says what "
-            "is wrong with them"
+            f"{run}: has no complete checkpoint to keep, so none is pruned; hmm-datasets checkpoint list {run} prints "
+            "what is wrong with them"
         )
-    kept = {one.step for one in whole[: keep.newest]}
-    kept |= {next((one.step for one in whole if one.can_resume), whole[0].step)}
+    kept = {one.step for one in complete[: keep.newest]}
+    kept |= {next((one.step for one in complete if one.can_resume), complete[0].step)}
     if keep.every is not None:
-        kept |= {one.step for one in whole if one.step % keep.every == 0}
+        kept |= {one.step for one in complete if one.step % keep.every == 0}
     if keep.best is not None:
-        kept.add(_best(run, whole, keep.best, keep.greater_is_better))
-    kept.add(read_checkpoint_state(run / f"checkpoint-{whole[0].step}" / STATE_NAME).best_global_step)
-    return [one for one in found if one.step not in kept]
+        kept.add(_best(run, complete, keep.best, keep.greater_is_better))
+    kept.add(read_checkpoint_state(run / f"checkpoint-{complete[0].step}" / STATE_NAME).best_global_step)
+    return [one for one in checkpoints if one.step not in kept]
 
 
-def _best(run: Path, whole: list[Listed], metric: str, greater_is_better: bool) -> int:
+def _best(run: Path, complete: list[CheckpointInfo], metric: str, greater_is_better: bool) -> int:
     path = run / HISTORY_NAME
     rows = read_history(path) if path.is_file() else []
-    steps = {one.step for one in whole}
+    steps = {one.step for one in complete}
     values = {row["step"]: row[metric] for row in rows if "step" in row and is_record(row.get(metric), float)}
     values = {step: value for step, value in values.items() if step in steps and math.isfinite(value)}
     if not values:

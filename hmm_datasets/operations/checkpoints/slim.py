@@ -28,7 +28,7 @@ _WORTHWHILE = 0.9  # a file is written anew if it becomes smaller than this shar
 
 
 @dataclass(frozen=True)
-class Slimmed:
+class SlimResult:
     """What slimming a checkpoint did.
 
     Attributes:
@@ -51,7 +51,7 @@ class Slimmed:
 
 def slim(
     folder: str | os.PathLike, *, resumable: bool = False, delete: bool = False, into: SetAside | None = None
-) -> Slimmed:
+) -> SlimResult:
     """Make a checkpoint smaller.
 
     Args:
@@ -62,7 +62,7 @@ def slim(
         into ([`SetAside`], *optional*): what was moved aside from others of the run, to which this is added.
 
     Raises:
-        `InputError`: the checkpoint is not whole, its files have changed, or its weights are only in files that
+        `InputError`: the checkpoint is not complete, its files have changed, or its weights are only in files that
             resuming needs.
     """
     folder = Path(folder) if Path(folder).name else Path(folder).resolve()  # "." has no name
@@ -78,7 +78,7 @@ def slim(
     before = size_of(folder)
     bloated, unread = _bloated(folder, removed)
     if not removed and not bloated:
-        return Slimmed(folder, before, before, (), (), tuple(unread), None)
+        return SlimResult(folder, before, before, (), (), tuple(unread), None)
     records = [name for name in (IDENTITY_NAME, DIGESTS_NAME) if (folder / name).is_file()]
     rewritten = list(bloated)
     run, prefix = folder.parent, folder.name
@@ -99,7 +99,7 @@ def slim(
             _mark(folder / IDENTITY_NAME)
         if DIGESTS_NAME in records:
             write_digests(folder)
-    return Slimmed(
+    return SlimResult(
         folder,
         before,
         size_of(folder),

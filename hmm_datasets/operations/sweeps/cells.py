@@ -137,7 +137,7 @@ def _existing(sweep: Sweep, cell: Cell, launch: Sequence[str]) -> CellState | No
     if not (cell.folder / STATE_NAME).exists():
         if cell.output_dir.exists():
             raise InputError(
-                f"{cell.folder}: is in the way of a cell, but was not made by a sweep; move it, or choose another "
+                f"{cell.folder}: already exists and was not made by this sweep; move it, or choose another "
                 f"output_dir in {sweep.path}"
             )
         return None

@@ -44,7 +44,7 @@ def main(settings: ExcessSettings) -> None:
     from hmm_datasets.evaluation.benchmark.held_out import LENGTH
     from hmm_datasets.evaluation.benchmark.processes import chosen_processes
     from hmm_datasets.files import write_json
-    from hmm_datasets.operations.stages import SideBySide, run_or_exit
+    from hmm_datasets.operations.stages import Parallel, run_or_exit
 
     folder, began = Path(settings.output_dir), time.monotonic()
     chosen = chosen_processes(settings.processes or None)
@@ -53,7 +53,7 @@ def main(settings: ExcessSettings) -> None:
     write_json(folder / "llama.json", configuration(settings, LENGTH))
     cells = [(name, seed) for seed in settings.seeds for name in chosen]
     stages = [training(settings, folder, name, seed) for name, seed in cells]
-    run_or_exit([SideBySide([stages[lane :: settings.lanes] for lane in range(settings.lanes)])])
+    run_or_exit([Parallel([stages[lane :: settings.lanes] for lane in range(settings.lanes)])])
     report(settings, folder, list(chosen), time.monotonic() - began)
 
 

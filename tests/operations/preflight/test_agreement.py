@@ -50,6 +50,11 @@ def test_the_host_whose_version_differs_is_named_with_both_versions():
     assert check.ranks == (5,)
 
 
+@pytest.mark.outside(
+    "https://github.com/NVIDIA/Megatron-LM/issues/661",
+    "to know why NCCL detects a duplicate GPU",
+    "`preflight` names the ranks, the GPU by its UUID, the host and the remedy",
+)
 def test_two_ranks_on_one_gpu_are_named():
     reports = [report(rank) for rank in range(4)]
     assert check_gpus_are_separate(reports).ok

@@ -92,7 +92,7 @@ def test_a_value_that_no_cell_has_is_refused_with_those_that_it_may_mean(sweep_o
 
 def test_a_folder_of_something_else_is_not_taken_for_a_cell(sweep_of, tmp_path):
     (tmp_path / "sweep" / "a=1" / "run").mkdir(parents=True)
-    with pytest.raises(InputError, match="a=1: is in the way of a cell, but was not made by a sweep"):
+    with pytest.raises(InputError, match="a=1: already exists and was not made by this sweep"):
         sweep_of(grid={"a": [1]})
 
 
