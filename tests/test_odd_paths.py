@@ -12,7 +12,7 @@ from hmm_datasets.foreign.tensors import safetensors_header
 from hmm_datasets.hmm.arrays import read_tokens
 from hmm_datasets.hmm.convert import from_file
 from hmm_datasets.hmm.loading import load_source
-from hmm_datasets.operations.checkpoints.tensors import Weights
+from hmm_datasets.operations.checkpoints.weights import Weights
 from hmm_datasets.text.corpora.loading import load_corpus
 from hmm_datasets.text.stream import TokenStream
 from hmm_datasets.text.tokenizers.chat_templates import load_tokenizer

@@ -28,7 +28,7 @@ class CheckpointListCommand:
 
 def list_command(arguments: CheckpointListCommand) -> int:
     """Print the checkpoints of a run."""
-    from ..operations.checkpoints.prune import HEADER, list_run
+    from ..operations.checkpoints.listing import HEADER, list_run
 
     found = list_run(arguments.path)
     if arguments.json:
@@ -108,7 +108,7 @@ def slim_command(arguments: CheckpointSlimCommand) -> int:
         folders = list(good_checkpoints(path)) if is_run else [path]
         if not folders:
             raise InputError(
-                f"{path}: has no complete checkpoint-N; hmm-datasets checkpoint list {path} says what it has"
+                f"{path}: has no complete checkpoint-N; hmm-datasets checkpoint list {path} prints what it has"
             )
         resumable = [folder for folder in folders if resuming_names(folder)][:keep] if is_run else []
         if arguments.delete:

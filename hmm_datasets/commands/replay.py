@@ -35,7 +35,7 @@ def replay_command(arguments: ReplayCommand) -> int:
 
     from ..operations.replay import replay
 
-    set_verbosity_error()  # a tokenizer that differs from the configuration has been said when the run was started
+    set_verbosity_error()  # a tokenizer that differs from the configuration was named when the run was started
     print(replay_text(replay(arguments.path, arguments.step, before_rollback=arguments.before_rollback)))
     return 0
 
@@ -61,6 +61,6 @@ def replay_text(found: "Replay") -> str:
         lines.append("the run logged no loss for this step alone (logging_steps)")
     else:
         difference = found.loss - found.logged
-        told = "the same" if difference == 0 else f"a difference of {difference:.2g}"
-        lines.append(f"the run logged {found.logged:.8g}: {told}")
+        comparison = "the same" if difference == 0 else f"a difference of {difference:.2g}"
+        lines.append(f"the run logged {found.logged:.8g}: {comparison}")
     return "\n".join(lines)

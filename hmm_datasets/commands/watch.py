@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from ..errors import InputError
 from ..operations.alerts import AlertSettings, alert, is_pending
-from ..operations.diagnosis import Limits, read_stacks
+from ..operations.diagnosis import Limits
 from ..operations.run_state import FINISHED, RunObserver, format_state, state_to_dict
+from ..operations.stacks import read_stacks
 from ..runtime.settings import argument, option
 
 if TYPE_CHECKING:

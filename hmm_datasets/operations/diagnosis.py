@@ -7,18 +7,10 @@ exited silently, is suspended, or is unreachable with its host.
 A process on this machine is looked up. Of one on another machine only its file is known, so it counts as silent if
 its file was not rewritten for several beats. Whether it was is decided by the number in the file and the watcher's own
 monotonic clock, so clocks that differ between machines, or that change, do not matter.
-
-The Python stacks of the processes show where they wait. A process that beats is asked: its thread of heartbeats finds
-a file named `dump-stacks` in the folder of heartbeats and
-writes the stacks of all threads beside its heartbeat, which works on every host. A process on this machine that does
-not beat is read from outside by py-spy, if it is installed and the system lets this user trace it.
 """
 
 import math
-import shutil
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -30,14 +22,11 @@ from ..process_state import is_suspended
 from ..runtime.heartbeat_file import SilenceClock
 from ..runtime.heartbeats import BEAT_EVERY
 from ..runtime.rank_heartbeats import (
-    DUMP_STACKS,
     FAILED,
-    FOLDER_NAME,
     PHASES,
     STOPPED,
     Heartbeat,
     read_heartbeats,
-    stacks_path,
 )
 
 RUNNING, STARTING, HANGING, DEAD = "running", "starting", "hanging", "dead"
@@ -301,66 +290,3 @@ def _slow_words(slow: Sequence[Rank], ranks: Sequence[Rank]) -> str:
         f"{slowest.beat.place} is slow: {_own_seconds(slowest):.3g} s per step for its data and forward pass, "
         f"{usual:.3g} s elsewhere{more}"
     )
-
-
-_PATIENCE = 30.0  # seconds for py-spy
-
-
-def read_stacks(folder: str | Path, ranks: Sequence[Rank]) -> dict[int, str]:
-    """The stacks of some ranks, or why there are none, by rank.
-
-    Args:
-        folder (path): folder of the run; a file is written there for a few seconds.
-        ranks (sequence of [`~hmm_datasets.operations.diagnosis.Rank`]): the ranks.
-    """
-    asked = {rank.beat.rank: rank.beat for rank in ranks if rank.condition == "beating"}
-    found = {rank.beat.rank: _traced(rank) for rank in ranks if rank.condition != "beating"}
-    if not asked:
-        return found
-    wanted = Path(folder) / FOLDER_NAME / DUMP_STACKS
-    try:
-        before = {rank: _written(stacks_path(folder, beat.host, beat.process)) for rank, beat in asked.items()}
-        wanted.touch()
-    except OSError as error:
-        return found | dict.fromkeys(asked, f"cannot be asked: {wanted} cannot be written ({error.strerror})")
-    deadline = time.monotonic() + 3 * BEAT_EVERY
-    try:
-        while asked and time.monotonic() < deadline:
-            time.sleep(0.2)
-            for rank, beat in list(asked.items()):
-                path = stacks_path(folder, beat.host, beat.process)
-                if path.exists() and path.stat().st_mtime_ns != before[rank]:
-                    found[rank] = path.read_text(encoding="utf-8")
-                    del asked[rank]
-    finally:
-        wanted.unlink(missing_ok=True)
-    # Its interpreter may be blocked by code that does not let other threads run.
-    return found | {rank.beat.rank: _traced(rank) for rank in ranks if rank.beat.rank in asked}
-
-
-def _written(path: Path) -> int | None:
-    return path.stat().st_mtime_ns if path.exists() else None
-
-
-def _traced(rank: Rank) -> str:
-    """The stacks of a process that gives no answer, by py-spy."""
-    process = rank.beat.process
-    if rank.condition not in ("beating", "suspended", "silent"):
-        return "cannot be read: it has ended"
-    if not rank.beat.is_here:
-        return f"gave no answer in {3 * BEAT_EVERY:.0f} s; on {rank.beat.host}, try: py-spy dump --pid {process}"
-    program = shutil.which("py-spy", path=str(Path(sys.executable).parent)) or shutil.which("py-spy")
-    if program is None:
-        return f"cannot be read without py-spy: pip install py-spy, then: py-spy dump --nonblocking --pid {process}"
-    try:
-        result = subprocess.run(
-            [program, "dump", "--nonblocking", "--pid", str(process)],
-            capture_output=True,
-            text=True,
-            timeout=_PATIENCE,
-        )
-    except subprocess.TimeoutExpired:
-        return f"py-spy gave no answer in {_PATIENCE:.0f} s"
-    if result.returncode != 0:
-        return f"py-spy cannot read process {process} ({result.stderr.strip()}); as root: py-spy dump --pid {process}"
-    return result.stdout

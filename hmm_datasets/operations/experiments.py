@@ -78,7 +78,7 @@ def gallery() -> list[Experiment]:
 
 
 def read_experiment(readme: Path) -> Experiment:
-    """What a README says of its experiment.
+    """The parts of a README about its experiment.
 
     Raises:
         `InputError`: it does not begin as described above, or shows a picture that is not there.

@@ -2,7 +2,7 @@
 
 Training data that do not exist yet are planned too: their vocabulary is assumed, their rows are full. So are those for
 a model of which there is only a configuration file, and hence no tokenizer. With `--devices`
-the plan says how to run a recipe, for several models, devices and numbers of ranks.
+the plan shows how to run a recipe, for several models, devices and numbers of ranks.
 """
 
 import datetime
@@ -35,6 +35,9 @@ from ..training.settings import DPOSettings, PretrainSettings, SFTSettings
 from ..training.sources import ConversationSettings, DataSettings, MixtureSettings, TrainingData
 from .launching import recipe_settings
 
+PLANNED = ("fit", "pretrain", "midtrain", "sft", "dpo", "evaluate", "benchmark")
+"""The commands that have a plan."""
+
 
 class AssumedData(TrainingData):
     """Rows of the length that the settings choose, without the HMM or the token streams that they name.
@@ -61,10 +64,6 @@ class AssumedData(TrainingData):
 
     def rows(self, num_rows):
         raise InputError("the rows of assumed data cannot be read; they are for plans alone")
-
-
-PLANNED = ("fit", "pretrain", "midtrain", "sft", "dpo", "evaluate", "benchmark")
-"""The commands that have a plan."""
 
 
 class Planned(NamedTuple):
@@ -315,7 +314,7 @@ def weight_bytes(config: PretrainedConfig) -> int:
 
 
 def _precision(launch: Mapping[str, Any]) -> str:
-    """What a launch configuration says of the precision; without a GPU here, those of one for GPUs have bfloat16."""
+    """The precision of a launch configuration; without a GPU here, those of one for GPUs have bfloat16."""
     is_for_other_gpus = bool(launch) and not launch.get("use_cpu", False) and not torch.accelerator.is_available()
     return str(launch.get("mixed_precision", "bf16" if is_for_other_gpus else "no"))
 

@@ -266,8 +266,8 @@ def _rollbacks(run: Path, step: int, before: bool) -> list[Rollback]:
         return found
     steps = [one.step for one in found]
     if step not in steps:
-        told = ", ".join(map(str, steps)) or "none"
-        raise InputError(f"{run}: did not go back at step {step}; the steps at which it did: {told}")
+        others = ", ".join(map(str, steps)) or "none"
+        raise InputError(f"{run}: did not go back at step {step}; the steps at which it did: {others}")
     return found[: len(steps) - 1 - steps[::-1].index(step)]
 
 

@@ -1,4 +1,4 @@
-"""The state of a run: what its history, its heartbeats, its events and the batch system say together."""
+"""The state of a run, from its history, its heartbeats, its events and the batch system."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -35,9 +35,8 @@ class RunState:
         state (`str`): `waiting in the queue`, `starting`, `running`, `hanging`, `stopped` (on request), `finished` or
             `dead`; without heartbeats `stalled` if there is no new row in the history.
         reason (`str`): why, naming ranks and hosts; may be empty.
-        progress ([`~hmm_datasets.operations.progress.RunStatus`], *optional*): what the history says, if it has a row.
-        diagnosis ([`~hmm_datasets.operations.diagnosis.Diagnosis`], *optional*): what the heartbeats say, if there
-            are any.
+        progress ([`~hmm_datasets.operations.progress.RunStatus`], *optional*): from the history, if it has a row.
+        diagnosis ([`~hmm_datasets.operations.diagnosis.Diagnosis`], *optional*): from the heartbeats, if any.
         events (`tuple` of `dict`): the events of the run, oldest first.
     """
 
@@ -192,16 +191,17 @@ def event_line(event: dict[str, Any]) -> str:
 
 def state_to_dict(state: RunState) -> dict[str, Any]:
     """A state as JSON: state, reason, progress, ranks with their heartbeats, and events."""
-    found = state.diagnosis
+    diagnosis = state.diagnosis
+    ranks = () if diagnosis is None else diagnosis.ranks
     return {
         "folder": str(state.folder),
         "state": state.state,
         "reason": state.reason,
         "ok": state.ok,
         "progress": None if state.progress is None else asdict(state.progress),
-        "ranks": [] if found is None else [{"condition": one.condition} | asdict(one.beat) for one in found.ranks],
-        "blamed": [] if found is None else [one.beat.rank for one in found.blamed],
-        "slow": [] if found is None else [one.beat.rank for one in found.slow],
-        "missing": [] if found is None else list(found.missing),
+        "ranks": [{"condition": rank.condition} | asdict(rank.beat) for rank in ranks],
+        "blamed": [] if diagnosis is None else [rank.beat.rank for rank in diagnosis.blamed],
+        "slow": [] if diagnosis is None else [rank.beat.rank for rank in diagnosis.slow],
+        "missing": [] if diagnosis is None else list(diagnosis.missing),
         "events": list(state.events),
     }

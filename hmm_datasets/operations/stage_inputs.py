@@ -3,7 +3,7 @@
 A stage that fails for a missing folder after hours of earlier ones has cost those hours. Each command is read as its
 recipe reads it, but no model and no trainer is made: flags and settings file, the processes of its launcher, and every
 setting in `READS`. What such a setting names must be there already, or be written by an earlier stage; settings with
-`writes` say exactly what their recipe writes below `output_dir`.
+`writes` list exactly what their recipe writes below `output_dir`.
 """
 
 import contextlib
@@ -173,8 +173,8 @@ def _check_sweep(arguments: list[str], written: _Written, number: int) -> None:
                 for words in cell.then:
                     _check(["hmm-datasets", *words], written, number)
             except InputError as error:
-                said = str(error).removeprefix(f"{path}: ")
-                raise InputError(f"{sweep.path}: cell {cell.name}: {said}") from None
+                problem = str(error).removeprefix(f"{path}: ")
+                raise InputError(f"{sweep.path}: cell {cell.name}: {problem}") from None
     if "--plan" not in arguments:
         written.add(sweep.output_dir, number)
 

@@ -133,7 +133,7 @@ class _Run:
     def _run_branch(
         self, branch: list[tuple[int, str, str]], environment: dict[str, str], output: IO[bytes] | None = None
     ) -> None:
-        def say(line: str) -> None:
+        def show(line: str) -> None:
             if output is None:
                 print(line, flush=True)
             else:
@@ -143,7 +143,7 @@ class _Run:
         for number, title, command in branch:
             if self.code != 0:
                 return
-            say(f"\n[{number}/{self._total}] {title}\n$ {command}")
+            show(f"\n[{number}/{self._total}] {title}\n$ {command}")
             started = time.monotonic()
             errors = None if output is None else subprocess.STDOUT
             words = with_this_interpreter(shlex.split(command))
@@ -154,7 +154,7 @@ class _Run:
                     print(f"stage {number} failed with exit code {code}: {command}", file=sys.stderr, flush=True)
                     self._stop()
                 return
-            say(f"({time.monotonic() - started:.0f} s)")
+            show(f"({time.monotonic() - started:.0f} s)")
 
     def _stop(self) -> None:
         self.code = self.code or 1

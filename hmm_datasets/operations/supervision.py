@@ -49,13 +49,14 @@ from ..runtime.settings import option
 from ..runtime.stop_requests import parse_time
 from ..runtime.supervisors import SupervisorHeartbeat
 from ..training.checkpoints.verifying import list_steps
-from .diagnosis import HANGING, Diagnosis, Limits, Observer, Rank, read_stacks
+from .diagnosis import HANGING, Diagnosis, Limits, Observer, Rank
 from .exits import ExitReason, classify_exit, faulty_hosts
+from .stacks import read_stacks
 
 _LOOK_EVERY = 1.0  # seconds
 _END_WITHIN = 60.0  # seconds that a command is given to end, before it is killed
 _LAUNCHER_WITHIN = 5.0  # seconds until a launcher has noticed that its processes have ended
-_OTHERS_WITHIN = 6.0  # seconds until a rank on another host that failed has said so
+_OTHERS_WITHIN = 6.0  # seconds until a rank on another host has recorded that it failed
 _EXCLUDING = ("sbatch", "srun", "salloc")
 _PASSED_ON = signals("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1")
 
@@ -159,7 +160,7 @@ class Supervisor:
     def _attempt(self, command: Sequence[str], start: int) -> tuple[int, ExitReason]:
         """Start the command once, and wait for its end; a hang is ended."""
         for beat in read_heartbeats(self.folder):
-            if beat.is_here and not beat.is_alive_here:  # of an earlier start: what it says was reported
+            if beat.is_here and not beat.is_alive_here:  # of an earlier start, reported already
                 for path_of in (heartbeat_path, fatal_error_path):
                     path_of(self.folder, beat.host, beat.process).unlink(missing_ok=True)
         try:
@@ -201,7 +202,7 @@ class Supervisor:
         deadline, soon = time.monotonic() + _END_WITHIN, time.monotonic() + _OTHERS_WITHIN
         while (found := self._observer.look()) is not None:
             alive = [rank.beat.process for rank in found.ranks if rank.beat.is_alive_here]
-            # A rank on another host may not have said yet why it ended, or that it lost this one.
+            # A rank on another host may not have recorded yet why it ended, or that it lost this one.
             waits = found.blamed and all(rank.beat.follows for rank in found.blamed) and time.monotonic() < soon
             if not alive and not waits:
                 break

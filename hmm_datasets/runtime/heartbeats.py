@@ -271,7 +271,7 @@ def _job() -> str | None:
 def heartbeat(folder: str | os.PathLike | None, every: float = BEAT_EVERY) -> Iterator[None]:
     """A context in which this process writes heartbeats; nothing happens without a folder, or inside another one.
 
-    After an error the file says which.
+    After an error the file has its name.
 
     Args:
         folder (path, *optional*): folder of the run.

@@ -1,7 +1,7 @@
 """Which process this is, and where: host, process id and start time, and with them rank and device.
 
 With `HMM_DATASETS_PRINT_PLACES=1` every process of a recipe prints its place at the start, so that the log of a job
-says which GPU of which host every rank had.
+shows which GPU of which host every rank had.
 """
 
 import os
@@ -113,7 +113,7 @@ def print_place() -> None:
 
 
 def uses_gpu() -> bool:
-    """Whether ranks compute on GPUs: there are some, and the launch configuration does not say `use_cpu`."""
+    """Whether ranks compute on GPUs: there are some, and the launch configuration does not have `use_cpu`."""
     import torch
 
     return torch.cuda.is_available() and os.environ.get("ACCELERATE_USE_CPU", "false").lower() != "true"

@@ -131,7 +131,7 @@ class Heartbeat(ProcessHeartbeat):
 def read_heartbeats(folder: str | os.PathLike) -> list[Heartbeat]:
     """The newest heartbeat of every rank of the latest start, by rank; none if there are no files.
 
-    A rank that has not reported is missing from the list; `world_size` of the others says how many there should be.
+    A rank that has not reported is missing from the list; `world_size` of the others is how many there should be.
 
     Args:
         folder (path): folder of the run.
@@ -202,7 +202,7 @@ def _read(path: Path) -> Heartbeat | None:
 
 
 def _is_aborted(path: Path) -> bool:
-    """Whether the file with the stacks of a fatal error says that a process was ended by SIGABRT."""
+    """Whether the file with the stacks of a fatal error is that of a process ended by SIGABRT."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").startswith("Fatal Python error: Aborted")
     except OSError:

@@ -12,7 +12,7 @@ from . import environment
 SAY_AFTER = 10.0
 """Seconds that the other ranks are given before it is printed."""
 
-_SAY_AGAIN = 300.0  # seconds
+_PRINT_AGAIN = 300.0  # seconds
 _LOOK_EVERY = 0.5
 _DEFAULT = timedelta(minutes=30)  # of torch
 
@@ -24,7 +24,7 @@ def announce_waits() -> None:
 
 
 def _watch() -> None:
-    since, said = None, 0.0
+    since, printed = None, 0.0
     while True:
         time.sleep(_LOOK_EVERY)
         torch = sys.modules.get("torch")
@@ -32,9 +32,9 @@ def _watch() -> None:
             return
         timeout, now = _timeout_of_wait(), time.monotonic()
         since = None if timeout is None else since or now
-        if timeout is None or since is None or now - since < SAY_AFTER or (said and now - said < _SAY_AGAIN):
+        if timeout is None or since is None or now - since < SAY_AFTER or (printed and now - printed < _PRINT_AGAIN):
             continue
-        said = now
+        printed = now
         place = f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
         names = environment.taken_from_mpi()
         alone = ""

@@ -1,8 +1,8 @@
 """What leaves a run is moved to `set_aside/DATE/` in its folder, and can be brought back.
 
-Everything keeps its name there, and `set_aside.json` says why it was moved. The folder is on the disk of the run, so
+Everything keeps its name there, and `set_aside.json` has the reason. The folder is on the disk of the run, so
 moving takes neither time nor space; it also frees none, which only deleting does. A whole run is moved to `set_aside/`
-beside it. What was moved later has a larger number in `set_aside.json`, whatever the clock said.
+beside it. What was moved later has a larger number in `set_aside.json`, whatever the clock showed.
 
 A change is recorded in `set_aside.json` before it begins. If the process is killed in between, the next one that takes
 the lock of the folder, or that only reads it once the killed process is known to have ended, undoes it, or deletes the

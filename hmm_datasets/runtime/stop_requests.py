@@ -19,6 +19,8 @@ NOTHING, SAVE, STOP = 0, 1, 2
 _LOOK_EVERY = 1.0  # seconds between checks for the files, which are slow on a network disk
 _MARGIN = 60.0  # seconds kept free before the limit, in addition to what the caller needs
 
+_NO_LIMIT = ("UNLIMITED", "INFINITE", "NOT_SET")  # as Slurm's squeue and sbatch call it
+
 
 class Stopped(Exception):
     """What ran was stopped on request, and has saved its state. The message is the reason."""
@@ -78,9 +80,6 @@ class StopRequests:
 
     def _on_signal(self, number: signal.Signals) -> None:
         self._wanted, self.reason = STOP, number.name
-
-
-_NO_LIMIT = ("UNLIMITED", "INFINITE", "NOT_SET")  # as Slurm's squeue and sbatch call it
 
 
 def parse_time(text: str) -> timedelta | None:

@@ -37,7 +37,8 @@ from hmm_datasets.hmm.model import HMM
 from hmm_datasets.hub.kinds.recognition import recognize
 from hmm_datasets.operations import live_view
 from hmm_datasets.operations.alerts import AlertSettings, alert
-from hmm_datasets.operations.checkpoints.prune import Keep, checkpoints_to_prune, list_run
+from hmm_datasets.operations.checkpoints.listing import list_run
+from hmm_datasets.operations.checkpoints.prune import Keep, checkpoints_to_prune
 from hmm_datasets.operations.run_state import RunObserver, format_state, state_to_dict
 from hmm_datasets.operations.sweeps.cells import CellState
 from hmm_datasets.operations.sweeps.report import _numbers_of_run

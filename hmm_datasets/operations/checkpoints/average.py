@@ -19,7 +19,7 @@ from ...errors import InputError
 from ...files import atomic_folder, digest_problems, read_json, recorded_digests, write_digests, write_json
 from ...training.checkpoints.parts import companion_names, not_deleted
 from ...training.checkpoints.verifying import good_checkpoints
-from .tensors import Weights, write_weights
+from .weights import Weights, write_weights
 
 AVERAGE_NAME = "average.json"
 _MAY_DIFFER = ("_name_or_path", "transformers_version", "use_cache")

@@ -59,13 +59,16 @@ from ...training.checkpoints.verifying import Writer, universal_folder, verify_c
 from ...training.models import load_pretrained
 from ...training.optimizers import matrix_names, parameter_groups
 from ...training.record import HISTORY_NAME, RECORD_NAME
-from .tensors import WEIGHTS_NAME, SavedTensors, TensorKind, Weights, save_tensors, write_weights
+from .saved_tensors import SavedTensors, save_tensors
+from .weights import WEIGHTS_NAME, TensorKind, Weights, write_weights
 
 _SHARDED_OPTIMIZER, _SHARDED_WEIGHTS = "optimizer_0", "pytorch_model_fsdp_0"
 _GROUPS = "optimizer.param_groups."
 
 WEIGHT = "fp32"
 """Name of a parameter's float32 weights beside the names of its states, as DeepSpeed calls them."""
+
+_RUN_RECORDS = (RECORD_NAME, "plan.json", "summary.json", "README.md", ".lock")
 
 
 class StateKind(NamedTuple):
@@ -319,9 +322,6 @@ def trained_parameters(folder: Path) -> tuple[list[list[str]], dict[str, torch.S
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
     return [[names[id(parameter)] for parameter in group["params"]] for group in groups], shapes
-
-
-_RUN_RECORDS = (RECORD_NAME, "plan.json", "summary.json", "README.md", ".lock")
 
 
 def convert(checkpoint: str | os.PathLike, destination: str | os.PathLike, to: str) -> Path:

@@ -1,27 +1,17 @@
-"""A cell: its folder, and the process that runs it, `python -m hmm_datasets.operations.sweeps.cells FOLDER PARENT`.
+"""A cell: its folder, and its state.
 
 The folder has `settings.yaml`, `cell.json` (commands and state), `log.txt`, and `run/` with what it wrote. A cell is
 finished when its commands ended with exit code 0 for exactly the settings that it has now. Its state is written by the
-process that runs it, which may be killed at any time; then the state stays at "running", and the cell is run again.
-
-The process runs the commands of the cell one after another, in a session of its own, and writes its state. On SIGTERM
-the command is asked to save and stop. If the process `PARENT` ends, even by `kill -9`, the whole session is killed
-within a quarter of a second, so no cell outlives its sweep. Ranks that `accelerate launch` started, which have
-sessions of their own, end with their launcher (see `hmm_datasets.runtime.parent_watch`).
+process that runs it ([`~hmm_datasets.operations.sweeps.cell_process`]), which may be killed at any time; then the
+state stays at "running", and the cell is run again.
 """
 
 import contextlib
 import hashlib
 import json
-import os
 import re
-import shlex
 import signal
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,12 +19,7 @@ from typing import Any
 from ...errors import InputError
 from ...files import read_yaml, write_json, write_yaml
 from ...records import Count, Finite, as_record, read_record
-from ...runtime.children import Children, SignalHandler, kill_with_children
-from ...runtime.credentials import masked_arguments
-from ...runtime.lock import exclusive_lock
-from ...runtime.one_line_errors import one_line_errors
 from ..launching import command_of
-from ..stages import with_this_interpreter
 from .file import Cell, Sweep
 
 WAITING, RUNNING, STOPPED, FAILED, FINISHED = "waiting", "running", "stopped", "failed", "finished"
@@ -188,90 +173,3 @@ def _last_lines(log: Path, since: int) -> list[str]:
         return []
     lines = (_STYLES.sub("", line).strip() for line in re.split(r"[\r\n]+", text))
     return [line for line in lines if line][::-1]
-
-
-_LOOK_EVERY = 0.25  # seconds
-
-
-def start_cell(folder: Path, environment: Mapping[str, str]) -> subprocess.Popen:
-    """Start the process of a cell, which ends with this process."""
-    command = [sys.executable, "-P", "-m", "hmm_datasets.operations.sweeps.cells", str(folder), str(os.getpid())]
-    with (folder / LOG_NAME).open("ab") as log:
-        return subprocess.Popen(
-            command,
-            env={**os.environ, **environment},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-
-
-def main(folder: Path, parent: int) -> None:
-    """Run a cell; the exit code is 1 if a command failed."""
-    threading.Thread(target=_end_with, args=(parent,), daemon=True, name="watch-sweep").start()
-    with one_line_errors(), exclusive_lock(folder):
-        run = _CellRun(folder)
-        # Programs of a run save on SIGTERM even if it was ignored, so they get it here too.
-        with SignalHandler((signal.SIGTERM,), run.children.send, stay_ignored=()):
-            state = run.run()
-    sys.exit(1 if state == FAILED else 0)
-
-
-def _end_with(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(_LOOK_EVERY)
-    if hasattr(os, "killpg"):
-        os.killpg(0, signal.SIGKILL)
-    kill_with_children(os.getpid())  # Windows, which has no process groups
-
-
-class _CellRun:
-    def __init__(self, folder: Path):
-        self.folder, self.state = folder, CellState.read(folder)
-        self.children = Children()
-
-    def run(self) -> str:
-        """Run the commands that are not done yet, and return the state of the cell."""
-        state, before, began = self.state, self.state.seconds, time.monotonic()
-        state.state, state.exit_code = RUNNING, None
-        state.attempts += 1
-        state.write(self.folder)
-        result = FINISHED
-        while result == FINISHED and state.commands_done < len(state.commands):
-            result = self._run_next()
-            state.seconds = round(before + time.monotonic() - began, 1)
-        state.state = result
-        state.write(self.folder)
-        return result
-
-    def _run_next(self) -> str:
-        """Run the next command; FINISHED means that it is done."""
-        state, log = self.state, self.folder / LOG_NAME
-        words = state.commands[state.commands_done]
-        with log.open("ab") as output:
-            shown = shlex.join(masked_arguments(words))
-            output.write(f"[{time.strftime('%F %T')}, attempt {state.attempts}] $ {shown}\n".encode())
-            output.flush()
-            since = output.tell()
-            command = with_this_interpreter(words)
-            state.exit_code = self.children.run(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
-        is_asked = self.children.asked is not None
-        if state.exit_code == 0:
-            if state.commands_done > 0 or self._has_ended():
-                state.commands_done += 1
-                state.write(self.folder)
-                return STOPPED if is_asked and state.commands_done < len(state.commands) else FINISHED
-            return STOPPED
-        if is_asked:
-            return STOPPED
-        state.errors.append(failure(log, since, state.exit_code))
-        return FAILED
-
-    def _has_ended(self) -> bool:
-        last = self.state.last_file
-        return last is None or (self.folder / "run" / last).exists()
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -61,7 +61,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Sweep:
-    """What the file of a sweep says.
+    """The content of the file of a sweep.
 
     Attributes:
         path (`Path`): the file.
@@ -102,7 +102,7 @@ def read_sweep(path: str | os.PathLike, commands: Collection[str] = tuple(RECIPE
         commands (collection of `str`): the commands that `then` may use.
 
     Raises:
-        `InputError`: something in the file is missing, unknown, or said twice; the message names file and entry.
+        `InputError`: something in the file is missing, unknown, or given twice; the message names file and entry.
     """
     path = local_or_shipped(path, "recipes")
     content = read_yaml(path)

@@ -17,7 +17,8 @@ from ...display import format_duration
 from ...runtime.children import SignalHandler, kill_session, signals
 from ...runtime.progress import progress_bar
 from ..stages import shared_environment
-from .cells import FAILED, FINISHED, LOG_NAME, RUNNING, STOPPED, WAITING, CellState, failure, start_cell
+from .cell_process import start_cell
+from .cells import FAILED, FINISHED, LOG_NAME, RUNNING, STOPPED, WAITING, CellState, failure
 from .file import Cell
 
 _LOOK_EVERY = 0.1  # seconds

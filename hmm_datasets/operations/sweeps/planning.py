@@ -25,6 +25,8 @@ from .file import Sweep
 
 _GPU_FILES = ("nvidia[0-9]*", "kfd", "dxg")  # of NVIDIA, of AMD, and under Windows
 _PLANNED = ("pretrain", "midtrain", "sft")
+# A cell that was killed could not write that it has stopped.
+_STATE_WORDS = {"running": "unfinished", "stopped": "unfinished", "waiting": "new"}
 
 
 @dataclass(frozen=True)
@@ -92,8 +94,8 @@ def check_and_plan(sweep: Sweep, launch_config: Path | None = None, num_processe
             try:
                 found = _plan(sweep.recipe, kinds, path, launch_config, num_processes)
             except InputError as error:
-                said = str(error).removeprefix(f"{path}: ").removeprefix("settings: ")
-                raise InputError(f"{sweep.path}: cell {cell.name}: {said}") from None
+                problem = str(error).removeprefix(f"{path}: ").removeprefix("settings: ")
+                raise InputError(f"{sweep.path}: cell {cell.name}: {problem}") from None
             if found is not None:
                 plans[cell.name] = found
             bar.update()
@@ -146,10 +148,6 @@ def _plan(
     return None
 
 
-# A cell that was killed could not write that it has stopped.
-_WORDS = {"running": "unfinished", "stopped": "unfinished", "waiting": "new"}
-
-
 def plan_text(sweep: Sweep, plan: SweepPlan, states: Mapping[str, CellState | None]) -> str:
     """A row for each cell with its plan, if its recipe has one, and the totals."""
     header, rows = ["cell", "state"], []
@@ -157,7 +155,7 @@ def plan_text(sweep: Sweep, plan: SweepPlan, states: Mapping[str, CellState | No
     header += ["parameters", "tokens", "FLOPs", "GiB", "hours", *(["cost"] if has_cost else [])] if plan.cells else []
     for cell in sweep.cells:
         state = states[cell.name]
-        row = [cell.name, "new" if state is None else _WORDS.get(state.state, state.state)]
+        row = [cell.name, "new" if state is None else _STATE_WORDS.get(state.state, state.state)]
         if plan.cells:
             found = plan.cells[cell.name]
             hours = f"{found['time']['device_hours']:.3g}" if "time" in found else "-"

@@ -20,7 +20,8 @@ from ...files import write_json
 from ...records import read_record
 from ...runtime.children import kill_session, wait_for
 from ...runtime.stop_requests import parse_time
-from .cells import FINISHED, CellState, start_cell
+from .cell_process import start_cell
+from .cells import FINISHED, CellState
 from .file import Cell, Sweep
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.operations.checkpoints.tensors import Weights
+from hmm_datasets.operations.checkpoints.weights import Weights
 from hmm_datasets.training.checkpoints import verifying
 from hmm_datasets.training.checkpoints.verifying import (
     LARGE_RATIO,
