@@ -63,22 +63,12 @@ HEADINGS = {
 }
 """The commands that `--help` lists."""
 
-OLD_NAMES = {
-    "entropy-rate": ("describe", "--only", "entropy-rate"),
-    "emissions": ("describe", "--emissions"),
-    "tokenize-with-datatrove": ("tokenize", "--executor", "local"),
-    "push-all": ("push",),
-    "requeue": ("supervise", "--requeue"),
-}
-"""Commands of version 0.1, which run in this release, and what they are now."""
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
         with plain_output(), one_line_errors(), one_command():
-            argv = _renamed(argv)
             name, rest = argv[:1], argv[1:]
             if name == ["experiment"] and rest and not rest[0].startswith("-"):
                 return start(name_of(experiment_script(rest[0])), rest[1:])
@@ -120,27 +110,13 @@ def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     return list(argv[:at]), list(argv[at + 1 :])
 
 
-def _renamed(argv: list[str]) -> list[str]:
-    """The arguments with the name that an old command has now."""
-    if argv and argv[0] in OLD_NAMES:
-        now = list(OLD_NAMES[argv[0]])
-        if argv[0] == "tokenize-with-datatrove" and any(word.startswith("--executor") for word in argv):
-            now = now[:1]
-    elif argv and argv[0] in experiment_names():
-        now = ["experiment", argv[0]]
-    else:
-        return argv
-    print(f"hmm-datasets {argv[0]} is now: hmm-datasets {' '.join(now)}", file=sys.stderr, flush=True)
-    return [*now, *argv[1:]]
-
-
 def _check_name(name: str) -> None:
     """Raise an error that names the nearest command, if there is none of this name."""
-    known = [*(one for names in HEADINGS.values() for one in names), *OLD_NAMES]
-    if name == "hub":
-        raise InputError("hub: is not a command any more; in a checkout of the project, run python tests/local_hub")
+    known = [command for commands in HEADINGS.values() for command in commands]
+    if name.replace("_", "-") in experiment_names():
+        raise InputError(f"{name}: no such command, but an experiment; run hmm-datasets experiment {name}")
     if name not in known:
-        near = suggestion(name, [*known, *experiment_names()]) or ";"
+        near = suggestion(name, known) or ";"
         raise InputError(f"{name}: no such command{near} `hmm-datasets --help` lists all")
 
 
@@ -155,8 +131,9 @@ def build_parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.Argumen
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     parser.add_argument("--env", action="store_true", help="what a report of a bug needs: versions, system, GPUs")
     commands = parser.add_subparsers(prog="hmm-datasets", metavar="COMMAND", required=True, help=argparse.SUPPRESS)
-    for name, recipe in RECIPE_COMMANDS.items():
-        commands.add_parser(name, description=f"{recipe.summary}.", add_help=False)
+    for name in RECIPE_COMMANDS.keys() - COMMANDS.keys():
+        if " " not in name:  # a recipe that a flag of another command chooses
+            commands.add_parser(name, description=f"{RECIPE_COMMANDS[name].summary}.", add_help=False)
     actions = {}
     for name, where in COMMANDS.items():
         group, _, action = name.partition(" ")

@@ -5,7 +5,6 @@ another is added.
 """
 
 import json
-import pickle
 import shutil
 import sys
 import tarfile
@@ -245,5 +244,3 @@ def test_the_cells_of_a_sweep_are_finished_and_have_their_results(old, expected,
     for cell in collect(sweep)["cells"]:
         then = expected["sweep"][cell["name"]]
         assert cell["values"] == {"test_log_likelihood": then["test_log_likelihood"]}
-    job = pickle.loads(Path("cell.pkl").read_bytes())
-    assert (type(job).__name__, str(job.folder)) == ("CellJob", "sweep/seed=0")

@@ -59,8 +59,8 @@ RECIPE_COMMANDS = {
         "--corpus",
         launches=False,
     ),
-    "tokenize-with-datatrove": RecipeCommand(
-        RECIPES["tokenize-with-datatrove"], "write token streams on a cluster", launches=False
+    "tokenize --executor": RecipeCommand(
+        RECIPES["tokenize --executor"], "write token streams on a cluster", launches=False
     ),
     "pretrain": RecipeCommand(RECIPES["pretrain"], "pretrain a model, on an HMM, a family or text"),
     "midtrain": RecipeCommand(RECIPES["midtrain"], "train a model further, on a mixture of token streams"),
@@ -72,7 +72,9 @@ RECIPE_COMMANDS = {
     ),
     "answers": RecipeCommand(RECIPES["answers"], "show how a chat model answered held-out questions", launches=False),
     "report": RecipeCommand(RECIPES["report"], "write one report on the runs of an experiment", launches=False),
-    "push-all": RecipeCommand(RECIPES["push-all"], "push several folders of an experiment to the Hub", launches=False),
+    "push --config": RecipeCommand(
+        RECIPES["push --config"], "push several folders of an experiment to the Hub", launches=False
+    ),
     "demo": RecipeCommand(RECIPES["demo"], "run the demo in outputs/demo: some minutes on two cores", launches=False),
 }
 
@@ -158,7 +160,7 @@ def _module(path: Path) -> types.ModuleType:
 
 def command_of(name: str) -> list[str]:
     """The words after `hmm-datasets` that start a recipe or an experiment."""
-    further = {"tokenize-with-datatrove": ["tokenize", "--executor", "local"], "push-all": ["push"]}
+    further = {"tokenize --executor": ["tokenize", "--executor", "local"], "push --config": ["push"]}
     return further.get(name) or ([name] if name in RECIPE_COMMANDS else ["experiment", name])
 
 
@@ -173,8 +175,8 @@ def recipe_of(name: str, arguments: Sequence[str]) -> str:
     """The recipe that a command starts: `tokenize` on a cluster and `push` of several folders start their own."""
     flags = {_underscored(word) for word in arguments}
     if name == "tokenize" and "--executor" in flags:
-        return "tokenize-with-datatrove"
-    return "push-all" if name == "push" and "--config" in flags else name
+        return "tokenize --executor"
+    return "push --config" if name == "push" and "--config" in flags else name
 
 
 def start(name: str, arguments: Sequence[str]) -> int:

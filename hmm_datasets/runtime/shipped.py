@@ -15,7 +15,7 @@ EXPERIMENTS = "recipes/experiments"
 RECIPES = {
     "fit": "fit_hmm.py",
     "tokenize": "tokenize_corpus.py",
-    "tokenize-with-datatrove": "tokenize_with_datatrove.py",
+    "tokenize --executor": "tokenize_with_datatrove.py",
     "pretrain": "pretrain.py",
     "midtrain": "midtrain.py",
     "sft": "sft.py",
@@ -24,14 +24,10 @@ RECIPES = {
     "evaluate": "evaluate_model.py",
     "answers": "answers.py",
     "report": "report.py",
-    "push-all": "push.py",
+    "push --config": "push.py",
     "demo": "demo/run.py",
 }
-"""The recipes by their names, as paths below `recipes/`."""
-_COMMANDS = {"tokenize-with-datatrove": "tokenize", "push-all": "push"}
-"""The commands that start a recipe which has another name."""
-_RENAMED = {"benchmark": "benchmark_models"}
-"""Folders of experiments that had another name when they were below `recipes/`."""
+"""The recipes by the commands that start them, as paths below `recipes/`."""
 
 
 def shipped(name: str | os.PathLike = "") -> Path:
@@ -49,7 +45,7 @@ def command_of_script(script: str | os.PathLike) -> list[str] | None:
     name = path.relative_to(shipped("recipes").resolve()).as_posix()
     recipe = next((recipe for recipe, script in RECIPES.items() if script == name), None)
     if recipe is not None:
-        return ["hmm-datasets", _COMMANDS.get(recipe, recipe)]
+        return ["hmm-datasets", recipe.split()[0]]
     is_experiment = Path("recipes", name).parent.parent == Path(EXPERIMENTS) and path.name == "run.py"
     return ["hmm-datasets", "experiment", path.parent.name.replace("_", "-")] if is_experiment else None
 
@@ -79,7 +75,7 @@ def _locations(name: str | os.PathLike) -> list[Path]:
     folder, *parts = Path(name).parts
     if folder != "recipes" or not parts:
         return [shipped(name)]
-    return [shipped(name), shipped(EXPERIMENTS) / Path(_RENAMED.get(parts[0], parts[0]), *parts[1:])]
+    return [shipped(name), shipped(EXPERIMENTS).joinpath(*parts)]
 
 
 def copy_shipped(name: str, destination: str | os.PathLike | None = None) -> Path:

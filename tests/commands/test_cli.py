@@ -65,7 +65,7 @@ def test_help_imports_nothing_slow():
 def test_every_command_stands_under_a_heading_on_one_screen(capsys):
     listed = [name for names in HEADINGS.values() for name in names]
     assert len(listed) == len({*listed}) <= 30
-    assert {*listed} == build_parsers()[1].keys() - {"tokenize-with-datatrove", "push-all"}
+    assert {*listed} == build_parsers()[1].keys()
     with pytest.raises(SystemExit):
         main(["--help"])
     lines = capsys.readouterr().out.splitlines()
@@ -77,7 +77,7 @@ def test_every_command_stands_under_a_heading_on_one_screen(capsys):
     ("given", "said"),
     [
         (["pretran"], "pretran: no such command; did you mean pretrain? `hmm-datasets --help` lists all"),
-        (["four-phase"], "four-phase: no such command; did you mean four-phases? `hmm-datasets --help` lists all"),
+        (["icll", "--x"], "icll: no such command, but an experiment; run hmm-datasets experiment icll"),
         (["xyzzy"], "xyzzy: no such command; `hmm-datasets --help` lists all"),
         (
             ["describe", "process:mess3", "--lenght", "3"],
@@ -89,26 +89,6 @@ def test_every_command_stands_under_a_heading_on_one_screen(capsys):
 )
 def test_a_misspelt_command_or_flag_is_answered_with_the_nearest(given, said, capsys):
     assert failing(capsys, *given) == f"error: {said}"
-
-
-def test_old_commands_run_and_name_the_new_ones(tmp_path, capsys):
-    assert main(["entropy-rate", "process:golden_mean"]) == 0
-    old = capsys.readouterr()
-    assert old.err == "hmm-datasets entropy-rate is now: hmm-datasets describe --only entropy-rate\n"
-    assert main(["describe", "--only", "entropy-rate", "process:golden_mean"]) == 0
-    assert capsys.readouterr() == (old.out, "")
-    for words, now, said in [
-        (["emissions", str(tmp_path)], "describe --emissions", "has no checkpoints epoch-N of a fit"),
-        (["requeue", "--output-dir", str(tmp_path)], "supervise --requeue", "SLURM_JOB_ID is not set"),
-        (["push-all", "--config", "none.yaml"], "push", "none.yaml"),
-        (["tokenize-with-datatrove", "--executer", "ray"], "tokenize --executor local", "did you mean --executor?"),
-        (["tokenize-with-datatrove", "--executor", "x", "--cpus", "2"], "tokenize", "unknown flag --cpus"),
-    ]:
-        with pytest.raises(SystemExit):
-            main(words)
-        first, *_, last = capsys.readouterr().err.splitlines()
-        assert first == f"hmm-datasets {words[0]} is now: hmm-datasets {now}"
-        assert said in last
 
 
 def test_a_report_of_a_bug_has_versions_and_no_values_of_variables(capsys, monkeypatch):
@@ -127,12 +107,6 @@ def test_help_and_version(capsys):
             main(argv)
         assert caught.value.code == 0
         assert expected in capsys.readouterr().out
-
-
-def test_the_old_command_of_the_local_hub_says_where_it_is_now(capsys):
-    said = failing(capsys, "hub", "--port", "0")
-    assert said.endswith("run python tests/local_hub")
-    assert (ROOT / said.rpartition(" ")[2] / "__main__.py").is_file()
 
 
 def test_sample_prints_a_line_a_sequence(folder, capsys):

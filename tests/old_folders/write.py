@@ -599,15 +599,11 @@ table: {values: [test_log_likelihood]}
 
 
 def write_sweep(folder: Path) -> dict[str, Any]:
-    """A sweep with two finished cells, and a cell as submitit pickles it for Slurm."""
-    import pickle
-
+    """A sweep with two finished cells."""
     from hmm_datasets.cli import main
-    from hmm_datasets.operations.sweeps.slurm import CellJob
 
     Path("sweep.yaml").write_text(SWEEP)
     assert main(["sweep", "sweep.yaml"]) == 0
-    Path("cell.pkl").write_bytes(pickle.dumps(CellJob(Path("sweep/seed=0"))))
     cells = sorted(path.parent for path in folder.glob("*/cell.json"))
     return {path.name: json.loads((path / "run" / "summary.json").read_text()) for path in cells}
 

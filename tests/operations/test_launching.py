@@ -16,7 +16,7 @@ import numpy as np
 import psutil
 import pytest
 
-from hmm_datasets.cli import OLD_NAMES, build_parsers, main
+from hmm_datasets.cli import build_parsers, main
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json
 from hmm_datasets.hmm import processes
@@ -170,7 +170,7 @@ def test_a_program_that_reads_its_arguments_itself_describes_them(tmp_path, caps
 
 def test_the_help_of_every_recipe_and_experiment_is_that_of_its_settings_on_one_screen(capsys):
     """It is read from sources; the dataclasses have the same fields, apart from those of other libraries."""
-    for name in (one for one in recipe_names() if one != "push-all"):  # whose help is that of push
+    for name in (one for one in recipe_names() if one != "push --config"):  # whose help is that of push
         script = ROOT / "recipes" / recipe_command(name).script
         read = {one.name: one for one in own_settings(script)}
         ours = [
@@ -358,23 +358,8 @@ def test_a_readme_may_not_show_a_picture_that_is_not_there(tmp_path):
         read_experiment(path)
 
 
-def test_the_old_command_of_an_experiment_runs_and_names_the_new_one(capsys):
-    for name in experiment_names():
-        with pytest.raises(SystemExit) as caught:
-            main([name, "--no_such_flag", "x"])
-        assert caught.value.code == 2, name
-        lines = capsys.readouterr().err.splitlines()
-        assert lines[0] == f"hmm-datasets {name} is now: hmm-datasets experiment {name}"
-        assert "no_such_flag" in lines[-1]
-        with pytest.raises(SystemExit):
-            main(["experiment", name, "--no_such_flag", "x"])
-        new = capsys.readouterr().err.splitlines()
-        assert new[-1] == lines[-1]
-        assert "is now" not in new[0]
-
-
 def test_names_of_experiments_are_no_other_commands():
-    assert not {*experiment_names()} & {*build_parsers()[1], *OLD_NAMES}
+    assert not {*experiment_names()} & {*build_parsers()[1]}
 
 
 def test_an_unknown_experiment_is_answered_with_the_nearest(capsys):
@@ -395,7 +380,7 @@ def test_the_first_argument_of_an_experiment_is_its_first_setting():
     assert launch_of("belief-geometry", ["out"]) == (None, ["--output_dir", "out"])
 
 
-def test_files_of_experiments_are_found_by_the_names_that_they_had_below_recipes(tmp_path, monkeypatch):
+def test_files_of_experiments_are_found_without_their_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     new = shipped(EXPERIMENTS)
     for name in (
@@ -405,7 +390,6 @@ def test_files_of_experiments_are_found_by_the_names_that_they_had_below_recipes
     ):
         assert local_or_shipped(name, "recipes") == new / "nonergodic" / "small.yaml"
     assert local_or_shipped("recipes/known_optimum/llama.json") == new / "known_optimum" / "llama.json"
-    assert local_or_shipped("benchmark/pretrain.yaml", "recipes") == new / "benchmark_models" / "pretrain.yaml"
     assert local_or_shipped("recipes/belief_geometry/run.py", "recipes") == new / "belief_geometry" / "run.py"
     assert launch_of("recipes/belief_geometry/run.py", ["out"]) == (None, ["--output_dir", "out"])
     assert copy_shipped("nonergodic") == Path("nonergodic")

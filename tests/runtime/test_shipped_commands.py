@@ -10,7 +10,7 @@ from hmm_datasets.runtime.shipped import command_of_script, shipped
 @pytest.mark.parametrize("name", RECIPE_COMMANDS)
 def test_the_command_of_a_recipe_starts_it(name):
     words = command_of_script(shipped("recipes") / RECIPE_COMMANDS[name].script)
-    flags = {"tokenize-with-datatrove": ["--executor", "local"], "push-all": ["--config", "a.yaml"]}.get(name, [])
+    flags = {"tokenize --executor": ["--executor", "local"], "push --config": ["--config", "a.yaml"]}.get(name, [])
     assert words[0] == "hmm-datasets"
     assert recipe_of(words[1], flags) == name
 

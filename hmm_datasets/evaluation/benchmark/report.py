@@ -231,8 +231,7 @@ def models_text(reports: Sequence[dict[str, Any]]) -> str:
 
 
 def _of_mean(mean: dict[str, Any]) -> list[float | None]:
-    # Reports of earlier versions have the share of the mean under the name of the mean of the shares.
-    return [mean["excess"], mean["standard_error"], mean.get("share_of_mean", mean["share"])]
+    return [mean["excess"], mean["standard_error"], mean["share_of_mean"]]
 
 
 def _fixed(numbers: Iterable[float | None]) -> list[str]:
@@ -286,7 +285,7 @@ def _entry(report: dict[str, Any], dataset_id: str) -> Any:
     from huggingface_hub import EvalResultEntry
 
     mean = report["mean"]
-    share = 100 * mean.get("share_of_mean", mean["share"])
+    share = 100 * mean["share_of_mean"]
     error = "" if mean["standard_error"] is None else f"standard error {mean['standard_error']:.6f}; "
     over = f"; {mean['over_symbols']['excess']:.6f} if normalized over the symbols" if "over_symbols" in mean else ""
     return EvalResultEntry(

@@ -1,5 +1,0 @@
-"""See [`hmm_datasets.operations.sweeps.slurm`]."""
-
-from ..operations.sweeps.slurm import CellJob
-
-__all__ = ["CellJob"]
