@@ -5,9 +5,10 @@ import time
 from pathlib import Path
 
 from hmm_datasets.runtime.program import run
+from hmm_datasets.training.fields import PretrainFields
 
 
-def main(settings) -> None:
+def main(settings: PretrainFields) -> None:
     """Train as the recipes do; a step takes at least `STEP_SECONDS`."""
     from transformers import set_seed
 
@@ -38,4 +39,4 @@ def main(settings) -> None:
 
 
 if __name__ == "__main__":
-    run(main, "PretrainSettings")
+    run(main)

@@ -12,7 +12,6 @@ import typing
 from collections.abc import Callable, Sequence
 
 from . import __version__
-from .compat.accelerate import flags_of
 from .errors import InputError, suggestion
 from .operations.experiments import experiment_names, experiment_script, name_of
 from .operations.launching import RECIPE_COMMANDS, recipe_of, start
@@ -20,7 +19,7 @@ from .operations.preflight.versions import environment_report
 from .runtime.once import one_command
 from .runtime.one_line_errors import one_line_errors
 from .runtime.plain_output import plain_output
-from .runtime.settings import add_settings, hyphenated, parse_known, settings_from, takes_rest
+from .runtime.settings import SettingsParser, settings_from, takes_rest, underscored
 
 COMMANDS = {
     "processes": "process:processes_command",
@@ -92,14 +91,14 @@ def _run(argv: list[str]) -> int:
     if words == ["--env"]:
         print(environment_report())
         return 0
-    arguments, flags = parse_known(parser, words)
-    run, kind = arguments.chosen
+    arguments, flags = parser.parse(words)
+    run, kind, used = arguments.chosen
     if flags and not takes_rest(kind, "flags"):
         unknown = next((word for word in flags if word.startswith("-")), flags[0])
-        near = suggestion(hyphenated(unknown).partition("=")[0], flags_of(parsers[words[0]])) or ";"
+        near = suggestion(underscored(unknown).partition("=")[0], used.flags) or ";"
         raise InputError(f"{words[0]}: unknown argument {unknown}{near} `{words[0]} --help` lists all")
     further = {"flags": flags, "words": words[1:], "after": after, "commands": list(parsers)}
-    return run(settings_from(kind, arguments, **further))
+    return run(settings_from(kind, vars(arguments), **further))
 
 
 def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -120,9 +119,9 @@ def _check_name(name: str) -> None:
         raise InputError(f"{name}: no such command{near} `hmm-datasets --help` lists all")
 
 
-def build_parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+def build_parsers() -> tuple[SettingsParser, dict[str, SettingsParser]]:
     """The parser of the command, and those of its subcommands. Arguments of recipes are parsed by the recipes."""
-    parser = argparse.ArgumentParser(
+    parser = SettingsParser(
         prog="hmm-datasets",
         usage="hmm-datasets COMMAND ...",
         description="Hidden Markov models as data sets, and the runs trained on them.",
@@ -140,16 +139,16 @@ def build_parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.Argumen
         run, kind = function_of(where)
         if action and group not in actions:
             if group not in commands.choices:
-                commands.add_parser(group, description=GROUPS[group], allow_abbrev=False)
+                commands.add_parser(group, description=GROUPS[group])
             title = {"title": "actions", "metavar": "ACTION", "required": group in GROUPS}
             actions[group] = commands.choices[group].add_subparsers(**title)
         text, _, epilog = (kind.__doc__ or "").partition("\n")
         adding = actions[group] if action else commands
         further = {"help": _phrase(text)} if action else {}
-        made = adding.add_parser(action or name, description=text, allow_abbrev=False, **further)
+        made = adding.add_parser(action or name, description=text, **further)
         made.epilog = " ".join(epilog.split()) or None
-        made.set_defaults(chosen=(run, kind))
-        add_settings(made, kind)
+        made.set_defaults(chosen=(run, kind, made))
+        made.add_settings(kind)
     parsers = dict(commands.choices)
     parsers["supervise"].usage = "hmm-datasets supervise [--requeue] [flags] -- COMMAND"
     parser.epilog = commands_text(parsers)
@@ -163,7 +162,7 @@ def function_of(where: str) -> tuple[Callable[..., int], type]:
     return function, typing.get_type_hints(function)["arguments"]
 
 
-def commands_text(parsers: dict[str, argparse.ArgumentParser]) -> str:
+def commands_text(parsers: dict[str, SettingsParser]) -> str:
     """The commands by their headings, each with its sentence."""
     lines = []
     for heading, names in HEADINGS.items():

@@ -41,4 +41,4 @@ def main(settings: AnswersSettings) -> None:
 
 
 if __name__ == "__main__":
-    run(main, AnswersSettings)
+    run(main)

@@ -16,10 +16,11 @@ folder. Order, resuming and accounting are those of pretraining; the budget is o
 from dataclasses import asdict
 
 from hmm_datasets.runtime.program import run
+from hmm_datasets.training.fields import DPOFields
 from hmm_datasets.training.sources import PreferenceSettings
 
 
-def main(chosen: PreferenceSettings, settings) -> None:
+def main(chosen: PreferenceSettings, settings: DPOFields) -> None:
     """Load the model and the pairs, train, save."""
     from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 
@@ -52,4 +53,4 @@ def main(chosen: PreferenceSettings, settings) -> None:
 
 
 if __name__ == "__main__":
-    run(main, PreferenceSettings, "DPOSettings")
+    run(main)

@@ -29,4 +29,4 @@ def main(settings: EvaluationSettings) -> None:
 
 
 if __name__ == "__main__":
-    run(main, EvaluationSettings)
+    run(main)

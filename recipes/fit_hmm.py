@@ -16,7 +16,7 @@ number of processes.
 """
 
 import contextlib
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, asdict, dataclass
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm.fitting.settings import FitSettings
@@ -28,7 +28,7 @@ from hmm_datasets.runtime.settings import setting
 class CorpusSettings:
     """The data to fit to; `FitSettings` has the settings of the fit."""
 
-    output_dir: str = field(metadata={"help": "Output folder.", "aliases": ["--output"]})
+    output_dir: str = setting(MISSING, "Output folder.")
     corpus: str = setting(
         "tinystories-sample", "A named corpus, a local file, a data set on the Hub; or symbols, in a .npy file."
     )
@@ -181,4 +181,4 @@ def _words(settings: CorpusSettings):
 
 
 if __name__ == "__main__":
-    run(main, CorpusSettings, FitSettings)
+    run(main)

@@ -18,6 +18,7 @@ from dataclasses import MISSING, asdict, dataclass
 
 from hmm_datasets.runtime.program import run
 from hmm_datasets.runtime.settings import setting
+from hmm_datasets.training.fields import GRPOFields
 
 
 @dataclass
@@ -36,7 +37,7 @@ class PromptSettings:
     )
 
 
-def main(chosen: PromptSettings, settings) -> None:
+def main(chosen: PromptSettings, settings: GRPOFields) -> None:
     """Load the model, the prompts and the rewards, train, save."""
     from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 
@@ -94,4 +95,4 @@ def main(chosen: PromptSettings, settings) -> None:
 
 
 if __name__ == "__main__":
-    run(main, PromptSettings, "GRPOSettings")
+    run(main)

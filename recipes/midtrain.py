@@ -14,10 +14,11 @@ any number of processes and after a resume. `hmm-datasets plan demo/midtrain.yam
 from dataclasses import asdict
 
 from hmm_datasets.runtime.program import run
+from hmm_datasets.training.fields import PretrainFields
 from hmm_datasets.training.sources import MixtureSettings
 
 
-def main(mixture: MixtureSettings, settings) -> None:
+def main(mixture: MixtureSettings, settings: PretrainFields) -> None:
     """Open the streams, load the model, plan, train, save."""
     from transformers import AutoModelForCausalLM, default_data_collator, set_seed
 
@@ -45,4 +46,4 @@ def main(mixture: MixtureSettings, settings) -> None:
 
 
 if __name__ == "__main__":
-    run(main, MixtureSettings, "PretrainSettings")
+    run(main)

@@ -16,11 +16,12 @@ step) and `checkpoint-N/`.
 from dataclasses import asdict
 
 from hmm_datasets.runtime.program import run
+from hmm_datasets.training.fields import PretrainFields
 from hmm_datasets.training.models import ModelSettings
 from hmm_datasets.training.sources import DataSettings
 
 
-def main(data_settings: DataSettings, model_settings: ModelSettings, settings) -> None:
+def main(data_settings: DataSettings, model_settings: ModelSettings, settings: PretrainFields) -> None:
     """Open the data, build the model, plan, train, save."""
     from transformers import default_data_collator, set_seed
 
@@ -55,4 +56,4 @@ def main(data_settings: DataSettings, model_settings: ModelSettings, settings) -
 
 
 if __name__ == "__main__":
-    run(main, DataSettings, ModelSettings, "PretrainSettings")
+    run(main)

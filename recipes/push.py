@@ -53,4 +53,4 @@ def main(settings: PushSettings) -> None:
 
 
 if __name__ == "__main__":
-    run(main, PushSettings)
+    run(main)

@@ -138,4 +138,4 @@ def _write_dataset(root: Path, licence: str | None) -> None:
 
 
 if __name__ == "__main__":
-    run(main, ReportSettings)
+    run(main)

@@ -15,10 +15,11 @@ answers` shows.
 from dataclasses import asdict
 
 from hmm_datasets.runtime.program import run
+from hmm_datasets.training.fields import SFTFields
 from hmm_datasets.training.sources import ConversationSettings
 
 
-def main(chat: ConversationSettings, settings) -> None:
+def main(chat: ConversationSettings, settings: SFTFields) -> None:
     """Load the model and conversations, fine-tune, save, answer."""
     import gc
     from pathlib import Path
@@ -120,4 +121,4 @@ def _count_answers(chat: ConversationSettings, folder: str, test, stop: list[int
 
 
 if __name__ == "__main__":
-    run(main, ConversationSettings, "SFTSettings")
+    run(main)

@@ -187,4 +187,4 @@ def _report(kind: str, indices: dict) -> None:
 
 
 if __name__ == "__main__":
-    run(main, TokenizeSettings)
+    run(main)

@@ -108,4 +108,4 @@ def executor(settings: ClusterSettings, pipeline: list, tasks: int, logging_dir:
 
 
 if __name__ == "__main__":
-    run(main, ClusterSettings)
+    run(main)

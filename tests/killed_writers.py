@@ -189,7 +189,7 @@ class Supervised(Kind):
 
     def write(self, folder):
         program = Path(__file__).with_name("supervised_steps.py")
-        flags = ("--first-delay", "0.05", "--max-delay", "0.1", "--output-dir", folder / "run")
+        flags = ("--first_delay", "0.05", "--max_delay", "0.1", "--output_dir", folder / "run")
         command = (sys.executable, "-m", "hmm_datasets.cli", "supervise", *flags, "--", sys.executable, program)
         os.execv(sys.executable, [str(word) for word in (*command, folder / "run")])
 
@@ -270,7 +270,7 @@ class Restore(Command):
         from hmm_datasets.cli import main as command_line
 
         super().make(folder)
-        command_line(["checkpoint", "slim", str(folder / "run"), "--keep-newest", "0"])
+        command_line(["checkpoint", "slim", str(folder / "run"), "--keep_newest", "0"])
 
 
 class Tables(Command):
@@ -290,7 +290,7 @@ class Tokenize(Command):
         import tokenize_corpus
 
         sys.argv = ["tokenize", *(word.replace("WORK", str(folder)) for word in self._words)]
-        tokenize_corpus.run(tokenize_corpus.main, tokenize_corpus.TokenizeSettings)
+        tokenize_corpus.run(tokenize_corpus.main)
 
 
 class EndOfRun(Command):
@@ -331,7 +331,7 @@ KINDS = {
         "checkpoint", "average", "WORK/run", "--last", "2", "--output", "WORK/mean", needs_run=True
     ),
     "sample --output": Command(
-        "sample", "process:mess3(x=0.05,a=0.85)", "--num-sequences", "200000", "--output", "WORK/tokens.npy"
+        "sample", "process:mess3(x=0.05,a=0.85)", "--num_sequences", "200000", "--output", "WORK/tokens.npy"
     ),
     "describe --save": Tables("describe", "WORK/tables.npz", "--save", "WORK/hmm"),
     "tokenize": Tokenize(*_SETTINGS, "--output_dir", "WORK/tokens"),

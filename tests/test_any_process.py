@@ -193,17 +193,17 @@ def test_what_a_process_has_not_is_refused_by_its_methods():
 
 def test_the_commands_sample_describe_and_score(source, folder, tmp_path, capsys):
     tokens = tmp_path / "tokens.npy"
-    assert main(["sample", str(folder), "--num-sequences", "6", "--length", "8", "--output", str(tokens)]) == 0
+    assert main(["sample", str(folder), "--num_sequences", "6", "--length", "8", "--output", str(tokens)]) == 0
     np.testing.assert_array_equal(np.load(tokens), source.sample(6, 8))
     assert main(["score", str(folder), str(tokens)]) == 0
     assert f"{-source.log_likelihood(np.load(tokens)).mean() / 8:.6f} nats per token" in capsys.readouterr().out
-    assert main(["describe", str(folder), "--num-sequences", "64", "--length", "8", "--json"]) == 0
+    assert main(["describe", str(folder), "--num_sequences", "64", "--length", "8", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["process"] == source.stored_name
     assert found["fingerprint"] == source.fingerprint()
     losses = found["cross_entropy"]
     assert losses["bayes"]["mean"] <= losses["unigram"]["mean"] <= losses["uniform"]["mean"] + 0.1
-    assert main(["describe", str(folder), "--num-sequences", "64", "--length", "8"]) == 0
+    assert main(["describe", str(folder), "--num_sequences", "64", "--length", "8"]) == 0
     text = capsys.readouterr().out
     assert "optimum: known exactly" in text
     assert ("entropy rate 0.90026 nats per token (exact)" in text) == (source is DICE)
@@ -333,9 +333,9 @@ def test_commands_take_a_name(tmp_path, capsys):
     np.save(tmp_path / "tokens.npy", NAMED.sample(3, 7))
     assert main(["score", NAME, str(tmp_path / "tokens.npy")]) == 0
     assert f"{-NAMED.log_likelihood(NAMED.sample(3, 7)).mean() / 7:.6f}" in capsys.readouterr().out
-    assert main(["describe", NAME, "--num-sequences", "8", "--length", "4", "--json"]) == 0
+    assert main(["describe", NAME, "--num_sequences", "8", "--length", "4", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["fingerprint"] == NAMED.fingerprint()
-    assert main(["push", NAME, "me/mess3", "--dry-run"]) == 0
+    assert main(["push", NAME, "me/mess3", "--dry_run"]) == 0
     assert "model.safetensors" in capsys.readouterr().out
     assert "did you mean mess3?" in refused(capsys, "describe", "--only", "entropy-rate", "process:mes3")
 

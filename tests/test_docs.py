@@ -25,6 +25,7 @@ from hmm_datasets.operations.experiments import experiment_names, gallery
 from hmm_datasets.operations.launching import launch_config, recipe_command, recipe_names, split_command, split_flags
 from hmm_datasets.operations.stage_inputs import read_command
 from hmm_datasets.report.tables import text_table
+from hmm_datasets.runtime.settings import settings_from
 from hmm_datasets.runtime.shipped import local_or_shipped
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -176,17 +177,16 @@ def check_command(name: str, words: list[str]) -> None:
         index = words.index("--launch")
         launch_config(words[index + 1])
         words = split_flags(words[:index] + words[index + 2 :], launcher())[1]
-    hyphens = [f"--{word[2:].replace('_', '-')}" if word.startswith("--") else word for word in words]
-    arguments, rest = build_parsers()[0].parse_known_args([name, *hyphens])
+    values, rest = build_parsers()[0].parse([name, *words])
+    arguments = settings_from(values.chosen[1], vars(values))
     if name == "plan" and arguments.settings in recipe_names():
-        rest = [word.replace("-", "_").replace("__", "--", 1) for word in rest]
         check_flags(f"recipes/{recipe_command(arguments.settings).script}", rest)
         return
     if name == "plan":
         assert local_or_shipped(arguments.settings, "recipes").is_file() or arguments.settings.startswith("my/")
         script = "midtrain" if "midtrain" in arguments.settings else "pretrain"
         script = "fit_hmm" if "fit_hmm" in arguments.settings else script
-        check_flags(f"recipes/{script}.py", [word.replace("-", "_").replace("__", "--", 1) for word in rest])
+        check_flags(f"recipes/{script}.py", rest)
         launch = ["--launch", arguments.launch or ("cpu1" if arguments.num_processes is None else "ddp")]
         launch += [] if arguments.num_processes is None else ["--num_processes", str(arguments.num_processes)]
         check_values(script.removesuffix("_hmm"), [*launch, "--config", arguments.settings, *rest])
@@ -235,9 +235,7 @@ def check_values(name: str, words: list[str]) -> None:
     """The values, and that the batch divides by the processes; settings that a reader makes are not there."""
     if not any(word.startswith(("my/", "my.")) for word in words):
         words = ["0" if word[0] == "$" else word for word in words]
-        read_command(
-            name, [word.replace("-", "_").replace("__", "--", 1) if word[:2] == "--" else word for word in words]
-        )
+        read_command(name, words)
 
 
 def check_flags(script: str, words: list[str]) -> None:
@@ -255,8 +253,7 @@ def flags_of(script: str) -> set[str]:
         fields = re.findall(r"^    (\w+): .* = (?:field|option)\(|^    (\w+): .*$", text, flags=re.MULTILINE)
         return {"--config", *re.findall(r'"(--[\w-]+)"', text), *(f"--{one or other}" for one, other in fields)}
     fields = [field for kind in kinds for field in dataclasses.fields(kind)]
-    aliases = {alias for field in fields for alias in field.metadata.get("aliases", ())}
-    return {"--config", *aliases, *(f"--{field.name}" for field in fields)}
+    return {"--config", *(f"--{field.name}" for field in fields)}
 
 
 @cache

@@ -325,12 +325,12 @@ from hmm_datasets.runtime.program import run
 class Settings:
     number: int = 1
 
-def main(settings):
+def main(settings: Settings):
     if settings.number < 0:
         raise InputError(f"number is {settings.number}; expected 0 or more")
     print(settings.number)
 
-run(main, Settings)
+run(main)
 """
 
 

@@ -43,8 +43,8 @@ def told(capsys, action):
 def fit(disk):
     tokens = processes.random(3, 4, alpha=0.4, seed=7).sample(60, 20, seed=1)
     np.save(disk.parent / "tokens.npy", tokens)
-    command = ["fit", str(disk.parent / "tokens.npy"), "--num-states", "40", "--num-symbols", "40"]
-    main([*command, "--max-epochs", "3", "--output", str(disk / "fit")])
+    command = ["fit", str(disk.parent / "tokens.npy"), "--num_states", "40", "--num_symbols", "40"]
+    main([*command, "--max_epochs", "3", "--output_dir", str(disk / "fit")])
 
 
 def save(disk):
@@ -57,7 +57,7 @@ def sample(disk):
         [
             "sample",
             str(disk.parent / "mess3"),
-            "--num-sequences",
+            "--num_sequences",
             "9000",
             "--length",
             "64",

@@ -98,7 +98,7 @@ def test_a_run_on_eight_ranks_under_zero_3_is_planned_and_its_batch_file_copied(
     installed.run(tmp_path, "configs", "copy", "slurm/one_node.sbatch")
     assert "#SBATCH" in (tmp_path / "slurm" / "one_node.sbatch").read_text()
     installed.run(tmp_path, "configs", "copy", "zero3")
-    run = ("demo/pretrain_hmm.yaml", "--hmm", "mess3", "--launch", "zero3", "--num-processes", 8)
+    run = ("demo/pretrain_hmm.yaml", "--hmm", "mess3", "--launch", "zero3", "--num_processes", 8)
     flags = ("--per_device_train_batch_size", 8, "--matrix_optimizer", "adamw")
     plan = json.loads(installed.run(tmp_path, "plan", *run, *flags, "--json").stdout)
     assert plan["tokens"] >= 1_300_000
@@ -149,7 +149,7 @@ if [ "$2" = hostnames ]; then echo n0; sleep 0.3; echo n1; else echo "  NodeAddr
 @pytest.mark.slow
 def test_a_copied_batch_file_trains_on_a_fitted_hmm_on_two_nodes_from_the_installed_files_alone(installed, folder):
     """Under FSDP2, which has no configuration of its own for several machines."""
-    installed.run(folder, "fit", "tokens.npy", "--num-states", 3, "--max-epochs", 2, "--output_dir", "fit")
+    installed.run(folder, "fit", "tokens.npy", "--num_states", 3, "--max_epochs", 2, "--output_dir", "fit")
     installed.run(folder, "configs", "copy", "slurm/many_nodes.sbatch")
     bin_folder = folder / "bin"
     bin_folder.mkdir()
@@ -159,7 +159,7 @@ def test_a_copied_batch_file_trains_on_a_fitted_hmm_on_two_nodes_from_the_instal
     job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[0-1]", "SLURM_JOB_NUM_NODES": "2", "SLURM_CPUS_ON_NODE": "1"}
     environment = installed.environment | job | {"CONFIG": "fsdp2", "GLOO_SOCKET_IFNAME": "lo"}
     environment["PATH"] = f"{bin_folder}{os.pathsep}{environment['PATH']}"
-    command = ["bash", "slurm/many_nodes.sbatch", "pretrain", "--hmm", "fit/hmm", "--output-dir", "run"]
+    command = ["bash", "slurm/many_nodes.sbatch", "pretrain", "--hmm", "fit/hmm", "--output_dir", "run"]
     command += ["--log_indices", *map(str, TINY)]
     result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=200)
     logs = "".join(path.read_text() for path in folder.glob("pretrain-7-n?.out"))

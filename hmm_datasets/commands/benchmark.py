@@ -23,6 +23,6 @@ def benchmark_command(arguments: BenchmarkCommand) -> int:
         raise InputError("benchmark: give a MODEL to score, or --write_data FOLDER to write the data set")
     if arguments.write_data is not None:
         write_benchmark(arguments.write_data)
-        print(f"{arguments.write_data}/: `hmm-datasets push {arguments.write_data} USER/NAME --repo-type dataset`")
+        print(f"{arguments.write_data}/: `hmm-datasets push {arguments.write_data} USER/NAME --repo_type dataset`")
     run_benchmark(arguments)
     return 0

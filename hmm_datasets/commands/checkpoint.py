@@ -98,10 +98,10 @@ def slim_command(arguments: CheckpointSlimCommand) -> int:
     path = arguments.path
     is_run = not path.resolve().name.startswith("checkpoint-")
     if not is_run and arguments.keep_newest is not None:
-        raise InputError("--keep-newest is for a run; leave it out for one checkpoint")
+        raise InputError("--keep_newest is for a run; leave it out for one checkpoint")
     keep = 1 if arguments.keep_newest is None else arguments.keep_newest
     if keep < 0:
-        raise InputError(f"--keep-newest {keep}; expected 0 or more")
+        raise InputError(f"--keep_newest {keep}; expected 0 or more")
     if not path.is_dir():
         raise InputError(f"{path}: no such folder")
     with exclusive_lock(path if is_run else path.resolve().parent):
@@ -170,7 +170,7 @@ class CheckpointPruneCommand:
     keep: int | None = option(None, "N", "keep the newest N complete checkpoints")
     every: int | None = option(None, "STEPS", "keep those whose step is a multiple of this, too")
     keep_best: str | None = option(None, "METRIC", "keep the one with the smallest METRIC in the history, too")
-    greater_is_better: bool = option(False, None, "with --keep-best, the largest METRIC")
+    greater_is_better: bool = option(False, None, "with --keep_best, the largest METRIC")
     all: bool = option(False, None, "the whole run")
     delete: bool = option(False, None, "delete instead of moving to set_aside/; frees space")
     yes: bool = option(False, None, "with --delete, do not ask")

@@ -1,6 +1,5 @@
 """The subcommand that checks machines before a run."""
 
-import argparse
 import sys
 import time
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from ..runtime import environment
 from ..runtime.one_line_errors import one_line_errors, report_to_launcher
 from ..runtime.parent_watch import end_with_launcher
 from ..runtime.program import exit_without_teardown
-from ..runtime.settings import add_settings, argument, option, parse_known, rest, settings_from
+from ..runtime.settings import SettingsParser, argument, option, rest, settings_from
 
 MODULE = "hmm_datasets.commands.preflight"
 """What a launcher starts on all ranks."""
@@ -67,10 +66,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     end_with_launcher()
     with one_line_errors():
         words = list(sys.argv[1:] if argv is None else argv)
-        parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", allow_abbrev=False)
-        add_settings(parser, PreflightCommand)
-        arguments, flags = parse_known(parser, words)
-        sys.exit(preflight_command(settings_from(PreflightCommand, arguments, flags=flags, words=words)))
+        parser = SettingsParser(prog=f"python -m {MODULE}")
+        parser.add_settings(PreflightCommand)
+        arguments, flags = parser.parse(words)
+        sys.exit(preflight_command(settings_from(PreflightCommand, vars(arguments), flags=flags, words=words)))
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ def sample_command(arguments: SampleCommand) -> int:
     source = _drawable(arguments.hmm)
     count, length, output = arguments.num_sequences, arguments.length, arguments.output
     if count < 0 or length < 0:
-        raise InputError(f"--num-sequences {count} --length {length}; expected 0 or more of each")
+        raise InputError(f"--num_sequences {count} --length {length}; expected 0 or more of each")
     if not 0 <= arguments.first < 1 << 64:
         raise InputError(f"--first {arguments.first}; expected an integer in [0, 2**64)")
     if arguments.text and source.vocabulary is None:

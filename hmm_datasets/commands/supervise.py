@@ -7,8 +7,8 @@ from ..errors import InputError
 from ..operations.diagnosis import Limits
 from ..operations.requeueing import requeue
 from ..operations.supervision import SupervisionSettings, Supervisor
+from ..runtime.command_line import named_setting
 from ..runtime.environment import check_posix
-from ..runtime.program import named_output_dir
 from ..runtime.settings import option, rest
 from .watch import HangFlags
 
@@ -58,7 +58,7 @@ def supervise_command(arguments: SuperviseCommand) -> int:
 
 def _folder(arguments: SuperviseCommand) -> str | Path:
     """The folder of the run, from the flag or else from the command."""
-    folder = arguments.output_dir or named_output_dir(arguments.supervised)
+    folder = arguments.output_dir or named_setting(arguments.supervised, "output_dir")
     if folder is None:
         raise InputError("the command names no output_dir; name the folder of the run with --output_dir RUN before --")
     return folder

@@ -57,7 +57,7 @@ def from_file(path: str | os.PathLike, *, unsafe_pickle: bool = False) -> HMM:
         if not unsafe_pickle:
             raise InputError(
                 f"{path}: reading a pickle runs any code that is in it, as a file of joblib is one; if you trust its "
-                "origin add --unsafe-pickle (unsafe_pickle=True), or write the tables of the model with numpy.savez"
+                "origin add --unsafe_pickle (unsafe_pickle=True), or write the tables of the model with numpy.savez"
             )
         return _from_pickle(path)
     if path.suffix != ".npz":

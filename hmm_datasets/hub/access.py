@@ -73,13 +73,13 @@ def how_to_push(
 
     ```python
     >>> print(how_to_push("outputs/mess3", "me/mess3", repo_type="dataset", endpoint="https://huggingface.co"))
-    https://huggingface.co does not answer; where it does, and with HF_TOKEN set: hmm-datasets push outputs/mess3 me/mess3 --repo-type dataset
+    https://huggingface.co does not answer; where it does, and with HF_TOKEN set: hmm-datasets push outputs/mess3 me/mess3 --repo_type dataset
 
     ```
     """  # noqa: E501
     words = ["hmm-datasets", "push", os.fspath(folder), repo_id]
     if repo_type != "model":
-        words += ["--repo-type", repo_type]
+        words += ["--repo_type", repo_type]
     if private:
         words.append("--private")
     return f"{endpoint_of(endpoint)} does not answer; where it does, and with HF_TOKEN set: {shlex.join(words)}"

@@ -67,7 +67,7 @@ class PushSettings:
     tag: str | None = option(None, "TAG", "name for the commit")
     private: bool | None = option(None, None, "make the repository private; default as the Hub does")
     include_checkpoints: bool = option(False, None, "push each checkpoint-N of a run to a branch step-N")
-    licence: str | None = option(None, "ID", "licence for a card that is made, such as cc0-1.0")
+    license: str | None = option(None, "ID", "licence for a card that is made, such as cc0-1.0")
     name: str | None = option(None, "TITLE", "title of a card that is made; default the repository's name")
     message: str | None = option(None, "TEXT", "message of the commit")
 

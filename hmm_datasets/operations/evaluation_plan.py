@@ -10,7 +10,6 @@ training. What is read:
 - `benchmark`: the sequences of its processes, one token for each symbol.
 """
 
-import argparse
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from ..evaluation.benchmark.symbols import rows_per_pass
 from ..evaluation.evaluation import EvaluationSettings
 from ..evaluation.tasks import window_and_stride
 from ..runtime.command_line import parse_settings
-from ..runtime.settings import add_settings, hyphenated, settings_from
+from ..runtime.settings import SettingsParser, settings_from
 from ..training.models import count_parameters, load_pretrained, new_model
 from ..training.plan.accelerators import USABLE, Device, peak_flops
 from ..training.plan.flops import unit_flops
@@ -98,9 +97,11 @@ def _readings(command: Planned, models: Sequence[str]) -> Iterator[tuple[str, Pr
 
 
 def _benchmark_settings(arguments: Sequence[str]) -> BenchmarkSettings:
-    parser = argparse.ArgumentParser(prog="hmm-datasets plan benchmark", allow_abbrev=False)
-    add_settings(parser, BenchmarkSettings)
-    return settings_from(BenchmarkSettings, parser.parse_args(list(map(hyphenated, arguments))))
+    parser = SettingsParser(prog="hmm-datasets plan benchmark")
+    parser.add_settings(BenchmarkSettings)
+    values, unknown = parser.parse(arguments)
+    parser.check_flags(unknown)
+    return settings_from(BenchmarkSettings, vars(values))
 
 
 def _of_evaluation(settings: EvaluationSettings):

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import types
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,10 +23,10 @@ from ..errors import InputError
 from ..files import read_yaml
 from ..runtime.children import SignalHandler, send_to_children, signals
 from ..runtime.environment import check_posix
-from ..runtime.settings import hyphenated
+from ..runtime.program import declared_settings
+from ..runtime.settings import complete, settings_help, underscored
 from ..runtime.shipped import EXPERIMENTS, RECIPES, local_or_shipped, shipped
 from .experiments import experiment_names, experiment_script, name_of, read_experiment
-from .recipe_help import declared_kinds, own_settings, recipe_help
 
 if TYPE_CHECKING:
     import argparse
@@ -84,7 +84,7 @@ usage: hmm-datasets {name} {launched}[--config FILE.yaml] [flags]
 {summary}.
 
 {launching}  --config FILE     YAML file of settings, your own or one listed by `hmm-datasets configs`
-  --help-all        all settings, also those of TrainingArguments; importing them takes seconds
+  --help_all        all settings, also those of TrainingArguments; importing them takes seconds
 
 Settings, with their defaults:
 """
@@ -119,7 +119,7 @@ def recipe_command(name: str) -> RecipeCommand:
     if name in RECIPE_COMMANDS:
         return RECIPE_COMMANDS[name]
     script = experiment_script(name)
-    settings = [one.name for one in own_settings(script)]
+    settings = [field.name for kind in declared_kinds(script) for field in fields(kind)]
     return RecipeCommand(
         str(script.relative_to(shipped("recipes"))),
         read_experiment(script.with_name("README.md")).summary,
@@ -136,17 +136,13 @@ def recipe_settings(name: str) -> tuple[type, ...]:
     Args:
         name (`str`): name of a recipe or an experiment.
     """
-    path = shipped("recipes") / recipe_command(name).script
-    return tuple(
-        _of_training(kind) if of_training else getattr(_module(path), kind)
-        for kind, of_training in declared_kinds(path)
-    )
+    return tuple(map(complete, declared_kinds(shipped("recipes") / recipe_command(name).script)))
 
 
-def _of_training(name: str) -> type:
-    from ..training import settings  # slow, and not needed for all recipes
-
-    return getattr(settings, name)
+def declared_kinds(script: Path) -> list[type]:
+    """The classes of settings that a shipped script declares, without fields of slow libraries."""
+    main = getattr(_module(script), "main", None)
+    return [] if main is None else declared_settings(main)
 
 
 def _module(path: Path) -> types.ModuleType:
@@ -173,7 +169,7 @@ def split_command(words: Sequence[str]) -> tuple[str, list[str]] | None:
 
 def recipe_of(name: str, arguments: Sequence[str]) -> str:
     """The recipe that a command starts: `tokenize` on a cluster and `push` of several folders start their own."""
-    flags = {_underscored(word) for word in arguments}
+    flags = {flag_of(word) for word in arguments}
     if name == "tokenize" and "--executor" in flags:
         return "tokenize --executor"
     return "push --config" if name == "push" and "--config" in flags else name
@@ -194,13 +190,11 @@ def start(name: str, arguments: Sequence[str]) -> int:
         raise InputError(f"{name}: no settings; give --config FILE or flags. `hmm-datasets {name} --help` lists them")
     script = shipped("recipes") / command.script
     launch, arguments = _split(name, list(arguments))
-    if not {"-h", "--help"}.isdisjoint(arguments):
-        if declared_kinds(script):
+    if not {"-h", "--help", "--help_all"}.isdisjoint(map(underscored, arguments)):
+        if "--help_all" not in map(underscored, arguments) and _is_shipped(script) and declared_kinds(script):
             print(help_of(name))
             return 0
-        launch = None  # a program that reads its arguments itself describes them
-    if "--help-all" in map(hyphenated, arguments):
-        launch, arguments = None, ["--help"]
+        launch = None  # the program describes its settings itself
     if launch is None:
         _refuse_launcher_flags(command, arguments)
         return _run_here(script, arguments)
@@ -216,7 +210,7 @@ def help_of(name: str) -> str:
         summary=command.summary[:1].upper() + command.summary[1:],
         launching=_LAUNCHING.format(configs=", ".join(launch_configs())) if command.launches else "",
     )
-    return text + recipe_help(shipped("recipes") / command.script)
+    return text + settings_help(declared_kinds(shipped("recipes") / command.script))
 
 
 def launch_of(name: str, arguments: Sequence[str]) -> tuple[tuple[str, int | None] | None, list[str]]:
@@ -250,6 +244,10 @@ def _recipe(name: str) -> RecipeCommand:
     return next(known, RecipeCommand(str(path), "script of the user"))
 
 
+def _is_shipped(script: Path) -> bool:
+    return script.resolve().is_relative_to(shipped("recipes").resolve())
+
+
 def _split(name: str, arguments: list[str]) -> tuple[str | None, list[str]]:
     """The launch configuration if one is named, and the other arguments; the first has a flag too."""
     command = _recipe(name)
@@ -261,13 +259,13 @@ def _split(name: str, arguments: list[str]) -> tuple[str | None, list[str]]:
     if launch is not None and not command.launches:
         raise InputError(f"--launch {launch}: {name} runs in one process and starts others itself; leave --launch out")
     if launch and name in _TRAINING:
-        arguments += _said_no(arguments)
+        arguments += _explicit_float32(arguments)
     return launch or None, arguments
 
 
-def _said_no(arguments: list[str]) -> list[str]:
-    """The recipe's flag for float32, if the launcher's was given; processes cannot tell "no" from nothing said."""
-    flags = [_underscored(argument) for argument in arguments]
+def _explicit_float32(arguments: list[str]) -> list[str]:
+    """The recipe's flag for float32 if `--mixed_precision no` is set; processes cannot distinguish that from unset."""
+    flags = [flag_of(argument) for argument in arguments]
     if "--mixed_precision" not in flags or not {"--bf16", "--fp16"}.isdisjoint(flags):
         return []
     index = flags.index("--mixed_precision")
@@ -320,15 +318,15 @@ def _take_launch(arguments: list[str]) -> tuple[str | None, list[str]]:
     return None, arguments
 
 
-def _underscored(argument: str) -> str:
-    """The name of a flag, spelled with underscores."""
-    return argument.partition("=")[0].replace("-", "_").replace("__", "--", 1)
+def flag_of(word: str) -> str:
+    """The name of a flag, spelt with underscores."""
+    return underscored(word).partition("=")[0]
 
 
 def _refuse_launcher_flags(command: RecipeCommand, arguments: list[str]) -> None:
     """Refuse flags of the launcher without `--launch`, except where they are settings, as of some experiments."""
     for argument in arguments:
-        if command.launches and argument.startswith("--") and _underscored(argument) in _ONLY_LAUNCHED:
+        if command.launches and argument.startswith("--") and flag_of(argument) in _ONLY_LAUNCHED:
             raise InputError(
                 f"{argument} is a flag of the launcher; add --launch with a YAML file or one of "
                 f"{', '.join(launch_configs())}"
@@ -402,7 +400,7 @@ def _check_installed(name: str, distributed_type: str | None) -> None:
 def split_flags(arguments: Sequence[str], launcher: "argparse.ArgumentParser") -> tuple[list[str], list[str]]:
     """The flags of the launcher with their values, and the other arguments."""
     flags = {flag: action for flag, action in flags_of(launcher).items() if flag.startswith("--")}
-    flags = {flag: action for flag, action in flags.items() if _underscored(flag) not in _RECIPE_FLAGS | _OWN_FLAGS}
+    flags = {flag: action for flag, action in flags.items() if flag_of(flag) not in _RECIPE_FLAGS | _OWN_FLAGS}
     own, recipe, words = [], [], iter(arguments)
     for word in words:
         action = flags.get(word.partition("=")[0])
@@ -423,7 +421,7 @@ def _deepspeed_config(config: Path, own: list[str]) -> list[str]:
         `InputError`: there is no such file.
     """
     named = (read_yaml(config).get("deepspeed_config") or {}).get("deepspeed_config_file")
-    if named is None or any(_underscored(flag) == "--deepspeed_config_file" for flag in own):
+    if named is None or any(flag_of(flag) == "--deepspeed_config_file" for flag in own):
         return []
     folder = config.absolute().parent
     places = [Path(named), folder / named, folder.parent / named, local_or_shipped(named, "ds_configs")]

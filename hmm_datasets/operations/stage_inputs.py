@@ -17,12 +17,14 @@ from typing import Any
 
 from ..errors import InputError
 from ..files import read_yaml, write_yaml
+from ..runtime.command_line import parse_values
+from ..runtime.settings import underscored
 from ..training.models import load_pretrained, model_config
 from ..training.plan.budget import accumulation_steps
 from .launching import launch_config, launch_of, recipe_settings, split_command
 from .sweeps.file import read_sweep
 
-_OUTPUTS = ("--output", "--output_dir", "--output-dir")
+_OUTPUTS = ("--output", "--output_dir")
 
 
 def check_stages(stages: Iterable[tuple[str, Sequence[str]]], made: Sequence[str | os.PathLike] = ()) -> None:
@@ -86,7 +88,7 @@ def _check(words: list[str], written: _Written, number: int) -> None:
         raise InputError(f"{name}: no such file")
     else:
         for flag, value in itertools.pairwise(words):
-            if flag in _OUTPUTS:
+            if underscored(flag) in _OUTPUTS:
                 written.add(value, number)
 
 
@@ -100,8 +102,6 @@ def read_command(name: str, arguments: Sequence[str]) -> tuple[dict[str, Any], l
     kinds = recipe_settings(name)
     if not kinds:
         return {}, []
-    from ..runtime.command_line import parse_values
-
     values = parse_values(*kinds, arguments=others)
     # Those of trainers look for devices.
     chosen = [_made(kind, values) for kind in kinds if not (hasattr(kind, "plan") or _is_too_early(kind, values))]

@@ -36,9 +36,9 @@ from ..display import format_duration
 from ..errors import InputError
 from ..runtime import environment
 from ..runtime.children import Children, SignalHandler, signals, wait_for
+from ..runtime.command_line import named_setting
 from ..runtime.credentials import masked_arguments
 from ..runtime.events import append_event, read_events
-from ..runtime.program import named_setting
 from ..runtime.rank_heartbeats import (
     fatal_error_path,
     heartbeat_path,

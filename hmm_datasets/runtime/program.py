@@ -10,9 +10,7 @@ group before, still has the keys of the connections that are gone.
 import atexit
 import contextlib
 import faulthandler
-import importlib
 import io
-import itertools
 import logging
 import multiprocessing
 import os
@@ -20,13 +18,14 @@ import re
 import socket
 import sys
 import time
+import typing
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from ..errors import InputError, LostPeer, RolledBack, with_causes
-from ..files import read_yaml
 from . import environment, heartbeats
+from .command_line import CommandLine
 from .credentials import masked_arguments
 from .lock import exclusive_lock
 from .once import one_command
@@ -35,10 +34,9 @@ from .parent_watch import end_forks_with_this_process, end_with_launcher
 from .plain_output import plain_output
 from .process_identity import print_place
 from .rendezvous import announce_waits
-from .shipped import local_or_shipped
+from .settings import complete, settings_help
 
-_SETTINGS = "hmm_datasets.training.settings"
-"""Where settings are that a recipe names instead of importing, which takes seconds."""
+_HELP, _HELP_ALL = {"-h", "--help"}, "--help_all"
 
 
 def start_again(variables: Mapping[str, str]) -> NoReturn:
@@ -98,19 +96,18 @@ def _close_on_exec() -> None:
                     os.set_inheritable(int(name), False)
 
 
-def run(main: Callable[..., None], *kinds: type | str) -> None:
-    """Parse the command line into settings and call `main` with them.
+def run(main: Callable[..., None]) -> None:
+    """Parse the command line into the settings that `main` takes, and call it with them.
 
-    While `main` runs, its `output_dir` is locked. From the start of the process until its end there are heartbeats.
-    A process started by a launcher ends when the launcher has ended. A process that `mpiexec` or `srun` started
+    `--help` describes the settings that its annotations declare, and `--help_all` those of other libraries too. While
+    `main` runs, its `output_dir` is locked. From the start of the process until its end there are heartbeats. A
+    process started by a launcher ends when the launcher has ended. A process that `mpiexec` or `srun` started
     directly takes its rank from their variables. With `HMM_DATASETS_PRINT_PLACES=1` every process first prints its
     place. If the run goes back to an earlier checkpoint, this process and those of all other ranks start the command
     again.
 
     Args:
-        main (callable): takes one argument for each of `kinds`.
-        kinds (`type` or `str`): dataclasses of settings, or names of dataclasses in `hmm_datasets.training.settings`,
-            which is imported only here.
+        main (callable): each of its arguments is annotated with a dataclass of settings.
     """
     variables = {environment.FIRST_START: str(time.monotonic()), **os.environ}
     end_with_launcher()
@@ -122,8 +119,25 @@ def run(main: Callable[..., None], *kinds: type | str) -> None:
         problem = environment.read_mpi_variables()
         if problem is not None:
             raise InputError(problem)
-        with heartbeats.heartbeat(named_output_dir(sys.argv[1:])), _one_line_of_lost_peers():
-            _run(main, kinds, variables)
+        command = CommandLine.read(sys.argv[1:])
+        if not {*_HELP, _HELP_ALL}.isdisjoint(command.words):
+            print(_help(main, is_whole=_HELP_ALL in command.words))
+            return
+        output_dir = command.value("output_dir")
+        with heartbeats.heartbeat(output_dir if isinstance(output_dir, str) else None), _one_line_of_lost_peers():
+            _run(main, command, variables)
+
+
+def declared_settings(main: Callable[..., None]) -> list[type]:
+    """The classes of settings that the main function of a recipe takes, without fields of slow libraries."""
+    return [kind for name, kind in typing.get_type_hints(main).items() if name != "return"]
+
+
+def _help(main: Callable[..., None], is_whole: bool) -> str:
+    kinds = declared_settings(main)
+    description = (sys.modules[main.__module__].__doc__ or "").strip()
+    text = settings_help([*map(complete, kinds)], sys.maxsize) if is_whole else settings_help(kinds)
+    return f"{description}\n\nSettings, with their defaults, as flags or in a YAML file (--config FILE):\n{text}"
 
 
 def _silence_libraries() -> None:
@@ -137,32 +151,7 @@ def _silence_libraries() -> None:
     logging.getLogger("transformers.trainer_utils").addFilter(lambda record: padding not in record.getMessage())
 
 
-def named_output_dir(arguments: list[str]) -> str | None:
-    """The `output_dir` that a command names; see [`named_setting`]."""
-    value = named_setting(arguments, "output_dir")
-    return value if isinstance(value, str) else None
-
-
-def named_setting(arguments: list[str], name: str) -> Any:
-    """A setting in the flags, or else in the YAML file; None if it is nowhere or the file cannot be read.
-
-    The settings themselves are parsed only after imports that can take minutes on a busy network disk.
-    """
-    found = {f"--{name}": None, "--config": None}
-    for word, after in itertools.zip_longest(arguments, arguments[1:]):
-        flag, equals, value = word.partition("=")
-        flag = flag[:2] + flag[2:].replace("-", "_")  # --output-dir is the same
-        if flag in found:
-            found[flag] = value if equals else after
-    if found[f"--{name}"] is not None or found["--config"] is None:
-        return found[f"--{name}"]
-    try:
-        return read_yaml(local_or_shipped(found["--config"], "recipes")).get(name)
-    except InputError:
-        return None
-
-
-def _run(main: Callable[..., None], kinds: Sequence[type | str], variables: dict[str, str]) -> None:
+def _run(main: Callable[..., None], command: CommandLine, variables: dict[str, str]) -> None:
     import torch
 
     print_place()
@@ -172,11 +161,9 @@ def _run(main: Callable[..., None], kinds: Sequence[type | str], variables: dict
 
         mend_compiler_locks()
     environment.silence_missing_gpu_warnings()
-    from . import command_line
-
-    kinds = [getattr(importlib.import_module(_SETTINGS), kind) if isinstance(kind, str) else kind for kind in kinds]
+    kinds = [*map(complete, declared_settings(main))]
     heartbeats.enter("rendezvous")  # of the ranks, when the settings are made
-    chosen = command_line.parse_settings(*kinds)
+    chosen = command.settings(*kinds)
     sys.argv[:] = masked_arguments(sys.argv)  # trackers record the command line
     output_dir = next(filter(None, (getattr(one, "output_dir", None) for one in chosen)), None)
     lock = contextlib.nullcontext() if output_dir is None else exclusive_lock(output_dir)

@@ -1,17 +1,32 @@
-"""Settings of commands and recipes: dataclasses whose fields are arguments and flags. It imports nothing slow.
+"""Settings of commands and recipes: dataclasses whose fields are flags and arguments of a parser.
 
-A field whose type is a `Literal` has one of its values. Flags may be spelt with hyphens or underscores: parsers of
-this package have hyphens, those of recipes underscores.
+Flags are spelt with underscores, as in transformers and TRL; hyphens are understood. A parser reads only what a
+command line contains: the dataclasses have the defaults. The module imports nothing slow.
 """
 
 import argparse
+import contextlib
 import dataclasses
+import importlib
+import json
+import math
 import re
+import shlex
+import shutil
+import textwrap
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ..errors import InputError, suggestion
+
+_LINES = 48
+"""Lines of a help with settings, of which the last are only named if they do not fit."""
+
+_TRUE, _FALSE = ("yes", "true", "t", "y", "1"), ("no", "false", "f", "n", "0")
 
 
 def whole_number(text: str) -> int:
@@ -35,7 +50,18 @@ def whole_number(text: str) -> int:
         return int(number)
 
 
-whole_number.__name__ = "int"  # which errors of argparse name
+def underscored(word: str) -> str:
+    """A flag spelt with underscores; other words stay as they are.
+
+    ```python
+    >>> underscored("--num_states=3-000"), underscored("my-file")
+    ('--num_states=3-000', 'my-file')
+
+    ```
+    """
+    flag, equals, value = word.partition("=")
+    is_flag = word.startswith("--") and " " not in flag
+    return "--" + flag[2:].replace("-", "_") + equals + value if is_flag else word
 
 
 def argument(metavar: str, text: str, *, default: Any = dataclasses.MISSING, many: str | None = None) -> Any:
@@ -47,7 +73,8 @@ def argument(metavar: str, text: str, *, default: Any = dataclasses.MISSING, man
         default (*optional*): its value if it may be left out.
         many (`str`, *optional*): `"*"` or `"+"`, if it may be given more than once.
     """
-    return _field("argument", default, {"metavar": metavar, "help": text, "nargs": many})
+    nargs = many or (None if default is dataclasses.MISSING else "?")
+    return _field(default, {"help": text, "positional": True, "flag": {"metavar": metavar, "nargs": nargs}})
 
 
 def option(
@@ -58,7 +85,7 @@ def option(
     many: int | str | None = None,
     repeated: bool = False,
 ) -> Any:
-    """A field that is given by a flag.
+    """A field of a command's settings that is given by a flag; a flag without a value if it is True or False.
 
     Args:
         default: its value without the flag; `dataclasses.MISSING` if the flag must be given.
@@ -67,32 +94,27 @@ def option(
         many (`int` or `str`, *optional*): number of values; a list's is `"+"` by default.
         repeated (`bool`, *optional*, defaults to `False`): whether each flag adds a value to a list.
     """
-    given = {"metavar": metavar, "help": text, "nargs": many}
-    return _field("option", default, given | ({"action": "append"} if repeated else {}))
+    flag = {"metavar": metavar, "nargs": many, "action": "append" if repeated else None}
+    return _field(default, {"help": text, "is_switch": True, "flag": flag})
 
 
 def rest(what: str) -> Any:
     """A field for what else was given: `"flags"` that the command does not know, all `"words"`, the words `"after"` a
     `--`, or the `"commands"`, by name."""
-    return dataclasses.field(default_factory=list, metadata={"kind": "rest", "what": what})
+    return dataclasses.field(default_factory=list, metadata={"rest": what})
 
 
 def setting(default: Any, text: str) -> Any:
-    """A field of the settings of a recipe or a trainer, which TRL's parser reads.
+    """A field of the settings of a recipe or a trainer.
 
     Args:
         default: its value if nothing is given; `dataclasses.MISSING` if it must be given.
         text (`str`): the help.
     """
-    return _with_metadata(default, {"help": text})
+    return _field(default, {"help": text})
 
 
-def _field(kind: str, default: Any, given: dict[str, Any]) -> Any:
-    given = {name: value for name, value in given.items() if value is not None}
-    return _with_metadata(default, {"kind": kind, "given": given})
-
-
-def _with_metadata(default: Any, metadata: dict[str, Any]) -> Any:
+def _field(default: Any, metadata: dict[str, Any]) -> Any:
     if isinstance(default, list):
         return dataclasses.field(default_factory=lambda: list(default), metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -100,68 +122,195 @@ def _with_metadata(default: Any, metadata: dict[str, Any]) -> Any:
 
 def takes_rest(kind: type, what: str) -> bool:
     """Whether a class of settings has a field for it."""
-    return any(one.metadata.get("what") == what for one in dataclasses.fields(kind))
+    return any(field.metadata.get("rest") == what for field in dataclasses.fields(kind))
 
 
-def add_settings(parser: argparse.ArgumentParser, kind: type) -> None:
-    """Add the fields of a class of settings to a parser, as arguments and flags."""
-    hints = typing.get_type_hints(kind)
-    for one in dataclasses.fields(kind):
-        if one.metadata["kind"] == "rest":
-            continue
-        given = dict(one.metadata["given"])
-        members = _members(hints[one.name])
-        value, is_optional = next(kind for kind in members if kind is not type(None)), type(None) in members
-        if typing.get_origin(value) is list:
-            given = {"nargs": "+"} | given if "action" not in given else given
-            value = typing.get_args(value)[0]
-        if typing.get_origin(value) is typing.Literal:
-            given["choices"], value = typing.get_args(value), str
-        value = whole_number if value is int else value
-        default = one.default if one.default is not dataclasses.MISSING else None
-        default = one.default_factory() if one.default_factory is not dataclasses.MISSING else default
-        is_required = one.default is one.default_factory  # both are missing
-        if one.metadata["kind"] == "argument":
-            parser.add_argument(
-                one.name, **{"nargs": "?"} | given if not is_required else given, default=default, type=value
-            )
-            continue
-        if value is bool:
-            given["action"] = argparse.BooleanOptionalAction if is_optional else "store_true"
+class SettingsParser(argparse.ArgumentParser):
+    """A parser of settings. Its errors are raised as `InputError`, and flags cannot be abbreviated."""
+
+    def __init__(self, **settings: Any):
+        super().__init__(allow_abbrev=False, **settings)
+        self.flags: set[str] = set()
+
+    def add_settings(self, kind: type) -> None:
+        """Add the fields of a class of settings, as flags and arguments."""
+        hints = typing.get_type_hints(kind)
+        for field in dataclasses.fields(kind):
+            if field.init and "rest" not in field.metadata:
+                self._add_setting(field, hints[field.name])
+
+    def _add_setting(self, field: dataclasses.Field, hint: Any) -> None:
+        given = {name: value for name, value in field.metadata.get("flag", {}).items() if value is not None}
+        given |= {"help": field.metadata.get("help"), "default": argparse.SUPPRESS}
+        types_ = members(hint)
+        if bool in types_ and type(None) not in types_ and field.metadata.get("is_switch"):
+            given["action"] = "store_true"
         else:
-            given |= {"type": value, "required": is_required}
-        parser.add_argument(f"--{one.name.replace('_', '-')}", **given, default=default)
+            given["type"] = converter(hint)
+            if typing.get_origin(types_[0]) is typing.Literal:
+                given["choices"] = typing.get_args(types_[0])
+            if bool in types_ and (type(None) not in types_ or field.metadata.get("is_switch")):
+                given |= {"nargs": "?", "const": True}
+            elif _element(hint) is not None and "action" not in given:
+                given.setdefault("nargs", "+")
+        if field.metadata.get("positional"):  # argparse would convert a suppressed default
+            self.add_argument(field.name, **given | {"default": defaults_of([field]).get(field.name)})
+        else:
+            self.flags.add(f"--{field.name}")
+            self.add_argument(f"--{field.name}", **given)
+
+    def parse(self, words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+        """The settings that words give, and the words of unknown flags as they were written."""
+        spelt = {underscored(word): word for word in words}
+        arguments, others = self.parse_known_args(list(map(underscored, words)))
+        return arguments, [spelt.get(word, word) for word in others]
+
+    def check_flags(self, words: Sequence[str]) -> None:
+        """Refuse flags that are unknown; a word with a space in it is a value, such as flags of another program.
+
+        Raises:
+            `InputError`: an unknown flag.
+        """
+        for word in words:
+            flag = underscored(word).partition("=")[0]
+            if flag.startswith("--") and " " not in flag and flag not in self.flags:
+                raise InputError(f"unknown flag {flag}{suggestion(flag, {*self.flags, '--config'})}")
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(message) from None
 
 
-def _members(hint: Any) -> tuple[Any, ...]:
+def members(hint: Any) -> tuple[Any, ...]:
+    """The types of a union, or the one type."""
     return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
 
 
-def settings_from(kind: type, arguments: argparse.Namespace, **further: Any) -> Any:
-    """The settings that a parser has read, with what else was given."""
-    values = {
-        one.name: further[one.metadata["what"]] if one.metadata["kind"] == "rest" else getattr(arguments, one.name)
-        for one in dataclasses.fields(kind)
-    }
-    return kind(**values)
+def _element(hint: Any) -> Any:
+    """The type of the elements of a list; None for what is no list, or may be a string."""
+    lists = [kind for kind in members(hint) if typing.get_origin(kind) is list]
+    return typing.get_args(lists[0])[0] if lists and str not in members(hint) else None
 
 
-def parse_known(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The arguments that a parser knows in either spelling, and the other words as they were written."""
-    spelt = {hyphenated(word): word for word in words}
-    arguments, others = parser.parse_known_args(list(map(hyphenated, words)))
-    return arguments, [spelt.get(word, word) for word in others]
+def converter(hint: Any) -> Callable[[str], Any]:
+    """The function that reads a word of a command line as a type; of a list, as one of its elements."""
+    kinds = members(hint if _element(hint) is None else _element(hint))
+
+    def read(text: str) -> Any:
+        if type(None) in kinds and str not in kinds and text.lower() in ("none", "null"):
+            return None
+        if bool in kinds and text.lower() in _TRUE + _FALSE:
+            return text.lower() in _TRUE
+        for kind, convert in ((int, whole_number), (float, _finite)):
+            if kind in kinds:
+                with contextlib.suppress(ValueError):
+                    return convert(text)
+        if Path in kinds:
+            return Path(text)
+        if dict in map(typing.get_origin, kinds) and str not in kinds:
+            return json.loads(text)
+        if not any(kind is str or typing.get_origin(kind) is typing.Literal for kind in kinds):
+            raise ValueError(text)
+        return text
+
+    name = next((kind for kind in kinds if kind is not type(None)), str)
+    read.__name__ = getattr(name, "__name__", str(name))  # which errors of argparse name
+    return read
 
 
-def hyphenated(word: str) -> str:
-    """A flag spelt with hyphens, and as in Britain; other words stay as they are.
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"invalid value: {text!r}; expected a finite number")
+    return value
 
-    ```python
-    >>> hyphenated("--num_states=3_000"), hyphenated("my_file"), hyphenated("--license")
-    ('--num-states=3_000', 'my_file', '--licence')
 
-    ```
+def file_value(value: Any, hint: Any) -> Any:
+    """The value of a setting that a YAML file gives, of which strings are read as in a command line.
+
+    Raises:
+        `ValueError`: it is of another type, or a number that is not finite.
     """
-    flag, equals, value = word.partition("=")
-    flag = "--licence" if flag == "--license" else flag
-    return flag.replace("_", "-") + equals + value if word.startswith("--") else word
+    kinds, element = members(hint), _element(hint)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("a finite number")
+    if element is not None and value is not None:
+        return [file_value(entry, element) for entry in (value if isinstance(value, list) else [value])]
+    if isinstance(value, str):
+        try:
+            return value if str in kinds else converter(hint)(value)
+        except argparse.ArgumentTypeError:
+            raise ValueError(value) from None
+    if isinstance(value, float) and value.is_integer() and int in kinds and float not in kinds:
+        return int(value)
+    if isinstance(value, (list, dict)) and any(kind not in (bool, int, float, str, type(None)) for kind in kinds):
+        return value  # its dataclass checks it
+    if type(value) not in kinds and not (type(value) is int and float in kinds):
+        raise ValueError(value)
+    return value
+
+
+def defaults_of(fields: Sequence[dataclasses.Field]) -> dict[str, Any]:
+    """The defaults of the fields that have one, by name."""
+    constants = {field.name: field.default for field in fields if field.default is not dataclasses.MISSING}
+    made = {field.name: field.default_factory for field in fields if field.default_factory is not dataclasses.MISSING}
+    return constants | {name: make() for name, make in made.items()}
+
+
+def settings_from(kind: type, values: Mapping[str, Any], **further: Any) -> Any:
+    """Settings of given values, by their names, and of what else was given (see [`rest`]).
+
+    Raises:
+        `InputError`: a value that must be given is not.
+    """
+    fields = [field for field in dataclasses.fields(kind) if field.init]
+    check_required(fields, values)
+    given = {field.name: values[field.name] for field in fields if field.name in values}
+    given |= {field.name: further[field.metadata["rest"]] for field in fields if field.metadata.get("rest") in further}
+    return kind(**given)
+
+
+def check_required(fields: Sequence[dataclasses.Field], values: Mapping[str, Any]) -> None:
+    """Raise an error that names the fields without a default of which there is no value."""
+    missing = [
+        f"--{field.name}" for field in fields if field.default is field.default_factory and field.name not in values
+    ]
+    if missing:
+        raise InputError(f"the following arguments are required: {', '.join(missing)}")
+
+
+def complete(kind: type) -> type:
+    """The class that adds another library's settings to a declared one, `MODULE:CLASS` of its `completed_by`, if any.
+
+    Its module is imported only here, because the other library takes seconds.
+    """
+    module, _, name = getattr(kind, "completed_by", "").partition(":")
+    return getattr(importlib.import_module(module), name) if module else kind
+
+
+def settings_help(kinds: Sequence[type], lines: int = _LINES) -> str:
+    """The flags of settings with their defaults and descriptions. Those that do not fit the lines are only named."""
+    fields = {field.name: field for kind in kinds for field in dataclasses.fields(kind) if field.init}
+    width, shown = min(shutil.get_terminal_size((119, 24)).columns, 119), list(fields.values())
+    for described in range(len(shown), -1, -1):
+        text = [line for field in shown[:described] for line in _described(field, width)]
+        if shown[described:]:
+            names = ", ".join(f"--{field.name}" for field in shown[described:])
+            text += textwrap.wrap(f"Further settings: {names}.", width, break_on_hyphens=False)
+        if len(text) <= lines:
+            break
+    return "\n".join(text)
+
+
+def _described(field: dataclasses.Field, width: int) -> list[str]:
+    """The lines of a setting: its flag, its default, and the first sentence of its help."""
+    is_made = field.default_factory is not dataclasses.MISSING and _element(field.type) is not None
+    default = field.default_factory() if is_made else field.default  # others that are made may need slow libraries
+    default = getattr(default, "value", default)
+    parts = default if isinstance(default, list) else [default]
+    typed = " ".join(shlex.quote(str(part)) for part in parts if part not in (None, "", dataclasses.MISSING))
+    head = f"  --{field.name}" + (f" [{typed}]" if typed else "")
+    text = " ".join((field.metadata.get("help") or "").split())
+    lines = textwrap.wrap(text.partition(". ")[0].removesuffix("."), max(width - 34, 20))
+    if not lines or len(head) > 32:
+        return [head, *(" " * 34 + line for line in lines)]
+    return [f"{head:34}{lines[0]}", *(" " * 34 + line for line in lines[1:])]

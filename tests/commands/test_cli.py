@@ -110,7 +110,7 @@ def test_help_and_version(capsys):
 
 
 def test_sample_prints_a_line_a_sequence(folder, capsys):
-    assert main(["sample", folder, "--num-sequences", "3", "--length", "7", "--seed", "5", "--first", "2"]) == 0
+    assert main(["sample", folder, "--num_sequences", "3", "--length", "7", "--seed", "5", "--first", "2"]) == 0
     rows = np.array([line.split() for line in capsys.readouterr().out.splitlines()], dtype=int)
     np.testing.assert_array_equal(rows, HMM_OF_TESTS.sample(3, 7, seed=5, first=2))
 
@@ -119,7 +119,7 @@ def test_sample_prints_a_line_a_sequence(folder, capsys):
 def test_sample_writes_files_in_chunks(folder, tmp_path, suffix, monkeypatch, capsys):
     monkeypatch.setattr("hmm_datasets.commands.process._CHUNK_TOKENS", 20)
     path = tmp_path / f"tokens{suffix}"
-    assert main(["sample", folder, "--num-sequences", "11", "--length", "6", "--output", str(path)]) == 0
+    assert main(["sample", folder, "--num_sequences", "11", "--length", "6", "--output", str(path)]) == 0
     if suffix == ".npy":
         tokens = np.load(path)
         assert tokens.dtype == np.uint8
@@ -143,7 +143,7 @@ def test_sample_of_large_alphabets_takes_two_bytes_a_token(tmp_path):
 
 
 def test_sample_of_nothing_is_an_empty_file(folder, tmp_path):
-    main(["sample", folder, "--num-sequences", "0", "--output", str(tmp_path / "t.npy")])
+    main(["sample", folder, "--num_sequences", "0", "--output", str(tmp_path / "t.npy")])
     assert np.load(tmp_path / "t.npy").shape == (0, 64)
 
 
@@ -161,18 +161,18 @@ def test_a_family_is_sampled_scored_and_described_as_an_hmm_is(tmp_path, capsys)
     """Of chains whose rows are drawn from a Dirichlet distribution the optimum is known, by position."""
     family, folder = RandomChains(3, alpha=1.0), str(tmp_path / "chains")
     family.save_pretrained(folder)
-    assert main(["sample", folder, "--num-sequences", "5", "--length", "6", "--first", "2"]) == 0
+    assert main(["sample", folder, "--num_sequences", "5", "--length", "6", "--first", "2"]) == 0
     printed = np.loadtxt(capsys.readouterr().out.splitlines(), dtype=int)
     np.testing.assert_array_equal(printed, family.sample(5, 6, 0, 2))
     np.save(tmp_path / "tokens.npy", printed)
     assert main(["score", folder, str(tmp_path / "tokens.npy")]) == 0
     expected = -np.log(np.take_along_axis(family.next_token_probs(printed)[:, :-1], printed[..., None], -1)).mean()
     assert capsys.readouterr().out.startswith(f"{expected:.6f} nats per token, standard error")
-    assert main(["describe", folder, "--length", "8", "--num-sequences", "300", "--json"]) == 0
+    assert main(["describe", folder, "--length", "8", "--num_sequences", "300", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     means = {name: values["mean"] for name, values in found["cross_entropy"].items()}
     assert means["oracle"] < means["bayes"] < means["bigram"] < means["uniform"] == pytest.approx(np.log(3))
-    assert main(["describe", folder, "--length", "8", "--num-sequences", "300"]) == 0
+    assert main(["describe", folder, "--length", "8", "--num_sequences", "300"]) == 0
     assert "a new HMM for every sequence, 3 symbols" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         main(["describe", "--only", "entropy-rate", folder])
@@ -181,7 +181,7 @@ def test_a_family_is_sampled_scored_and_described_as_an_hmm_is(tmp_path, capsys)
 
 @pytest.mark.launch
 def test_sample_into_a_closed_pipe_ends_quietly(folder):
-    command = [sys.executable, "-m", "hmm_datasets.cli", "sample", folder, "--num-sequences", "20000"]
+    command = [sys.executable, "-m", "hmm_datasets.cli", "sample", folder, "--num_sequences", "20000"]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     process.stdout.readline()
     process.stdout.close()
@@ -303,6 +303,6 @@ def test_only_plan_takes_flags_it_does_not_know(folder, capsys):
 
 
 def test_flags_are_spelt_with_hyphens_or_underscores(folder, capsys):
-    for flags in (["--num-sequences", "2"], ["--num_sequences", "2"], ["--num_sequences=2"]):
+    for flags in (["--num_sequences", "2"], ["--num_sequences", "2"], ["--num_sequences=2"]):
         assert main(["sample", folder, *flags, "--length=3"]) == 0
         assert len(capsys.readouterr().out.splitlines()) == 2

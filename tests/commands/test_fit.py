@@ -29,8 +29,8 @@ def test_fit_writes_what_fit_hmm_finds(path, tmp_path, capsys):
     held_out = tmp_path / "test.npy"
     np.save(held_out, TOKENS[:9])
     output = tmp_path / "run"
-    command = ["fit", path, "--num-states", "3", "--max-epochs", "6", "--seed", "2", "--output", str(output)]
-    command += ["--test", str(held_out), "--num-symbols", "5"]
+    command = ["fit", path, "--num_states", "3", "--max_epochs", "6", "--seed", "2", "--output_dir", str(output)]
+    command += ["--test", str(held_out), "--num_symbols", "5"]
     assert main(command) == 0
     expected = fit_hmm(
         TOKENS, FitSettings(3, max_epochs=6, seed=2), num_symbols=5, test_tokens=TOKENS[:9], show_progress=False
@@ -45,8 +45,8 @@ def test_fit_writes_what_fit_hmm_finds(path, tmp_path, capsys):
 
 def test_the_summary_has_the_final_token_cross_entropy_of_held_out_sequences(path, tmp_path):
     np.save(tmp_path / "test.npy", TOKENS[:9])
-    main(["fit", path, "--num-states", "3", "--max-epochs", "2", "--test", str(tmp_path / "test.npy"),
-          "--output", str(tmp_path / "run")])  # fmt: skip
+    main(["fit", path, "--num_states", "3", "--max_epochs", "2", "--test", str(tmp_path / "test.npy"),
+          "--output_dir", str(tmp_path / "run")])  # fmt: skip
     found = json.loads((tmp_path / "run" / "summary.json").read_text())["test"]
     hmm = HMM.from_pretrained(tmp_path / "run" / "hmm")
     last = hmm.log_likelihood(TOKENS[:9, :-1]) - hmm.log_likelihood(TOKENS[:9])
@@ -57,7 +57,7 @@ def test_the_summary_has_the_final_token_cross_entropy_of_held_out_sequences(pat
 
 def test_the_same_command_with_more_epochs_goes_on(path, tmp_path, capsys):
     for max_epochs in ("2", "5"):
-        main(["fit", path, "--num-states", "3", "--max-epochs", max_epochs, "--output", str(tmp_path)])
+        main(["fit", path, "--num_states", "3", "--max_epochs", max_epochs, "--output_dir", str(tmp_path)])
     expected = fit_hmm(TOKENS, FitSettings(3, max_epochs=5), show_progress=False)
     assert HMM.from_pretrained(tmp_path / "hmm") == expected.hmm
     assert (tmp_path / "fit" / "epoch-2").is_dir()
@@ -65,7 +65,7 @@ def test_the_same_command_with_more_epochs_goes_on(path, tmp_path, capsys):
 
 def test_progress_says_likelihood_rate_and_time_left(path, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("hmm_datasets.runtime.progress._DELAY", 0)
-    main(["fit", path, "--num-states", "3", "--max-epochs", "3", "--output", str(tmp_path)])
+    main(["fit", path, "--num_states", "3", "--max_epochs", "3", "--output_dir", str(tmp_path)])
     last = [shown for shown in capsys.readouterr().err.split("\r") if "Baum-Welch: 100%" in shown][-1]
     for part in ("epoch 3/3, -", "nats/token", " tokens/s", "00:00<00:00"):
         assert part in last
@@ -73,7 +73,7 @@ def test_progress_says_likelihood_rate_and_time_left(path, tmp_path, capsys, mon
 
 @pytest.mark.launch
 def test_fit_by_pomegranate(path, tmp_path, capsys):
-    command = ["fit", path, "--num-states", "3", "--max-epochs", "2", "--output", str(tmp_path)]
+    command = ["fit", path, "--num_states", "3", "--max_epochs", "2", "--output_dir", str(tmp_path)]
     command += ["--backend", "pomegranate"]
     assert "start_pseudocount is 0.01, but pomegranate" in failing(capsys, *command)
     assert not (tmp_path / "hmm").exists()
@@ -82,15 +82,15 @@ def test_fit_by_pomegranate(path, tmp_path, capsys):
 
 
 def test_fit_tells_bad_input_and_leaves_nothing(path, tmp_path, capsys):
-    output = ("--output", str(tmp_path / "run"))
-    assert "num_states is 0; expected an integer in [1, " in failing(capsys, "fit", path, "--num-states", "0", *output)
-    assert "no such file" in failing(capsys, "fit", path + "x", "--num-states", "3", *output)
-    assert "init is 'x'" in failing(capsys, "fit", path, "--num-states", "3", "--init", "x", *output)
+    output = ("--output_dir", str(tmp_path / "run"))
+    assert "num_states is 0; expected an integer in [1, " in failing(capsys, "fit", path, "--num_states", "0", *output)
+    assert "no such file" in failing(capsys, "fit", path + "x", "--num_states", "3", *output)
+    assert "init is 'x'" in failing(capsys, "fit", path, "--num_states", "3", "--init", "x", *output)
     assert "required: --num_states" in failing(capsys, "fit", path, *output)
-    told = failing(capsys, "fit", "tinystories-sample", "--num-states", "3", "--test", path, *output)
+    told = failing(capsys, "fit", "tinystories-sample", "--num_states", "3", "--test", path, *output)
     assert "test and num_symbols need a .npy file, but corpus is tinystories-sample" in told
-    message = failing(capsys, "fit", path, "--num-states", "3", "--num-symbols", "3", *output)
+    message = failing(capsys, "fit", path, "--num_states", "3", "--num_symbols", "3", *output)
     assert "is 3; the symbols of this HMM are 0..2" in message
-    message = failing(capsys, "fit", path, "--num-states", "3", "--device", "cuda:99", *output)
+    message = failing(capsys, "fit", path, "--num_states", "3", "--device", "cuda:99", *output)
     assert "device is 'cuda:99', and cannot be used" in message
     assert not (tmp_path / "run" / "hmm").exists()

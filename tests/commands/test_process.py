@@ -45,7 +45,7 @@ def worded(tmp_path):
 
 def test_text_is_sampled_and_scored_by_the_names_of_symbols(worded, folder, tmp_path, capsys):
     hmm, words = worded
-    assert main(["sample", words, "--text", "--num-sequences", "2", "--length", "9"]) == 0
+    assert main(["sample", words, "--text", "--num_sequences", "2", "--length", "9"]) == 0
     printed = capsys.readouterr().out
     assert [line.replace(".", " .").split() for line in printed.splitlines()] == [
         [WORDS[symbol] for symbol in row] for row in hmm.sample(2, 9).tolist()
@@ -87,7 +87,7 @@ def test_a_model_of_symbols_is_sampled_as_text(tmp_path, capsys):
     LlamaForCausalLM(model_config("d2", vocab_size=5, max_length=16, bos_token_id=4)).save_pretrained(folder)
     hmm_tokenizer(WORDS, 4, bos=True, prepend_bos=True).save_pretrained(folder)
     capsys.readouterr()  # saving imports DeepSpeed, which may write of its device
-    arguments = ["sample", str(folder), "--text", "--num-sequences", "3", "--length", "8"]
+    arguments = ["sample", str(folder), "--text", "--num_sequences", "3", "--length", "8"]
     assert main([*arguments, "--seed", "1"]) == 0
     printed = capsys.readouterr().out
     assert [len(line.replace(".", " .").split()) for line in printed.splitlines()] == [8] * 3
@@ -174,12 +174,12 @@ def test_a_pickle_is_read_only_if_that_is_asked_for(tmp_path, capsys):
     assert "reading a pickle runs any code that is in it" in failing(capsys, *command)
     assert not ran.exists()
     hmmlearn = pytest.importorskip("hmmlearn.hmm")
-    assert "model is a NoneType" in failing(capsys, *command, "--unsafe-pickle")
+    assert "model is a NoneType" in failing(capsys, *command, "--unsafe_pickle")
     assert ran.exists()
     file.write_bytes(b"not a pickle")
-    assert "cannot be read as a pickle" in failing(capsys, *command, "--unsafe-pickle")
+    assert "cannot be read as a pickle" in failing(capsys, *command, "--unsafe_pickle")
     model = hmmlearn.CategoricalHMM(2, n_features=2)
     model.startprob_, model.transmat_, model.emissionprob_ = map(np.array, TABLES.values())
     file.write_bytes(pickle.dumps(model))
-    assert main([*command, "--unsafe-pickle"]) == 0
+    assert main([*command, "--unsafe_pickle"]) == 0
     assert HMM.from_pretrained(output) == HMM(**TABLES)

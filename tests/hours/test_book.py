@@ -24,5 +24,5 @@ def test_a_book_becomes_a_model_that_goes_on_writing(hmm_datasets_command, tmp_p
     summary = read_json(tmp_path / "outputs" / "model" / "summary.json")
     assert summary["tokens"] == 40 * 8 * 32
     assert summary["evaluation"]["loss"] < 3.5  # from log(300) = 5.7
-    asked = ("--prompt", "The cat", "--temperature", 0, "--max-new-tokens", 12)
+    asked = ("--prompt", "The cat", "--temperature", 0, "--max_new_tokens", 12)
     assert "the" in hmm_datasets_command("chat", "outputs/model", *asked)

@@ -15,7 +15,7 @@ PUSHES = """
     processes.mess3().push_to_hub("tester/hour")
     sizes = {"length": 16, "num_sequences": 200, "num_test_sequences": 50, "show_progress": False}
     write_hmm_dataset(processes.mess3(), sys.argv[1], licence="cc0-1.0", repo_id="tester/hour-rows", **sizes)
-    assert main(["push", sys.argv[1], "tester/hour-rows", "--repo-type", "dataset"]) == 0
+    assert main(["push", sys.argv[1], "tester/hour-rows", "--repo_type", "dataset"]) == 0
     print("null")
 """
 LOADS = """

@@ -80,7 +80,7 @@ PUSH = """
     found = {}
     for kind, path in kinds.items():
         said = []
-        settings = PushSettings(include_checkpoints=kind.startswith("model"), licence="cc0-1.0", tag="v1")
+        settings = PushSettings(include_checkpoints=kind.startswith("model"), license="cc0-1.0", tag="v1")
         repo = "tester/kinds-" + path.replace("/", "-").partition(".")[0]
         results = push_path(f"{root}/{path}", repo, settings, say=said.append)
         again = push_path(f"{root}/{path}", results[-1].repo_id, settings, say=lambda line: None)

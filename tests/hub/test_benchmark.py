@@ -13,7 +13,7 @@ def test_a_model_and_the_benchmark_come_from_the_hub_and_the_result_goes_there(l
         from hmm_datasets.cli import main
         data, model = "tester/hmm-benchmark", "tester/llama"
         main(["benchmark", "--write_data", "data-set"])
-        main(["push", "data-set", data, "--repo-type", "dataset"])
+        main(["push", "data-set", data, "--repo_type", "dataset"])
         sizes = dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1)
         LlamaForCausalLM(LlamaConfig(vocab_size=17, bos_token_id=16, **sizes)).push_to_hub(model)
         loaded = datasets.load_dataset(data, "even", split="test")

@@ -70,7 +70,7 @@ def test_what_cannot_be_pushed_is_named(tmp_path):
         push_path(tmp_path / "empty", "me/x")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "model.safetensors").touch()
-    with pytest.raises(InputError, match="has no checkpoint-N folders; leave out --include-checkpoints"):
+    with pytest.raises(InputError, match="has no checkpoint-N folders; leave out --include_checkpoints"):
         push_path(tmp_path / "run", "me/x", PushSettings(include_checkpoints=True))
     (tmp_path / "run" / "checkpoint-5" / "global_step5").mkdir(parents=True)
     with pytest.raises(InputError, match="only shards of ranks"):

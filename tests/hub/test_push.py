@@ -276,7 +276,7 @@ def test_how_to_push_is_one_line_that_a_shell_takes():
         "push",
         "out puts/run",
         "me/x",
-        "--repo-type",
+        "--repo_type",
         "dataset",
         "--private",
     ]

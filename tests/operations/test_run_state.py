@@ -202,7 +202,7 @@ def test_a_process_writes_its_stacks_when_asked_and_is_read_from_outside_when_it
     child = subprocess.Popen([sys.executable, "-c", program, tmp_path], stdout=subprocess.PIPE, env=child_environment)
     try:
         child.stdout.readline()
-        command = [sys.executable, "-m", "hmm_datasets.cli", "watch", str(tmp_path), "--all-stacks"]
+        command = [sys.executable, "-m", "hmm_datasets.cli", "watch", str(tmp_path), "--all_stacks"]
         said = subprocess.run(command, env=child_environment, capture_output=True, text=True, timeout=60).stdout
         assert f"rank 0 on {os.uname().nodename} (process {child.pid})\nthread MainThread\n" in said
         assert "in waiting_for_rows" in said

@@ -4,6 +4,8 @@ import os
 import time
 from pathlib import Path
 
+from hmm_datasets.training.fields import PretrainFields
+
 GLOBAL_BATCH, LENGTH = 12, 16
 
 
@@ -14,7 +16,7 @@ def phase(name):
             file.write(f"{name}\n")
 
 
-def train(settings):
+def train(settings: PretrainFields):
     """Train, evaluate and save as the recipes do; a step takes as long as `STEP_SECONDS` says."""
     from transformers import set_seed
 
@@ -57,4 +59,4 @@ if __name__ == "__main__":
     from hmm_datasets.runtime.program import run
 
     phase("rendezvous")
-    run(train, "PretrainSettings")
+    run(train)

@@ -11,6 +11,7 @@ LENGTH, GLOBAL_BATCH = 24, 12
 SCRIPT = """
 import json, os, signal
 from hmm_datasets.runtime.program import run
+from hmm_datasets.training.fields import PretrainFields
 
 def view(name, folder):
     from hmm_datasets import HMMSequences
@@ -26,7 +27,7 @@ def view(name, folder):
         return windows
     return InterleavedRows([windows, HMMSequences(processes.mess3(0.15, 0.6), LENGTH)], [0.5, 0.5])
 
-def main(settings):
+def main(settings: PretrainFields):
     from transformers import LlamaForCausalLM, set_seed
     from hmm_datasets.training.models import model_config
     from hmm_datasets.training.run import train_and_save
@@ -59,7 +60,7 @@ def main(settings):
     train_and_save(trainer, settings={}, data={"seed": int(os.environ.get("SEED", 0))})
 
 if __name__ == "__main__":
-    run(main, "PretrainSettings")
+    run(main)
 """.replace("LENGTH", str(LENGTH))
 
 

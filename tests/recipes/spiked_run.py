@@ -5,10 +5,12 @@ import signal
 import sys
 from pathlib import Path
 
+from hmm_datasets.training.fields import PretrainFields
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "training"))
 
 
-def main(settings):
+def main(settings: PretrainFields):
     """Train as the recipes do."""
     import bad_rows
     from transformers.data.data_collator import default_data_collator
@@ -34,4 +36,4 @@ def main(settings):
 if __name__ == "__main__":
     from hmm_datasets.runtime.program import run
 
-    run(main, "PretrainSettings")
+    run(main)

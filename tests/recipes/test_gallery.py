@@ -4,7 +4,8 @@ import pytest
 
 from hmm_datasets.files import read_json
 from hmm_datasets.operations.experiments import experiment_names, experiment_script
-from hmm_datasets.operations.recipe_help import own_settings
+from hmm_datasets.operations.launching import declared_kinds
+from hmm_datasets.runtime.command_line import setting_names
 
 WITHOUT_SEED = {
     "benchmark-models": "scores models that are published, on the held-out sequences of the benchmark",
@@ -40,7 +41,7 @@ REFUSED = {
 
 
 def command(name: str, folder: object, *flags: object) -> list[str]:
-    names = {one.name for one in own_settings(experiment_script(name))}
+    names = setting_names(declared_kinds(experiment_script(name)))
     small = [word for key, value in SMALL.items() if key in names for word in (f"--{key}", value)]
     words = ["-m", "hmm_datasets.cli", "experiment", name, "--output_dir", folder, *small, *flags]
     return list(map(str, words))
@@ -48,7 +49,7 @@ def command(name: str, folder: object, *flags: object) -> list[str]:
 
 @pytest.mark.parametrize("name", experiment_names())
 def test_an_experiment_has_a_seed(name):
-    names = {one.name for one in own_settings(experiment_script(name))}
+    names = setting_names(declared_kinds(experiment_script(name)))
     assert names & {"seed", "seeds"} or name in WITHOUT_SEED
 
 

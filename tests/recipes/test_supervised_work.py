@@ -17,7 +17,7 @@ from hmm_datasets.text.tokenizers.bpe import train_bpe
 
 pytestmark = pytest.mark.launch
 
-SUPERVISE = ("supervise", "--first-delay", "0.1", "--max-delay", "0.2", "--hang-after", "2", "--patience", "1", "--")
+SUPERVISE = ("supervise", "--first_delay", "0.1", "--max_delay", "0.2", "--hang_after", "2", "--patience", "1", "--")
 KILL, SUSPEND, TERMINATE = signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM
 ALL_FAULTS = pytest.param((KILL, SUSPEND, TERMINATE), marks=pytest.mark.slow, id="all")
 ENDED_BY = {signal.SIGKILL: "killed", signal.SIGSTOP: "hang", signal.SIGTERM: "stopped"}

@@ -19,7 +19,7 @@ TINY = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num
 STEPS = ("--global_batch_size", 2, "--per_device_train_batch_size", 2, "--save_steps", 2, "--report_to", "none")
 PRETRAIN = ("pretrain", "--hmm", "MADE/mess3", "--model", "MADE/tiny.json", "--length", 16, *STEPS, "--max_steps")
 EVALUATE = ("evaluate", "--model", "MADE/run", "--targets", "MADE/mess3", "--num_sequences", 8, "--length", 16)
-FIT = ("fit", "MADE/tokens.npy", "--num-states", 3, "--max-epochs", 2, "--output")
+FIT = ("fit", "MADE/tokens.npy", "--num_states", 3, "--max_epochs", 2, "--output_dir")
 PRETRAIN_TEXT = ("pretrain", "--tokens", "MADE/tokens/text", "--tokenizer", "MADE/tokens/tokenizer")
 PRETRAIN_TEXT += ("--model", "MADE/text.json", "--length", 16, *STEPS, "--max_steps", 2)
 MIDTRAIN = ("midtrain", "--model", "MADE/text", "--streams", "MADE/tokens/text", "--weights", 1, *STEPS)
@@ -27,7 +27,7 @@ TOKENIZE = ("tokenize", "--corpus", "MADE/corpus.txt", "--conversations", "none"
 # The words of each command, and what it works on in place, on the disk. MADE is a folder on another disk.
 WRITING = {
     "fit": (*FIT, "DISK/new"),
-    "sample": ("sample", "MADE/mess3", "--num-sequences", 900, "--output", "DISK/new.npy"),
+    "sample": ("sample", "MADE/mess3", "--num_sequences", 900, "--output", "DISK/new.npy"),
     "tokenize": (*TOKENIZE, "DISK/new"),
     "pretrain": (*PRETRAIN, 4, "--output_dir", "DISK/new"),
     "pretrain, going on": (*PRETRAIN, 6, "--output_dir", "DISK/run"),
@@ -35,12 +35,12 @@ WRITING = {
     "sft": ("sft", "--model", "MADE/chat", "--conversations", "MADE/chat.jsonl", *STEPS, "--output_dir", "DISK/new"),
     "evaluate": (*EVALUATE, "--output_dir", "DISK/new"),
     "evaluate again": (*EVALUATE, "--output_dir", "DISK/evaluation"),
-    "compare": ("compare", "MADE/evaluation", "MADE/another", "--output-dir", "DISK/new"),
+    "compare": ("compare", "MADE/evaluation", "MADE/another", "--output_dir", "DISK/new"),
     "emissions": ("emissions", "DISK/fit"),
     "configs": ("configs", "copy", "demo/pretrain_hmm.yaml", "DISK/new.yaml"),
-    "benchmark": ("benchmark", "MADE/run", "--process", "mess3", "--num-sequences", 4, "--output-dir", "DISK/new"),
+    "benchmark": ("benchmark", "MADE/run", "--process", "mess3", "--num_sequences", 4, "--output_dir", "DISK/new"),
     "sweep": ("sweep", "DISK/sweep.yaml"),
-    "supervise": ("supervise", "--output-dir", "DISK/new", "--", "true"),
+    "supervise": ("supervise", "--output_dir", "DISK/new", "--", "true"),
     "convert": ("checkpoint", "convert", "MADE/run/checkpoint-2", "DISK/new", "--to", "hf"),
     "slim": ("checkpoint", "slim", "DISK/run", "--yes"),
     "average": ("checkpoint", "average", "--last", 2, "MADE/run", "--output", "DISK/new"),

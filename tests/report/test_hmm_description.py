@@ -53,7 +53,7 @@ def test_cross_entropies_are_those_of_an_enumeration():
 @pytest.mark.launch
 def test_the_states_of_the_casino_are_described(capsys, tmp_path):
     processes.dishonest_casino().save_pretrained(tmp_path / "hmm")
-    assert main(["describe", str(tmp_path / "hmm"), "--length", "8", "--num-sequences", "64"]) == 0
+    assert main(["describe", str(tmp_path / "hmm"), "--length", "8", "--num_sequences", "64"]) == 0
     text = capsys.readouterr().out
     assert "2 states, 6 symbols, state-emitting" in text
     assert "starts in another distribution" in text
@@ -65,7 +65,7 @@ def test_the_states_of_the_casino_are_described(capsys, tmp_path):
 @pytest.mark.launch
 def test_json_and_figures_of_three_states(capsys, tmp_path):
     processes.mess3(0.15, 0.6).save_pretrained(tmp_path / "hmm")
-    command = ["describe", str(tmp_path / "hmm"), "--json", "--num-sequences", "64", "--length", "16"]
+    command = ["describe", str(tmp_path / "hmm"), "--json", "--num_sequences", "64", "--length", "16"]
     assert main([*command, "--plot", str(tmp_path / "plots")]) == 0
     captured = capsys.readouterr()
     told = json.loads(captured.out)

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from hmm_datasets.errors import InputError, LostPeer, RankError
+from hmm_datasets.runtime.command_line import named_setting
 from hmm_datasets.runtime.one_line_errors import one_line_errors
-from hmm_datasets.runtime.program import _one_line_of_lost_peers, named_output_dir
+from hmm_datasets.runtime.program import _one_line_of_lost_peers
 
 SCRIPT = """
 import atexit, sys
@@ -56,13 +57,13 @@ FAILING = """
 import os, sys
 from dataclasses import dataclass
 from hmm_datasets.errors import InputError
-from hmm_datasets.runtime.program import named_output_dir, run
+from hmm_datasets.runtime.program import run
 
 @dataclass
 class Settings:
     pass
 
-def main(settings):
+def main(settings: Settings):
     import torch
     from accelerate import PartialState
     state = PartialState(cpu=True)
@@ -71,7 +72,7 @@ def main(settings):
     torch.distributed.all_reduce(torch.ones(1))
 
 if __name__ == "__main__":
-    run(main, Settings)
+    run(main)
 """
 
 
@@ -104,7 +105,7 @@ from hmm_datasets.runtime.program import run
 class Settings:
     pass
 
-def main(settings):
+def main(settings: Settings):
     import torch
     from accelerate import PartialState
     state = PartialState(cpu=True, timeout=timedelta(seconds=2))
@@ -114,7 +115,7 @@ def main(settings):
         print("answered")
 
 if __name__ == "__main__":
-    run(main, Settings)
+    run(main)
 """
 
 
@@ -284,4 +285,4 @@ def test_an_error_is_printed_where_no_launcher_reports_it(monkeypatch, capsys, t
 def test_the_folder_of_a_run_is_known_before_anything_is_imported(arguments, expected, tmp_path):
     path = tmp_path / "settings.yaml"
     path.write_text("output_dir: runs/from file\nlearning_rate: 1\n")
-    assert named_output_dir([word.replace("FILE", str(path)) for word in arguments]) == expected
+    assert named_setting([word.replace("FILE", str(path)) for word in arguments], "output_dir") == expected

@@ -35,7 +35,7 @@ HELP = f"""\
 _ENDS = {
     "interrupt": "stopped",
     "window": "the context window of {window:,} tokens is full",
-    "max_new_tokens": "stopped after {max_new_tokens:,} tokens; --max-new-tokens allows more",
+    "max_new_tokens": "stopped after {max_new_tokens:,} tokens; --max_new_tokens allows more",
 }
 
 

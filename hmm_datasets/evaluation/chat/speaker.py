@@ -65,13 +65,13 @@ class Sampling:
         if self.temperature is not None and not 0 <= self.temperature < math.inf:
             raise InputError(f"--temperature {self.temperature}; expected 0 (greedy) or more")
         if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise InputError(f"--top-p {self.top_p}; expected more than 0, and at most 1")
+            raise InputError(f"--top_p {self.top_p}; expected more than 0, and at most 1")
         if self.top_k is not None and self.top_k < 0:
-            raise InputError(f"--top-k {self.top_k}; expected 0 (all tokens) or more")
+            raise InputError(f"--top_k {self.top_k}; expected 0 (all tokens) or more")
         if self.seed < 0:
             raise InputError(f"--seed {self.seed}; expected 0 or more")
         if self.max_new_tokens < 1:
-            raise InputError(f"--max-new-tokens {self.max_new_tokens}; expected 1 or more")
+            raise InputError(f"--max_new_tokens {self.max_new_tokens}; expected 1 or more")
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ class Speaker:
             if not turns:
                 raise InputError(
                     f"the message needs {len(tokens):,} tokens, but only {longest:,} fit into the context window of "
-                    f"{self.window:,} beside an answer; write a shorter one, or lower --max-new-tokens"
+                    f"{self.window:,} beside an answer; write a shorter one, or lower --max_new_tokens"
                 )
             kept = kept[:first] + kept[turns[0] :]
         return tokens, len(messages) - len(kept) if self.chats else 0

@@ -109,7 +109,7 @@ def plan_lines(path: str | os.PathLike, contents: Contents, repo_id: str, settin
         + (f", tag {settings.tag}" if settings.tag else ""),
     ]
     if settings.include_checkpoints and not contents.checkpoints:
-        raise InputError(f"{path}: has no checkpoint-N folders; leave out --include-checkpoints")
+        raise InputError(f"{path}: has no checkpoint-N folders; leave out --include_checkpoints")
     if settings.include_checkpoints:
         branches = [branch_of(checkpoint) for checkpoint in contents.checkpoints]
         sizes = [
@@ -118,7 +118,7 @@ def plan_lines(path: str | os.PathLike, contents: Contents, repo_id: str, settin
         lines.append(f"{len(branches)} checkpoints ({format_bytes(sum(sizes))}) to the branches {', '.join(branches)}")
     elif contents.checkpoints:
         lines.append(
-            f"{len(contents.checkpoints)} checkpoints stay here; --include-checkpoints pushes them to branches"
+            f"{len(contents.checkpoints)} checkpoints stay here; --include_checkpoints pushes them to branches"
         )
     if settings.dry_run:
         lines += [f"  {name}" for name in contents.files] + ["nothing was pushed (dry run)"]
@@ -140,7 +140,7 @@ def checkpoint_files(checkpoint: Path) -> dict[str, Path]:
     if not any(name.endswith(".safetensors") for name in files):
         raise InputError(
             f"{checkpoint}: has no model.safetensors, only shards of ranks; train with a configuration that saves "
-            "whole weights, or leave out --include-checkpoints"
+            "whole weights, or leave out --include_checkpoints"
         )
     return files
 
@@ -151,7 +151,7 @@ def _made(contents: Contents, scratch: Path, repo_id: str, settings: PushSetting
     folder.mkdir()
     name = settings.name or repo_id.rpartition("/")[2]
     if contents.make is not None:
-        contents.make(folder, name=name, licence=settings.licence, repo_id=repo_id)
+        contents.make(folder, name=name, licence=settings.license, repo_id=repo_id)
     made = files_in(folder)
     card = contents.files.get(CARD_NAME)
     if card is not None and not is_own_card(card.parent):

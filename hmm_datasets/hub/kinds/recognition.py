@@ -77,7 +77,7 @@ def recognize(path: str | os.PathLike, repo_type: RepoType | None = None) -> Con
         if repo_type not in (None, found.repo_type):
             raise InputError(
                 f"{found.folder}: is a {found.kind}, whose repository is a {found.repo_type}, not a {repo_type}; "
-                "leave out --repo-type"
+                "leave out --repo_type"
             )
         return found
     if path.is_file():

@@ -75,7 +75,7 @@ def _best(run: Path, complete: list[CheckpointInfo], metric: str, greater_is_bet
             name for row in rows if row.get("step") in steps for name, value in row.items() if isinstance(value, float)
         }
         raise InputError(
-            f"--keep-best {metric}: {path} has no value of it at the step of a checkpoint; it has "
+            f"--keep_best {metric}: {path} has no value of it at the step of a checkpoint; it has "
             f"{', '.join(sorted(names)) or 'none at all'}"
         )
     return (max if greater_is_better else min)(values, key=values.__getitem__)

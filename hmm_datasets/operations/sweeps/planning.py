@@ -17,6 +17,7 @@ from ...display import format_duration
 from ...errors import InputError, suggestion
 from ...files import read_yaml, write_yaml
 from ...report.tables import Table
+from ...runtime.command_line import check_flags, parse_settings, setting_names
 from ...runtime.parent_watch import end_with_parent
 from ...runtime.progress import progress_bar
 from ..launching import recipe_settings, split_command
@@ -77,8 +78,6 @@ def plan_sweep(sweep: Sweep, launch_config: Path | None = None, num_processes: i
 
 def check_and_plan(sweep: Sweep, launch_config: Path | None = None, num_processes: int | None = None) -> SweepPlan:
     """[`plan_sweep`] in this process."""
-    from ...runtime.command_line import setting_names
-
     kinds = recipe_settings(sweep.recipe)
     if not kinds or "output_dir" not in setting_names(kinds):
         raise InputError(
@@ -112,8 +111,6 @@ def _num_gpus() -> int:
 
 def _check_names(sweep: Sweep, kinds: Sequence[type]) -> None:
     """Refuse settings that the recipe does not have, and flags that commands of `then` do not have."""
-    from ...runtime.command_line import check_flags, setting_names
-
     content = read_yaml(sweep.path)
     known, own = setting_names(kinds), set(content.get("settings") or {})
     for name in sweep.cells[0].settings:
@@ -142,8 +139,6 @@ def _plan(
         from ..planning import plan_fit_recipe
 
         return plan_fit_recipe(path)
-    from ...runtime.command_line import parse_settings
-
     parse_settings(*kinds, arguments=["--config", str(path)])
     return None
 

@@ -271,4 +271,4 @@ def draw(curves: Mapping[str, list[dict[str, Any]]], excess: Mapping[str, float]
 
 
 if __name__ == "__main__":
-    run(main, AfterPretrainingSettings)
+    run(main)

@@ -254,4 +254,4 @@ def panels_of(settings: ArchitectureSettings, trials: list[dict[str, Any]]) -> l
 
 
 if __name__ == "__main__":
-    run(main, ArchitectureSettings)
+    run(main)

@@ -167,4 +167,4 @@ def report(settings: BeliefGeometrySettings, folder: Path, seconds: float) -> No
 
 
 if __name__ == "__main__":
-    run(main, BeliefGeometrySettings)
+    run(main)

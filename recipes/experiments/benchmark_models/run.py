@@ -70,4 +70,4 @@ def stages(settings: BenchmarkModelsSettings) -> list[tuple[str, str]]:
 
 
 if __name__ == "__main__":
-    run(main, BenchmarkModelsSettings)
+    run(main)

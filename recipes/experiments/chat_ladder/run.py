@@ -151,4 +151,4 @@ def _beside(name: str) -> str:
 
 
 if __name__ == "__main__":
-    run(main, ChatLadderSettings)
+    run(main)

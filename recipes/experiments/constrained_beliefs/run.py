@@ -346,4 +346,4 @@ def findings(found: list[dict]) -> list[Any]:
 
 
 if __name__ == "__main__":
-    run(main, ConstrainedBeliefsSettings)
+    run(main)

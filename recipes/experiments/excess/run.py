@@ -126,4 +126,4 @@ def report(settings: ExcessSettings, folder: Path, names: list[str], seconds: fl
 
 
 if __name__ == "__main__":
-    run(main, ExcessSettings)
+    run(main)

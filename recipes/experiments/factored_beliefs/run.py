@@ -87,4 +87,4 @@ def main(settings: FactoredBeliefsSettings) -> None:
 
 
 if __name__ == "__main__":
-    run(main, FactoredBeliefsSettings)
+    run(main)

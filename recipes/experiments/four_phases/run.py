@@ -73,4 +73,4 @@ def main(settings: FourPhasesSettings) -> None:
 
 
 if __name__ == "__main__":
-    run(main, FourPhasesSettings)
+    run(main)

@@ -308,4 +308,4 @@ def findings(found: list[dict], steps: int) -> list[Any]:
 
 
 if __name__ == "__main__":
-    run(main, GeneralizedProcessesSettings)
+    run(main)

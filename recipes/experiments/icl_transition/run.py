@@ -138,4 +138,4 @@ def stages(settings: ICLTransitionSettings) -> tuple[tuple[str, str], ...]:
 
 
 if __name__ == "__main__":
-    run(main, ICLTransitionSettings)
+    run(main)

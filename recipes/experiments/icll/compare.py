@@ -171,4 +171,4 @@ def _means(rows: Sequence[Mapping[str, Any]], places: Mapping[tuple[int, int], i
 
 
 if __name__ == "__main__":
-    run(main, ComparisonSettings)
+    run(main)

@@ -202,4 +202,4 @@ def _quoted(path: Path) -> str:
 
 
 if __name__ == "__main__":
-    run(main, ICLLSettings)
+    run(main)

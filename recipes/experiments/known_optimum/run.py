@@ -135,4 +135,4 @@ def _quoted(path: Path) -> str:
 
 
 if __name__ == "__main__":
-    run(main, KnownOptimumSettings)
+    run(main)

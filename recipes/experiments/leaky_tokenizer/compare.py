@@ -190,4 +190,4 @@ def draw(compression: dict[str, Any], models: dict[str, Any], path: Path) -> Non
 
 
 if __name__ == "__main__":
-    run(main, ComparisonSettings)
+    run(main)

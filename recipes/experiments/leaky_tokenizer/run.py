@@ -168,4 +168,4 @@ def _quoted(path: Path) -> str:
 
 
 if __name__ == "__main__":
-    run(main, LeakySettings)
+    run(main)

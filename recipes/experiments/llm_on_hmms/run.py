@@ -223,4 +223,4 @@ def report(settings: LLMOnHMMsSettings, folder: Path, measured: dict[Any, Any], 
 
 
 if __name__ == "__main__":
-    run(main, LLMOnHMMsSettings)
+    run(main)

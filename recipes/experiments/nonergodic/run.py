@@ -222,4 +222,4 @@ def report(
 
 
 if __name__ == "__main__":
-    run(main, NonergodicSettings)
+    run(main)

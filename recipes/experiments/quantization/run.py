@@ -176,4 +176,4 @@ def rows_of(found: Mapping[str, Mapping[str, Any]]) -> Sequence[Sequence[str]]:
 
 
 if __name__ == "__main__":
-    run(main, QuantizationSettings)
+    run(main)

@@ -178,4 +178,4 @@ def _mean(numbers: Iterable[float | None]) -> float:
 
 
 if __name__ == "__main__":
-    run(main, ComparisonSettings)
+    run(main)

@@ -180,4 +180,4 @@ def _quoted(path: Path) -> str:
 
 
 if __name__ == "__main__":
-    run(main, TinyStoriesSettings)
+    run(main)

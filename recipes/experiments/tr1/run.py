@@ -70,4 +70,4 @@ def stages(settings: TR1Settings) -> list[tuple[str, str]]:
 
 
 if __name__ == "__main__":
-    run(main, TR1Settings)
+    run(main)

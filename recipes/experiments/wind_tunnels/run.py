@@ -266,4 +266,4 @@ def report(settings: WindTunnelSettings, trials: list[dict[str, Any]], seconds: 
 
 
 if __name__ == "__main__":
-    run(main, WindTunnelSettings)
+    run(main)

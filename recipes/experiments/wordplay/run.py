@@ -96,4 +96,4 @@ def stages(settings: WordplaySettings) -> list[tuple[str, str]]:
 
 
 if __name__ == "__main__":
-    run(main, WordplaySettings)
+    run(main)

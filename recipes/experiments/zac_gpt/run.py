@@ -133,4 +133,4 @@ def _core(settings: ZacSettings) -> str:
 
 
 if __name__ == "__main__":
-    run(main, ZacSettings)
+    run(main)

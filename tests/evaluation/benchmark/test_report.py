@@ -49,7 +49,7 @@ def test_the_exact_hmms_score_zero_and_the_result_is_one_that_the_hub_reads(exac
 def test_a_part_of_the_benchmark_is_scored_without_a_result_for_the_hub(exact, tmp_path, capsys):
     model = tmp_path / "model"
     benchmark_processes()["even"].save_pretrained(model)
-    few = ["--process", "even", "--num-sequences", "4", "--dataset-id", "me/hmm-benchmark"]
+    few = ["--process", "even", "--num_sequences", "4", "--dataset_id", "me/hmm-benchmark"]
     assert main(["benchmark", str(model), str(exact), *few, "--output_dir", str(tmp_path / "out")]) == 0
     assert (tmp_path / "out" / "benchmark.png").stat().st_size > 10_000
     assert not (model / ".eval_results").exists()

@@ -13,7 +13,7 @@ pexpect = pytest.importorskip("pexpect")
 @pytest.mark.launch
 def test_a_chat_in_a_terminal(chat_model, child_environment, tmp_path):
     """One program for many claims, since it takes seconds to start."""
-    command = ["-m", "hmm_datasets.cli", "chat", chat_model, "--temperature", "0", "--max-new-tokens", "900"]
+    command = ["-m", "hmm_datasets.cli", "chat", chat_model, "--temperature", "0", "--max_new_tokens", "900"]
     terminal = pexpect.spawn(
         sys.executable,
         command,

@@ -23,11 +23,11 @@ class Settings:
     fails: int = 0
 
 
-def run(main, *kinds):
+def run(main):
     """Read the settings; what `hmm_datasets.runtime.program.run` does, without torch."""
     import yaml
 
-    main(kinds[0](**yaml.safe_load(Path(sys.argv[2]).read_text())))
+    main(Settings(**yaml.safe_load(Path(sys.argv[2]).read_text())))
 
 
 def main(settings: Settings) -> None:
@@ -53,4 +53,4 @@ def append(path: Path, value: object) -> None:
 
 
 if __name__ == "__main__":
-    run(main, Settings)
+    run(main)

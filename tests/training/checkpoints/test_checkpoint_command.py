@@ -109,8 +109,8 @@ def test_prune_keeps_what_it_is_asked_to_and_what_the_run_resumes_from(run, caps
     for row in rows:
         append_jsonl(run / "history.jsonl", row)
     for words, kept in [
-        (["--keep-best", "score"], [4, 6]),
-        (["--keep-best", "score", "--greater-is-better"], [2, 6]),
+        (["--keep_best", "score"], [4, 6]),
+        (["--keep_best", "score", "--greater_is_better"], [2, 6]),
         (["--every", 4], [4, 6]),
     ]:
         command("prune", run, "--keep", 1, *words)
@@ -120,7 +120,7 @@ def test_prune_keeps_what_it_is_asked_to_and_what_the_run_resumes_from(run, caps
     os.truncate(run / "checkpoint-4" / "optimizer.pt", 90)
     command("prune", run, "--keep", 1)
     assert steps(run) == [2, 6], "checkpoint-6 has weights only, and checkpoint-4 is torn"
-    assert "has no value of it at the step" in failing(capsys, "prune", run, "--keep", 1, "--keep-best", "accuracy")
+    assert "has no value of it at the step" in failing(capsys, "prune", run, "--keep", 1, "--keep_best", "accuracy")
     assert "--keep 0; expected 1 or more" in failing(capsys, "prune", run, "--keep", 0)
     assert "give --keep N" in failing(capsys, "prune", run)
     for step in (2, 6):
@@ -229,7 +229,7 @@ def test_slim_leaves_a_model_and_restore_brings_resuming_back(run, go_on, capsys
     command("restore", run, "checkpoint-4")
     command("restore", run, "checkpoint-2")
     assert content(run) == before
-    command("slim", run, "--keep-newest", 0, "--delete", "--yes")
+    command("slim", run, "--keep_newest", 0, "--delete", "--yes")
     assert not (run / "set_aside").exists()
     with pytest.raises(InputError, match="has weights but no optimizer state"):
         go_on(run)
@@ -238,7 +238,7 @@ def test_slim_leaves_a_model_and_restore_brings_resuming_back(run, go_on, capsys
 def test_what_slim_says_brings_everything_back(run, capsys):
     """It made an archive for each checkpoint, and named none of them."""
     before = content(run)
-    command("slim", run, "--keep-newest", 0)
+    command("slim", run, "--keep_newest", 0)
     (entry,) = (run / "set_aside").iterdir()
     said = re.search(r"bring back: hmm-datasets checkpoint (restore .*?);", capsys.readouterr().out)[1]
     assert said == f"restore {run} {entry.name}"

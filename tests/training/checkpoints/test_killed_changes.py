@@ -33,7 +33,7 @@ def test_a_killed_change_tears_no_checkpoint_and_the_same_command_ends_as_if_und
     name, run, tmp_path, warm_python, child_environment, capsys
 ):
     if name in ("restore", "delete what is set aside"):
-        assert main(["checkpoint", "slim", str(run), "--keep-newest", "0"]) == 0
+        assert main(["checkpoint", "slim", str(run), "--keep_newest", "0"]) == 0
     command = [warm_python, PROGRAM, run, tmp_path / "work", os.environ.get("KILL_EVERY", "11"), *COMMANDS[name]]
     done = subprocess.run(command, env=child_environment, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -5,9 +5,10 @@ import sys
 from pathlib import Path
 
 from hmm_datasets.runtime.program import run
+from hmm_datasets.training.fields import PretrainFields
 
 
-def main(settings) -> None:
+def main(settings: PretrainFields) -> None:
 
     sys.path.append(str(Path(__file__).parents[1]))  # which has a module that `run` imports
     from tiny_runs import random_rows, tiny_model
@@ -37,4 +38,4 @@ def main(settings) -> None:
 
 
 if __name__ == "__main__":
-    run(main, "PretrainSettings")
+    run(main)

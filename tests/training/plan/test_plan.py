@@ -303,7 +303,7 @@ def test_the_buckets_of_the_launch_configurations_are_those_of_the_plan(name):
 
 @pytest.mark.launch
 def test_what_fits_the_assumed_device_is_marked(tmp_path, capsys):
-    recipe, given = "recipes/experiments/tr1/13b.yaml", ["--assumed_vocab_size", "50257", "--num-processes", "16"]
+    recipe, given = "recipes/experiments/tr1/13b.yaml", ["--assumed_vocab_size", "50257", "--num_processes", "16"]
     main(["plan", recipe, *given])
     rows = {line.split()[0]: line.split()[-1] for line in capsys.readouterr().out.splitlines() if line.count(".") > 3}
     assert rows == {"ddp": "NO", "fsdp2": "yes", "zero1": "yes", "zero2": "yes", "zero3": "yes"}
