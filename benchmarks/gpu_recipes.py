@@ -90,7 +90,7 @@ class Runs:
             *("--global_batch_size", 8 if self.tiny else 32, "--per_device_train_batch_size", 4),
             *("--model", self.folder / "model", "--num_test_sequences", 4, "--save_strategy", "no"),
             # AdamW, for all alike: not every sharding has Muon.
-            *("--packed", "true", "--matrix_optimizer", "adamw", *flags),
+            *("--packed", "true", "--optimizer", "adamw", *flags),
         ]
         hidden = {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"}
         environment = os.environ | (hidden if self.tiny and torch.cuda.is_available() else {})

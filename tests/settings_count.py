@@ -34,4 +34,6 @@ if __name__ == "__main__":
     print("declared  of them not of transformers or TRL")
     for recipe, count in count_settings().items():
         print(f"{count:8}  {len(declared_settings(recipe) - known):8}  {recipe}")
-    print(f"{sum(count_settings().values()):8}  {sum(len(declared_settings(r) - known) for r in recipe_names()):8}  all")
+    print(
+        f"{sum(count_settings().values()):8}  {sum(len(declared_settings(r) - known) for r in recipe_names()):8}  all"
+    )

@@ -87,7 +87,7 @@ def corpora_command(arguments: CorporaCommand) -> int:
 class PlanCommand:
     """Tokens, memory and time of a recipe, before it runs.
 
-    All other flags are those of the recipe and override the file; --assumed_device H200, for example, gives the
+    All other flags are those of the recipe and override the file; --assumed_rate H200, for example, gives the
     time on an H200. A pretrained model is known by its name or its config.json; its weights are not read.
     """
 

@@ -19,6 +19,9 @@ from ..errors import InputError
 from .completions import complete
 from .core import score_core
 
+QUESTIONS_PER_TASK = 200
+"""Questions of each task of CORE that are asked."""
+
 if TYPE_CHECKING:
     from ..training.trainer import StepTrainer
 
@@ -64,8 +67,7 @@ class TaskEvaluations(TrainerCallback):
                 trainer.processing_class,
                 args.core_data,
                 trainer.accelerator,
-                tasks=args.core_tasks or None,
-                max_per_task=args.core_max_per_task,
+                max_per_task=QUESTIONS_PER_TASK,
                 batch_size=args.per_device_eval_batch_size,
                 corrupted=False,
             )

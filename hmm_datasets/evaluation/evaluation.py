@@ -56,7 +56,7 @@ class EvaluationSettings:
     output_dir: str | None = setting(None, "Where the report goes; by default evaluation/ in the model's folder.")
     length: int | None = setting(None, "Symbols per held-out sequence; by default as in training, else 64.")
     num_sequences: int = setting(512, "Number of held-out sequences to measure on.")
-    stream_seed: int | None = setting(
+    data_seed: int | None = setting(
         None, "Seed of the stream the model was trained on; held-out indices of it are used."
     )
     bos: bool = setting(True, "Whether rows begin with a beginning-of-sequence token.")
@@ -139,8 +139,8 @@ class EvaluationSettings:
         data = as_record(trained_on.data, _Sequences, record or "run.json")
         if self.length is None:
             self.length = data.length
-        if self.stream_seed is None:
-            self.stream_seed = data.seed
+        if self.data_seed is None:
+            self.data_seed = data.seed
 
 
 @dataclass(frozen=True)

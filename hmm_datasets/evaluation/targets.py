@@ -93,7 +93,7 @@ def provenance(settings: "EvaluationSettings", model: "PreTrainedModel") -> dict
             "sha256": weights_sha256(model),
         },
         "settings": masked(asdict(settings)),
-        "seeds": {"stream": settings.stream_seed, "evaluation": settings.seed},
+        "seeds": {"stream": settings.data_seed, "evaluation": settings.seed},
         "versions": package_versions(),
         "python": platform.python_version(),
         "commit": git_commit(),

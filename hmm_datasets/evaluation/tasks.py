@@ -143,7 +143,7 @@ class Subject:
         return HMMSequences(
             self.source,
             settings.length,
-            seed=settings.stream_seed,
+            seed=settings.data_seed,
             first=TEST_FIRST + (1 << 32),
             num_sequences=num_sequences,
             bos=settings.bos,

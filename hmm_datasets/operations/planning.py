@@ -24,7 +24,7 @@ from ..runtime.command_line import parse_settings
 from ..training.models import ModelSettings, limit_length, load_pretrained, new_model
 from ..training.optimizers import check_sharding
 from ..training.plan.accelerators import USABLE, Device, find_device
-from ..training.plan.forecast import STRATEGIES, Rate, memory_per_rank, peak_activations
+from ..training.plan.forecast import STRATEGIES, Rate, device_of, memory_per_rank, peak_activations
 from ..training.plan.plan import Plan
 from ..training.plan.ways_to_shard import NETWORK, Job, Option, linear_activations, options, reason
 from ..training.post_training.conversations import conversation_data, preference_data
@@ -158,7 +158,7 @@ class Recipe:
     def moments(self) -> float:
         """Floats per parameter that the optimizer keeps; Muon keeps one for the weights of matrices."""
         sizes = self.plan.parameters
-        return 2 - (sizes["body"] / sizes["total"] if self.settings.matrix_optimizer == "muon" else 0)
+        return 2 - (sizes["body"] / sizes["total"] if self.settings.optimizer == "muon" else 0)
 
     @property
     def largest_layer(self) -> int:
@@ -266,7 +266,7 @@ def read_recipe(
     with launched_in(_precision(launch)):
         *chosen, settings = parse_settings(*recipe_settings(name), arguments=arguments)
     is_deepspeed = launch.get("distributed_type") == "DEEPSPEED"
-    check_sharding(settings.matrix_optimizer, settings.max_grad_norm, is_deepspeed)
+    check_sharding(settings.optimizer, settings.max_grad_norm, is_deepspeed)
     if assumed_vocab_size is not None:
         if not isinstance(settings, PretrainSettings):
             raise InputError(
@@ -359,7 +359,8 @@ def forecast(recipe: Recipe, *, world_size: int, now: datetime.datetime) -> dict
         "trained_parameters": recipe.trained,
         "epochs": None if plan.data.rows_per_epoch is None else plan.rows / plan.data.rows_per_epoch,
     }
-    device = None if settings.assumed_device is None else find_device(settings.assumed_device)
+    name, _ = device_of(settings.assumed_rate)
+    device = None if name is None else find_device(name)
     if device is not None:
         result["device"] = {"name": device.name, "usable": round(USABLE * device.memory)}
     if settings.rate is not None:
@@ -438,7 +439,7 @@ def advise(
         for device in chosen_devices:
             for world_size in ranks:
                 row = {"model": model, "parameters": job.parameters, "device": device.name, "ranks": world_size}
-                ways = options(job, device, world_size, mfu=settings.assumed_mfu, network=network)
+                ways = options(job, device, world_size, mfu=device_of(settings.assumed_rate)[1], network=network)
                 if not ways:
                     found.append(row | {"reason": reason(job, device, world_size)})
                     continue

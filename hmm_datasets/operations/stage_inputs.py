@@ -151,7 +151,7 @@ def _check_processes(values: dict[str, Any], launch: tuple[str, int | None] | No
         config = read_yaml(launch_config(launch[0]))
         size = launch[1] or int(config.get("num_processes") or 1)
         is_deepspeed = config.get("distributed_type") == "DEEPSPEED"
-        check_sharding(values["matrix_optimizer"], values["max_grad_norm"], is_deepspeed)
+        check_sharding(values["optimizer"], values["max_grad_norm"], is_deepspeed)
     accumulation_steps(values["global_batch_size"], size, values["per_device_train_batch_size"])
 
 
@@ -256,7 +256,6 @@ READS: dict[str, Callable[[str, str, dict[str, Any]], None]] = {
     "hmm": _process,
     "model": _model,
     "optimizer_from": _folder,
-    "assumed_run": _folder,
     "targets": _target,
     "core_data": _folder,
 }

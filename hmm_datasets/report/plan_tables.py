@@ -59,7 +59,7 @@ def forecast_text(found: dict[str, Any]) -> str:
         if "cost" in time:
             rows.append(("cost", f"{time['cost']:,.2f}", "at price_per_hour"))
     else:
-        rows.append(("time", "unknown", "set assumed_run, assumed_device or assumed_tokens_per_second"))
+        rows.append(("time", "unknown", "set assumed_rate"))
     return "\n\n".join((_left(rows), _memory_table(found)))
 
 

@@ -106,7 +106,7 @@ def check_identity(
         )
     changes = {name: change for name, change in changes.items() if name not in (accepted or ())}
     if changes:
-        offer = "" if accepted is None else f", or accept the changes with --accept_changes {' '.join(changes)}"
+        offer = "" if accepted is None else f", or accept the changes with --allow_changed {' '.join(changes)}"
         raise InputError(f"{path}: of another run: {'; '.join(map(' '.join, changes.items()))}; {remedy}{offer}")
 
 

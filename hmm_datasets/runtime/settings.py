@@ -136,7 +136,7 @@ class SettingsParser(argparse.ArgumentParser):
         """Add the fields of a class of settings, as flags and arguments."""
         hints = typing.get_type_hints(kind)
         for field in dataclasses.fields(kind):
-            if field.init and "rest" not in field.metadata:
+            if field.init and "rest" not in field.metadata and f"--{field.name}" not in self.flags:
                 self._add_setting(field, hints[field.name])
 
     def _add_setting(self, field: dataclasses.Field, hint: Any) -> None:
@@ -250,10 +250,14 @@ def file_value(value: Any, hint: Any) -> Any:
 
 
 def defaults_of(fields: Sequence[dataclasses.Field]) -> dict[str, Any]:
-    """The defaults of the fields that have one, by name."""
-    constants = {field.name: field.default for field in fields if field.default is not dataclasses.MISSING}
-    made = {field.name: field.default_factory for field in fields if field.default_factory is not dataclasses.MISSING}
-    return constants | {name: make() for name, make in made.items()}
+    """The defaults of the fields that have one, by name; of fields of one name, that of the first."""
+    values = {}
+    for field in reversed(fields):
+        if field.default_factory is not dataclasses.MISSING:
+            values[field.name] = field.default_factory()
+        elif field.default is not dataclasses.MISSING:
+            values[field.name] = field.default
+    return values
 
 
 def settings_from(kind: type, values: Mapping[str, Any], **further: Any) -> Any:

@@ -31,7 +31,7 @@ class RunFields:
 
     global_batch_size: int = setting(64, "Rows per optimizer step, over all ranks and gradient accumulation.")
     resume: bool = setting(True, "Continue from the newest whole checkpoint in output_dir, if there is one.")
-    accept_changes: list[str] = setting(
+    allow_changed: list[str] = setting(
         [], "Names, such as data.seed, that may differ from those of the run that is continued."
     )
     keep_every: int | None = setting(
@@ -57,24 +57,17 @@ class RunFields:
         0, "Evaluations per doubling of the step, evenly spaced on a log axis; 0 for none."
     )
     train_tokens: int | None = setting(None, "Budget: number of tokens to train on, over all ranks.")
-    train_examples: int | None = setting(None, "Budget: number of examples, also if several are packed into a row.")
-    tokens_per_parameter: float | None = setting(
-        None, "Budget: tokens per parameter of the model; 20 if no budget is set."
+    train_budget: str | None = setting(
+        None,
+        "Budget: a number and a unit, of examples (also if several are packed into a row), tokens_per_parameter, "
+        "flops, hours or cost (both at assumed_rate), as in '12 hours'. Without any budget 20 tokens_per_parameter.",
     )
-    train_flops: float | None = setting(None, "Budget: floating-point operations of the model.")
-    train_hours: float | None = setting(None, "Budget: hours of training, at the assumed rate.")
-    train_cost: float | None = setting(None, "Budget: cost of training, at the assumed rate and price_per_hour.")
     num_train_epochs: float = setting(0.0, "Budget: passes over the training data.")
-    assumed_tokens_per_second: float | None = setting(
-        None, "Assumed rate of training for the plan: tokens per second over all devices."
+    assumed_rate: float | str | None = setting(
+        None,
+        "Assumed rate of training for the plan: a device, such as H200, or H200:0.5 for 0.5 of its peak (0.4 by "
+        "default); the folder of an earlier run; or tokens per second over all devices.",
     )
-    assumed_run: str | None = setting(
-        None, "Assumed rate of training for the plan: that of an earlier run (its folder)."
-    )
-    assumed_device: str | None = setting(
-        None, "Assumed rate of training for the plan: assumed_mfu of this device's peak, e.g. H200."
-    )
-    assumed_mfu: float = setting(0.4, "Assumed model FLOPs utilization of assumed_device.")
     batch_ramp: list[str] = setting(
         [],
         "Smaller global batches of the first steps, as ROWS:STEPS: 16:100 32:300; or a linear ramp, as "
@@ -88,11 +81,13 @@ class RunFields:
         "ignore, not to look for any.",
     )
     spike_margin: int = setting(5, "With on_spike rollback: steps before and after the spike that are skipped.")
-    max_rollbacks: int = setting(3, "Maximum number of rollbacks to the same checkpoint; one more ends the run.")
     log_indices: bool = setting(False, "Write the indices of the rows each rank trains on to indices-RANK.jsonl.")
     sample_prompts: list[str] = setting([], "Prompts that the model continues at every evaluation.")
-    sample_tokens: int = setting(48, "Maximum number of tokens per continuation of a prompt.")
-    sample_temperature: float = setting(0.0, "Sampling temperature of continuations; 0 for greedy decoding.")
+    sample_kwargs: dict[str, Any] | str | None = setting(
+        None,
+        "Arguments of transformers' generate for these, such as {max_new_tokens: 100, do_sample: true, temperature: "
+        "0.8}; by default 48 tokens, greedily.",
+    )
 
     bf16: bool | None = setting(None, "Compute in bfloat16; by default on GPUs that have it. false for float32.")
     fp16: bool | None = setting(None, "Compute in float16, for GPUs without bfloat16.")
@@ -107,23 +102,18 @@ class RunFields:
     logging_nan_inf_filter: bool = False
 
     task_steps: int = setting(0, "Evaluate tasks (facts, and CORE with core_data) every so many steps; 0 for never.")
-    core_data: str | None = setting(None, "With task_steps: folder of CORE's questions.")
-    core_tasks: list[str] = setting([], "With task_steps: tasks of CORE; by default all that core_data has.")
-    core_max_per_task: int | None = setting(200, "With task_steps: maximum number of questions per task of CORE.")
+    core_data: str | None = setting(None, "With task_steps: folder of CORE's questions; 200 of each task are asked.")
     profile_steps: int = setting(
         0, "Profile so many steps, after the first three of this start; 0 for none. Slows these down."
     )
 
-    matrix_optimizer: str = setting(
-        "adamw", "Optimizer of the hidden matrices: adamw, or muon with AdamW for the rest."
-    )
+    optimizer: str = setting("adamw", "Optimizer of the hidden matrices: adamw, or muon with AdamW for the rest.")
     learning_rate_factors: dict[str, Any] | str | None = setting(
         None, "Regular expressions on parameter names, and factors of their learning rate."
     )
     scale_learning_rate: str | None = setting(
         None, "sqrt to multiply learning_rate by the square root of the number of processes."
     )
-    decay_steps: float = setting(0.2, "Decay steps of warmup_stable_decay; below 1, a share of the run.")
 
 
 @dataclass

@@ -145,7 +145,7 @@ def parameter_groups(
 def named_optimizer(
     model: PreTrainedModel, args, decayed: Collection[str], *, is_deepspeed: bool
 ) -> torch.optim.Optimizer | None:
-    """The optimizer that `matrix_optimizer` and `learning_rate_factors` ask for; None if neither is set.
+    """The optimizer that `optimizer` and `learning_rate_factors` ask for; None if neither is set.
 
     Args:
         model ([`~transformers.PreTrainedModel`]): the model.
@@ -156,16 +156,16 @@ def named_optimizer(
     Raises:
         `InputError`: Muon with clipping under DeepSpeed, or an expression that matches no parameter.
     """
-    if args.matrix_optimizer == "adamw" and not args.learning_rate_factors:
+    if args.optimizer == "adamw" and not args.learning_rate_factors:
         return None
-    check_sharding(args.matrix_optimizer, args.max_grad_norm, is_deepspeed)
+    check_sharding(args.optimizer, args.max_grad_norm, is_deepspeed)
     groups = parameter_groups(
         model,
         learning_rate=args.learning_rate,
         weight_decay=args.weight_decay,
         decayed=decayed,
         factors=args.learning_rate_factors,
-        matrices=matrix_names(model) if args.matrix_optimizer == "muon" else (),
+        matrices=matrix_names(model) if args.optimizer == "muon" else (),
     )
     return _optimizer(args, groups, is_deepspeed)
 
@@ -193,7 +193,7 @@ def _optimizer(args, groups: list[dict[str, Any]], is_deepspeed: bool) -> torch.
         "eps": args.adam_epsilon,
         "fused": args.optim == "adamw_torch_fused",
     }
-    if args.matrix_optimizer == "adamw":
+    if args.optimizer == "adamw":
         return torch.optim.AdamW(groups, **settings)
     return zero_muon_with_adamw(groups, **settings) if is_deepspeed else MuonWithAdamW(groups, **settings)
 
@@ -201,12 +201,12 @@ def _optimizer(args, groups: list[dict[str, Any]], is_deepspeed: bool) -> torch.
 def schedule_settings(args, num_training_steps: int) -> dict[str, Any]:
     """The `lr_scheduler_kwargs` for a run of `num_training_steps` steps.
 
-    These are the user's. For `warmup_stable_decay` without `num_decay_steps`, the number of decay steps is added from
-    `decay_steps`: a share of the run if below 1, else a number of steps, like `warmup_steps`.
+    These are the user's. The `num_decay_steps` of `warmup_stable_decay` are a share of the run if below 1, like
+    `warmup_steps`; by default a fifth of it.
     """
     settings = dict(args.lr_scheduler_kwargs or {})
-    if args.lr_scheduler_type == "warmup_stable_decay" and "num_decay_steps" not in settings:
-        steps = args.decay_steps
+    if args.lr_scheduler_type == "warmup_stable_decay":
+        steps = settings.get("num_decay_steps", 0.2)
         settings["num_decay_steps"] = int(steps) if steps >= 1 else math.ceil(num_training_steps * steps)
     return settings
 
@@ -249,12 +249,12 @@ def apply_changes(
         group["lr"] = rate
 
 
-def check_sharding(matrix_optimizer: str, max_grad_norm: float | None, is_deepspeed: bool) -> None:
+def check_sharding(optimizer: str, max_grad_norm: float | None, is_deepspeed: bool) -> None:
     """Raise [`InputError`] for Muon with clipped gradients under DeepSpeed."""
-    if matrix_optimizer == "muon" and is_deepspeed and max_grad_norm:
+    if optimizer == "muon" and is_deepspeed and max_grad_norm:
         raise InputError(
-            f"matrix_optimizer is muon and max_grad_norm {max_grad_norm:g}, but under ZeRO DeepSpeed clips Muon's "
-            "updates instead of the gradients; add --matrix_optimizer adamw, or --max_grad_norm 0 for Muon without "
+            f"optimizer is muon and max_grad_norm {max_grad_norm:g}, but under ZeRO DeepSpeed clips Muon's "
+            "updates instead of the gradients; add --optimizer adamw, or --max_grad_norm 0 for Muon without "
             "clipping"
         )
 
@@ -265,24 +265,18 @@ def check_optimizer(args) -> None:
     Raises:
         `InputError`: a setting is wrong; the message names it.
     """
-    if args.matrix_optimizer not in MATRIX_OPTIMIZERS:
-        raise InputError(
-            f"matrix_optimizer is {args.matrix_optimizer!r}; expected one of {', '.join(MATRIX_OPTIMIZERS)}"
-        )
+    if args.optimizer not in MATRIX_OPTIMIZERS:
+        raise InputError(f"optimizer is {args.optimizer!r}; expected one of {', '.join(MATRIX_OPTIMIZERS)}")
     if args.scale_learning_rate not in (None, "sqrt"):
         raise InputError(f"scale_learning_rate is {args.scale_learning_rate!r}; expected sqrt, or leave it out")
-    if not args.decay_steps >= 0:
-        raise InputError(f"decay_steps is {args.decay_steps}; expected a share of the run below 1, or steps")
     args.learning_rate_factors = _read_factors(args.learning_rate_factors)
     if args.lr_scheduler_type == "cosine_with_min_lr":
         given = args.lr_scheduler_kwargs or {}
         args.lr_scheduler_kwargs = given if given.keys() & {"min_lr", "min_lr_rate"} else {**_DEFAULT_MIN_LR, **given}
-    special = args.matrix_optimizer != "adamw" or args.learning_rate_factors
+    special = args.optimizer != "adamw" or args.learning_rate_factors
     if special and args.optim not in _ADAMW:
-        raise InputError(
-            f"optim is {args.optim}; matrix_optimizer and learning_rate_factors need one of {', '.join(_ADAMW)}"
-        )
-    check_sharding(args.matrix_optimizer, args.max_grad_norm, environment.uses_deepspeed())
+        raise InputError(f"optim is {args.optim}; optimizer and learning_rate_factors need one of {', '.join(_ADAMW)}")
+    check_sharding(args.optimizer, args.max_grad_norm, environment.uses_deepspeed())
 
 
 def _read_factors(factors: Mapping[str, float] | str | None) -> dict[str, float]:

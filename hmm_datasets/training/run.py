@@ -133,10 +133,10 @@ class Run:
     def prepare(self) -> bool:
         """Check that the folder, and that of the copies, are of this run; False if it is finished already."""
         args = self.args
-        check_folder_identity(self.folder, self.identity, args.accept_changes, made=_MADE)
+        check_folder_identity(self.folder, self.identity, args.allow_changed, made=_MADE)
         if args.copies is not None:
             remedy = "choose another copy_checkpoints_to"
-            check_folder_identity(args.copies, self.identity, args.accept_changes, remedy=remedy, made=_MADE)
+            check_folder_identity(args.copies, self.identity, args.allow_changed, remedy=remedy, made=_MADE)
         finished = _finished(args)
         if finished is None:
             return True
@@ -158,7 +158,7 @@ class Run:
         _check_same_start(start)
         trainer.begin(self.data, start)
         if plan is not None and start is not None:
-            _check_tokens(plan, start, args.accept_changes)
+            _check_tokens(plan, start, args.allow_changed)
         if start is not None:
             _name_unknown(trainer, start)
         rows = rows_identity(trainer.rollbacks)
@@ -174,7 +174,7 @@ class Run:
         stage = trainer.stage or ("pretraining" if self.base is None else "midtraining")
         origin = lineage(self.base, stage=stage, data=_description(self.settings, plan), commit=self.commit)
         write_record(
-            *(args.output_dir, {**self.settings, **args.to_dict()}, self.data, args.accept_changes, origin),
+            *(args.output_dir, {**self.settings, **args.to_dict()}, self.data, args.allow_changed, origin),
             identity=self.identity | rows,
             weights=types_of_weights(trainer.model),
             made=_MADE,

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel, TrainingArguments
@@ -12,14 +13,14 @@ from ..errors import InputError
 from ..runtime import environment
 from ..runtime.credentials import Secret, refuse_masks
 from ..runtime.stop_requests import parse_time
-from .callbacks.samples import check_samples
+from .callbacks.samples import read_sample_kwargs
 from .checkpoints.resuming import possible_starts
 from .checkpoints.skipped_rows import rollbacks_of, rows_passed_over
 from .fields import CHUNKED_VOCABULARY, DPOFields, GRPOFields, PretrainFields, RunFields, SFTFields
 from .optimizers import check_optimizer
 from .plan.batch_schedule import BatchSchedule
-from .plan.budget import BUDGETS, Budget, accumulation_steps
-from .plan.forecast import Rate, assumed_rate
+from .plan.budget import Budget, accumulation_steps, read_budget
+from .plan.forecast import Rate, read_rate
 from .plan.plan import Plan, make_plan
 from .precision import check_dtype, find_precision, launched_in
 from .sources import TrainingData
@@ -32,7 +33,7 @@ from .trackers import check_trackers
 class RunSettings:
     """A mixin that checks the settings of a run, so that the order of rows is the same on any number of processes."""
 
-    alternatives = (("max_steps", "num_train_epochs", *BUDGETS),)
+    alternatives = (("max_steps", "num_train_epochs", "train_tokens", "train_budget"),)
     default_budget = Budget()
     """Budget of a run if none is set."""
 
@@ -56,7 +57,7 @@ class RunSettings:
         self.gradient_accumulation_steps = steps
         if self.time_limit is not None:
             parse_time(self.time_limit)
-        check_samples(self.sample_prompts, self.sample_tokens, self.sample_temperature)
+        self.sample_kwargs = read_sample_kwargs(self.sample_prompts, self.sample_kwargs)
         check_trackers(self.report_to)
         if self.keep_every is not None and self.keep_every < 1:
             raise InputError(f"keep_every is {self.keep_every}; expected 1 or more, or leave it out")
@@ -68,10 +69,12 @@ class RunSettings:
         check_z_loss(self.z_loss)
         check_dtype(self)
         check_spikes(self)
-        given = {name: getattr(self, name) for name in BUDGETS}
-        given["max_steps"] = None if self.max_steps == -1 else self.max_steps
-        given["num_train_epochs"] = self.num_train_epochs or None
-        budget = Budget(**given)
+        budget = Budget(
+            max_steps=None if self.max_steps == -1 else self.max_steps,
+            num_train_epochs=self.num_train_epochs or None,
+            train_tokens=self.train_tokens,
+            **read_budget(self.train_budget),
+        )
         self.budget = budget if budget.given else self.default_budget
         self.batch_schedule  # noqa: B018  (raises if a stage is wrong)
         _fit_to_machine(self)
@@ -113,13 +116,8 @@ class RunSettings:
     @property
     def rate(self) -> Rate | None:
         """The rate that the plan assumes, if any."""
-        return assumed_rate(
-            tokens_per_second=self.assumed_tokens_per_second,
-            run=self.assumed_run,
-            device=self.assumed_device,
-            mfu=self.assumed_mfu,
-            precision="bf16" if self.mixed_precision == "no" else self.mixed_precision,
-        )
+        precision = "bf16" if self.mixed_precision == "no" else self.mixed_precision
+        return read_rate(self.assumed_rate, precision)
 
     @property
     def passed_over(self) -> SkippedRows:
@@ -159,6 +157,10 @@ class RunSettings:
 @dataclass
 class PretrainSettings(RunSettings, PretrainFields, TrainingArguments):
     """`TrainingArguments` with this project's defaults for training on rows of tokens."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings, without `data_seed`, which those of the data have."""
+        return {name: value for name, value in super().to_dict().items() if name != "data_seed"}
 
     def chunks(self, vocab_size: int) -> bool:
         """Whether the loss is to be computed in chunks for a vocabulary of this size."""
@@ -274,5 +276,3 @@ def _check_watching(settings: RunFields) -> None:
             raise InputError(f"{name} is {getattr(settings, name)}; expected 0 or more")
     if settings.core_data is not None and settings.task_steps == 0:
         raise InputError("core_data is set, but tasks are never evaluated; set task_steps, or leave core_data out")
-    if settings.core_max_per_task is not None and settings.core_max_per_task < 1:
-        raise InputError(f"core_max_per_task is {settings.core_max_per_task}; expected 1 or more")

@@ -49,7 +49,7 @@ class SmallRun:
         batch_size (`int`): `G`, sequences per step.
         learning_rate (`float`): the peak.
         seed (`int`, *optional*, defaults to 0): seed of the initial weights and of the stream of sequences.
-        matrix_optimizer (`str`, *optional*, defaults to `"adamw"`): of the hidden matrices, `"adamw"` or `"muon"`.
+        optimizer (`str`, *optional*, defaults to `"adamw"`): of the hidden matrices, `"adamw"` or `"muon"`.
         only_scored (`bool`, *optional*, defaults to `False`): labels are the scored tokens of a task alone.
     """
 
@@ -58,7 +58,7 @@ class SmallRun:
     batch_size: int
     learning_rate: float
     seed: int = 0
-    matrix_optimizer: str = "adamw"
+    optimizer: str = "adamw"
     only_scored: bool = False
 
     @classmethod
@@ -105,7 +105,7 @@ def trained_model(
         global_batch_size=run.batch_size,
         per_device_train_batch_size=run.batch_size,
         learning_rate=run.learning_rate,
-        matrix_optimizer=run.matrix_optimizer,
+        optimizer=run.optimizer,
         lr_scheduler_type="cosine",
         warmup_steps=max(1, run.steps // 10),
         adam_beta2=0.99,

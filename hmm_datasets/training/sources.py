@@ -35,7 +35,7 @@ class DataSettings:
     )
     length: int = setting(64, "Symbols per sequence (process), tokens per window (text).")
     packed: bool = setting(False, "Pack whole documents into windows, without attention across documents.")
-    stream_seed: int = setting(0, "Seed of the stream of sequences, or of the order of windows.")
+    data_seed: int = setting(0, "Seed of the stream of sequences, or of the order of windows.")
     num_test_sequences: int = setting(256, "Maximum number of held-out sequences or windows.")
 
     alternatives = (("hmm", "tokens"),)
@@ -88,7 +88,7 @@ class MixtureSettings:
     packed_streams: list[str] = setting(
         [], "Those of the streams whose whole documents are packed, without attention across documents."
     )
-    stream_seed: int = setting(0, "Seed of the order in which windows are visited.")
+    data_seed: int = setting(0, "Seed of the order in which windows are visited.")
     num_test_sequences: int = setting(256, "Maximum number of held-out windows per stream.")
 
     def __post_init__(self):
@@ -201,7 +201,7 @@ class SequenceData(TrainingData):
         self.test_rows = HMMSequences(
             self.source,
             settings.length,
-            seed=settings.stream_seed,
+            seed=settings.data_seed,
             first=TEST_FIRST,
             num_sequences=settings.num_test_sequences,
         )
@@ -209,13 +209,13 @@ class SequenceData(TrainingData):
         self.identity = {
             "hmm": self.source.fingerprint(),
             "length": settings.length,
-            "seed": settings.stream_seed,
+            "seed": settings.data_seed,
         }
 
     def rows(self, num_rows):
         from ..data.sequences import HMMSequences
 
-        return HMMSequences(self.source, self._settings.length, seed=self._settings.stream_seed).by_index()
+        return HMMSequences(self.source, self._settings.length, seed=self._settings.data_seed).by_index()
 
     @property
     def special_tokens(self):
@@ -244,7 +244,7 @@ class TokenData(TrainingData):
         self.identity = {
             "tokens": self.stream.index.sha256,
             "length": settings.length,
-            "seed": settings.stream_seed,
+            "seed": settings.data_seed,
         } | ({"packed": True} if settings.packed else {})
 
     def rows(self, num_rows):
@@ -254,7 +254,7 @@ class TokenData(TrainingData):
             self.stream,
             self.row_length,
             num_rows,
-            seed=self._settings.stream_seed,
+            seed=self._settings.data_seed,
             packed=self._settings.packed,
         )
 
@@ -299,7 +299,7 @@ class MixedData(TrainingData):
             "tokens": [stream.index.sha256 for stream in self.streams],
             "counts": self.rows(1).counts,
             "length": settings.length,
-            "seed": settings.stream_seed,
+            "seed": settings.data_seed,
         } | ({"packed": [folder in settings.packed_streams for folder in settings.streams]} if self.packed else {})
 
     def rows(self, num_rows):
@@ -310,7 +310,7 @@ class MixedData(TrainingData):
         sources = [
             repeated_windows(
                 *(stream, settings.length, num_rows),
-                seed=settings.stream_seed,
+                seed=settings.data_seed,
                 packed=folder in settings.packed_streams,
             )
             for folder, stream in zip(settings.streams, self.streams, strict=True)

@@ -232,8 +232,8 @@ class StepTrainer(ShardedTrainer):
             return
         # The Trainer skips rows that are shuffled, or read several times, batch by batch, which is right only if the
         # batch size is unchanged.
-        fixed = ("settings.matrix_optimizer", *(() if is_read_once else ("settings.global_batch_size",)))
-        check_start(start.folder, self.identity, writer_of(self), args.accept_changes, fixed, type(args))
+        fixed = ("settings.optimizer", *(() if is_read_once else ("settings.global_batch_size",)))
+        check_start(start.folder, self.identity, writer_of(self), args.allow_changed, fixed, type(args))
         args.ignore_data_skip = is_read_once
         args.eval_on_start = False  # of the run, which has begun
 
@@ -262,7 +262,7 @@ class StepTrainer(ShardedTrainer):
                 trained = self.model if model is None else model
                 decayed = set(self.get_decay_parameter_names(trained))
                 self.optimizer = named_optimizer(trained, self.args, decayed, is_deepspeed=self.is_deepspeed_enabled)
-                if self.is_deepspeed_enabled and self.args.matrix_optimizer == "muon":
+                if self.is_deepspeed_enabled and self.args.optimizer == "muon":
                     reduce_whole_gradients(self.accelerator.state.deepspeed_plugin.deepspeed_config)
             return super().create_optimizer(model)
 
@@ -275,7 +275,7 @@ class StepTrainer(ShardedTrainer):
 
     def prepare_training(self, steps: int, dataloader, checkpoint: str | None):
         """Load the optimizer and its schedule, and then let accepted changes of their settings take effect."""
-        accepted = self.args.accept_changes
+        accepted = self.args.allow_changed
         try:
             prepared = super().prepare_training(steps, dataloader, checkpoint)
         except ValueError as error:

@@ -7,6 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
 from hmm_datasets.errors import InputError
+from hmm_datasets.evaluation import during_training
 from hmm_datasets.evaluation.completions import complete
 from hmm_datasets.evaluation.core import score_core
 from hmm_datasets.evaluation.during_training import add_task_evaluations
@@ -54,8 +55,9 @@ def pretrain(folder, tokenizer, **given) -> Pretrainer:
 
 
 @pytest.mark.launch
-def test_tasks_are_logged_with_their_step_drawn_and_change_nothing(tokenizer, questions, tmp_path):
-    pretrain(tmp_path / "run", tokenizer, task_steps=5, core_data=str(questions), core_max_per_task=6)
+def test_tasks_are_logged_with_their_step_drawn_and_change_nothing(tokenizer, questions, tmp_path, monkeypatch):
+    monkeypatch.setattr(during_training, "QUESTIONS_PER_TASK", 6)
+    pretrain(tmp_path / "run", tokenizer, task_steps=5, core_data=str(questions))
     pretrain(tmp_path / "plain", tokenizer)
     rows, plain = (read_jsonl(tmp_path / name / "history.jsonl") for name in ("run", "plain"))
     assert [row["loss"] for row in rows if "loss" in row] == [row["loss"] for row in plain if "loss" in row]

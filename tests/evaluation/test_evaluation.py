@@ -197,7 +197,7 @@ def test_a_model_with_a_tokenizer_completes_prompts(writer, tmp_path):
 @pytest.mark.launch
 def test_runs_are_compared_on_the_same_sequences(run, evaluated, tmp_path, capsys):
     command = ["evaluate", str(run / "checkpoint-2"), "--targets", str(run.parent / "hmm"), "--tasks", "optimum"]
-    settings = ["--length", str(LENGTH), "--stream_seed", str(SEED), "--num_sequences", "40"]
+    settings = ["--length", str(LENGTH), "--data_seed", str(SEED), "--num_sequences", "40"]
     assert main([*command, *settings, "--output_dir", str(tmp_path / "other")]) == 0
     capsys.readouterr()
     assert main(["compare", str(evaluated), str(tmp_path / "other"), "--output_dir", str(tmp_path / "both")]) == 0

@@ -333,7 +333,7 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
         "pretrain",
         {
             **ON_HMM,
-            "matrix_optimizer": "muon",
+            "optimizer": "muon",
             "z_loss": 0.01,
             "tie_embeddings": True,
             "lr_scheduler_type": "cosine",

@@ -67,8 +67,8 @@ def test_flags_values_and_processes_of_every_stage_are_checked():
     assert "is not a multiple of world size 16" in refused(
         PRETRAIN + " --launch ddp --num_processes 16 --output_dir a"
     )
-    muon = PRETRAIN + " --matrix_optimizer muon --launch zero2 --num_processes 1 --output_dir a"
-    assert "add --matrix_optimizer adamw, or --max_grad_norm 0" in refused(muon)
+    muon = PRETRAIN + " --optimizer muon --launch zero2 --num_processes 1 --output_dir a"
+    assert "add --optimizer adamw, or --max_grad_norm 0" in refused(muon)
     check(muon + " --max_grad_norm 0")
     assert "neither a YAML file nor one of" in refused(PRETRAIN + " --launch nope --output_dir a")
     assert "nowhere.yaml" in refused("hmm-datasets evaluate m --config nowhere.yaml")

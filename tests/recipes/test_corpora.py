@@ -142,7 +142,7 @@ def test_an_existing_tokenizer_is_used_for_another_corpus_in_another_folder(toke
     tokenize(tmp_path / "a", stories, chats(tmp_path / "one.jsonl", 40))
     other = chats(tmp_path / "other.jsonl", 40)
     advice = message(tokenize, tmp_path / "a", stories, other)
-    assert "accept_changes" not in advice
+    assert "allow_changed" not in advice
     folder = tmp_path / "a" / "tokenizer"
     assert f"choose another output_dir; --tokenizer {folder} uses this tokenizer there" in advice
     tokenize(tmp_path / "b", "none", other, tokenizer=str(folder))

@@ -25,7 +25,7 @@ def test_every_model_has_its_own_seed_stream_and_folder(tmp_path):
     title, command = RECIPE.training(settings, tmp_path, "even", 4)
     words = shlex.split(command)
     assert title == "even, seed 4"
-    assert [words[words.index(name) + 1] for name in ("--seed", "--stream_seed")] == ["4", "4"]
+    assert [words[words.index(name) + 1] for name in ("--seed", "--data_seed")] == ["4", "4"]
     assert words[words.index("--output_dir") + 1] == str(tmp_path / "seed-4" / "even")
     with pytest.raises(InputError, match="different seeds"):
         settings_of("--seeds", "3", "3")

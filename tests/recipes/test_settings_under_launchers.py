@@ -81,7 +81,7 @@ def test_every_recipe_and_framework_is_here():
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_setting_runs_under_every_launcher_or_is_refused_with_flags_that_mend_it(name):
-    is_muon = read_yaml(ROOT / f"recipes/{name}.yaml").get("matrix_optimizer") == "muon"
+    is_muon = read_yaml(ROOT / f"recipes/{name}.yaml").get("optimizer") == "muon"
     for config, launch in CONFIGS.items():
         found = [flag for way in ways(name, config) for flag in way]
         refused = launch["distributed_type"] == "DEEPSPEED" and is_muon
@@ -93,7 +93,7 @@ def test_a_pair_that_its_launcher_would_refuse_is_refused_by_plan_in_the_same_wo
     """GRPO has no plan."""
     for config, launch in CONFIGS.items():
         said = refusal(name, config)
-        if launch["distributed_type"] == "DEEPSPEED" and said is not None and "matrix_optimizer" in said:
+        if launch["distributed_type"] == "DEEPSPEED" and said is not None and "optimizer" in said:
             _, arguments = command(name, config)
             flags = arguments[arguments.index("--config") + 2 :]
             with pytest.raises(InputError) as caught:
@@ -111,8 +111,8 @@ def test_a_pair_that_its_launcher_would_refuse_is_refused_by_plan_in_the_same_wo
 def test_the_settings_of_the_demo_are_refused_under_zero_before_any_work(program):
     result = program.launch("zero3", "recipes/pretrain.py", "--config", "recipes/demo/pretrain_hmm.yaml")
     assert result.returncode != 0
-    (line,) = {line for line in result.stderr.splitlines() if line.startswith("error: matrix_optimizer")}
-    assert remedies(line) == [["--matrix_optimizer", "adamw"], ["--max_grad_norm", "0"]]
+    (line,) = {line for line in result.stderr.splitlines() if line.startswith("error: optimizer")}
+    assert remedies(line) == [["--optimizer", "adamw"], ["--max_grad_norm", "0"]]
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ def test_its_stages_train_the_same_model_under_each_strategy():
 
 def test_the_full_plan_is_that_of_nanogpts_character_model():
     found = plan_recipe(
-        shipped("recipes/experiments/wordplay/pretrain.yaml"), ["--assumed_device", "A100"], assumed_vocab_size=68
+        shipped("recipes/experiments/wordplay/pretrain.yaml"), ["--assumed_rate", "A100"], assumed_vocab_size=68
     )
     assert found["parameters_without_embeddings"] == pytest.approx(10.65e6, rel=0.01)
     assert found["steps"] == 5005

@@ -56,7 +56,7 @@ CASES.remove(("supervise", "full"))  # it goes on, and writes its events once th
 MADE = {
     "run": (*PRETRAIN, 4, "--output_dir", "MADE/run"),
     "evaluation": (*EVALUATE, "--output_dir", "MADE/evaluation"),
-    "another": (*EVALUATE, "--stream_seed", 5, "--output_dir", "MADE/another"),
+    "another": (*EVALUATE, "--data_seed", 5, "--output_dir", "MADE/another"),
     "fit": (*FIT, "MADE/fit"),
     "tokens": (*TOKENIZE, "MADE/tokens"),
     "text": (*PRETRAIN_TEXT, "--output_dir", "MADE/text"),

@@ -44,9 +44,7 @@ def test_a_run_whose_rows_were_exchanged_does_not_continue(name, base, tmp_path)
         start(name, tmp_path, base, steps=4, swapped=True)
     assert read_json(tmp_path / "run.json")["content"] == before
     accepted = ["content.rows", "content.tokens"]
-    assert (
-        start(name, tmp_path, base, steps=4, swapped=True, accept_changes=accepted)["resumed_from"] == "checkpoint-2"
-    )
+    assert start(name, tmp_path, base, steps=4, swapped=True, allow_changed=accepted)["resumed_from"] == "checkpoint-2"
 
 
 @pytest.mark.parametrize(("name", "given"), [("sft", {"use_peft": True}), ("dpo", {}), ("midtrain", {})])

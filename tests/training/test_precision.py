@@ -183,7 +183,7 @@ def test_any_configuration_of_transformers_gets_the_vocabulary_of_the_data_and_t
     assert config.tie_word_embeddings
     model = AutoModelForCausalLM.from_config(config)
     assert model.dtype == torch.float32
-    given = {"rows": random_rows(8) * 6, "learning_rate": 0.02, "matrix_optimizer": "muon", "pad_vocabulary_to": 128}
+    given = {"rows": random_rows(8) * 6, "learning_rate": 0.02, "optimizer": "muon", "pad_vocabulary_to": 128}
     found = losses(trainer(tmp_path / "run", model=model, **given))
     assert found[-1] < found[0]
 

@@ -53,7 +53,7 @@ def test_the_folder_of_a_run_on_other_data_is_refused_and_not_changed(tmp_path, 
     before = (tmp_path / "run.json").read_bytes()
     with pytest.raises(InputError) as caught:
         write_record(tmp_path, {}, {**DATA, **change})
-    remedy = f"choose another output_dir, or accept the changes with --accept_changes data.{next(iter(change))}"
+    remedy = f"choose another output_dir, or accept the changes with --allow_changed data.{next(iter(change))}"
     assert str(caught.value) == f"{tmp_path / 'identity.json'}: of another run: {differs}; {remedy}"
     assert (tmp_path / "run.json").read_bytes() == before
 

@@ -32,7 +32,7 @@ def test_a_finished_model_is_not_trained_again_and_other_settings_are_refused(tm
 def test_measuring_changes_nothing_of_the_training_and_is_kept(tmp_path):
     process = mess3(0.15, 0.6)
     config = architecture_config("llama", vocab_size=4, length=9, width=16, layers=1, heads=2, bos_token_id=3)
-    run = SmallRun(length=8, steps=6, batch_size=4, learning_rate=1e-2, seed=5, matrix_optimizer="muon")
+    run = SmallRun(length=8, steps=6, batch_size=4, learning_rate=1e-2, seed=5, optimizer="muon")
     alone = trained_model(tmp_path / "alone", config, process, run)
 
     def measure(model):

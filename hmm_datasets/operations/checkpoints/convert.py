@@ -317,7 +317,7 @@ def trained_parameters(folder: Path) -> tuple[list[list[str]], dict[str, torch.S
         weight_decay=1.0,
         decayed=set(Trainer.get_decay_parameter_names(None, model)),
         factors=settings.get("learning_rate_factors"),
-        matrices=matrix_names(model) if settings.get("matrix_optimizer") == "muon" else (),
+        matrices=matrix_names(model) if settings.get("optimizer") == "muon" else (),
     )
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     shapes = {name: parameter.shape for name, parameter in model.named_parameters()}

@@ -174,10 +174,7 @@ def _totals(sweep: Sweep, plan: SweepPlan) -> str:
         return text
     text += f"; together {plan.total('tokens'):,} tokens, {plan.total('flops'):.4g} FLOPs"
     if plan.device_hours is None:
-        settings = (
-            "assumed_flops" if sweep.recipe == "fit" else "assumed_run, assumed_device or assumed_tokens_per_second"
-        )
-        return f"{text}; hours: set {settings}"
+        return f"{text}; hours: set {'assumed_flops' if sweep.recipe == 'fit' else 'assumed_rate'}"
     costs = [found["time"].get("cost") for found in plan.cells.values()]
     cost = f", {sum(costs):,.2f} at price_per_hour" if None not in costs else ""
     return f"{text}, {format_duration(3600 * plan.device_hours)} of one device{cost}"

@@ -3,11 +3,13 @@
 They are written to `samples.jsonl`, one row per prompt, and shown above the progress bar. Training is not affected:
 the state of the random numbers and the mode of the model are restored. If every rank has the whole model, only rank 0
 generates, and the others wait for it at their next collective. Under ZeRO-3 and FSDP2 all ranks take part, since each
-has a part of the weights. A prompt costs `sample_tokens` forward passes of one row.
+has a part of the weights. A prompt costs `max_new_tokens` forward passes of one row.
 """
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import TrainerCallback
@@ -17,28 +19,31 @@ from trl import DPOConfig, GRPOConfig, SFTConfig
 from ...compat.transformers_caches import generate
 from ...errors import InputError
 from ...files import append_jsonl
+from ...foreign.json import parse_json
 from ...text.tokenizers.chat_encoding import encode_conversation
 from ..record import truncate_after_step
 
 SAMPLES_NAME = "samples.jsonl"
 
 
-def check_samples(prompts: list[str], tokens: int, temperature: float) -> None:
-    """Check the settings of [`Samples`].
+def read_sample_kwargs(prompts: list[str], kwargs: Mapping[str, Any] | str | None) -> dict[str, Any]:
+    """The arguments of `generate` that [`Samples`] passes.
 
     Raises:
-        `InputError`: an empty prompt, no tokens, or a temperature below zero.
+        `InputError`: an empty prompt, or arguments that are not a mapping.
     """
     if not all(prompts):
         raise InputError(f"sample_prompts: prompt {prompts.index('') + 1} is empty; write some words there")
-    if tokens < 1:
-        raise InputError(f"sample_tokens is {tokens}; expected 1 or more")
-    if not temperature >= 0:
-        raise InputError(f"sample_temperature is {temperature}; expected 0 (greedy) or more")
+    given = parse_json(kwargs, "sample_kwargs") if isinstance(kwargs, str) else kwargs or {}
+    if not isinstance(given, Mapping):
+        raise InputError(f"sample_kwargs is {given!r}; expected a mapping, such as {{max_new_tokens: 100}}")
+    if not given.get("max_new_tokens", 1) >= 1:
+        raise InputError(f"sample_kwargs: max_new_tokens is {given['max_new_tokens']}; expected 1 or more")
+    return {"max_new_tokens": 48, "do_sample": False} | dict(given)
 
 
 class Samples(TrainerCallback):
-    """Continues the prompts of the settings (`sample_prompts`, `sample_tokens`, `sample_temperature`).
+    """Continues the prompts of the settings (`sample_prompts`, `sample_kwargs`).
 
     A trainer for conversations gives them to the model as a user's messages.
 
@@ -98,15 +103,11 @@ class Samples(TrainerCallback):
         else:
             asked = tokenizer(prompt, split_special_tokens=True)["input_ids"]
         tokens = torch.tensor([asked], device=args.device)
-        sampling = {"do_sample": args.sample_temperature > 0}
-        if sampling["do_sample"]:
-            sampling["temperature"] = args.sample_temperature
         output = generate(
             model,
             input_ids=tokens,
             attention_mask=torch.ones_like(tokens),
-            max_new_tokens=args.sample_tokens,
             pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id,
-            **sampling,
+            **args.sample_kwargs,
         )
         return tokenizer.decode(output[0, len(asked) :], skip_special_tokens=True)

@@ -17,25 +17,23 @@ if TYPE_CHECKING:
 
 WITHOUT_EFFECT = frozenset((
     # The budget: a run may be extended, which stretches its learning rate schedule. Also time and cost.
-    *("max_steps", "num_train_epochs", "train_tokens", "train_examples", "tokens_per_parameter", "train_flops"),
-    *("train_hours", "train_cost", "assumed_tokens_per_second", "assumed_run", "assumed_device", "assumed_mfu"),
-    *("price_per_hour", "time_limit"),
+    *("max_steps", "num_train_epochs", "train_tokens", "train_budget", "assumed_rate", "price_per_hour", "time_limit"),
     # Where a run is, what it continues from, and how.
     *("output_dir", "run_name", "project", "copy_checkpoints_to", "resume", "resume_from_checkpoint"),
-    *("accept_changes", "ignore_data_skip", "restore_callback_states_from_checkpoint"),
+    *("allow_changed", "ignore_data_skip", "restore_callback_states_from_checkpoint"),
     "optimizer_from",  # the hash of its weights is part of the data
     # Saving.
     *("save_strategy", "save_steps", "save_total_limit", "save_only_model", "save_on_each_node", "keep_every"),
     *("load_best_model_at_end", "metric_for_best_model", "greater_is_better", "enable_jit_checkpoint"),
     "merge_adapter",
     # What is done about a spike, which the error at a loss that is not finite advises to change.
-    *("on_spike", "spike_margin", "max_rollbacks"),
+    *("on_spike", "spike_margin"),
     # Evaluations.
     *("do_train", "do_eval", "do_predict", "eval_strategy", "eval_steps", "eval_delay", "eval_on_start"),
     *("eval_accumulation_steps", "eval_do_concat_batches", "eval_use_gather_object", "eval_packing"),
     *("batch_eval_metrics", "include_for_metrics", "prediction_loss_only", "per_device_eval_batch_size"),
     *("bf16_full_eval", "fp16_full_eval", "evaluations_per_doubling", "num_generations_eval", "task_steps"),
-    *("core_data", "core_tasks", "core_max_per_task", "sample_prompts", "sample_tokens", "sample_temperature"),
+    *("core_data", "sample_prompts", "sample_kwargs"),
     # Logs and trackers.
     *("logging_strategy", "logging_steps", "logging_first_step", "logging_nan_inf_filter", "log_level"),
     *("log_level_replica", "log_on_each_node", "report_to", "disable_tqdm", "debug", "skip_memory_metrics"),

@@ -30,6 +30,9 @@ from .verifying import list_steps
 if TYPE_CHECKING:
     from ..run_context import RunContext
 
+MAX_ROLLBACKS = 3
+"""Rollbacks to the same checkpoint; one more ends the run."""
+
 
 def go_back(
     run: "RunContext", step: int, rollbacks: Sequence[Rollback], passed_over: SkippedRows, num_rows: int | None
@@ -101,11 +104,10 @@ def _decide(
         )
     checkpoint = starts[0].step if starts else 0
     again = sum(one.checkpoint == checkpoint for one in rollbacks)
-    if again >= args.max_rollbacks:
+    if again >= MAX_ROLLBACKS:
         where = f"checkpoint-{checkpoint}" if checkpoint else "its beginning"
         raise InputError(
             f"{args.output_dir}: because of step {step} the run would go back to {where} once more, after {again} "
-            "times (max_rollbacks), so the cause may not be in the rows: lower the learning rate, or raise "
-            "max_rollbacks"
+            "times, so the cause may not be in the rows: lower the learning rate"
         )
     return Rollback(step, checkpoint, first, end)

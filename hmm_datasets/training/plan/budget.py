@@ -15,8 +15,34 @@ CHINCHILLA_TOKENS_PER_PARAMETER = 20.0
 language models", 2022, table 3: 8.0 billion tokens for 0.4 billion parameters, 205 billion for 10 billion)."""
 
 
-BUDGETS = ("train_tokens", "train_examples", "tokens_per_parameter", "train_flops", "train_hours", "train_cost")
-"""Budgets in addition to the Trainer's own `max_steps` and `num_train_epochs`."""
+UNITS = ("examples", "tokens_per_parameter", "flops", "hours", "cost")
+"""Units of `train_budget`, in addition to `max_steps`, `num_train_epochs` and `train_tokens`."""
+
+
+def read_budget(text: str | None) -> dict[str, float]:
+    """The amount of a budget by its unit, as in `12 hours`; empty for None.
+
+    Raises:
+        `InputError`: no number, or another unit.
+
+    ```python
+    >>> read_budget("1e18 flops"), read_budget(None)
+    ({'flops': 1e+18}, {})
+
+    ```
+    """
+    if text is None:
+        return {}
+    amount, _, unit = text.strip().partition(" ")
+    try:
+        number = float(amount)
+    except ValueError:
+        number = math.nan
+    if unit.strip() not in UNITS or math.isnan(number):
+        raise InputError(
+            f"train_budget is {text!r}; expected a number and a unit, one of {', '.join(UNITS)}, as in '12 hours'"
+        )
+    return {unit.strip(): number}
 
 
 @dataclass(frozen=True)
@@ -29,12 +55,12 @@ class Budget:
     Args:
         max_steps (`int`, *optional*): optimizer steps.
         train_tokens (`int`, *optional*): tokens.
-        train_examples (`int`, *optional*): rows, or the conversations in them if they are packed.
+        examples (`float`, *optional*): rows, or the conversations in them if they are packed.
         tokens_per_parameter (`float`, *optional*): tokens for each parameter of the model, embeddings included.
-        train_flops (`float`, *optional*): FLOPs of the model, as counted by [`flops_per_token`].
+        flops (`float`, *optional*): FLOPs of the model, as counted by [`flops_per_token`].
         num_train_epochs (`float`, *optional*): passes over the corpus.
-        train_hours (`float`, *optional*): hours, at the assumed rate.
-        train_cost (`float`, *optional*): money, at the assumed rate and price.
+        hours (`float`, *optional*): hours, at the assumed rate.
+        cost (`float`, *optional*): money, at the assumed rate and price.
 
     Raises:
         `InputError`: more than one budget, or one that is not positive.
@@ -42,12 +68,12 @@ class Budget:
 
     max_steps: int | None = None
     train_tokens: int | None = None
-    train_examples: int | None = None
+    examples: float | None = None
     tokens_per_parameter: float | None = None
-    train_flops: float | None = None
+    flops: float | None = None
     num_train_epochs: float | None = None
-    train_hours: float | None = None
-    train_cost: float | None = None
+    hours: float | None = None
+    cost: float | None = None
 
     def __post_init__(self):
         given = self.given
@@ -119,18 +145,15 @@ class Budget:
             if rows_per_epoch is None:
                 raise InputError(f"num_train_epochs is {amount:g}, but these rows are endless; set train_tokens")
             return self._within(schedule, math.floor(amount * rows_per_epoch + 1e-9))
-        if name == "train_examples":
+        if name == "examples":
             return self._within(schedule, math.floor(amount / examples_per_row + 1e-9))
-        if name in ("train_hours", "train_cost"):
+        if name in ("hours", "cost"):
             if tokens_per_second is None:
-                raise InputError(
-                    f"{name} is {amount:g}, but no rate is known; set assumed_tokens_per_second, assumed_run, or "
-                    "assumed_device and assumed_mfu"
-                )
+                raise InputError(f"train_budget is {amount:g} {name}, but no rate is known; set assumed_rate")
             seconds = amount * 3600
-            if name == "train_cost":
+            if name == "cost":
                 if money_per_second is None:
-                    raise InputError(f"train_cost is {amount:g}, but price_per_hour is not set")
+                    raise InputError(f"train_budget is {amount:g} cost, but price_per_hour is not set")
                 seconds = amount / money_per_second
             return self._within(schedule, math.floor(seconds * tokens_per_second / tokens_per_row))
         return schedule.steps_for_rows(math.ceil(self.tokens(parameters, flops_per_token) / tokens_per_row))
@@ -140,7 +163,7 @@ class Budget:
         return {
             "train_tokens": self.amount,
             "tokens_per_parameter": self.amount * parameters,
-            "train_flops": self.amount / flops_per_token,
+            "flops": self.amount / flops_per_token,
         }.get(self.name, 0.0)
 
     def _within(self, schedule: BatchSchedule, rows: int) -> int:

@@ -56,6 +56,7 @@ from .accelerators import find_device, peak_flops
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
+_MFU = 0.4  # share of the peak of a device, if none is given
 _MAX_TRACKED_SCAN = 32  # tokens per row up to which the memory of a recurrent model is tracked
 
 Use = Literal["train", "score", "generate"]
@@ -89,55 +90,66 @@ class Rate:
         return self.total if self.total is not None else self.flops_per_device * world_size / flops_per_token
 
 
-def assumed_rate(
-    *,
-    tokens_per_second: float | None = None,
-    run: str | None = None,
-    device: str | None = None,
-    mfu: float = 0.4,
-    precision: str = "bf16",
-) -> Rate | None:
-    """The rate that the settings give: a number, the rate of an earlier run, or that of a device; None without any.
+def device_of(rate: float | str | None) -> tuple[str | None, float]:
+    """The name of the device in an assumed rate, and the share of its peak; None if it names no known device.
+
+    Raises:
+        `InputError`: the share is not one.
+
+    ```python
+    >>> device_of("H200:0.5"), device_of("A100"), device_of("outputs/run")
+    (('H200', 0.5), ('A100', 0.4), (None, 0.4))
+
+    ```
+    """
+    name, _, share = (rate if isinstance(rate, str) else "").partition(":")
+    if find_device(name) is None:
+        return None, _MFU
+    try:
+        mfu = float(share or _MFU)
+    except ValueError:
+        mfu = math.nan
+    if not 0 < mfu <= 1:
+        raise InputError(f"assumed_rate is {rate}; expected a share of the peak above 0 and up to 1, as in {name}:0.5")
+    return name, mfu
+
+
+def read_rate(rate: float | str | None, precision: str = "bf16") -> Rate | None:
+    """The rate that `assumed_rate` gives: a number, the rate of an earlier run, or that of a device; None without it.
 
     Args:
-        tokens_per_second (`float`, *optional*): tokens per second over all devices.
-        run (`str`, *optional*): folder of a run, whose history gives the model FLOPs per second and device.
-        device (`str`, *optional*): a name that [`~hmm_datasets.training.plan.accelerators.find_device`] knows.
-        mfu (`float`, *optional*, defaults to 0.4): share of the device's peak.
+        rate (`float` or `str`, *optional*): tokens per second over all devices; the folder of a run, whose history
+            gives the model FLOPs per second and device; or a name that
+            [`~hmm_datasets.training.plan.accelerators.find_device`] knows, and a share of its peak, as in `H200:0.5`.
         precision (`str`, *optional*, defaults to `"bf16"`): precision of the peak.
 
     Raises:
-        `InputError`: an unknown device, a run without a history, or more than one of the three.
+        `InputError`: none of these, a number that is not above 0, or a run without a history.
     """
-    given = [value for value in (tokens_per_second, run, device) if value is not None]
-    if len(given) > 1:
-        raise InputError(
-            f"assumed_tokens_per_second {tokens_per_second}, assumed_run {run}, assumed_device {device}: expected one"
-        )
-    if tokens_per_second is not None:
-        if not (tokens_per_second > 0 and math.isfinite(tokens_per_second)):
-            raise InputError(f"assumed_tokens_per_second is {tokens_per_second}; expected a number above 0")
-        return Rate(total=tokens_per_second, source="as given")
-    if run is not None:
-        return _rate_of_run(Path(run))
-    if device is None:
+    if rate is None:
         return None
-    if not 0 < mfu <= 1:
-        raise InputError(f"assumed_mfu is {mfu}; expected a share above 0 and up to 1")
+    if not isinstance(rate, str):
+        if not (rate > 0 and math.isfinite(rate)):
+            raise InputError(f"assumed_rate is {rate} tokens per second; expected a number above 0")
+        return Rate(total=rate, source="as given")
+    device, mfu = device_of(rate)
+    if device is None:
+        if Path(rate).is_dir():
+            return _rate_of_run(Path(rate))
+        raise InputError(
+            f"assumed_rate is {rate!r}; expected a device such as H200, H100 SXM, A100 or RTX 4090, the folder of a "
+            "run, or tokens per second"
+        )
     peak = peak_flops(device, precision)
     if peak is None:
-        what = "is unknown" if find_device(device) is None else f"has no peak in {precision}"
-        raise InputError(
-            f"assumed_device {device!r} {what}; expected a name such as H200, H100 SXM, A100 or RTX 4090, or set "
-            "assumed_run"
-        )
+        raise InputError(f"assumed_rate is {rate}, a device without a peak in {precision}; give tokens per second")
     return Rate(flops_per_device=mfu * peak, source=f"{find_device(device).name} at {mfu:.0%} MFU")
 
 
 def _rate_of_run(run: Path) -> Rate:
     path = run / "history.jsonl"
     if not path.exists():
-        raise InputError(f"assumed_run {run}: it has no history.jsonl; give the folder of a run of these recipes")
+        raise InputError(f"assumed_rate {run}: it has no history.jsonl; give the folder of a run of these recipes")
     rows = [row for row in read_history(path) if "tokens_per_second_per_device" in row and row.get("tokens")]
     if not rows:
         raise InputError(f"{path}: no row has tokens_per_second_per_device; give a run that logged its rate")

@@ -134,8 +134,6 @@ def check_spikes(args: Any) -> None:
         raise InputError(f"on_spike is {args.on_spike!r}; expected one of {', '.join(POLICIES)}")
     if args.spike_margin < 0:
         raise InputError(f"spike_margin is {args.spike_margin}; expected 0 or more steps")
-    if args.max_rollbacks < 1:
-        raise InputError(f"max_rollbacks is {args.max_rollbacks}; expected 1 or more, or another on_spike")
     is_deepspeed = args.deepspeed or environment.uses_deepspeed()
     if args.on_spike == "skip" and is_deepspeed:
         raise InputError(

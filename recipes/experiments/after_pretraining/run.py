@@ -131,7 +131,7 @@ def stages(settings: AfterPretrainingSettings) -> list[tuple[str, str]]:
             f"--streams {root}/sequences {root}/tokens/text --length {settings.length} "
             f"--max_steps {settings.max_steps} "
             f"--global_batch_size {settings.global_batch_size} --num_test_sequences {settings.num_sequences} "
-            f"--seed {seed} --stream_seed {seed} --output_dir {root}/{name}"
+            f"--seed {seed} --data_seed {seed} --output_dir {root}/{name}"
         )
 
     tasks = "--tasks completions"

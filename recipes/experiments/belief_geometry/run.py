@@ -83,7 +83,7 @@ def stages(settings: BeliefGeometrySettings, folder: Path, name: str) -> list[tu
     training = (
         f"hmm-datasets pretrain {launch}--config belief_geometry/pretrain.yaml --hmm {where['hmm']} "
         f"--length {settings.length_of(name)} --model {shlex.quote(settings.model)} --seed {settings.seed} "
-        f"--stream_seed {settings.seed} "
+        f"--data_seed {settings.seed} "
         f"--train_tokens {trained_tokens(settings, name)} --output_dir {where['pretrain']}"
     )
     found = [

@@ -74,7 +74,7 @@ def training(settings: ExcessSettings, folder: Path, name: str, seed: int) -> tu
     """Title and command of one training run."""
     words: list[object] = ["--hmm", folder / "processes" / name, "--model", folder / "llama.json"]
     words += ["--train_tokens", settings.train_tokens, "--learning_rate", settings.learning_rate]
-    words += ["--seed", seed, "--stream_seed", seed, "--output_dir", folder / f"seed-{seed}" / name]
+    words += ["--seed", seed, "--data_seed", seed, "--output_dir", folder / f"seed-{seed}" / name]
     return f"{name}, seed {seed}", f"hmm-datasets pretrain --config excess/pretrain.yaml {shlex.join(map(str, words))}"
 
 

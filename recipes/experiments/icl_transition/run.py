@@ -127,7 +127,7 @@ def stages(settings: ICLTransitionSettings) -> tuple[tuple[str, str], ...]:
             "A Llama of two layers; every row from a different chain",
             f"hmm-datasets pretrain --launch cpu2 --config icl_transition/pretrain.yaml --hmm {source} "
             f"--length {settings.length} --max_steps {settings.max_steps} --seed {settings.seed} "
-            f"--stream_seed {settings.seed} --output_dir {model}",
+            f"--data_seed {settings.seed} --output_dir {model}",
         ),
         (
             "Which predictor was it like, and when?",

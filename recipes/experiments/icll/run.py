@@ -136,7 +136,7 @@ def models_sweep(settings: ICLLSettings, root: Path) -> dict[str, Any]:
     }
     shared |= {"per_device_train_batch_size": settings.micro_batch_size, "learning_rate": settings.learning_rate}
     shared |= {} if settings.precision is None else {"bf16": settings.precision == "bf16"}
-    shared |= {} if not settings.devices else {"assumed_device": settings.devices[0]}
+    shared |= {} if not settings.devices else {"assumed_rate": settings.devices[0]}
     shared |= {} if settings.price_per_hour is None else {"price_per_hour": settings.price_per_hour}
     sources = [str(root / "sources" / f"{name}-{kind}") for name in settings.hmms for kind in settings.kinds]
     return {

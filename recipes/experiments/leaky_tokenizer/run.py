@@ -135,7 +135,7 @@ def planned_sweep(settings: LeakySettings, folder: Path) -> dict[str, Any]:
     sweep = models_sweep(settings)
     sweep["cells"] = [{"hmm": str(folder / name)} for name in TOKENIZERS]
     sweep["settings"] |= {"length": settings.length - 1}
-    sweep["settings"] |= {} if not settings.devices else {"assumed_device": settings.devices[0]}
+    sweep["settings"] |= {} if not settings.devices else {"assumed_rate": settings.devices[0]}
     sweep["settings"] |= {} if settings.price_per_hour is None else {"price_per_hour": settings.price_per_hour}
     return sweep | {"then": [], "table": {}}
 

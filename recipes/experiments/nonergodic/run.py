@@ -107,7 +107,7 @@ def training(settings: NonergodicSettings, folder: Path) -> tuple[str, str]:
     """Title and command of the training."""
     words: list[object] = ["--hmm", folder / "process", "--model", settings.model, "--length", settings.length]
     words += ["--train_tokens", settings.train_tokens, "--global_batch_size", settings.global_batch_size]
-    words += ["--learning_rate", settings.learning_rate, "--seed", settings.seed, "--stream_seed", settings.seed]
+    words += ["--learning_rate", settings.learning_rate, "--seed", settings.seed, "--data_seed", settings.seed]
     words += ["--output_dir", folder / "model"]
     launch = f"--launch {settings.launch} " if settings.launch else ""
     command = f"hmm-datasets pretrain {launch}--config nonergodic/pretrain.yaml {shlex.join(map(str, words))}"

@@ -89,7 +89,7 @@ def folder_of(settings: QuantizationSettings, model: str) -> Path:
 def training(settings: QuantizationSettings, model: str) -> tuple[str, str]:
     """Title and command of a training."""
     words: list[object] = ["--hmm", settings.hmm, "--model", model, "--length", settings.length]
-    words += ["--train_tokens", settings.train_tokens, "--seed", settings.seed, "--stream_seed", settings.seed]
+    words += ["--train_tokens", settings.train_tokens, "--seed", settings.seed, "--data_seed", settings.seed]
     words += ["--output_dir", folder_of(settings, model)]
     return (
         f"A Llama of {model} on {settings.hmm}",

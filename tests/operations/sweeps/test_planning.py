@@ -59,7 +59,7 @@ def test_what_the_recipe_would_refuse_is_refused_first(sweep_of, entries, messag
 def test_totals_are_those_of_the_plans_of_the_cells(sweep_of, tmp_path):
     processes.mess3(0.15, 0.6).save_pretrained(tmp_path / "mess3")
     settings = {"hmm": str(tmp_path / "mess3"), "length": 15, "train_tokens": 10_000, "global_batch_size": 8}
-    settings |= {"per_device_train_batch_size": 8, "assumed_tokens_per_second": 100.0, "price_per_hour": 2.0}
+    settings |= {"per_device_train_batch_size": 8, "assumed_rate": 100, "price_per_hour": 2.0}
     grid = {"model": ["1m", "3m"], "seed": [0, 1]}
     sweep = sweep_of(recipe="pretrain", settings=settings, grid=grid)
     found = check_and_plan(sweep)

@@ -10,7 +10,7 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_jsonl
 from hmm_datasets.hmm import processes
 from hmm_datasets.text.tokenizers.bpe import train_bpe
-from hmm_datasets.training.callbacks.samples import check_samples
+from hmm_datasets.training.callbacks.samples import read_sample_kwargs
 from hmm_datasets.training.post_training.trainers import FineTuner
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import PretrainSettings, SFTSettings
@@ -51,7 +51,7 @@ def pretrain(folder, tokenizer, dropout=0.1, **changes) -> Pretrainer:
         "save_steps": 100,
         "eval_strategy": "steps",
         "eval_steps": 2,
-        "sample_tokens": 5,
+        "sample_kwargs": {"max_new_tokens": 5},
         **changes,
     }
     trainer = Pretrainer(
@@ -73,12 +73,19 @@ def evaluations(folder) -> list[tuple[int, float]]:
     return [(row["step"], row["eval_loss"]) for row in read_jsonl(folder / "history.jsonl") if "eval_loss" in row]
 
 
+SAMPLING = {0.0: {}, 1.0: {"do_sample": True, "temperature": 1.0}}
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_samples_are_written_at_every_evaluation_and_leave_the_training_as_it_was(
     tmp_path, tokenizer, temperature, capsys
 ):
     pretrain(tmp_path / "without", tokenizer, eval_on_start=True)
-    settings = {"eval_on_start": True, "sample_prompts": PROMPTS, "sample_temperature": temperature}
+    settings = {
+        "eval_on_start": True,
+        "sample_prompts": PROMPTS,
+        "sample_kwargs": {"max_new_tokens": 5, **SAMPLING[temperature]},
+    }
     trainer = pretrain(tmp_path / "with", tokenizer, **settings)
     assert losses(tmp_path / "with") == losses(tmp_path / "without")
     rows = read_jsonl(tmp_path / "with" / "samples.jsonl")
@@ -98,7 +105,7 @@ def test_a_resumed_run_writes_the_samples_and_evaluates_at_the_steps_of_an_undis
     """Drawn at temperature 1; what the first start wrote after the checkpoint is replaced."""
     settings = {
         "sample_prompts": PROMPTS,
-        "sample_temperature": 1.0,
+        "sample_kwargs": {"max_new_tokens": 5, **SAMPLING[1.0]},
         "evaluations_per_doubling": 1,
         "eval_steps": 3,
         "save_steps": 2,
@@ -156,12 +163,12 @@ def test_sample_prompts_need_a_tokenizer(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ((["a", ""], 5, 0.0), "sample_prompts: prompt 2 is empty; write some words there"),
-        (([], 0, 0.0), "sample_tokens is 0; expected 1 or more"),
-        (([], 5, -1.0), "sample_temperature is -1.0; expected 0 (greedy) or more"),
+        ((["a", ""], None), "sample_prompts: prompt 2 is empty; write some words there"),
+        (([], {"max_new_tokens": 0}), "sample_kwargs: max_new_tokens is 0; expected 1 or more"),
+        (([], "[1]"), "sample_kwargs is [1]; expected a mapping, such as {max_new_tokens: 100}"),
     ],
 )
 def test_settings_of_samples_are_checked(settings, message):
     with pytest.raises(InputError) as caught:
-        check_samples(*settings)
+        read_sample_kwargs(*settings)
     assert str(caught.value) == message

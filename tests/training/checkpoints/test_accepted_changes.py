@@ -56,7 +56,7 @@ def begun(tmp_path_factory):
     [
         {"learning_rate": 1e-5},
         {"lr_scheduler_type": "linear"},
-        {"lr_scheduler_type": "warmup_stable_decay", "decay_steps": 0.5},
+        {"lr_scheduler_type": "warmup_stable_decay", "lr_scheduler_kwargs": {"num_decay_steps": 0.5}},
         {"lr_scheduler_kwargs": {"num_cycles": 0.3}},
         {"warmup_steps": 5},
         {"weight_decay": 0.5},
@@ -75,7 +75,7 @@ def test_an_accepted_change_takes_effect_from_the_next_step_on(begun, tmp_path, 
     names = [f"settings.{name}" for name in changed]
     with pytest.raises(InputError, match=names[0]):
         train(tmp_path / "run", 6, **changed)
-    options, weights = train(tmp_path / "run", 6, **changed, accept_changes=names)
+    options, weights = train(tmp_path / "run", 6, **changed, allow_changed=names)
     expected, _ = train(tmp_path / "anew", 6, **changed)
     assert options == {step: expected[step] for step in (4, 5, 6)}
     assert not same(weights, unchanged)
@@ -84,13 +84,13 @@ def test_an_accepted_change_takes_effect_from_the_next_step_on(begun, tmp_path, 
 def test_what_is_accepted_but_not_changed_has_no_effect(begun, tmp_path):
     run, unchanged = begun
     shutil.copytree(run, tmp_path / "run")
-    assert same(train(tmp_path / "run", 6, accept_changes=["settings.z_loss", "settings.weight_decay"])[1], unchanged)
+    assert same(train(tmp_path / "run", 6, allow_changed=["settings.z_loss", "settings.weight_decay"])[1], unchanged)
 
 
 def test_learning_rates_by_name_change_with_their_factors_and_no_others(tmp_path):
     train(tmp_path / "run", 3, learning_rate_factors={"embed": 0.1})
     shutil.copytree(tmp_path / "run", tmp_path / "other")
-    accepted = {"accept_changes": ["settings.learning_rate_factors"]}
+    accepted = {"allow_changed": ["settings.learning_rate_factors"]}
     options, _ = train(tmp_path / "run", 6, learning_rate_factors={"embed": 0.5}, **accepted)
     assert options[6][0]["initial_lr"] == 2 * options[6][-1]["initial_lr"]
     with pytest.raises(InputError, match="name other parameters than those of its optimizer"):
@@ -98,5 +98,5 @@ def test_learning_rates_by_name_change_with_their_factors_and_no_others(tmp_path
 
 
 def test_another_optimizer_cannot_be_accepted(begun):
-    with pytest.raises(InputError, match="matrix_optimizer was 'adamw' and is 'muon'; this cannot be accepted"):
-        train(begun[0], 6, matrix_optimizer="muon", accept_changes=["settings.matrix_optimizer"])
+    with pytest.raises(InputError, match="optimizer was 'adamw' and is 'muon'; this cannot be accepted"):
+        train(begun[0], 6, optimizer="muon", allow_changed=["settings.optimizer"])

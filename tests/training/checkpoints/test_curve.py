@@ -56,7 +56,7 @@ def test_a_new_setting_is_compared_and_replayed_without_being_listed(tmp_path):
     with pytest.raises(InputError, match=r"of another run: settings.new_setting was 0.0 and is 1.0; choose"):
         train(tmp_path, 3, NewerSettings, new_setting=1.0)
     accepted = ["settings.new_setting"]
-    assert train(tmp_path, 3, NewerSettings, new_setting=1.0, accept_changes=accepted) == "checkpoint-2"
+    assert train(tmp_path, 3, NewerSettings, new_setting=1.0, allow_changed=accepted) == "checkpoint-2"
     assert train(tmp_path, 4, NewerSettings, new_setting=1.0) == "checkpoint-3"
     assert train(tmp_path, 5) == "checkpoint-4", "a setting that does not exist any more cannot be compared"
     assert replayed({"new_setting": 1.0, "output_dir": "here"}) == {"new_setting": 1.0}
@@ -91,7 +91,7 @@ def test_the_precision_of_the_launcher_is_in_every_record_and_is_compared(tmp_pa
     with pytest.raises(InputError, match=r"settings\.bf16 was True and is False; choose another .* settings\.bf16$"):
         train(tmp_path, 2, **on_cpu)
     assert train(tmp_path, 2, **on_cpu, bf16=True) == "checkpoint-1"
-    assert train(tmp_path, 3, **on_cpu, accept_changes=["settings.bf16"]) == "checkpoint-2"
+    assert train(tmp_path, 3, **on_cpu, allow_changed=["settings.bf16"]) == "checkpoint-2"
     assert read_json(tmp_path / "checkpoint-3" / "identity.json")["settings"]["bf16"] is False
 
 

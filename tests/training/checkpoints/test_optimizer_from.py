@@ -31,7 +31,7 @@ def later(folder, first, **given):
     return run(folder, rows=Subset(ROWS, range(32, 64)), model=model, base=str(first), max_steps=4, **given)
 
 
-@pytest.mark.parametrize("optimizer", [{}, {"matrix_optimizer": "muon"}], ids=["AdamW", "Muon"])
+@pytest.mark.parametrize("optimizer", [{}, {"optimizer": "muon"}], ids=["AdamW", "Muon"])
 def test_the_next_stage_trains_as_a_longer_run_would(optimizer, first, tmp_path):
     if optimizer:
         first = tmp_path / "first"
@@ -69,7 +69,7 @@ def test_the_state_of_another_optimizer_or_model_is_refused(first, tmp_path):
     with pytest.raises(InputError, match="has other weights than the model that training starts from, a new one"):
         run(tmp_path / "new", rows=ROWS, optimizer_from=str(first))
     with pytest.raises(InputError, match="optimizer has other parameters or another type"):
-        later(tmp_path / "muon", first, optimizer_from=str(first), matrix_optimizer="muon")
+        later(tmp_path / "muon", first, optimizer_from=str(first), optimizer="muon")
     other = tmp_path / "other"
     run(other, rows=ROWS, model=tiny_model(seed=1), max_steps=4)
     with pytest.raises(InputError, match="checkpoint-4: has other weights than the model"):

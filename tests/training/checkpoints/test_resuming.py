@@ -66,7 +66,7 @@ def test_a_changed_global_batch_is_refused_or_accepted_from_the_row_reached(hmm,
         pretrain(tmp_path, hmm, global_batch_size=8, per_device_train_batch_size=8)
     told = str(caught.value)
     assert "settings.global_batch_size was 4 and is 8" in told
-    assert told.endswith("--accept_changes settings.global_batch_size"), "the only name, and the whole remedy"
+    assert told.endswith("--allow_changed settings.global_batch_size"), "the only name, and the whole remedy"
 
     asked = []
     view = HMMSequences.__getitems__
@@ -75,7 +75,7 @@ def test_a_changed_global_batch_is_refused_or_accepted_from_the_row_reached(hmm,
         summary = pretrain(
             *(tmp_path, hmm),
             **{"global_batch_size": 8, "per_device_train_batch_size": 8},
-            accept_changes=["settings.global_batch_size"],
+            allow_changed=["settings.global_batch_size"],
         )
     finally:
         HMMSequences.__getitems__ = view
@@ -85,7 +85,7 @@ def test_a_changed_global_batch_is_refused_or_accepted_from_the_row_reached(hmm,
     assert read_json(tmp_path / "plan.json")["rows"] == 32
     assert (tmp_path / "model.safetensors").exists()
     # Again with the first global batch: the rows consumed count, not the number of steps.
-    again = pretrain(tmp_path, hmm, train_tokens=40 * 8, accept_changes=["settings.global_batch_size"])
+    again = pretrain(tmp_path, hmm, train_tokens=40 * 8, allow_changed=["settings.global_batch_size"])
     assert (again["steps"], again["tokens"]) == (8, 40 * 8)
 
 
@@ -118,7 +118,7 @@ def test_rows_that_differ_from_those_of_the_checkpoint_are_refused_before_the_fi
 def test_an_accepted_change_of_the_data_trains_to_the_end_and_counts_its_tokens(hmm, tmp_path):
     pretrain(tmp_path, hmm, stop=4)
     summary = pretrain(
-        tmp_path, hmm, length=LENGTH - 2, accept_changes=["data.length", "model.max_position_embeddings"]
+        tmp_path, hmm, length=LENGTH - 2, allow_changed=["data.length", "model.max_position_embeddings"]
     )
     assert summary["tokens"] == summary["planned_tokens"] == 16 * 8 + (summary["steps"] - 4) * 4 * 6
 
@@ -173,7 +173,7 @@ def test_shuffled_rows_cannot_continue_with_another_global_batch_whatever_is_acc
         settings = SFTSettings(
             str(tmp_path),
             **{"max_steps": 6, "global_batch_size": global_batch_size, "per_device_train_batch_size": 2},
-            **{"max_length": 48, "save_steps": 100, "report_to": "none", "accept_changes": list(accept)},
+            **{"max_length": 48, "save_steps": 100, "report_to": "none", "allow_changed": list(accept)},
             activation_checkpointing=False,
             train_sampling_strategy="random",
         )
@@ -188,7 +188,7 @@ def test_shuffled_rows_cannot_continue_with_another_global_batch_whatever_is_acc
         fine_tune(8, accept=["settings.global_batch_size"])
     told = str(caught.value)
     assert "settings.global_batch_size was 4 and is 8; this cannot be accepted, set it back" in told
-    assert "accept_changes" not in told
+    assert "allow_changed" not in told
 
 
 def test_a_full_disk_gives_an_error_of_one_line_and_the_run_resumes_from_the_checkpoint_it_names(

@@ -11,6 +11,7 @@ from hmm_datasets.files import read_json
 from hmm_datasets.runtime.events import read_events
 from hmm_datasets.runtime.run_identity import write_identity
 from hmm_datasets.text.tokenizers.bpe import train_bpe
+from hmm_datasets.training.checkpoints import rollback
 from hmm_datasets.training.checkpoints.skipped_rows import Rollback, left_out_the_same, rows_identity
 from hmm_datasets.training.models import model_config
 from hmm_datasets.training.post_training.trainers import FineTuner
@@ -141,7 +142,8 @@ def test_where_it_cannot_go_back_it_says_why_and_trains_on(given, count, reason,
 
 
 @pytest.mark.launch
-def test_going_back_too_often_to_one_checkpoint_ends_the_run(tmp_path):
+def test_going_back_too_often_to_one_checkpoint_ends_the_run(tmp_path, monkeypatch):
     """Rows of a whole epoch are bad, so the cause is not in a few rows."""
+    monkeypatch.setattr(rollback, "MAX_ROLLBACKS", 2)
     with pytest.raises(InputError, match="step 14 the run would go back to checkpoint-10 once more, after 2 times"):
-        train_through(tmp_path, WithBadRows(range(130, 400)), on_spike="rollback", max_rollbacks=2)
+        train_through(tmp_path, WithBadRows(range(130, 400)), on_spike="rollback")

@@ -203,7 +203,7 @@ def test_the_names_of_differences_between_identities(tmp_path):
     with pytest.raises(InputError) as caught:
         check_identity("x", before, now)
     assert "data.seed was 1 and is 2; settings.learning_rate was 0.1 and is 0.2" in str(caught.value)
-    assert "--accept_changes data.seed settings.learning_rate" in str(caught.value)
+    assert "--allow_changed data.seed settings.learning_rate" in str(caught.value)
     with pytest.raises(InputError, match=r"data\.seed was 1"):
         check_identity("x", before, now, ["settings.learning_rate"])
     check_identity("x", before, now, ["settings.learning_rate", "data.seed"])

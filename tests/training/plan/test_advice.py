@@ -148,7 +148,7 @@ def test_a_recipe_is_advised_with_the_numbers_of_its_plan(file, capsys):
     assert [(row["model"], row["device"], row["ranks"]) for row in found] == [
         (model, device, ranks) for model in ("1m",) for device in ("H100 SXM", "T4") for ranks in (1, 8, 7)
     ]
-    flags = ["--model", "1m", "--assumed_device", "H100", "--per_device_train_batch_size", "64"]
+    flags = ["--model", "1m", "--assumed_rate", "H100", "--per_device_train_batch_size", "64"]
     plan = plan_recipe(file, flags)
     row = next(row for row in found if (row["model"], row["device"], row["ranks"]) == ("1m", "H100 SXM", 1))
     assert (row["strategy"], row["micro_batch_size"], row["recomputes"]) == ("ddp", 64, False)

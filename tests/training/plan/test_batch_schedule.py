@@ -241,7 +241,7 @@ def alone(folder, **given):
 
 RAMPED = {"batch_ramp": ["2:2", "4:1"]}
 FACTORS = {"learning_rate_factors": '{"embed_tokens": 0.5}'}
-ZERO_MUON = {"matrix_optimizer": "muon", "max_grad_norm": 0}
+ZERO_MUON = {"optimizer": "muon", "max_grad_norm": 0}
 
 
 @pytest.mark.launch
@@ -250,7 +250,7 @@ ZERO_MUON = {"matrix_optimizer": "muon", "max_grad_norm": 0}
     [
         ("cpu2", {**RAMPED, **FACTORS}, 2e-5),
         # Ranks sum parts of bf16 products, so the curve equals that of one process only up to bf16's rounding.
-        pytest.param("fsdp2", {**RAMPED, **FACTORS, "matrix_optimizer": "muon"}, 1e-3, marks=pytest.mark.slow),
+        pytest.param("fsdp2", {**RAMPED, **FACTORS, "optimizer": "muon"}, 1e-3, marks=pytest.mark.slow),
         pytest.param("zero1", {**RAMPED, **FACTORS, **ZERO_MUON}, 1e-3, marks=pytest.mark.slow),
         pytest.param("zero2", {**RAMPED, **FACTORS, **ZERO_MUON}, 1e-3, marks=pytest.mark.slow),
         ("zero3", {**RAMPED, **FACTORS, **ZERO_MUON}, 1e-3),
@@ -271,8 +271,8 @@ def test_two_processes_train_on_the_same_rows_to_the_same_curve(launch, tmp_path
     assert {step: sorted(rows) for step, rows in seen.items()} == {
         step: sorted(rows) for step, rows in expected_rows.items()
     }
-    if "matrix_optimizer" in given:
-        plain = alone(tmp_path / "adamw", **given | {"matrix_optimizer": "adamw"}, per_device_train_batch_size=2)
+    if "optimizer" in given:
+        plain = alone(tmp_path / "adamw", **given | {"optimizer": "adamw"}, per_device_train_batch_size=2)
         assert abs(plain[-1][0] - expected[-1][0]) > 1e-2, "the tolerance tells the optimizers apart"
 
 

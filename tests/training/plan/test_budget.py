@@ -8,7 +8,7 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.training import models
 from hmm_datasets.training.models import PRESETS, count_parameters, model_config
 from hmm_datasets.training.plan.batch_schedule import BatchSchedule
-from hmm_datasets.training.plan.budget import Budget, accumulation_steps
+from hmm_datasets.training.plan.budget import Budget, accumulation_steps, read_budget
 
 sizes = st.integers(1, 64)
 
@@ -69,8 +69,8 @@ def test_epochs_hours_and_money_are_not_exceeded_and_used_up_to_a_step(amount, b
     rates = {"rows_per_epoch": epoch, "tokens_per_second": 500.0, "money_per_second": 0.01}
     for name, rows in (
         ("num_train_epochs", amount * epoch),
-        ("train_hours", amount * 3600 * 500 / 10),
-        ("train_cost", amount / 0.01 * 500 / 10),
+        ("hours", amount * 3600 * 500 / 10),
+        ("cost", amount / 0.01 * 500 / 10),
     ):
         budget = Budget(**{name: amount})
         try:
@@ -86,7 +86,7 @@ def test_epochs_hours_and_money_are_not_exceeded_and_used_up_to_a_step(amount, b
     [
         (Budget(), 20 * 1_000),
         (Budget(tokens_per_parameter=3.5), 3_500),
-        (Budget(train_flops=7e7), 10_000),
+        (Budget(flops=7e7), 10_000),
         (Budget(train_tokens=12_345), 12_345),
     ],
 )
@@ -105,12 +105,12 @@ def test_a_budget_of_steps_gives_these_steps():
     ("budget", "rates", "message"),
     [
         ({"train_tokens": 0}, {}, "train_tokens is 0; expected a number above 0"),
-        ({"train_flops": float("inf")}, {}, "train_flops is inf; expected a number above 0"),
+        ({"flops": float("inf")}, {}, "flops is inf; expected a number above 0"),
         ({"max_steps": 3, "train_tokens": 100}, {}, "max_steps 3 and train_tokens 100 are both budgets"),
         ({"num_train_epochs": 2}, {}, "num_train_epochs is 2, but these rows are endless; set train_tokens"),
-        ({"train_hours": 2}, {}, "train_hours is 2, but no rate is known; set assumed_tokens_per_second, assumed_run"),
-        ({"train_cost": 2}, {"tokens_per_second": 1.0}, "train_cost is 2, but price_per_hour is not set"),
-        ({"train_hours": 1}, {"tokens_per_second": 1e-3}, "train_hours 1 allows 0 rows, and the first step takes 64"),
+        ({"hours": 2}, {}, "train_budget is 2 hours, but no rate is known; set assumed_rate"),
+        ({"cost": 2}, {"tokens_per_second": 1.0}, "train_budget is 2 cost, but price_per_hour is not set"),
+        ({"hours": 1}, {"tokens_per_second": 1e-3}, "hours 1 allows 0 rows, and the first step takes 64"),
     ],
 )
 def test_a_budget_of_no_step_says_what_is_missing(budget, rates, message):
@@ -152,3 +152,9 @@ def test_a_depth_sets_the_rest():
     assert (config.num_hidden_layers, config.hidden_size, config.num_attention_heads) == (12, 768, 12)
     with pytest.raises(InputError, match="a depth such as d12"):
         model_config("d0", vocab_size=10, max_length=10)
+
+
+@pytest.mark.parametrize("text", ["12", "hours", "12 days", "many hours", "12 hours more", "1e9 tokens"])
+def test_a_budget_without_a_number_or_a_known_unit_is_refused(text):
+    with pytest.raises(InputError, match=r"expected a number and a unit, one of examples, .*, as in '12 hours'"):
+        read_budget(text)

@@ -74,7 +74,7 @@ def test_the_plan_of_a_settings_file_is_that_of_the_trainer(base, given, templat
 def test_the_plan_with_an_adapter_counts_what_is_trained(base, tmp_path):
     pytest.importorskip("peft")
     plain = plan_recipe(settings_file(base, tmp_path))
-    found = plan_recipe(settings_file(base, tmp_path, use_peft="true", lora_r=2), ["--assumed_device", "H200"])
+    found = plan_recipe(settings_file(base, tmp_path, use_peft="true", lora_r=2), ["--assumed_rate", "H200"])
     trained = found["parameters"] - plain["parameters"]
     assert 0 < trained < plain["parameters"] / 10
     assert found["memory"]["ddp"]["optimizer"] == 8 * trained
@@ -89,9 +89,9 @@ def test_the_plan_with_an_adapter_counts_what_is_trained(base, tmp_path):
 
 @pytest.mark.parametrize(("packing", "rows"), [(False, 28), (True, 12)])
 def test_a_budget_of_examples_counts_conversations_also_if_they_are_packed(base, tmp_path, packing, rows):
-    given = {"packing": str(packing).lower(), "max_length": 128, "num_train_epochs": 0, "train_examples": 30}
+    given = {"packing": str(packing).lower(), "max_length": 128, "num_train_epochs": 0, "train_budget": "30 examples"}
     found = plan_recipe(settings_file(base, tmp_path, **given))
-    assert found["budget"] == {"train_examples": 30}
+    assert found["budget"] == {"examples": 30}
     assert found["rows"] == rows
     assert found["epochs"] < 1
 

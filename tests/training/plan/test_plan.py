@@ -23,7 +23,7 @@ from hmm_datasets.training.fused_loss import LabelScores, set_loss_output
 from hmm_datasets.training.models import ModelSettings, model_config
 from hmm_datasets.training.plan import forecast
 from hmm_datasets.training.plan.flops import flops_per_token
-from hmm_datasets.training.plan.forecast import REDUCE_BUCKET, assumed_rate, memory_per_rank, peak_activations
+from hmm_datasets.training.plan.forecast import REDUCE_BUCKET, memory_per_rank, peak_activations, read_rate
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import PretrainSettings
 from hmm_datasets.training.sources import DataSettings
@@ -140,7 +140,7 @@ def test_the_forecast_of_a_settings_file(hmm, tmp_path):
         "per_device_train_batch_size: 4\nprice_per_hour: 3.0\n"
     )
     launch.write_text("num_processes: 4\n")  # of GPUs, which have bfloat16
-    found = plan_recipe(path, ["--assumed_device", "H200", "--assumed_mfu", "0.5"], launch_config=launch)
+    found = plan_recipe(path, ["--assumed_rate", "H200:0.5"], launch_config=launch)
     model = LlamaForCausalLM(model_config("d2", vocab_size=4, max_length=16))
     parameters = sum(weight.numel() for weight in model.parameters())
     assert (found["parameters"], found["flops_per_token"]) == (parameters, flops_per_token(model, 16))
@@ -162,7 +162,7 @@ def test_the_forecast_of_a_settings_file(hmm, tmp_path):
 @pytest.mark.launch
 def test_a_plan_before_the_data_exist_is_the_plan_with_them(hmm, tokens, tmp_path):
     rest = f"length: 15\noutput_dir: {tmp_path / 'run'}\ntrain_tokens: 9000\nglobal_batch_size: 8\n"
-    rest += "per_device_train_batch_size: 4\nassumed_device: H100\n"
+    rest += "per_device_train_batch_size: 4\nassumed_rate: H100\n"
     exist = {"hmm": f"hmm: {hmm}\n", "text": f"tokens: {tokens}\ntokenizer: {tokens}/tokenizer\n"}
     missing = {"hmm": "hmm: nowhere\n", "text": "tokens: nowhere/text\ntokenizer: nowhere/tokenizer\n"}
     streams = "model: nowhere\nstreams: [a, b]\nweights: [0.3, 0.7]\npacked_streams: [b]\n"
@@ -192,17 +192,16 @@ def test_a_plan_before_the_data_exist_is_the_plan_with_them(hmm, tokens, tmp_pat
 @pytest.mark.parametrize(
     ("named", "message"),
     [
-        ({"device": "X9000"}, "assumed_device 'X9000' is unknown"),
-        ({"device": "Tesla T4"}, "assumed_device 'Tesla T4' has no peak in bf16"),
-        ({"device": "H200", "mfu": 1.5}, "assumed_mfu is 1.5; expected a share"),
-        ({"run": "nowhere"}, "assumed_run nowhere: it has no history.jsonl"),
-        ({"tokens_per_second": 0.0}, "assumed_tokens_per_second is 0.0; expected a number above 0"),
-        ({"tokens_per_second": 1.0, "device": "H200"}, "expected one"),
+        ("X9000", "assumed_rate is 'X9000'; expected a device"),
+        ("Tesla T4", "assumed_rate is Tesla T4, a device without a peak in bf16"),
+        ("H200:1.5", "assumed_rate is H200:1.5; expected a share"),
+        ("tests", "assumed_rate tests: it has no history.jsonl"),
+        (0.0, "assumed_rate is 0.0 tokens per second; expected a number above 0"),
     ],
 )
 def test_a_rate_that_is_not_known_is_refused(named, message):
     with pytest.raises(InputError) as caught:
-        assumed_rate(**named)
+        read_rate(named)
     assert message in str(caught.value)
 
 
@@ -212,7 +211,7 @@ def test_a_rate_measured_in_a_run_carries_over_by_flops(tmp_path):
         for step, rate in ((1, 3.0), (2, 50.0), (3, 60.0), (4, 55.0))
     ]
     (tmp_path / "history.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    rate = assumed_rate(run=str(tmp_path))
+    rate = read_rate(str(tmp_path))
     assert rate.tokens_per_second(flops_per_token=1_400, world_size=4) == pytest.approx(4 * 55 * 700 / 1_400)
 
 

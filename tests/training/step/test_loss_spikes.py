@@ -122,8 +122,6 @@ def test_a_policy_that_is_not_possible_is_refused_when_it_is_set(tmp_path, monke
         settings(tmp_path, on_spike="stop")
     with pytest.raises(InputError, match="spike_margin is -1; expected 0 or more steps"):
         settings(tmp_path, spike_margin=-1)
-    with pytest.raises(InputError, match="max_rollbacks is 0; expected 1 or more"):
-        settings(tmp_path, max_rollbacks=0)
     with pytest.raises(InputError, match="train_sampling_strategy is random; rows can be skipped only in their"):
         settings(tmp_path, on_spike="rollback", train_sampling_strategy="random")
     with pytest.raises(InputError, match="resume is false, so a run that goes back would begin anew"):
