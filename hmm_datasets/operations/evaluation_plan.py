@@ -30,7 +30,7 @@ from ..runtime.settings import SettingsParser, settings_from
 from ..training.models import count_parameters, load_pretrained, new_model
 from ..training.plan.accelerators import USABLE, Device, peak_flops
 from ..training.plan.flops import unit_flops
-from ..training.plan.forecast import assumed_rate, peak_activations
+from ..training.plan.forecast import peak_activations, read_rate
 from .planning import Planned, known_devices, weight_bytes
 
 SCORED_TOKENS = 1_000_000
@@ -171,5 +171,5 @@ def _seconds(device: Device, flops: int, ranks: int, dtype: torch.dtype | None) 
     precision = {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(dtype, "fp32")
     if peak_flops(device.name, precision) is None:
         return None
-    rate = assumed_rate(device=device.name, precision=precision)
+    rate = read_rate(device.name, precision)
     return flops / rate.tokens_per_second(1, ranks)

@@ -1,5 +1,6 @@
 """A command line of a recipe: its flags, and the YAML file of settings that they override. It is read once."""
 
+import itertools
 import os
 import sys
 import typing
@@ -74,7 +75,7 @@ class CommandLine:
     def value(self, name: str) -> Any:
         """A setting as a flag or else the file gives it, as it is written there; None if neither does."""
         value = None
-        for word, following in zip(self.words, (*self.words[1:], None), strict=True):
+        for word, following in itertools.zip_longest(self.words, self.words[1:]):
             flag, equals, after = word.partition("=")
             if flag == f"--{name}":
                 value = after if equals else following

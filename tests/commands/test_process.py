@@ -102,11 +102,13 @@ def test_emissions_over_a_fit_are_drawn(tmp_path, capsys):
     tokens = MESS3.sample(40, 12).astype(int)
     settings = FitSettings(num_states=3, max_epochs=3, tolerance=0, save_every=1)
     fit_hmm(tokens, settings, checkpoint_dir=tmp_path / "run" / "fit", show_progress=False)
-    assert main(["emissions", str(tmp_path / "run"), "--states", "0", "2"]) == 0
+    assert main(["describe", "--emissions", str(tmp_path / "run"), "--states", "0", "2"]) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "run" / "plots" / "emissions.png")
     assert sorted(os.listdir(tmp_path / "run" / "plots")) == ["emissions.pdf", "emissions.png"]
-    assert "--states 3: expected 0 to 2" in failing(capsys, "emissions", str(tmp_path / "run"), "--states", "3")
-    assert "has no checkpoints epoch-N" in failing(capsys, "emissions", str(tmp_path))
+    assert "--states 3: expected 0 to 2" in failing(
+        capsys, "describe", "--emissions", str(tmp_path / "run"), "--states", "3"
+    )
+    assert "has no checkpoints epoch-N" in failing(capsys, "describe", "--emissions", str(tmp_path))
 
 
 TABLES = {"start": [0.6, 0.4], "transition": [[0.9, 0.1], [0.2, 0.8]], "emission": [[0.7, 0.3], [0.1, 0.9]]}
