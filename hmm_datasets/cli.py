@@ -96,7 +96,8 @@ def _run(argv: list[str]) -> int:
     if flags and not takes_rest(kind, "flags"):
         unknown = next((word for word in flags if word.startswith("-")), flags[0])
         near = suggestion(underscored(unknown).partition("=")[0], used.flags) or ";"
-        raise InputError(f"{words[0]}: unknown argument {unknown}{near} `{words[0]} --help` lists all")
+        command = used.prog.removeprefix(f"{parser.prog} ")
+        raise InputError(f"{command}: unknown argument {unknown}{near} `{command} --help` lists all")
     further = {"flags": flags, "words": words[1:], "after": after, "commands": list(parsers)}
     return run(settings_from(kind, vars(arguments), **further))
 

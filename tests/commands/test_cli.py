@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hmm_datasets import RandomChains, __version__
-from hmm_datasets.cli import HEADINGS, build_parsers, main
+from hmm_datasets.cli import COMMANDS, HEADINGS, build_parsers, main
 from hmm_datasets.files import append_jsonl
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.model import HMM
@@ -53,7 +53,7 @@ def test_help_imports_nothing_slow():
         ["watch", "-h"],
     ):
         script = (
-            "import contextlib, os, sys; from hmm_datasets.cli import HEADINGS, build_parsers, main\n"
+            "import contextlib, os, sys; from hmm_datasets.cli import COMMANDS, HEADINGS, build_parsers, main\n"
             f"with contextlib.suppress(SystemExit), contextlib.redirect_stdout(open(os.devnull, 'w')): main({words})\n"
             "slow = {'torch', 'transformers', 'datasets', 'numpy', 'numba', 'huggingface_hub', 'accelerate'}\n"
             "print(sorted(slow & set(sys.modules)))"
@@ -73,6 +73,13 @@ def test_every_command_stands_under_a_heading_on_one_screen(capsys):
     assert [line.split()[0] for line in lines if re.match(r"  [a-z]+ ", line)] == listed
 
 
+def test_every_help_spells_flags_with_underscores(capsys):
+    for name in COMMANDS:
+        with pytest.raises(SystemExit):
+            main([*name.split(), "--help"])
+        assert not re.findall(r"--[a-z]+-[a-z-]+", capsys.readouterr().out), name
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -84,6 +91,10 @@ def test_every_command_stands_under_a_heading_on_one_screen(capsys):
             "describe: unknown argument --lenght; did you mean --length? `describe --help` lists all",
         ),
         (["verify", "a", "b"], "verify: unknown argument b; `verify --help` lists all"),
+        (
+            ["checkpoint", "list", "a", "--jsn"],
+            "checkpoint list: unknown argument --jsn; did you mean --json? `checkpoint list --help` lists all",
+        ),
         (["pretrain", "--hm", "x"], "unknown flag --hm; did you mean --hmm?"),
     ],
 )
