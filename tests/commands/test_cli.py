@@ -43,6 +43,11 @@ def test_building_the_parser_imports_nothing_slow():
     assert result.stdout.strip() == "[]"
 
 
+@pytest.mark.outside(
+    "https://github.com/pytorch/torchchat/issues/1347",
+    "help without importing torch",
+    "`--help` of commands, recipes and experiments imports neither torch nor transformers",
+)
 def test_help_imports_nothing_slow():
     """Which makes it a matter of a tenth of a second."""
     for words in (

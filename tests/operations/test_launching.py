@@ -139,6 +139,11 @@ def test_an_empty_launch_means_none_for_every_recipe(tokens, capsys):
     assert launch_of("pretrain", ["--launch", "", "--hmm", "x"]) == (None, ["--hmm", "x"])
 
 
+@pytest.mark.outside(
+    "https://github.com/huggingface/transformers/pull/33990",
+    "flags with hyphens for settings with underscores",
+    "both spellings are understood; every help has underscores",
+)
 def test_a_misspelt_flag_is_answered_with_the_one_meant_and_both_spellings_are_known(tokens, capsys):
     fit = ("fit", str(tokens), "--output_dir", "run", "--num_states", "3")
     assert failing(capsys, *fit, "--max_epoch", "2") == "error: unknown flag --max_epoch; did you mean --max_epochs?"

@@ -104,6 +104,11 @@ def test_an_error_gives_the_first_byte_that_is_not_utf8(tmp_path):
     assert parse(["--config", str(path)])[0].corpus == "a", "the remedy works"
 
 
+@pytest.mark.outside(
+    "https://github.com/huggingface/trl/issues/6655",
+    "a settings file that is empty, a list or a number, without a TypeError",
+    "one line that names the file and what was expected",
+)
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -112,6 +117,7 @@ def test_an_error_gives_the_first_byte_that_is_not_utf8(tmp_path):
         ("corpus: a\n\tlength: 5", ":2: not YAML (found character '\\t' that cannot start any token)"),
         ("- corpus", ": expected a mapping of settings, found list"),
         ("", ": expected a mapping of settings, found NoneType"),
+        ("42", ": expected a mapping of settings, found int"),
     ],
 )
 def test_a_malformed_file_is_named_with_the_line(config, text, message):
@@ -119,6 +125,11 @@ def test_a_malformed_file_is_named_with_the_line(config, text, message):
     assert error(arguments) == f"{arguments[1]}{message}"
 
 
+@pytest.mark.outside(
+    "https://github.com/huggingface/trl/pull/3543",
+    "an error for a mistyped key of a settings file",
+    "refused with the file and the nearest name",
+)
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -201,6 +212,26 @@ def test_a_flag_takes_the_place_of_another_budget_or_source_in_the_file(config, 
     assert settings.logging_steps == 3
     assert (data.hmm, data.tokens) == (None, str(tmp_path / "text"))
     assert parse(config(text), DataSettings, PretrainSettings)[1].budget.given == {"train_tokens": 1000}
+
+
+@pytest.mark.outside(
+    "https://github.com/huggingface/transformers/issues/9224",
+    "true and false as values of flags, as in a settings file",
+    "`--tie`, `--tie true`, `--tie no`; `--tie maybe` is refused",
+)
+def test_flags_of_truth_values_may_have_one():
+    given = {(): True, ("true",): True, ("no",): False, ("0",): False}
+    for value, expected in given.items():
+        assert parse(["--corpus", "a", "--tie", *value])[0].tie is expected
+    assert error(["--corpus", "a", "--tie", "maybe"]) == "argument --tie: invalid bool value: 'maybe'"
+
+
+def test_a_name_alone_is_a_list_of_one(config):
+    assert parse(config("corpus: a\nnames: x"))[0].names == ["x"]
+
+
+def test_two_settings_files_are_refused(config):
+    assert "--config is given twice" in error([*config("corpus: a"), "--config", "other.yaml"])
 
 
 def test_a_value_may_be_flags_for_another_program():
