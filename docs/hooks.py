@@ -301,7 +301,6 @@ EXTRAS = {
     "peft": "LoRA",
     "gguf": "Models in GGUF files",
     "serve": "Serving a model",
-    "lm-eval": "ChatCORE",
     "slurm": "Sweeps under Slurm",
     "py-spy": "Stacks of processes that do not answer",
     "torchao": "Quantization by torchao, in one experiment",

@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["hmm-datasets[lm-eval,peft]"]
+# dependencies = ["hmm-datasets[peft]"]
 # ///
 
 """Measure a model: against the exact optimum of an HMM, on held-out text, on the questions of CORE, or all of these.

@@ -19,7 +19,6 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -65,7 +64,6 @@ _SAME = {
     "optimum": ("fingerprint", "seed", "first", "length", "num_sequences", "floor"),
     "text": ("unit", "num_documents", "bytes", "window", "stride"),
     "core": ("baselines", "max_per_task", "prompts_cut"),
-    "chat_core": ("max_per_task",),
 }
 _QUESTIONS = ("sha256", "shots", "items", "baseline")  # of a task of questions
 
@@ -94,15 +92,15 @@ def _paired(first: np.ndarray, other: np.ndarray, sizes: np.ndarray, seed: int) 
     return paired_difference(first, other, sizes, resamples=RESAMPLES, level=LEVEL, seed=seed)
 
 
-def _pair_questions(score: str, first: ReportFolder, other: ReportFolder, seed: int) -> Difference | str:
+def _pair_questions(first: ReportFolder, other: ReportFolder, seed: int) -> Difference | str:
     """The difference of a mean over tasks of questions; its interval is a formula, and needs no seed."""
-    tasks, others = first.report[score]["tasks"], other.report[score]["tasks"]
+    tasks, others = first.report["core"]["tasks"], other.report["core"]["tasks"]
     if tasks.keys() != others.keys():
         return f"measured on other items: tasks {', '.join(others) or 'none'}, not {', '.join(tasks) or 'none'}"
     for label in tasks:
         if (reason := _changed(_QUESTIONS, tasks[label], others[label])) is not None:
             return f"measured on other items: {label}: {reason}"
-    changes = _changes(score, first, other)
+    changes = _changes(first, other)
     weights = [1 / (1 - tasks[label]["baseline"]) / len(changes) for label in changes]
     counts = [[int((change == sign).sum()) for change in changes.values()] for sign in (1, -1)]
     sizes = [len(change) for change in changes.values()]
@@ -113,8 +111,7 @@ def _pair_questions(score: str, first: ReportFolder, other: ReportFolder, seed: 
 _PAIRS = {
     "optimum": _pair_optimum,
     "text": _pair_text,
-    "core": partial(_pair_questions, "core"),
-    "chat_core": partial(_pair_questions, "chat_core"),
+    "core": _pair_questions,
 }
 
 
@@ -138,16 +135,16 @@ def _changed(names: Sequence[str], first: Mapping[str, Any], other: Mapping[str,
     return next((f"{name} is {after}, not {before}" for name, before, after in pairs if before != after), None)
 
 
-def _changes(score: str, first: ReportFolder, other: ReportFolder) -> dict[str, np.ndarray]:
+def _changes(first: ReportFolder, other: ReportFolder) -> dict[str, np.ndarray]:
     """For each task and item: 1 if only the other run is right, -1 if only the first is, else 0."""
     right = [
-        {(item["task"], item["item"]): int(item["correct"]) for item in run.items(score)} for run in (first, other)
+        {(item["task"], item["item"]): int(item["correct"]) for item in run.items("core")} for run in (first, other)
     ]
     if right[0].keys() != right[1].keys():
         raise InputError(
-            f"{other.folder / 'items' / f'{score}.jsonl'}: its items are not those of report.json; evaluate again"
+            f"{other.folder / 'items' / 'core.jsonl'}: its items are not those of report.json; evaluate again"
         )
-    labels = first.report[score]["tasks"]
+    labels = first.report["core"]["tasks"]
     return {
         label: np.array([right[1][key] - right[0][key] for key in right[0] if key[0] == label], float)
         for label in labels
@@ -216,7 +213,6 @@ TASKS = {
     "optimum": "excess over the floor, nats per token",
     "text": "bits per byte of held-out text",
     "core": "score of CORE or of a subset",
-    "chat_core": "ChatCORE",
     "beliefs": "held-out R² of beliefs",
     "completions": "share of facts completed",
 }
@@ -329,7 +325,7 @@ def _task(task: str, runs: Sequence[ReportFolder], seed: int) -> dict[str, Any]:
             row |= {"difference": asdict(found)} if isinstance(found, Difference) else {"unpaired": found}
         rows.append(row)
     measure = TASKS[task]
-    if task in ("core", "chat_core"):
+    if task == "core":
         measure = "; ".join(dict.fromkeys(run.report[task]["name"] for run in runs))
     return {"measure": measure, "rows": rows}
 
@@ -342,7 +338,7 @@ def _figure(task: str, found: Mapping[str, Any]) -> tuple[float | None, float | 
         return (gap, None, None) if half is None else (gap, gap - half, gap + half)
     if task == "text":
         return found["bits_per_byte"], found["bits_per_byte_low"], found["bits_per_byte_high"]
-    if task in ("core", "chat_core"):
+    if task == "core":
         return found["score"], found["low"], found["high"]
     if task == "beliefs":
         return found["layers"]["all"]["r2"], None, None

@@ -23,7 +23,6 @@ from ..report.page import write_page
 from ..runtime.once import one_command
 from ..runtime.run_records import RunRecord, read_run_record
 from ..runtime.settings import setting
-from .chat_core.score import CHAT_CORE_TASKS, DEFAULT_TASKS, check_tasks
 from .targets import data_hashes, provenance
 from .tasks import TASKS, expected_time, open_subject
 
@@ -37,7 +36,6 @@ QUICK = {
     "core_max_per_task": 12,  # ten others precede an item
     "chat_questions": 8,
     "chat_max_new_tokens": 32,
-    "chat_core_max_per_task": 4,
 }
 """The settings of a quick evaluation, at most."""
 
@@ -52,7 +50,7 @@ class EvaluationSettings:
         "A process, held-out text (token stream, corpus, file, Hub data set), or one of each; by "
         "default the process that the model's folder says it was trained on.",
     )
-    tasks: list[str] = setting([], f"Some of {', '.join(TASKS)}; by default all that apply, but for chat_core.")
+    tasks: list[str] = setting([], f"Some of {', '.join(TASKS)}; by default all that apply.")
     output_dir: str | None = setting(None, "Where the report goes; by default evaluation/ in the model's folder.")
     length: int | None = setting(None, "Symbols per held-out sequence; by default as in training, else 64.")
     num_sequences: int = setting(512, "Number of held-out sequences to measure on.")
@@ -87,13 +85,6 @@ class EvaluationSettings:
     chat_data: str | None = setting(None, "A corpus of conversations, whose test split is answered.")
     chat_questions: int = setting(256, "Maximum number of conversations of chat_data.")
     chat_max_new_tokens: int = setting(64, "Maximum number of tokens per answer.")
-    chat_core_tasks: list[str] = setting(
-        list(DEFAULT_TASKS), f"Tasks of ChatCORE to run, some of {', '.join(CHAT_CORE_TASKS)}."
-    )
-    chat_core_max_per_task: int | None = setting(None, "Maximum number of questions per task of ChatCORE.")
-    chat_core_run_code: bool = setting(
-        False, "Allow humaneval, which runs Python that the model writes, in bubblewrap."
-    )
     quick: bool = setting(
         False,
         "A first look, with fewer sequences, windows and questions and without the control of CORE: about "
@@ -108,8 +99,8 @@ class EvaluationSettings:
 
     def __post_init__(self):
         for name in ("length", "num_sequences", "order", "checkpoint_sequences", "window", "stride", "max_documents",
-                     "max_windows", "batch_size", "core_max_per_task", "chat_questions", "chat_max_new_tokens",
-                     "chat_core_max_per_task"):  # fmt: skip
+                     "max_windows", "batch_size", "core_max_per_task", "chat_questions",
+                     "chat_max_new_tokens"):  # fmt: skip
             value = getattr(self, name)
             if value is not None:
                 setattr(self, name, integer(name, value, 1, 63))
@@ -119,7 +110,6 @@ class EvaluationSettings:
         for task in self.tasks:
             if task not in TASKS:
                 raise InputError(f"tasks has {task!r}; expected some of {', '.join(TASKS)}")
-        check_tasks(self.chat_core_tasks, self.chat_core_run_code)
         folder = Path(self.model)
         if self.output_dir is None:
             self.output_dir = str(folder / "evaluation" if folder.is_dir() else f"evaluation-{folder.name}")

@@ -109,9 +109,8 @@ def data_hashes(found: dict[str, Any]) -> dict[str, Any]:
         hashes["optimum"] = found["optimum"]["fingerprint"]
     if "text" in found:
         hashes["text"] = found["text"]["sha256"]
-    for name in ("core", "chat_core"):
-        if name in found:
-            hashes[name] = {label: task["sha256"] for label, task in found[name]["tasks"].items()}
+    if "core" in found:
+        hashes["core"] = {label: task["sha256"] for label, task in found["core"]["tasks"].items()}
     return hashes
 
 

@@ -27,7 +27,6 @@ from ..text.tokenizers.encoding import encode_texts
 from ..training.models import load_pretrained, tokenizer_of
 from .beliefs import probe_beliefs, row_of
 from .chat.measures import measure_chat
-from .chat_core.score import load_tasks, measure_chat_core
 from .completions import COMPLETION_TOKENS, FACTS, OPEN_PROMPTS, complete
 from .core import score_core, tokens_to_read
 from .optimum import evaluation_of, evaluations_of, learning_phases, measure_optimum
@@ -45,8 +44,6 @@ from .targets import (
 from .text import DocumentWindows, measure_text
 
 if TYPE_CHECKING:
-    from lm_eval.api.task import Task as HarnessTask
-
     from .evaluation import EvaluationSettings
 
 _MAX_WINDOW = 1024
@@ -67,8 +64,7 @@ class Subject:
         held_out ([`~hmm_datasets.TokenStream`] or [`~.targets.Documents`], *optional*): the text among them.
         known ([`~.targets.TrainedOn`]): what it was trained on.
         tasks (sequence of `str`): the tasks chosen, in the order of [`TASKS`].
-        model ([`~transformers.PreTrainedModel`]), questions (`dict`): the model, and the questions of ChatCORE, once
-            they are loaded.
+        model ([`~transformers.PreTrainedModel`]): the model, once it is loaded.
     """
 
     settings: "EvaluationSettings"
@@ -79,12 +75,9 @@ class Subject:
     known: TrainedOn
     tasks: Sequence[str] = ()
     model: PreTrainedModel = field(init=False)
-    questions: "dict[str, HarnessTask]" = field(init=False)
 
     def load(self, accelerator: Accelerator) -> None:
-        """Load the questions of ChatCORE, whose download may fail, and then the model."""
-        if "chat_core" in self.tasks and accelerator.is_main_process:
-            self.questions = load_tasks(self.settings.chat_core_tasks)
+        """Load the model onto the device of this rank."""
         self.model = load_pretrained(AutoModelForCausalLM, self.settings.model).to(accelerator.device).eval()
 
     @property
@@ -167,14 +160,12 @@ class Task:
         needs (`str`): why it does not apply, and how to mend that.
         reads (callable, *optional*): takes a subject with its model, and returns the [`Workload`]; None if most of the
             time is not the model's.
-        by_name (`bool`, *optional*, defaults to `False`): whether it runs only if it is named.
     """
 
     applies: Callable[[Subject], bool]
     measure: Callable[[Subject, Accelerator], Result]
     needs: str
     reads: Callable[[Subject], Workload] | None = None
-    by_name: bool = False
 
 
 def open_subject(settings: "EvaluationSettings") -> Subject:
@@ -219,10 +210,9 @@ def _chosen(subject: Subject) -> list[str]:
     for name in wanted:
         if name not in possible:
             raise InputError(f"task {name}: {TASKS[name].needs}")
-    found = [name for name in possible if (name in wanted if wanted else not TASKS[name].by_name)]
-    if not found:
+    if not possible:
         raise InputError(f"{subject.settings.model}: {TASKS['optimum'].needs}, or text")
-    return found
+    return [name for name in possible if name in wanted or not wanted]
 
 
 def _optimum(subject: Subject, accelerator: Accelerator) -> Result:
@@ -319,17 +309,6 @@ def _chat_read(subject: Subject) -> Workload:
     return Workload(2 * tokens, -(-len(rows) // settings.batch_size) * settings.chat_max_new_tokens)
 
 
-def _chat_core(subject: Subject, accelerator: Accelerator) -> Result:
-    if not accelerator.is_main_process:
-        return {}
-    settings = subject.settings
-    return measure_chat_core(
-        *(subject.model, subject.tokenizer, subject.questions),
-        max_per_task=settings.chat_core_max_per_task,
-        **subject.sizes,
-    )
-
-
 def _completions(subject: Subject, accelerator: Accelerator) -> Result:
     if not accelerator.is_main_process:
         return {}
@@ -380,12 +359,6 @@ TASKS = {
         _chat,
         "no conversations; give a corpus with --chat_data, and a model whose tokenizer has a chat template",
         _chat_read,
-    ),
-    "chat_core": Task(
-        lambda subject: subject.has_template,
-        _chat_core,
-        "the model's tokenizer has no chat template; name a chat model",
-        by_name=True,  # since it downloads its questions
     ),
     "completions": Task(
         lambda subject: subject.writes_text, _completions, "the model has no tokenizer", _completions_read

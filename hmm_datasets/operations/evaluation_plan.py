@@ -107,7 +107,7 @@ def _benchmark_settings(arguments: Sequence[str]) -> BenchmarkSettings:
 def _of_evaluation(settings: EvaluationSettings):
     def read(model: PreTrainedModel) -> Reading:
         window, stride = window_and_stride(settings, model)
-        generates = settings.chat_data is not None or "chat_core" in settings.tasks
+        generates = settings.chat_data is not None
         return Reading(settings.batch_size, window - 1, math.ceil(SCORED_TOKENS / stride), True, generates)
 
     return read

@@ -118,10 +118,6 @@ def _check_recipe(name: str, arguments: list[str], written: _Written, number: in
             with _named(setting):
                 if one is not None and not written.has(one):
                     check(one, name, values)
-    if "chat_core" in (values.get("tasks") or ()):
-        from ..evaluation.chat_core.score import check_requirements
-
-        check_requirements(values["chat_core_tasks"])
     names = next((settings.writes for settings in chosen if hasattr(settings, "writes")), None)
     if values.get("output_dir") is not None:
         written.add(values["output_dir"], number, names)

@@ -18,7 +18,6 @@ FIGURES = {
     "optimum": "Left: excess over the floor with 95% intervals. Right: paired difference from the first run.",
     "text": "Left: bits per byte of held-out text with 95% intervals. Right: paired difference from the first run.",
     "core": "Left: score with 95% intervals. Right: paired difference from the first run.",
-    "chat_core": "Left: ChatCORE with 95% intervals. Right: paired difference from the first run.",
     "positions": "Excess over the floor by position, with 95% intervals if there are few runs.",
     "training": "KL divergence of the model from the Bayes-optimal predictor during training.",
     "questions": "Centered accuracy by task with 95% intervals.",
@@ -61,7 +60,7 @@ def draw_comparison(comparison: Mapping[str, Any], folder: str | os.PathLike) ->
     folder = Path(folder)
     training = {name: found for name, found in comparison.get("training", {}).items() if any(found["tokens"])}
     figures: dict[str, tuple[Any, Callable[[Any, Path], None]]] = {
-        **{task: (comparison["tasks"].get(task), plot_values) for task in ("optimum", "text", "core", "chat_core")},
+        **{task: (comparison["tasks"].get(task), plot_values) for task in ("optimum", "text", "core")},
         "positions": (comparison.get("positions"), plot_positions_of_runs),
         "training": (training, plot_training_of_runs),
         "questions": (comparison.get("questions"), plot_questions),

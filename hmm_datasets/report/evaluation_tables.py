@@ -45,7 +45,7 @@ def evaluation_text(report: Report) -> str:
 def evaluation_tables(report: Report) -> dict[str, list[Table]]:
     """The tables of each task in a report, except completions, which are not shown as a table."""
     makers = {"optimum": _optimum, "training": _training, "beliefs": _beliefs, "text": _text, "core": _core}
-    makers |= {"chat": _chat, "chat_core": _chat_core}
+    makers |= {"chat": _chat}
     return {task: make(report[task]) for task, make in makers.items() if task in report}
 
 
@@ -62,7 +62,6 @@ def summary(report: Report) -> list[str]:
         "text": _text_sentence,
         "core": _core_sentence,
         "chat": _chat_sentence,
-        "chat_core": _chat_core_sentence,
         "completions": _completions_sentence,
     }
     return [make(report[task]) for task, make in makers.items() if task in report]
@@ -169,14 +168,6 @@ def _chat_sentence(chat: Report) -> str:
         f"On held-out conversations the loss of the assistant's words is {chat['loss']:.4f} nats per token"
         f"{_interval(chat['loss_low'], chat['loss_high'])}; of {chat['questions']:,} greedy answers "
         f"{figure_text(right, '.1%')} are right and {figure_text(ended, '.1%')} end their turn."
-    )
-
-
-def _chat_core_sentence(chat_core: Report) -> str:
-    known = _interval(chat_core["low"], chat_core["high"])
-    return (
-        f"{chat_core['name']}: {chat_core['score']:.4f}{known}; 0 is guessing, 1 all right. It can "
-        "only be compared with a figure of the same tasks."
     )
 
 
@@ -332,30 +323,6 @@ def _chat(chat: Report) -> list[Table]:
 
 def _share(found: Report) -> tuple[str, str]:
     return figure_text(found["share"], ".1%"), interval_text(found["low"], found["high"], ".1%")
-
-
-def _chat_core(chat_core: Report) -> list[Table]:
-    rows, notes = [], []
-    for name, task in chat_core["tasks"].items():
-        shares = [task[key] and f"{task[key]['share']:.1%}" for key in ("exact", "in_format")]
-        rows.append(
-            [
-                name,
-                f"{task['items']:,}",
-                f"{task['accuracy']:.1%}",
-                f"{task['accuracy_low']:.1%} .. {task['accuracy_high']:.1%}",
-                f"{task['baseline']:.1%}",
-                f"{task['centered']:.4f}",
-                *(found or "-" for found in shares),
-            ]
-        )
-        if task["too_long"]:
-            notes.append(f"{name}: {task['too_long']:,} questions are too long for the model and count as wrong")
-    rows.append(["ChatCORE of these tasks", "", "", "", "", f"{chat_core['score']:.4f}", "", ""])
-    header = ["task", "questions", "accuracy", "95% interval", "chance", "centered", "right by generation"]
-    header.append("in the asked format")
-    notes.insert(0, f"{chat_core['name']}; 95% interval {interval_text(chat_core['low'], chat_core['high'])}")
-    return [Table("Questions in the chat template", header, rows, "\n".join(notes))]
 
 
 def _completions_text(completions: Report) -> str:

@@ -22,7 +22,6 @@ _TITLES = {
     "text": "Held-out text",
     "core": "Questions",
     "chat": "Conversations",
-    "chat_core": "Questions to a chat model",
     "completions": "Completions",
 }
 

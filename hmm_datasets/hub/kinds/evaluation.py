@@ -22,11 +22,7 @@ from ..redaction import Redaction
 from ..results import write_eval_results
 
 _SPLIT = "test"
-
-
 _NATS = "nats/token"
-ON_QUESTIONS = ("centered accuracy", "accuracy")
-"""Units of metrics that are measured on questions, whatever the targets are."""
 
 
 def write_evaluation_dataset(
@@ -93,8 +89,7 @@ def push_results(report: Mapping[str, Any], model: str) -> PushResult:
 
     metrics, _ = metrics_of(report)
     if not metrics:
-        raise InputError("push: the tasks optimum, text and chat_core have results for a card; none was measured")
-    on_target = [found for found in metrics if found["unit"] not in ON_QUESTIONS]
+        raise InputError("push: the tasks optimum and text have results for a card; neither was measured")
     repo_id = ModelName.parse(model).place
     on_hub = [name for name in report["settings"]["targets"] if name.count("/") == 1 and not Path(name).exists()]
     target = on_hub[0] if len(on_hub) == 1 else None
@@ -106,12 +101,7 @@ def push_results(report: Mapping[str, Any], model: str) -> PushResult:
             data_name = (
                 target or ", ".join(Path(name).name for name in report["settings"]["targets"]) or "held-out data"
             )
-            new = [
-                eval_result(found, data_name, target or "custom")
-                if found in on_target
-                else eval_result(found, "questions of chat_core", "custom")
-                for found in metrics
-            ]
+            new = [eval_result(result, data_name, target or "custom") for result in metrics]
             ours = {(result.dataset_name, result.metric_name) for result in new}
             kept = [
                 result
@@ -122,17 +112,17 @@ def push_results(report: Mapping[str, Any], model: str) -> PushResult:
             card.data.model_name = card.data.model_name or repo_id.rpartition("/")[2]
             files[CARD_NAME] = Path(folder, CARD_NAME)
             files[CARD_NAME].write_text(str(card), encoding="utf-8")
-        if target is not None and on_target:
+        if target is not None:
             entries = [
                 EvalResultEntry(
                     dataset_id=target,
-                    task_id=found["name"],
-                    value=found["value"],
+                    task_id=result["name"],
+                    value=result["value"],
                     date=report["time"],
-                    notes=f"{found['unit']}, lower is better"
-                    + ("" if found["standard_error"] is None else f"; standard error {found['standard_error']:.2g}"),
+                    notes=f"{result['unit']}, lower is better"
+                    + ("" if result["standard_error"] is None else f"; standard error {result['standard_error']:.2g}"),
                 )
-                for found in on_target
+                for result in metrics
             ]
             path = write_eval_results(folder, target.replace("/", "--"), entries)
             files[path.relative_to(folder).as_posix()] = path
@@ -168,13 +158,6 @@ def metrics_of(report: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[st
         floor = metric(name, *_value(entropy[best], "cross_entropy"))
     if "text" in report:
         found.append(metric("Held-out text", *_value(report["text"], "bits_per_byte"), unit="bits/byte"))
-    if "chat_core" in report:
-        of = report["chat_core"]
-        found.append(metric(of["name"], of["score"], unit=ON_QUESTIONS[0]))
-        found += [
-            metric(f"Accuracy on {task['data']}", task["accuracy"], unit=ON_QUESTIONS[1])
-            for task in of["tasks"].values()
-        ]
     return found, floor
 
 

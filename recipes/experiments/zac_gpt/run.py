@@ -45,7 +45,6 @@ class ZacSettings:
     evaluate: str = setting("", "Flags of every evaluation.")
     chat_data: str = setting("smoltalk", "Conversations whose test split chat is measured on.")
     core_data: str | None = setting(None, "Folder with the questions of CORE; without it CORE is not measured.")
-    chat_core: bool = setting(False, "Also measure ChatCORE after the last two stages; needs the extra lm-eval.")
     launcher: str = setting("ddp", "Launch configuration of every stage of training.")
     num_processes: int = setting(8, "Processes of every stage of training.")
 
@@ -119,8 +118,7 @@ def stages(settings: ZacSettings) -> list[tuple[str, str]]:
 
 def _evaluation(settings: ZacSettings, name: str) -> str:
     root = settings.output_dir
-    chat_core = settings.chat_core and name in ("sft", "lima")
-    tasks = "text chat completions" + " core" * bool(settings.core_data) + " chat_core" * chat_core
+    tasks = "text chat completions" + " core" * bool(settings.core_data)
     return (
         f"hmm-datasets evaluate {root}/{name} --targets {root}/tokens/text/test --tasks {tasks} "
         f"--chat_data {shlex.quote(settings.chat_data)}{_core(settings)} {settings.evaluate} "
