@@ -22,11 +22,8 @@ from .runtime.plain_output import plain_output
 from .runtime.settings import SettingsParser, settings_from, takes_rest, underscored
 
 COMMANDS = {
-    "processes": "process:processes_command",
     "describe": "process:describe_command",
     "sample": "process:sample_command",
-    "score": "process:score_command",
-    "corpora": "plan:corpora_command",
     "configs": "plan:configs_command",
     "configs copy": "plan:copy_config_command",
     "plan": "plan:plan_command",
@@ -54,10 +51,10 @@ GROUPS = {"checkpoint": "List, convert, average, slim and prune checkpoints."}
 """Commands that only have actions."""
 
 HEADINGS = {
-    "data": ("processes", "describe", "sample", "corpora", "fit", "tokenize"),
+    "data": ("describe", "sample", "fit", "tokenize"),
     "train": ("demo", "configs", "plan", "pretrain", "midtrain", "sft", "dpo", "grpo"),
-    "measure": ("evaluate", "score", "benchmark", "compare", "answers", "replay", "experiment"),
-    "share": ("push", "report", "chat"),
+    "measure": ("evaluate", "benchmark", "compare", "replay", "experiment"),
+    "share": ("push", "chat"),
     "operate": ("preflight", "sweep", "watch", "supervise", "checkpoint", "verify"),
 }
 """The commands that `--help` lists."""

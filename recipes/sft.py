@@ -8,8 +8,8 @@
     hmm-datasets sft --launch cpu2 --config demo/sft.yaml [--prompt "What is the capital of France?" ...]
 
 With `--num_questions N` the model answers the first questions of N held-out conversations before and after
-fine-tuning. Answers in exactly the right words are counted in `answers.json` and `answers.jsonl`, which `hmm-datasets
-answers` shows.
+fine-tuning. A table counts those in exactly the right words, and three are shown; `answers.json` has the counts, and
+`answers.jsonl` all answers.
 """
 
 from dataclasses import asdict
@@ -17,6 +17,8 @@ from dataclasses import asdict
 from hmm_datasets.runtime.program import run
 from hmm_datasets.training.fields import SFTFields
 from hmm_datasets.training.sources import ConversationSettings
+
+TRANSCRIPTS = 3
 
 
 def main(chat: ConversationSettings, settings: SFTFields) -> None:
@@ -97,7 +99,13 @@ def _count_answers(chat: ConversationSettings, folder: str, test, stop: list[int
     """Let the model answer held-out questions before and after fine-tuning; write answers, print accuracies."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from hmm_datasets.evaluation.chat.measures import answer, compare_answers, questions_of
+    from hmm_datasets.evaluation.chat.measures import (
+        answer,
+        answers_table,
+        compare_answers,
+        questions_of,
+        transcripts,
+    )
     from hmm_datasets.training.models import load_pretrained, on_device
 
     questions = questions_of(test or [], chat.num_questions)
@@ -115,9 +123,8 @@ def _count_answers(chat: ConversationSettings, folder: str, test, stop: list[int
         )
         for name in (chat.model, folder)
     ]
-    found = compare_answers(folder, questions, *answers)
-    before, after = (found[when]["all"]["accuracy"] for when in ("before", "after"))
-    print(f"{len(questions)} held-out questions, answered in the right words: {before:.1%} before, {after:.1%} after")
+    figures, rows = compare_answers(folder, questions, *answers)
+    print(f"\n{answers_table(figures).text()}\n\n{transcripts(rows[:TRANSCRIPTS])}")
 
 
 if __name__ == "__main__":

@@ -195,7 +195,7 @@ def test_the_commands_sample_describe_and_score(source, folder, tmp_path, capsys
     tokens = tmp_path / "tokens.npy"
     assert main(["sample", str(folder), "--num_sequences", "6", "--length", "8", "--output", str(tokens)]) == 0
     np.testing.assert_array_equal(np.load(tokens), source.sample(6, 8))
-    assert main(["score", str(folder), str(tokens)]) == 0
+    assert main(["describe", str(folder), "--sequences", str(tokens)]) == 0
     assert f"{-source.log_likelihood(np.load(tokens)).mean() / 8:.6f} nats per token" in capsys.readouterr().out
     assert main(["describe", str(folder), "--num_sequences", "64", "--length", "8", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -331,7 +331,7 @@ def test_commands_take_a_name(tmp_path, capsys):
     assert main(["sample", NAME, "--length", "7"]) == 0
     assert capsys.readouterr().out.split() == [str(symbol) for symbol in NAMED.sample(1, 7)[0]]
     np.save(tmp_path / "tokens.npy", NAMED.sample(3, 7))
-    assert main(["score", NAME, str(tmp_path / "tokens.npy")]) == 0
+    assert main(["describe", NAME, "--sequences", str(tmp_path / "tokens.npy")]) == 0
     assert f"{-NAMED.log_likelihood(NAMED.sample(3, 7)).mean() / 7:.6f}" in capsys.readouterr().out
     assert main(["describe", NAME, "--num_sequences", "8", "--length", "4", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["fingerprint"] == NAMED.fingerprint()
@@ -348,8 +348,8 @@ def test_targets_and_training_data_take_a_name():
 @pytest.mark.launch
 def test_the_table_of_processes_has_closed_forms_and_bounds(capsys):
     calls = ["golden_mean(p=0.3)", "process:simple_nonunifilar", "random_chains(2, alpha=1.0)"]
-    assert main(["processes", *calls, "--json"]) == 0
-    golden, nonunifilar, chains = json.loads(capsys.readouterr().out)
+    assert main(["describe", *calls, "--json"]) == 0
+    golden, nonunifilar, chains = json.loads(capsys.readouterr().out)["processes"]
     entropy = -0.3 * np.log(0.3) - 0.7 * np.log(0.7)
     assert golden["entropy_rate"]["value"] == pytest.approx(entropy / 1.7, rel=1e-12)
     assert golden["source"] == "a subshift of finite type; Crutchfield and Feldman 2003"
@@ -357,19 +357,19 @@ def test_the_table_of_processes_has_closed_forms_and_bounds(capsys):
     assert rate["lower"] <= rate["upper"] < rate["lower"] + 1e-6
     assert (chains["entropy_rate"], chains["num_states"], chains["num_symbols"]) == (None, 2, 2)
     structured = [example_of(name) for name in ("factored", "factorial", "semi_markov", "moon")]
-    assert main(["processes", *structured, "--json"]) == 0
-    for rate in (row["entropy_rate"] for row in json.loads(capsys.readouterr().out)):
+    assert main(["describe", *structured, "--json"]) == 0
+    for rate in (row["entropy_rate"] for row in json.loads(capsys.readouterr().out)["processes"]):
         # Both bounds and the value are estimates; four standard errors of each are allowed.
         slack = 4 * (rate["standard_error"] + max(rate["lower_error"], rate["upper_error"])) + 1e-9
         assert rate["lower"] - slack <= rate["value"] <= rate["upper"] + slack
         # Exact bounds this near to each other are better than estimates, whose errors are larger than their gap.
         is_exact = rate["lower_error"] == rate["upper_error"] == 0
         assert rate["upper"] - rate["lower"] < (1e-4 if is_exact else 1e-6)
-    assert main(["processes", *calls]) == 0
+    assert main(["describe", *calls]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[2].startswith("golden_mean(p=0.3)")
     assert f"{entropy / 1.7:.6f}" in lines[2]
     assert "simple_nonunifilar(p=0.5, q=0.5)" in lines[3]
     assert " .. " in lines[3]
     assert "by position" in lines[4]
-    assert "did you mean mess3?" in refused(capsys, "processes", "mes3")
+    assert "did you mean mess3?" in refused(capsys, "describe", "even", "mes3")

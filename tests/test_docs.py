@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 PAGES = {page.relative_to(DOCS).as_posix(): page.read_text(encoding="utf-8") for page in sorted(DOCS.rglob("*.md"))}
 MAX_NOT_RUN = 3
-RUN = ("processes", "describe", "sample", "corpora", "configs", "plan")
+RUN = ("describe", "sample", "configs", "plan")
 
 
 def blocks(page: str, language: str) -> list[str]:

@@ -9,7 +9,6 @@ from ..errors import InputError
 from ..operations.experiments import gallery
 from ..operations.launching import RECIPE_COMMANDS, command_of, launch_config
 from ..report.plan_tables import advice_text, fit_plan_text, forecast_text, measurement_text
-from ..report.tables import text_table
 from ..runtime.settings import argument, option, rest
 from ..runtime.shipped import copy_shipped, list_shipped, local_or_shipped
 
@@ -54,32 +53,6 @@ class ConfigsCopyCommand:
 def copy_config_command(arguments: ConfigsCopyCommand) -> int:
     """Copy a shipped file or folder."""
     print(copy_shipped(arguments.name, arguments.destination))
-    return 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class CorporaCommand:
-    """List the named corpora: size, licence, columns."""
-
-    json: bool = option(False, None, "JSON instead of a table")
-
-
-def corpora_command(arguments: CorporaCommand) -> int:
-    """Print the named corpora as a table or JSON."""
-    from ..text.corpora.presets import corpus_rows
-
-    rows = corpus_rows()
-    if arguments.json:
-        print(json.dumps(rows))
-        return 0
-
-    def cell(value) -> str:
-        return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
-
-    names = ("name", "kind", "source", "documents", "tokens")
-    print(text_table(names, [[cell(row[name]) for name in names] for row in rows]))
-    for row in rows:
-        print(f"\n{row['name']}: columns {', '.join(row['columns'])}; licence: {row['licence']}")
     return 0
 
 

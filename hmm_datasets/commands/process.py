@@ -1,4 +1,4 @@
-"""The subcommands about one process: draw sequences, score sequences, describe it, read it from a file of tables."""
+"""The subcommands about a process: draw sequences from it, describe it."""
 
 import contextlib
 import json
@@ -8,11 +8,11 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from ..errors import InputError
 from ..files import atomic_file, atomic_folder
-from ..report.tables import NO_ERROR
+from ..report.tables import NO_ERROR, text_table
 from ..runtime.progress import progress_bar
 from ..runtime.settings import argument, option
 from ..training.models import symbol_model
@@ -117,29 +117,14 @@ def _write_lines(file: "TextIO", tokens: "np.ndarray", vocabulary: Sequence[str]
     file.writelines(as_text(vocabulary[symbol] for symbol in row) + "\n" for row in tokens.tolist())
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScoreCommand:
-    """Log-likelihood of sequences, in nats per token."""
-
-    hmm: str = argument("HMM", _PROCESS)
-    tokens: Path = argument(
-        "FILE",
-        ".npy with integers of shape (N, L); or sentences: a text file, or words/ of a fit",
-    )
-    length: int = option(64, "L", "words per window, default 64")
-    split: Literal["train", "test", "unique", "unique_test"] = option(
-        "test", None, "sentences of words/, default test"
-    )
-
-
-def score_command(arguments: ScoreCommand) -> int:
+def _print_losses(arguments: "DescribeCommand", name: str, path: Path) -> int:
     """Print the mean negative log-likelihood of sequences in a file, and that of their last tokens."""
     import numpy as np
 
     from ..hmm.analysis.losses import window_losses
 
-    hmm = _load(arguments.hmm)
-    tokens = _tokens_to_score(hmm, arguments)
+    hmm = _load(name)
+    tokens = _tokens_to_score(hmm, name, path, arguments)
     count, length = tokens.shape
     mean, last = window_losses(hmm, tokens)
     impossible = int(np.isinf(mean).sum())
@@ -163,25 +148,24 @@ def _mean(rates: "np.ndarray") -> str:
     return f"{rates.mean():.6f} nats per token{error}"
 
 
-def _tokens_to_score(hmm: "Process", arguments: "ScoreCommand") -> "np.ndarray":
+def _tokens_to_score(hmm: "Process", name: str, path: Path, arguments: "DescribeCommand") -> "np.ndarray":
     """The sequences of a `.npy` file, or windows of the sentences in a text or in a folder of words."""
     import numpy as np
 
     from ..hmm.arrays import read_tokens
 
-    path, length = arguments.tokens, arguments.length
     if path.suffix == ".npy":
         return read_tokens(path)
     from ..text.tokenizers.words import INDEX_NAME, WordCorpus, sentences_of
 
     vocabulary = hmm.vocabulary
     if vocabulary is None:
-        raise InputError(f"{path}: the symbols of {arguments.hmm} have no names; give their numbers in a .npy file")
+        raise InputError(f"{path}: the symbols of {name} have no names; give their numbers in a .npy file")
     if (path / INDEX_NAME).exists():
         corpus = WordCorpus.load(path)
         if corpus.vocabulary != vocabulary:
-            raise InputError(f"{path}: has other words than {arguments.hmm}; give the words that it was fitted to")
-        return corpus.as_windows(arguments.split, length)
+            raise InputError(f"{path}: has other words than {name}; give the words that it was fitted to")
+        return corpus.as_windows(arguments.split, arguments.length)
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -190,12 +174,12 @@ def _tokens_to_score(hmm: "Process", arguments: "ScoreCommand") -> "np.ndarray":
     print(f"{path}: {len(sentences):,} of {count:,} sentences consist of the words of the HMM", file=sys.stderr)
     tokens = np.concatenate([np.zeros(0, np.int64), *sentences])
     if not len(tokens):
-        raise InputError(f"{path}: no sentence consists of the words of {arguments.hmm}; give another text")
-    length = min(length, len(tokens))
+        raise InputError(f"{path}: no sentence consists of the words of {name}; give another text")
+    length = min(arguments.length, len(tokens))
     return tokens[: len(tokens) // length * length].reshape(-1, length)
 
 
-def _draw_emissions(arguments: "DescribeCommand") -> int:
+def _draw_emissions(arguments: "DescribeCommand", name: str) -> int:
     """Draw how the emissions of states change over the epochs of a fit."""
     import numpy as np
 
@@ -203,7 +187,7 @@ def _draw_emissions(arguments: "DescribeCommand") -> int:
     from ..hmm.model import HMM
     from ..report.hmm_plots import plot_emission_history
 
-    folder = Path(arguments.hmm)
+    folder = Path(name)
     found = checkpoints(folder) or checkpoints(folder / "fit")
     if not found:
         raise InputError(f"{folder}: has no checkpoints epoch-N of a fit; give the output folder of hmm-datasets fit")
@@ -227,33 +211,31 @@ def _draw_emissions(arguments: "DescribeCommand") -> int:
     return 0
 
 
-def _save_tables(arguments: "DescribeCommand", folder: Path) -> int:
+def _save_tables(arguments: "DescribeCommand", name: str, folder: Path) -> int:
     """Write the folder of an HMM whose tables are in a file."""
     from ..hmm.convert import from_file
 
     if folder.exists():
         raise InputError(f"{folder}: exists; give another folder")
-    hmm = from_file(arguments.hmm, unsafe_pickle=arguments.unsafe_pickle)
+    hmm = from_file(name, unsafe_pickle=arguments.unsafe_pickle)
     with atomic_folder(folder, replace=False) as temporary:
         hmm.save_pretrained(temporary)
     print(f"{folder}: {hmm.describe()}")
     return 0
 
 
-def _print_entropy_rate(arguments: "DescribeCommand") -> int:
+def _print_entropy_rate(name: str) -> int:
     """Print the entropy rate and its standard error."""
     from ..hmm.families import Family
 
-    source = _load(arguments.hmm)
+    source = _load(name)
     if not source.is_stationary:
         what = (
             "a family of HMMs, whose optimal loss decreases as the tokens reveal the HMM"
             if isinstance(source, Family)
             else "not stationary, so that its optimal loss depends on the position"
         )
-        raise InputError(
-            f"{arguments.hmm}: is {what}; use describe, which gives the losses of predictors at each position"
-        )
+        raise InputError(f"{name}: is {what}; use describe, which gives the losses of predictors at each position")
     rate = source.entropy_rate()
     exact = "exact" if rate.standard_error == 0 else f"standard error {rate.standard_error:.6f}"
     print(f"{rate.value:.6f} nats per token ({rate.value / math.log(2):.6f} bits), {exact}")
@@ -262,14 +244,28 @@ def _print_entropy_rate(arguments: "DescribeCommand") -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class DescribeCommand:
-    """Sizes, states, mixing, and losses of predictors."""
+    """Sizes, states, mixing, and losses of predictors of a process.
 
-    hmm: str = argument("HMM", _PROCESS)
-    length: int = option(64, "L", "positions to measure at, default 64")
+    Without a name it lists the named processes and corpora. Of several processes it prints the entropy rates.
+    """
+
+    hmm: list[str] = argument("HMM", _PROCESS, many="*", default=[])
+    length: int = option(64, "L", "positions to measure at, or words per window of --sequences; default 64")
     num_sequences: int = option(2048, "N", "sequences to measure on, default 2048")
     json: bool = option(False, None, "JSON instead of tables")
     plot: Path | None = option(None, "FOLDER", "write heat maps there, and for 3 states the beliefs")
-    only: Literal["entropy-rate"] | None = option(None, None, "only the best possible loss, in nats per token")
+    only: Literal["entropy-rate"] | None = option(
+        None, None, "only the best possible loss, in nats per token; without a name, of all processes (20 s)"
+    )
+    sequences: Path | None = option(
+        None,
+        "FILE",
+        "instead, the loss on these in nats per token: .npy with integers of shape (N, L); or sentences: a text file, "
+        "or words/ of a fit",
+    )
+    split: Literal["train", "test", "unique", "unique_test"] = option(
+        "test", None, "with --sequences: sentences of words/, default test"
+    )
     emissions: bool = option(
         False,
         None,
@@ -288,18 +284,23 @@ class DescribeCommand:
 
 def describe_command(arguments: DescribeCommand) -> int:
     """Print the description of a process as tables or JSON, and write plots if requested."""
+    if len(arguments.hmm) != 1:
+        return _print_list(arguments)
+    (name,) = arguments.hmm
     if arguments.save is not None:
-        return _save_tables(arguments, arguments.save)
+        return _save_tables(arguments, name, arguments.save)
     if arguments.emissions:
-        return _draw_emissions(arguments)
+        return _draw_emissions(arguments, name)
+    if arguments.sequences is not None:
+        return _print_losses(arguments, name, arguments.sequences)
     if arguments.only == "entropy-rate":
-        return _print_entropy_rate(arguments)
+        return _print_entropy_rate(name)
     from ..hmm.model import HMM
     from ..report.process_description import describe_process, plot_hmm, process_text
 
-    process = _load(arguments.hmm)
+    process = _load(name)
     if arguments.plot is not None and not isinstance(process, HMM):
-        raise InputError(f"--plot: {arguments.hmm} is not an HMM, but plots show one HMM; leave --plot out")
+        raise InputError(f"--plot: {name} is not an HMM, but plots show one HMM; leave --plot out")
     description = describe_process(process, length=arguments.length, num_sequences=arguments.num_sequences)
     print(json.dumps(description) if arguments.json else process_text(description))
     if arguments.plot is not None and isinstance(process, HMM):
@@ -308,22 +309,32 @@ def describe_command(arguments: DescribeCommand) -> int:
     return 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProcessesCommand:
-    """List the processes that can be named, or the entropy rates of some."""
-
-    names: list[str] = argument("NAME", "some of them, or calls such as 'mess3(x=0.05)'", many="*", default=[])
-    rates: bool = option(False, None, "entropy rates of all, which takes 20 s")
-    json: bool = option(False, None, "JSON instead of a table")
-
-
-def processes_command(arguments: ProcessesCommand) -> int:
-    """Print a table of the processes that can be named, or of some of them."""
+def _print_list(arguments: DescribeCommand) -> int:
+    """Print a table of several processes; without names, of all named processes, and of the named corpora."""
     from ..report.process_description import process_rows, process_table
+    from ..text.corpora.presets import corpus_rows
 
-    rows = process_rows(arguments.names, rates=arguments.rates or bool(arguments.names))
-    print(json.dumps(rows) if arguments.json else process_table(rows, shutil.get_terminal_size((100, 24)).columns))
+    names = arguments.hmm
+    for flag in ("save", "emissions", "sequences", "plot"):
+        if getattr(arguments, flag):
+            raise InputError(f"--{flag}: {len(names)} processes are named; expected one")
+    rows = process_rows(names, rates=bool(names) or arguments.only == "entropy-rate")
+    corpora = corpus_rows() if not names and arguments.only is None else []
+    if arguments.json:
+        print(json.dumps({"processes": rows} | ({"corpora": corpora} if corpora else {})))
+        return 0
+    print(process_table(rows, shutil.get_terminal_size((100, 24)).columns))
+    if corpora:
+        print(f"\n{_corpora_text(corpora)}")
     return 0
+
+
+def _corpora_text(rows: list[dict[str, Any]]) -> str:
+    """A table of the named corpora, and a line for each with its columns and licence."""
+    names = ("name", "kind", "source", "documents", "tokens")
+    cells = [[f"{row[name]:,}" if isinstance(row[name], int) else row[name] or "" for name in names] for row in rows]
+    lines = [f"{row['name']}: columns {', '.join(row['columns'])}; licence: {row['licence']}" for row in rows]
+    return "\n".join([text_table(names, cells), "", *lines])
 
 
 def _load(name_or_path: str) -> "Process":

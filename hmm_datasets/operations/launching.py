@@ -70,8 +70,6 @@ RECIPE_COMMANDS = {
     "evaluate": RecipeCommand(
         RECIPES["evaluate"], "report in a folder how far a model is from the optimum", "--model"
     ),
-    "answers": RecipeCommand(RECIPES["answers"], "show how a chat model answered held-out questions", launches=False),
-    "report": RecipeCommand(RECIPES["report"], "write one report on the runs of an experiment", launches=False),
     "push --config": RecipeCommand(
         RECIPES["push --config"], "push several folders of an experiment to the Hub", launches=False
     ),

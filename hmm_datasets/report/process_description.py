@@ -399,7 +399,7 @@ def process_table(rows: Sequence[dict[str, Any]], width: int = 100) -> str:
     header = ["process", "states", "symbols", "entropy rate, nats per token" if rates else "what it is"]
     taken = sum(max(len(line[column]) for line in [header, *cells]) + 2 for column in range(3))
     cells = [[*others, _shortened(last, max(width - taken, 20))] for *others, last in cells]
-    note = "Give one as NAME(ARGUMENTS) wherever a process is named; `hmm-datasets describe` says more of it."
+    note = "Give one as NAME(ARGUMENTS) wherever a process is named; `hmm-datasets describe NAME` describes it."
     return f"{text_table(header, cells, left=(0,) if rates else (0, 3))}\n{note}"
 
 

@@ -22,8 +22,6 @@ RECIPES = {
     "grpo": "grpo.py",
     "dpo": "dpo.py",
     "evaluate": "evaluate_model.py",
-    "answers": "answers.py",
-    "report": "report.py",
     "push --config": "push.py",
     "demo": "demo/run.py",
 }

@@ -10,9 +10,12 @@ settings, which are then used instead of the shipped ones.
 """
 
 import argparse
+import shlex
+from pathlib import Path
 
 from hmm_datasets.operations.stages import Parallel, run_or_exit
 
+REPORT = f"python {shlex.quote(str(Path(__file__).with_name('report.py')))}"
 RECIPE = "hmm-datasets {} --config demo/{}.yaml"
 HMM = (
     ("Words of real stories, and an HMM fitted to them", RECIPE.format("fit", "fit_hmm")),
@@ -28,9 +31,8 @@ TEXT = (
 STAGES = (
     Parallel((HMM, TEXT)),
     ("Fine-tuning on story questions, on two processes", RECIPE.format("sft", "sft") + " --launch cpu2"),
-    ("Report", "hmm-datasets report --experiment outputs/demo --license cdla-sharing-1.0"),
+    ("Report", f"{REPORT} --experiment outputs/demo --license cdla-sharing-1.0"),
     ("Push", RECIPE.format("push", "push")),
-    ("What the chat model answers to questions it never saw", "hmm-datasets answers --model outputs/demo/sft"),
 )
 
 

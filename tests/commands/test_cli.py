@@ -181,7 +181,7 @@ def test_a_family_is_sampled_scored_and_described_as_an_hmm_is(tmp_path, capsys)
     printed = np.loadtxt(capsys.readouterr().out.splitlines(), dtype=int)
     np.testing.assert_array_equal(printed, family.sample(5, 6, 0, 2))
     np.save(tmp_path / "tokens.npy", printed)
-    assert main(["score", folder, str(tmp_path / "tokens.npy")]) == 0
+    assert main(["describe", folder, "--sequences", str(tmp_path / "tokens.npy")]) == 0
     expected = -np.log(np.take_along_axis(family.next_token_probs(printed)[:, :-1], printed[..., None], -1)).mean()
     assert capsys.readouterr().out.startswith(f"{expected:.6f} nats per token, standard error")
     assert main(["describe", folder, "--length", "8", "--num_sequences", "300", "--json"]) == 0
@@ -210,12 +210,12 @@ def test_score_is_the_mean_negative_log_likelihood(folder, tmp_path, monkeypatch
     monkeypatch.setattr("hmm_datasets.commands.process._CHUNK_TOKENS", 50)
     tokens = HMM_OF_TESTS.sample(9, 20, seed=1)
     np.save(tmp_path / "t.npy", tokens)
-    assert main(["score", folder, str(tmp_path / "t.npy")]) == 0
+    assert main(["describe", folder, "--sequences", str(tmp_path / "t.npy")]) == 0
     out = capsys.readouterr().out
     rates = -HMM_OF_TESTS.log_likelihood(tokens) / 20
     assert out.startswith(f"{rates.mean():.6f} nats per token, standard error {rates.std(ddof=1) / 3:.6f}, over 9 ")
     np.save(tmp_path / "t.npy", tokens[:1])
-    assert main(["score", folder, str(tmp_path / "t.npy")]) == 0
+    assert main(["describe", folder, "--sequences", str(tmp_path / "t.npy")]) == 0
     first, last = capsys.readouterr().out.splitlines()
     assert first.startswith(f"{rates[0]:.6f} nats per token (one sequence has no standard error), over 1 sequence of")
     assert last.endswith(" nats per token (one sequence has no standard error) at the last token of each")
@@ -224,7 +224,7 @@ def test_score_is_the_mean_negative_log_likelihood(folder, tmp_path, monkeypatch
 def test_score_counts_impossible_sequences(tmp_path, capsys):
     processes.golden_mean().save_pretrained(tmp_path / "hmm")
     np.save(tmp_path / "t.npy", [[0, 1, 0], [0, 0, 1]])
-    main(["score", str(tmp_path / "hmm"), str(tmp_path / "t.npy")])
+    main(["describe", str(tmp_path / "hmm"), "--sequences", str(tmp_path / "t.npy")])
     out = capsys.readouterr().out
     assert out.startswith("inf nats per token, over 2")
     assert "1 of 2 sequences are impossible" in out
@@ -232,15 +232,19 @@ def test_score_counts_impossible_sequences(tmp_path, capsys):
 
 def test_score_tells_bad_files(folder, tmp_path, capsys):
     path = tmp_path / "t.npy"
-    assert "t.npy: no such file" in failing(capsys, "score", folder, str(path))
+    assert "t.npy: no such file" in failing(capsys, "describe", folder, "--sequences", str(path))
     path.write_bytes(b"nothing")
-    assert "not a complete .npy file" in failing(capsys, "score", folder, str(path))
+    assert "not a complete .npy file" in failing(capsys, "describe", folder, "--sequences", str(path))
     np.save(path, [0.5])
-    assert "float64 of shape (1,); expected integers of shape (N, L)" in failing(capsys, "score", folder, str(path))
+    assert "float64 of shape (1,); expected integers of shape (N, L)" in failing(
+        capsys, "describe", folder, "--sequences", str(path)
+    )
     np.save(path, np.array([{}], dtype=object), allow_pickle=True)
-    assert "not a complete .npy file of numbers" in failing(capsys, "score", folder, str(path))
+    assert "not a complete .npy file of numbers" in failing(capsys, "describe", folder, "--sequences", str(path))
     np.save(path, [[0, 7]])
-    assert "tokens[0, 1] is 7; the symbols of this HMM are 0..2" in failing(capsys, "score", folder, str(path))
+    assert "tokens[0, 1] is 7; the symbols of this HMM are 0..2" in failing(
+        capsys, "describe", folder, "--sequences", str(path)
+    )
 
 
 def test_entropy_rate_says_whether_it_is_exact(tmp_path, folder, capsys):
@@ -289,13 +293,15 @@ def test_preflight_prints_a_table_and_fails_where_a_check_does(tmp_path, capsys,
 
 
 def test_corpora_are_listed_with_size_licence_and_columns(capsys):
-    assert main(["corpora"]) == 0
+    assert main(["describe"]) == 0
     told = capsys.readouterr().out
     assert "HuggingFaceFW/fineweb-edu" in told
     assert "9,672,101" in told
     assert "tinystories: columns text; licence: CDLA-Sharing-1.0" in told
-    assert main(["corpora", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
+    assert any(line.startswith("mess3") for line in told.splitlines())
+    assert main(["describe", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["corpora"]
+    assert "--save: 2 processes are named; expected one" in failing(capsys, "describe", "even", "rrxor", "--save", "x")
     assert {row["name"] for row in rows} >= {"tinystories", "smoltalk", "ultrachat", "lima"}
 
 

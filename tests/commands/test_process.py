@@ -52,7 +52,7 @@ def test_text_is_sampled_and_scored_by_the_names_of_symbols(worded, folder, tmp_
     ]
     assert " ." not in printed
     (tmp_path / "story.txt").write_text("The cat sat. The dog sat. Cat. The the cat sat!")
-    assert main(["score", words, str(tmp_path / "story.txt"), "--length", "3"]) == 0
+    assert main(["describe", words, "--sequences", str(tmp_path / "story.txt"), "--length", "3"]) == 0
     found = capsys.readouterr()
     tokens = np.array([[0, 1, 2], [3, 1, 3]])
     assert found.out.startswith(f"{-hmm.log_likelihood(tokens).mean() / 3:.6f} nats per token")
@@ -61,10 +61,14 @@ def test_text_is_sampled_and_scored_by_the_names_of_symbols(worded, folder, tmp_
     assert "2 of 4 sentences consist of the words of the HMM" in found.err
     assert "have no names; leave it out" in failing(capsys, "sample", folder, "--text")
     assert "ends in .txt" in failing(capsys, "sample", words, "--text", "--output", str(tmp_path / "t.npy"))
-    assert "have no names; give their numbers" in failing(capsys, "score", folder, str(tmp_path / "story.txt"))
+    assert "have no names; give their numbers" in failing(
+        capsys, "describe", folder, "--sequences", str(tmp_path / "story.txt")
+    )
     (tmp_path / "other.txt").write_text("A dog ran.")
-    assert "no sentence consists of the words" in failing(capsys, "score", words, str(tmp_path / "other.txt"))
-    assert "cannot be read as text" in failing(capsys, "score", words, str(tmp_path / "no.txt"))
+    assert "no sentence consists of the words" in failing(
+        capsys, "describe", words, "--sequences", str(tmp_path / "other.txt")
+    )
+    assert "cannot be read as text" in failing(capsys, "describe", words, "--sequences", str(tmp_path / "no.txt"))
 
 
 def test_words_of_a_fit_are_scored_as_windows(tmp_path, capsys):
@@ -73,12 +77,28 @@ def test_words_of_a_fit_are_scored_as_windows(tmp_path, capsys):
     hmm = HMM(**processes.random(3, 7, alpha=0.5, seed=3).tables(), vocabulary=corpus.vocabulary)
     hmm.save_pretrained(tmp_path / "hmm")
     for split in ("train", "test", "unique_test"):
-        assert main(["score", str(tmp_path / "hmm"), str(tmp_path / "words"), "--length", "8", "--split", split]) == 0
+        assert (
+            main(
+                [
+                    "describe",
+                    str(tmp_path / "hmm"),
+                    "--sequences",
+                    str(tmp_path / "words"),
+                    "--length",
+                    "8",
+                    "--split",
+                    split,
+                ]
+            )
+            == 0
+        )
         expected = -hmm.log_likelihood(corpus.as_windows(split, 8)).mean() / 8
         assert capsys.readouterr().out.startswith(f"{expected:.6f} nats per token")
     renamed = HMM(**hmm.tables(), vocabulary="abcdefg")
     renamed.save_pretrained(tmp_path / "renamed")
-    assert "has other words than" in failing(capsys, "score", str(tmp_path / "renamed"), str(tmp_path / "words"))
+    assert "has other words than" in failing(
+        capsys, "describe", str(tmp_path / "renamed"), "--sequences", str(tmp_path / "words")
+    )
 
 
 def test_a_model_of_symbols_is_sampled_as_text(tmp_path, capsys):

@@ -29,7 +29,6 @@ def test_every_block_of_the_skill_runs_as_it_stands(hmm_datasets_command, python
     assert {
         "describe",
         "sample",
-        "score",
         "pretrain",
         "evaluate",
         "tokenize",

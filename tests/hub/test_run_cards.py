@@ -117,7 +117,7 @@ def test_a_card_states_only_what_was_measured_on_its_model(stages, tmp_path):
 def test_a_report_of_a_text_only_experiment_says_what_is_there(stages, tmp_path, capsys):
     shutil.copytree(stages, tmp_path / "root")
     (tmp_path / "root" / "sft" / "README.md").write_text("# By hand\n")
-    path = Path(__file__).parents[2] / "recipes" / "report.py"
+    path = Path(__file__).parents[2] / "recipes" / "demo" / "report.py"
     spec = importlib.util.spec_from_file_location("report", path)
     spec.loader.exec_module(report := importlib.util.module_from_spec(spec))
     report.main(report.ReportSettings(str(tmp_path / "root")))

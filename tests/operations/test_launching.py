@@ -226,8 +226,8 @@ def test_a_script_is_started_like_a_recipe(tmp_path, monkeypatch, capsys):
     assert main(["own.py", "--flag", "1"]) == 0
     assert capsys.readouterr().out == f"['{tmp_path / 'own.py'}', '--flag', '1']\n"
     assert failing(capsys, "nowhere.py").startswith("error: nowhere.py: no such script; `hmm-datasets configs` lists")
-    assert failing(capsys, "recipes/answers.py", "--launch", "cpu2").startswith(
-        "error: --launch cpu2: recipes/answers.py runs"
+    assert failing(capsys, "recipes/push.py", "--launch", "cpu2").startswith(
+        "error: --launch cpu2: recipes/push.py runs"
     )
     assert failing(capsys, "recipes/pretrain.py", "--hm", "x") == "error: unknown flag --hm; did you mean --hmm?"
 

@@ -106,7 +106,9 @@ def test_tokens_outside_the_alphabet_are_named_by_position(program, hmm_folder, 
     tokens = np.zeros((2, 5), dtype=np.int64)
     tokens[1, 3] = 10
     np.save(tmp_path / "tokens.npy", tokens)
-    line = refused(program.run("-m", "hmm_datasets.cli", "score", hmm_folder, tmp_path / "tokens.npy"))
+    line = refused(
+        program.run("-m", "hmm_datasets.cli", "describe", hmm_folder, "--sequences", tmp_path / "tokens.npy")
+    )
     assert "tokens[1, 3] is 10" in line
 
 

@@ -11,11 +11,12 @@ QUESTIONS = [
 
 def test_answers_are_counted_before_and_after_and_shown_verbatim(tmp_path):
     after = ["The red hat.", "First came Mia.", "The blue box.", "?"]
-    found = compare_answers(tmp_path, QUESTIONS, ["", "", "", "The pink car."], after)
-    assert read_json(tmp_path / "answers.json") == found
+    figures, listed = compare_answers(tmp_path, QUESTIONS, ["", "", "", "The pink car."], after)
+    assert read_json(tmp_path / "answers.json") == figures
     rows = read_jsonl(tmp_path / "answers.jsonl")
+    assert rows == listed
     assert [row["after"] for row in rows] == after
-    table = answers_table(found).rows
+    table = answers_table(figures).rows
     assert [row[0] for row in table] == ["color", "order", "all"]
     assert table[0][1:] == ["3", "33.3%", "66.7% (20.8% .. 93.9%)", "33.3%"]
     assert transcripts(rows[:2]).splitlines() == [
@@ -31,5 +32,6 @@ def test_answers_are_counted_before_and_after_and_shown_verbatim(tmp_path):
 
 def test_without_a_known_chance_the_most_common_answer_is_the_guess(tmp_path):
     questions = [Question(question.messages, "yes") for question in QUESTIONS]
-    table = answers_table(compare_answers(tmp_path, questions, ["no"] * 4, ["yes"] * 4)).rows
+    figures, _ = compare_answers(tmp_path, questions, ["no"] * 4, ["yes"] * 4)
+    table = answers_table(figures).rows
     assert table == [["all", "4", "0.0%", "100.0% (51.0% .. 100.0%)", "100.0%"]]

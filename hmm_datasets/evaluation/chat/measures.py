@@ -52,9 +52,6 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-FIGURES_NAME, ROWS_NAME = "answers.json", "answers.jsonl"
-"""Files in the folder of a fine-tuned model: how many answers are right, and the answers themselves."""
-
 
 def answers_table(found: Mapping[str, Any]) -> Table:
     """The result of [`~hmm_datasets.evaluation.chat.measures.compare_answers`] as a table.
@@ -251,11 +248,12 @@ def exact_match(questions: Sequence[Question], answers: Sequence[str]) -> dict[s
 
 def compare_answers(
     folder: str | Path, questions: Sequence[Question], before: Sequence[str], after: Sequence[str]
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Count the right answers of two models to the same questions, and write them into a folder.
 
     It writes `answers.jsonl`, with a row per question (`kind`, `messages`, `expected`, and the answers `before` and
-    `after`), and `answers.json`, which is also returned: [`exact_match`] of both models, under `before` and `after`.
+    `after`), and `answers.json`, with [`exact_match`] of both models under `before` and `after`. It returns the
+    content of the second and the rows of the first.
     """
     rows = [
         {
@@ -267,10 +265,10 @@ def compare_answers(
         }
         for question, old, new in zip(questions, before, after, strict=True)
     ]
-    found = {"before": exact_match(questions, before), "after": exact_match(questions, after)}
-    write_jsonl(Path(folder) / ROWS_NAME, rows)
-    write_json(Path(folder) / FIGURES_NAME, found)
-    return found
+    figures = {"before": exact_match(questions, before), "after": exact_match(questions, after)}
+    write_jsonl(Path(folder) / "answers.jsonl", rows)
+    write_json(Path(folder) / "answers.json", figures)
+    return figures, rows
 
 
 def is_right(question: Question, given: str) -> bool:

@@ -1,11 +1,6 @@
-# /// script
-# requires-python = ">=3.11"
-# dependencies = ["hmm-datasets"]
-# ///
+"""Report of the demo: a table in the terminal, `report.json`, plots, and model cards.
 
-"""Report of an experiment: a table in the terminal, `report.json`, plots, and model cards.
-
-    hmm-datasets report --experiment outputs/demo
+    python recipes/demo/report.py --experiment outputs/demo
 
 It reads what the other recipes wrote into the folders `hmm`, `pretrain_hmm`, `evaluate_hmm`, `tokens`,
 `pretrain_text`, `midtrain`, `sft` and `evaluate_text`, as far as they exist. It writes `report.json` and `*.png`, adds
