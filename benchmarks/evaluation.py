@@ -26,8 +26,11 @@ from machine import in_turns, print_heading
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
-from hmm_datasets.evaluation.core import core_tasks, find_questions, score_core
-from hmm_datasets.evaluation.scoring import beginning_token, common_prefix
+from hmm_datasets.evaluation.continuations import common_prefix
+from hmm_datasets.evaluation.core.measure import score_core
+from hmm_datasets.evaluation.core.questions import find_questions
+from hmm_datasets.evaluation.core.tasks import core_tasks
+from hmm_datasets.evaluation.model_limits import beginning_token
 from hmm_datasets.report.tables import text_table
 from hmm_datasets.text.tokenizers.bpe import train_bpe
 from hmm_datasets.training.models import load_pretrained, model_config

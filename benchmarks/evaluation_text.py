@@ -19,8 +19,9 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 
 from hmm_datasets.evaluation.completions import FACTS, complete
-from hmm_datasets.evaluation.scoring import beginning_token
-from hmm_datasets.evaluation.text import DocumentWindows, measure_text
+from hmm_datasets.evaluation.document_windows import DocumentWindows
+from hmm_datasets.evaluation.model_limits import beginning_token
+from hmm_datasets.evaluation.text import measure_text
 from hmm_datasets.report.tables import text_table
 from hmm_datasets.text.tokenizers.encoding import encode_texts
 from hmm_datasets.training.models import load_pretrained

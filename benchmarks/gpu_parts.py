@@ -12,7 +12,7 @@ import torch.distributed as dist
 from accelerate import Accelerator
 
 from hmm_datasets.compat.transformers_caches import generate
-from hmm_datasets.evaluation.scoring import Row, score_rows
+from hmm_datasets.evaluation.continuations import Row, score_rows
 from hmm_datasets.report.tables import text_table
 from hmm_datasets.training.plan.accelerators import find_device
 

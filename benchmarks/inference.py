@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from machine import CORES
 
-from hmm_datasets.evaluation.optimum import BaselineComparison, token_scores
+from hmm_datasets.evaluation.baselines import BaselineComparison, token_scores
 from hmm_datasets.hmm import inference as hmm_inference
 from hmm_datasets.hmm import processes, viterbi
 from hmm_datasets.hmm.analysis.predictors import cross_entropy, predictors_of

@@ -25,8 +25,8 @@ def main(data_settings: DataSettings, model_settings: ModelSettings, settings: P
     """Open the data, build the model, plan, train, save."""
     from transformers import default_data_collator, set_seed
 
+    from hmm_datasets.evaluation.baselines import BaselineComparison
     from hmm_datasets.evaluation.during_training import add_task_evaluations
-    from hmm_datasets.evaluation.optimum import BaselineComparison
     from hmm_datasets.training.models import new_model
     from hmm_datasets.training.run import train_and_save
     from hmm_datasets.training.supported import check_planned

@@ -99,13 +99,8 @@ def _count_answers(chat: ConversationSettings, folder: str, test, stop: list[int
     """Let the model answer held-out questions before and after fine-tuning; write answers, print accuracies."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from hmm_datasets.evaluation.chat.measures import (
-        answer,
-        answers_table,
-        compare_answers,
-        questions_of,
-        transcripts,
-    )
+    from hmm_datasets.evaluation.chat.answer_report import answers_table, compare_answers, transcripts
+    from hmm_datasets.evaluation.chat.answers import answer, questions_of
     from hmm_datasets.training.models import load_pretrained, on_device
 
     questions = questions_of(test or [], chat.num_questions)

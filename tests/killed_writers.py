@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.evaluation.comparison import ReportFolder
+from hmm_datasets.evaluation.paired_runs import ReportFolder
 from hmm_datasets.files import atomic_folder, write_digests, write_json, write_jsonl, written_together
 from hmm_datasets.operations.sweeps.cells import CellState, prepare
 from hmm_datasets.operations.sweeps.file import read_sweep

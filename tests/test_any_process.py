@@ -12,7 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments
 
 from hmm_datasets import HMM, HMMSequences, InputError, load_source
 from hmm_datasets.cli import main
-from hmm_datasets.evaluation.optimum import BaselineComparison
+from hmm_datasets.evaluation.baselines import BaselineComparison
 from hmm_datasets.evaluation.targets import open_target
 from hmm_datasets.files import read_json
 from hmm_datasets.hmm import processes

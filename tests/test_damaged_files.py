@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.evaluation.comparison import ReportFolder
+from hmm_datasets.evaluation.paired_runs import ReportFolder
 from hmm_datasets.files import read_json, write_digests, write_json, write_jsonl, written_together
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.families import HMMMixture, RandomChains

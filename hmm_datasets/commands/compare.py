@@ -27,7 +27,8 @@ class CompareCommand:
 
 def compare_command(arguments: CompareCommand) -> int:
     """Print the comparison, and write it to a folder if one is given."""
-    from ..evaluation.comparison import compare_reports, comparison_text, write_comparison
+    from ..evaluation.comparison import compare_reports
+    from ..evaluation.comparison_report import comparison_text, write_comparison
 
     found = compare_reports(arguments.runs, heat_map=arguments.heat_map, value=arguments.value)
     print(comparison_text(found))

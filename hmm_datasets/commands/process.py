@@ -296,7 +296,8 @@ def describe_command(arguments: DescribeCommand) -> int:
     if arguments.only == "entropy-rate":
         return _print_entropy_rate(name)
     from ..hmm.model import HMM
-    from ..report.process_description import describe_process, plot_hmm, process_text
+    from ..report.hmm_description import plot_hmm
+    from ..report.process_description import describe_process, process_text
 
     process = _load(name)
     if arguments.plot is not None and not isinstance(process, HMM):
@@ -311,7 +312,7 @@ def describe_command(arguments: DescribeCommand) -> int:
 
 def _print_list(arguments: DescribeCommand) -> int:
     """Print a table of several processes; without names, of all named processes, and of the named corpora."""
-    from ..report.process_description import process_rows, process_table
+    from ..report.process_list import process_rows, process_table
     from ..text.corpora.presets import corpus_rows
 
     names = arguments.hmm

@@ -5,25 +5,13 @@ through it. Shai, Marzen, Teixeira, Oldenziel and Riechers ("Transformers repres
 residual stream", 2024) found that a transformer trained on the sequences represents an affine image of it. Other
 processes have predictive vectors in its place (Riechers, Elliott and Shai, arXiv 2507.07432), or one belief for each
 factor. Here the exact belief is regressed on the hidden state at the same position, for every layer and for all layers
-together. The regression is fitted on half of the sequences and tested on the others (see `linear_probe`).
+together. The regression is fitted on half of the sequences and tested on the others
+([`~hmm_datasets.evaluation.linear_probes`]).
 
 There are three controls: the same regression to the beliefs at other positions; the same regression from the hidden
 states of an untrained model of the same configuration, since its random features of the last symbols explain a part
-too; and beliefs of Markov order `k`, which know the last `k` symbols alone (see `markov_beliefs`). The model and the
-untrained model each run once over all rows.
-
-Beliefs of Markov order `k`: what the last `k` symbols alone say about the future, as a control for probes.
-
-The belief of order `k` after the symbols `x_1 .. x_t` is the belief of the process after `x_{t-k+1} .. x_t`, where the
-process starts in its stationary distribution; for `t < k` after all `t` symbols. In the stationary process
-
-    E[belief given x_1 .. x_t | last k symbols] = belief given the last k symbols
-
-since a belief is linear in probabilities of the future. So no function of the last `k` symbols is nearer to the exact
-beliefs in mean square than the beliefs of order `k`: a probe with a lower RMSE reads what is not in the last `k`
-symbols. arXiv 2507.07432 compares probes with those for a Markov approximation of order 3.
-
-A process that is not stationary starts as it does by itself, as if its sequence had begun `k` symbols ago.
+too; and beliefs of Markov order `k`, which know the last `k` symbols alone
+([`~hmm_datasets.evaluation.markov_beliefs`]). The model and the untrained model each run once over all rows.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,9 +27,10 @@ from ..errors import InputError
 from ..hmm.process import Process
 from ..training.fused_loss import without_adapter
 from ..training.models import new_model
+from .linear_probes import LinearProbe, partners, shuffled_positions, split_sequences
+from .markov_beliefs import Starts
 from .model_outputs import GivesActivations, OneProcess, Reader, activations_of, check_inputs
-from .probes import LinearProbe, Starts, partners, shuffled_positions, split_sequences
-from .scoring import share_rows, shared_batches
+from .rank_batches import share_rows, shared_batches
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

@@ -14,7 +14,8 @@ from ..compat.transformers_caches import generate
 from ..errors import InputError
 from ..text.tokenizers.chat_templates import stop_tokens
 from ..text.tokenizers.encoding import encode_texts
-from .scoring import beginning_token, check_vocabulary, padded_rows
+from .continuations import padded_rows
+from .model_limits import beginning_token, check_vocabulary
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -17,7 +17,7 @@ from transformers.integrations import is_deepspeed_zero3_enabled
 
 from ..errors import InputError
 from .completions import complete
-from .core import score_core
+from .core.measure import score_core
 
 QUESTIONS_PER_TASK = 200
 """Questions of each task of CORE that are asked."""

@@ -23,8 +23,10 @@ from ..report.page import write_page
 from ..runtime.once import one_command
 from ..runtime.run_records import RunRecord, read_run_record
 from ..runtime.settings import setting
-from .targets import data_hashes, provenance
-from .tasks import TASKS, expected_time, open_subject
+from .context import open_context
+from .expected_time import expected_time
+from .provenance import data_hashes, provenance
+from .tasks import TASKS, chosen_tasks
 
 REPORT_NAME, PAGE_NAME, ITEMS_NAME, PLOTS_NAME = "report.json", "report.html", "items", "plots"
 
@@ -155,19 +157,20 @@ def evaluate_model(settings: EvaluationSettings) -> dict[str, Any]:
         `InputError`: a name that is not found, or a task that does not apply.
     """
     accelerator = Accelerator(cpu=not torch.accelerator.is_available())
-    subject = open_subject(settings)
-    subject.load(accelerator)
-    if accelerator.is_main_process and (expected := expected_time(subject, accelerator.num_processes)):
+    context = open_context(settings)
+    context.tasks = chosen_tasks(context)
+    context.load(accelerator)
+    if accelerator.is_main_process and (expected := expected_time(context, accelerator.num_processes)):
         print(expected, flush=True)
-    found, items = {}, {}
-    for name in subject.tasks:
-        found[name] = TASKS[name].measure(subject, accelerator)
-        rows = found[name].pop("items", None)
+    results, items = {}, {}
+    for name in context.tasks:
+        results[name] = TASKS[name].measure(context, accelerator)
+        rows = results[name].pop("items", None)
         if rows is not None:
             items[name] = rows
     if not accelerator.is_main_process:
         return {}
-    report = provenance(settings, subject.model) | {"hashes": data_hashes(found)} | found
+    report = provenance(settings, context.model) | {"hashes": data_hashes(results)} | results
     write_evaluation(report, items, settings.output_dir)
     return report
 

@@ -19,7 +19,7 @@ from transformers import PreTrainedConfig
 from ..array_input import FILL_IN, observed, refuse_masked
 from ..data.sequences import EndlessSequences, HMMSequences
 from ..errors import InputError, suggestion
-from .scoring import check_vocabulary
+from .model_limits import check_vocabulary
 
 GivesLogits: TypeAlias = nn.Module | Callable[[Tensor], Any] | Tensor | np.ndarray
 """A module or a function that gives logits for tokens, or an array of log-probabilities."""

@@ -4,8 +4,6 @@ Sequences are drawn from the policy: a beginning token, then `L` symbols; no oth
 from the optimum is the sum over positions of the exact divergence of the next-token distributions, averaged over
 sequences. It is never negative, and its standard error is far smaller than that of a mean of log-ratios. One pass
 costs `L` steps of generation and one forward pass.
-
-What a language model predicts about the symbols of an HMM, whatever other tokens it has.
 """
 
 import math
@@ -13,32 +11,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from ..compat.transformers_caches import generate
-from ..hmm.analysis.divergence import kl_divergence, log_probabilities
+from ..hmm.analysis.divergence import kl_divergence
 from ..hmm.integers import integer
 from ..hmm.tilted import TiltedHMM
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-_ROWS = 2048  # of a forward pass
-
-
-def symbol_log_probs(model: "PreTrainedModel", tokens: Int[Tensor, "N L"], num_symbols: int) -> Float[Tensor, "N L E"]:
-    """A model's log-probabilities of the symbols at every position, float64; other tokens are left out.
-
-    Args:
-        model ([`~transformers.PreTrainedModel`]): a causal language model whose tokens are the symbols, then a
-            beginning token, which is put before every row.
-        tokens (`torch.Tensor` of shape `(N, L)`): symbols.
-        num_symbols (`int`): `E`.
-    """
-    rows = torch.nn.functional.pad(tokens, (1, 0), value=num_symbols)
-    parts = [log_probabilities(model(part).logits[:, :-1, :num_symbols]) for part in rows.split(_ROWS)]
-    return torch.cat(parts)
+from .symbol_predictions import symbol_log_probs
 
 
 @dataclass(frozen=True)

@@ -1,32 +1,18 @@
-"""Targets, against which a model is measured: a distribution (a process) or held-out text, opened by name.
-
-The checkpoints of a run that an evaluation measures: in its folder, or revisions of its repository on the Hub.
-
-Where an evaluation comes from: the model, settings, versions and commit, and hashes of what it was measured on.
-"""
+"""Targets, against which a model is measured: a distribution (a process) or held-out text, opened by name."""
 
 import hashlib
 import itertools
-import platform
-import re
 import sys
-import time
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ..errors import InputError, path_errors
 from ..hmm.loading import load_source, repository_of_process
 from ..hmm.names import is_process_name
 from ..hmm.process import Process
 from ..hmm.storage import CONFIG_NAME, FAMILY_NAME, PROCESS_NAME
-from ..hub.download import ModelName, branches_of, model_file
 from ..hub.foreign_formats import foreign_data, refuse_foreign
-from ..hub.weights_digest import weights_sha256
-from ..records import Finite, as_record
 from ..runtime import environment
-from ..runtime.credentials import masked
-from ..runtime.run_records import RunRecord, read_checkpoint_state, read_run_record
 from ..text.corpora.loading import find_corpus, load_corpus
 from ..text.corpora.local_files import local_files
 from ..text.corpora.presets import CORPORA
@@ -34,88 +20,9 @@ from ..text.stream import TokenStream
 from ..text.stream.index import INDEX_NAME
 from ..text.tokenizers.words import INDEX_NAME as WORDS_NAME
 from ..text.tokenizers.words import WordCorpus
-from ..training.record import command_line, git_commit, package_versions
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from .evaluation import EvaluationSettings
-
-_STATE_NAME = "trainer_state.json"
-
-
-def progress_of(name: str) -> dict[str, int]:
-    """`step` and `tokens` of a checkpoint, from the state of its trainer.
-
-    Raises:
-        `InputError`: it has no such file.
-    """
-    path = model_file(name, _STATE_NAME)
-    if path is None:
-        raise InputError(f"{name}: has no {_STATE_NAME} with the step and the tokens; push it with the checkpoint")
-    state = read_checkpoint_state(path)
-    if state.num_input_tokens_seen is None:
-        raise InputError(f"{path}: has no num_input_tokens_seen; train with include_num_input_tokens_seen")
-    return {"step": state.global_step, "tokens": state.num_input_tokens_seen}
-
-
-def revisions_of(model: str, names: list[str]) -> list[str]:
-    """The names of a repository at its revisions; `all` stands for its branches `step-N`, in order of `N`."""
-    if names == ["all"]:
-        steps = [branch for branch in branches_of(model) if re.fullmatch(r"step-\d+", branch)]
-        names = sorted(steps, key=lambda branch: int(branch.removeprefix("step-")))
-        if not names:
-            raise InputError(
-                f"{model}: has no branches step-N; push its checkpoints with hmm-datasets push --include_checkpoints"
-            )
-    return [str(ModelName.parse(model).at(name)) for name in names]
-
-
-def checkpoints_of(folder: Path) -> list[Path]:
-    """The folders `checkpoint-N` of a run, in order of `N`.
-
-    Raises:
-        `InputError`: there are none.
-    """
-    found = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
-    if not found:
-        raise InputError(f"{folder}: has no checkpoint-*; train with save_steps, or leave --checkpoints out")
-    return found
-
-
-def provenance(settings: "EvaluationSettings", model: "PreTrainedModel") -> dict[str, Any]:
-    """The model, and what it was measured with."""
-    return {
-        "model": {
-            "name": masked(settings.model),
-            "type": model.config.model_type,
-            "parameters": sum(parameter.numel() for parameter in model.parameters()),
-            "sha256": weights_sha256(model),
-        },
-        "settings": masked(asdict(settings)),
-        "seeds": {"stream": settings.data_seed, "evaluation": settings.seed},
-        "versions": package_versions(),
-        "python": platform.python_version(),
-        "commit": git_commit(),
-        "command": command_line(),
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    }
-
-
-def data_hashes(found: dict[str, Any]) -> dict[str, Any]:
-    """Hashes of the data measured on: the distribution, the held-out text, the questions of each task."""
-    hashes = {}
-    if "optimum" in found:
-        hashes["optimum"] = found["optimum"]["fingerprint"]
-    if "text" in found:
-        hashes["text"] = found["text"]["sha256"]
-    if "core" in found:
-        hashes["core"] = {label: task["sha256"] for label, task in found["core"]["tasks"].items()}
-    return hashes
-
+from .trained_on import TrainedOn
 
 _WINDOW = 64  # words, as fits have by default
-_RECORD = "run.json"
 _TEST_FRACTION = 0.1  # as recipes have by default
 
 
@@ -136,60 +43,6 @@ class Documents(NamedTuple):
         for text in self.texts:
             digest.update(hashlib.sha256(text.encode()).digest())
         return digest.hexdigest()
-
-
-class TrainedOn(NamedTuple):
-    """The text that a model and its bases were trained on, as far as their folders record it.
-
-    Attributes:
-        streams (set of `str`): SHA-256 of token streams.
-        test_fraction (`float`, *optional*): the smallest share of documents that was held out of a corpus.
-    """
-
-    streams: frozenset[str] = frozenset()
-    test_fraction: float | None = None
-
-
-def trained_on(model: str) -> TrainedOn:
-    """What `run.json` of a model (a folder or a name on the Hub), of its bases and of their token streams say."""
-    path = model_file(model, _RECORD) or _existing(Path(model).parent / _RECORD)  # of a checkpoint
-    record = RunRecord() if path is None else read_run_record(path)
-    read = as_record(record.settings | {"data": record.data}, _Read, path or _RECORD)
-    streams, fractions = set(_listed(read.data.tokens)), [read.test_fraction]
-    for folder in [*_listed(read.tokens), *(read.streams or [])]:
-        records = filter(None, map(_existing, (parent / _RECORD for parent in Path(folder).parents[:2])))
-        fractions += [as_record(read_run_record(of).data, _Data, of).test_fraction for of in records]
-    if record.lineage is not None and record.lineage.base is not None:
-        base = trained_on(record.lineage.base.model)
-        streams |= base.streams
-        fractions.append(base.test_fraction)
-    return TrainedOn(frozenset(streams), min((f for f in fractions if f is not None), default=None))
-
-
-@dataclass(frozen=True)
-class _Data:
-    """What the data of a run's record say about corpora and token streams."""
-
-    tokens: str | list[str] | None = None
-    test_fraction: Finite | None = None
-
-
-@dataclass(frozen=True)
-class _Read:
-    """What a run's settings, and its data, say about the corpora and token streams that it read."""
-
-    data: _Data
-    tokens: str | list[str] | None = None
-    streams: list[str] | None = None
-    test_fraction: Finite | None = None
-
-
-def _listed(names: str | list[str] | None) -> list[str]:
-    return [names] if isinstance(names, str) else names or []
-
-
-def _existing(path: Path) -> Path | None:
-    return path if path.is_file() else None
 
 
 def open_target(

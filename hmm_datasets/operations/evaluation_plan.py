@@ -23,8 +23,8 @@ from ..evaluation.benchmark import SCORED, BenchmarkSettings
 from ..evaluation.benchmark.held_out import LENGTH
 from ..evaluation.benchmark.processes import chosen_processes
 from ..evaluation.benchmark.symbols import rows_per_pass
+from ..evaluation.context import window_and_stride
 from ..evaluation.evaluation import EvaluationSettings
-from ..evaluation.tasks import window_and_stride
 from ..runtime.command_line import parse_settings
 from ..runtime.settings import SettingsParser, settings_from
 from ..training.models import count_parameters, load_pretrained, new_model

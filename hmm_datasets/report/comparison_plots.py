@@ -174,7 +174,7 @@ def plot_heat_map(sweep: Mapping[str, Any], path: str | os.PathLike) -> None:
     """Plot a value by two settings, with the numbers in the cells, and a dash where there is no run.
 
     Args:
-        sweep (`dict`): the result of [`~hmm_datasets.evaluation.comparison.cells`].
+        sweep (`dict`): the result of [`~hmm_datasets.evaluation.heat_map.cells`].
         path (path): where the PNG goes; a PDF is written next to it.
     """
     table = np.array(sweep["cells"], float)

@@ -36,6 +36,9 @@ STYLES = {
 }
 """Style of each predictor. The color shows the kind; a dashed line is an n-gram that is counted in the context."""
 
+BAND = {"color": "black", "alpha": 0.15, "linewidth": 0}
+"""Plot style of an interval around a model's curve."""
+
 _NGRAM_COLORS = ("#56B4E9", "#D55E00", "#F0E442")  # of orders 3 and more
 
 WIDTH = 3.5
@@ -143,7 +146,7 @@ def plot_predictors(entropies: Mapping[str, Any], path: str | os.PathLike, *, ti
     """Plot the expected loss of each predictor of a process by position.
 
     Args:
-        entropies (mapping): the `cross_entropy` of [`~hmm_datasets.report.process_description.describe`].
+        entropies (mapping): the `cross_entropy` of [`~hmm_datasets.report.hmm_description.describe`].
         path (path): where the PNG goes.
         title (`str`): title of the plot.
     """
@@ -237,10 +240,6 @@ def markers(number: int, points: int) -> dict[str, Any]:
     """A few markers for curve `number`, shifted between curves, so that curves differ in more than color."""
     every = max(1, points // 8)
     return {"marker": "osD^vP*X"[number % 8], "markevery": (number % every, every)}
-
-
-BAND = {"color": "black", "alpha": 0.15, "linewidth": 0}
-"""Plot style of an interval around a model's curve."""
 
 
 def _styles(values: Mapping[str, Any], prefix: str) -> list[tuple[str, dict[str, Any]]]:

@@ -5,7 +5,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.evaluation.chat.measures import Question, answer, exact_match, questions_of
+from hmm_datasets.evaluation.chat.answers import Question, answer, exact_match, questions_of
 from hmm_datasets.intervals import wilson
 from hmm_datasets.text.corpora.story_questions import story_question
 from hmm_datasets.text.tokenizers.bpe import train_bpe

@@ -16,7 +16,8 @@ from transformers import (
 
 from hmm_datasets.data.sequences import HMMSequences
 from hmm_datasets.errors import InputError
-from hmm_datasets.evaluation.optimum import BaselineComparison, measure_optimum
+from hmm_datasets.evaluation.baselines import BaselineComparison
+from hmm_datasets.evaluation.optimum import measure_optimum
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.analysis.predictors import predictors_of
 from hmm_datasets.hmm.causal_lm import HMMForCausalLM

@@ -10,7 +10,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedConfig
 from hmm_datasets import HMM, HMMSequences, processes
 from hmm_datasets.cli import main
 from hmm_datasets.evaluation.beliefs import Starts, probe_beliefs, row_of
-from hmm_datasets.evaluation.probes import split_sequences
+from hmm_datasets.evaluation.linear_probes import split_sequences
 from hmm_datasets.files import read_json, write_json
 from hmm_datasets.hmm.causal_lm import HMMForCausalLM
 from hmm_datasets.hmm.process import Process

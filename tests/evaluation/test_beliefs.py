@@ -14,8 +14,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from hmm_datasets.data.sequences import HMMSequences
 from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation.beliefs import probe_beliefs
+from hmm_datasets.evaluation.linear_probes import Moments, partners, shuffled_positions, split_sequences
 from hmm_datasets.evaluation.metrics import load_metric
-from hmm_datasets.evaluation.probes import Moments, partners, shuffled_positions, split_sequences
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.causal_lm import HMMForCausalLM
 from hmm_datasets.hmm.families import PermutedSymbols

@@ -10,7 +10,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from hmm_datasets.data.windows import StridedWindows
-from hmm_datasets.evaluation.text import DocumentWindows, measure_text
+from hmm_datasets.evaluation.document_windows import DocumentWindows
+from hmm_datasets.evaluation.text import measure_text
 from hmm_datasets.text.stream import TokenStream, tokenize_corpus
 from hmm_datasets.text.tokenizers.bpe import train_bpe
 from hmm_datasets.text.tokenizers.characters import character_tokenizer

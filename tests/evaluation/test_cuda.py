@@ -7,8 +7,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from hmm_datasets.data.sequences import HMMSequences
 from hmm_datasets.evaluation.beliefs import probe_beliefs
+from hmm_datasets.evaluation.continuations import Row, score_rows
 from hmm_datasets.evaluation.optimum import measure_optimum
-from hmm_datasets.evaluation.scoring import Row, score_rows
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.families import RandomChains
 

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation import during_training
 from hmm_datasets.evaluation.completions import complete
-from hmm_datasets.evaluation.core import score_core
+from hmm_datasets.evaluation.core.measure import score_core
 from hmm_datasets.evaluation.during_training import add_task_evaluations
 from hmm_datasets.files import read_jsonl
 from hmm_datasets.text.tokenizers.bpe import train_bpe

@@ -13,8 +13,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from hmm_datasets.cli import main
 from hmm_datasets.errors import InputError
-from hmm_datasets.evaluation.targets import held_out_part, open_target, trained_on
+from hmm_datasets.evaluation.targets import held_out_part, open_target
 from hmm_datasets.evaluation.tasks import TASKS
+from hmm_datasets.evaluation.trained_on import trained_on
 from hmm_datasets.files import read_json, read_jsonl, write_json, write_jsonl
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.families import RandomChains

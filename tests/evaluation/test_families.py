@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from hmm_datasets.data.sequences import HMMSequences
-from hmm_datasets.evaluation.optimum import BaselineComparison, measure_optimum
+from hmm_datasets.evaluation.baselines import BaselineComparison
+from hmm_datasets.evaluation.optimum import measure_optimum
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.families import PermutedEmissions, PermutedSymbols, RandomChains
 from hmm_datasets.report.plots import plot_positions

@@ -6,7 +6,8 @@ from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import Gemma2Config, Gemma2ForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from hmm_datasets.evaluation.scoring import Row, score_labels, score_rows
+from hmm_datasets.evaluation.continuations import Row, score_rows
+from hmm_datasets.evaluation.label_scores import score_labels
 from hmm_datasets.training import linear_cross_entropy
 
 VOCABULARY = 101

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hmm_datasets.evaluation.optimum import evaluation_of, evaluations_of, learning_phases
+from hmm_datasets.evaluation.learning_phases import evaluation_of, evaluations_of, learning_phases
 
 NAMES = ("unigram", "bayes")
 

@@ -9,8 +9,9 @@ import torch
 
 from hmm_datasets.data.sequences import HMMSequences
 from hmm_datasets.errors import InputError
+from hmm_datasets.evaluation.calibration import Calibration
 from hmm_datasets.evaluation.metrics import load_metric
-from hmm_datasets.evaluation.optimum import Calibration, measure_optimum
+from hmm_datasets.evaluation.optimum import measure_optimum
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.analysis.predictors import cross_entropy, predictors_of
 from hmm_datasets.hmm.causal_lm import HMMConfig, HMMForCausalLM

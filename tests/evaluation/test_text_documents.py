@@ -10,8 +10,9 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from hmm_datasets.data.windows import StridedWindows
 from hmm_datasets.errors import InputError
+from hmm_datasets.evaluation.document_windows import DocumentWindows
 from hmm_datasets.evaluation.metrics import load_metric
-from hmm_datasets.evaluation.text import DocumentWindows, measure_text
+from hmm_datasets.evaluation.text import measure_text
 from hmm_datasets.intervals import t_quantile
 from hmm_datasets.text.corpora.loading import load_corpus
 from hmm_datasets.text.stream import TokenStream, tokenize_corpus

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.evaluation.probes import (
+from hmm_datasets.evaluation.word_probes import (
     CUTOFFS,
     all_words,
     best_of_order,

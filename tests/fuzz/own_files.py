@@ -23,8 +23,9 @@ from fuzz.harness import Kind, main
 from rich.console import Console
 from safetensors.numpy import save_file
 
-from hmm_datasets.evaluation.comparison import ReportFolder
-from hmm_datasets.evaluation.targets import progress_of, trained_on
+from hmm_datasets.evaluation.paired_runs import ReportFolder
+from hmm_datasets.evaluation.run_checkpoints import progress_of
+from hmm_datasets.evaluation.trained_on import trained_on
 from hmm_datasets.files import append_jsonl, read_json, write_digests, write_json, write_jsonl, written_together
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.families import RandomChains

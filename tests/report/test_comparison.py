@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.evaluation.comparison import cells, compare_reports, comparison_text, run_names, write_comparison
+from hmm_datasets.evaluation.comparison import compare_reports, run_names
+from hmm_datasets.evaluation.comparison_report import comparison_text, write_comparison
+from hmm_datasets.evaluation.heat_map import cells
 
 
 @pytest.fixture(scope="module")

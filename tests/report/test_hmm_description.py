@@ -11,7 +11,7 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.analysis.predictors import predictors_of
 from hmm_datasets.hmm.analysis.stationary import mixing_time
-from hmm_datasets.report.process_description import describe
+from hmm_datasets.report.hmm_description import describe
 
 
 @pytest.mark.parametrize("seed", range(5))

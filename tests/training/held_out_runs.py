@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.data.data_collator import default_data_collator
 
 from hmm_datasets.data.sequences import FiniteSequences
-from hmm_datasets.evaluation.optimum import BaselineComparison
+from hmm_datasets.evaluation.baselines import BaselineComparison
 from hmm_datasets.hmm import processes
 from hmm_datasets.training.models import architecture_config, new_model
 from hmm_datasets.training.settings import PretrainSettings

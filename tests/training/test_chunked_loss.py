@@ -26,7 +26,7 @@ from transformers import (
 )
 
 from hmm_datasets import HMMSequences
-from hmm_datasets.evaluation.optimum import BaselineComparison
+from hmm_datasets.evaluation.baselines import BaselineComparison
 from hmm_datasets.files import remove
 from hmm_datasets.hmm import processes
 from hmm_datasets.training import linear_cross_entropy

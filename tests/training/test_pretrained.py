@@ -16,7 +16,8 @@ from transformers import AutoModelForCausalLM
 
 from hmm_datasets.evaluation.chat.session import answer_once
 from hmm_datasets.evaluation.chat.speaker import Sampling, Speaker
-from hmm_datasets.evaluation.text import DocumentWindows, measure_text
+from hmm_datasets.evaluation.document_windows import DocumentWindows
+from hmm_datasets.evaluation.text import measure_text
 from hmm_datasets.files import file_digest, read_json
 from hmm_datasets.operations.evaluation_plan import plan_measurement
 from hmm_datasets.operations.planning import planned

@@ -6,7 +6,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from hmm_datasets.data.sequences import HMMSequences
 from hmm_datasets.errors import InputError
-from hmm_datasets.evaluation.optimum import BaselineComparison
+from hmm_datasets.evaluation.baselines import BaselineComparison
 from hmm_datasets.files import read_jsonl
 from hmm_datasets.hmm import processes
 from hmm_datasets.training.run import train_and_save

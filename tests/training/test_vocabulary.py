@@ -7,7 +7,7 @@ from tiny_runs import LENGTH, VOCABULARY, losses, random_rows, settings, tiny_mo
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.evaluation.optimum import BaselineComparison
+from hmm_datasets.evaluation.baselines import BaselineComparison
 from hmm_datasets.hmm import processes
 from hmm_datasets.text.tokenizers.bpe import train_bpe
 from hmm_datasets.text.tokenizers.named_templates import set_chat_template

@@ -24,8 +24,9 @@ from inspect_ai.solver import Generate, Solver, TaskState, solver
 
 from ...errors import InputError
 from .held_out import NUM_SEQUENCES, HeldOut, open_benchmark
+from .models import load_causal_lm
 from .processes import chosen_processes
-from .scoring import load_causal_lm, optimal_nats, predictions_of
+from .tracks import optimal_nats, predictions_of
 
 _EXCESS = "nats_above_optimum"
 

@@ -1,118 +1,33 @@
 """Running the benchmark on a model: its scores as a table, a plot, `report.json` and `.eval_results/`.
 
 `.eval_results/` is written into the model's folder, where the Hub looks for it once the folder is pushed.
-
-The plot of a model's scores: its excess over the optimum on each process, beside that of simpler predictors.
 """
 
-import os
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
-from matplotlib import rc_context
-from matplotlib.figure import Figure
 
 from ...errors import InputError
 from ...files import write_digests, write_json, written_together
 from ...hub.push import push_files
 from ...hub.results import EVAL_RESULTS_NAME, write_eval_results
 from ...hub.weights_digest import weights_sha256
-from ...intervals import half_width
-from ...report.plots import PAPER, STYLES, WIDTH, save_figure
 from ...report.tables import figure_text, text_table
 from ...runtime.credentials import masked
 from ...training.models import tokenizer_of
 from ...training.record import command_line, git_commit, package_versions
 from . import NAMES, SCORED, BenchmarkSettings, Track
 from .held_out import Benchmark, open_benchmark
-from .scoring import BASELINES, load_models, score_model
+from .models import load_models
+from .scoring import BASELINES, score_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-_MARKED = {
-    "uniform": {"color": STYLES["uniform"]["color"], "label": "uniform", "marker": "x"},
-    "bigram": {"color": STYLES["bigram"]["color"], "label": "bigram, in context", "marker": "|"},
-    "mixture": {"color": STYLES["bayes"]["color"], "label": "knows the processes, not which", "marker": "d"},
-}
-_COLORS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # of models
-
-
-def plot_benchmark(reports: Sequence[dict[str, Any]], path: str | os.PathLike) -> None:
-    """Plot the excess of models on each process and in the mean with 95% intervals, and its mean by position.
-
-    Full markers are the excess over the whole vocabulary, hollow ones that of the distribution normalized over the
-    symbols, where it is known. Processes are ordered by their optimum, from the most predictable one.
-
-    Args:
-        reports (sequence of `dict`): results of [`run_benchmark`] on the same processes.
-        path (path): where the PNG goes; a PDF is written next to it.
-    """
-    order = sorted(reports[0]["processes"], key=lambda name: reports[0]["processes"][name]["optimum"])
-    names = [*order, "mean"] if len(order) > 1 else order
-    tables = [{**report["processes"], "mean": report["mean"]} for report in reports]
-    heights = np.arange(len(names), dtype=float)
-    by_position = all("positions" in report["mean"] for report in reports)
-    with rc_context(PAPER):
-        height = 1.2 + (0.2 + 0.05 * (len(reports) - 1)) * len(names)
-        figure = Figure(figsize=(WIDTH * (2.3 if by_position else 1.3), height), layout="constrained")
-        panels = figure.subplots(1, 2 if by_position else 1, squeeze=False)[0]
-        axes = panels[0]
-        axes.axvline(0, color="black", linewidth=0.8)
-        for name, style in _MARKED.items():
-            values = [tables[0][row]["baselines"][name] for row in names]
-            axes.plot(values, heights, linestyle="", markersize=4, **style)
-        lowest = 0.0
-        for number, (report, rows) in enumerate(zip(reports, tables, strict=True)):
-            color, shift = _COLORS[number % len(_COLORS)], 0.6 * ((number + 1) / (len(reports) + 1) - 0.5)
-            label = Path(report["model"]["name"]).name if len(reports) > 1 else "model"
-            for figures, style in (
-                (rows, {"label": label}),
-                (_over_symbols(rows, names), {"markerfacecolor": "white"}),
-            ):
-                if figures:
-                    excess, errors = ([figures[row][key] for row in names] for key in _FIGURES[:2])
-                    bars = [half_width(error, report["num_sequences"]) or 0 for error in errors]
-                    style = {"fmt": "o", "color": color, "capsize": 2, **style}
-                    axes.errorbar(excess, heights + shift, xerr=bars, **style)
-                    lowest = min(lowest, *(value - bar for value, bar in zip(excess, bars, strict=True)))
-            if by_position:
-                for kind, line in (("excess", "-"), ("over_symbols", "--")):
-                    panels[1].plot(*_by_powers(report["mean"]["positions"], kind), color=color, linestyle=line)
-        axes.set(yticks=heights, yticklabels=names, ylim=(len(names) - 0.4, -0.6))
-        # Linear near 0, so that the optimum and scores below it by chance are on the axis.
-        axes.set_xscale("symlog", linthresh=0.01)
-        axes.set_xlim(left=1.1 * min(lowest, -0.002), right=1.3 * axes.get_xlim()[1])
-        axes.set_xlabel("nats per symbol above the optimum, 95% intervals")
-        axes.grid(axis="y", visible=False)
-        if by_position:
-            panels[1].set_yscale("symlog", linthresh=0.01)
-            panels[1].set(xscale="log", xlabel="symbols read before", ylabel="mean of processes, nats")
-            axes.set_title("full: whole vocabulary; hollow: over the symbols")
-            panels[1].set_title("solid: whole vocabulary; dashed: over the symbols")
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=2 + 2 * by_position)
-        save_figure(figure, path, vector=True)
-
-
-def _over_symbols(rows: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    known = all("over_symbols" in rows[name] for name in names)
-    return {name: rows[name]["over_symbols"] for name in names} if known else {}
-
-
-def _by_powers(positions: dict[str, Any], kind: str) -> tuple[list[float], list[float]]:
-    """Means from one power of two symbols of context to the next: their geometric middle, and the means."""
-    first, values = positions["first"], positions[kind]
-    last = first + len(values)
-    edges = [*(2**k for k in range(32) if 2**k < last), last]
-    spans = list(pairwise(edges))
-    return [(a * (b - 1)) ** 0.5 for a, b in spans], [float(np.mean(values[a - first : b - first])) for a, b in spans]
-
+from .plot import OVER_SYMBOLS, plot_benchmark
 
 REPORT_NAME, PLOT_NAME = "report.json", "benchmark.png"
 
@@ -191,7 +106,7 @@ def benchmark_text(report: dict[str, Any]) -> str:
             f"{text}\nNo figures over the symbols: the tokenizer does not write each symbol as one token of its own."
         )
     rows = [
-        [name, *_fixed((*(row["over_symbols"][key] for key in _FIGURES), *row["accuracy"].values()))]
+        [name, *_fixed((*(row["over_symbols"][key] for key in OVER_SYMBOLS), *row["accuracy"].values()))]
         for name, row in named.items()
     ]
     header = ["over the symbols", "excess", "+-", "share", "accuracy", "Viterbi", "optimum"]
@@ -200,9 +115,6 @@ def benchmark_text(report: dict[str, Any]) -> str:
         "how\noften its most probable symbol comes next, beside the last state of the Viterbi path and the optimum."
     )
     return f"{text}\n\n{text_table(header, rows)}\n{notes}"
-
-
-_FIGURES = ("excess", "standard_error", "share")
 
 
 def models_text(reports: Sequence[dict[str, Any]]) -> str:

@@ -36,7 +36,8 @@ from .held_out import (
     parquet_path,
 )
 from .processes import KINDS, LETTERS, mixture
-from .scoring import BASELINES, baseline_losses, mean_of, optimal_nats, summarize_scores
+from .scoring import BASELINES, baseline_losses, mean_of, summarize_scores
+from .tracks import optimal_nats
 
 MIXTURE_NAME, CARD_NAME = "mixture", "README.md"
 

@@ -1,13 +1,5 @@
 """Scores of a model on the benchmark: nats per symbol above the optimum, on each process and in the mean.
 
-There are two tracks, because models read sequences in two ways.
-
-- `ids`: the model's tokens are the symbols, after a beginning token, as in models trained with this package. Every
-  symbol is scored.
-- `text`: any causal language model with a tokenizer reads `A B B A`. The log-probability of a symbol is the sum over
-  the tokens of its text, so models with different tokenizers compare. The first symbol is context and is not scored,
-  because it is predicted from nothing but the format. The model knows nothing of the process.
-
 Where a tokenizer writes every symbol as the same tokens and one of its own, the distribution over the symbols is known
 too, apart from what the model gives to words that are no symbols. Then there are three figures more: the excess of the
 distribution normalized over the symbols, which is its divergence from the exact one; the accuracy, the probability
@@ -17,74 +9,31 @@ less than losses.
 
 The score of a process is the mean over sequences of the model's loss minus that of the exact HMM on the same symbols.
 It is 0 in expectation for the HMM itself and positive for any other model. The standard error is over sequences (see
-`evaluation.clustered`), and that of the mean over processes follows from theirs, since their sequences are
+[`~hmm_datasets.statistics`]), and that of the mean over processes follows from theirs, since their sequences are
 independent.
-
-Loading the models that the benchmark scores.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, reduce
 from operator import getitem
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, Float64
-from transformers import AutoModelForCausalLM
 
-from ...errors import InputError
 from ...hmm.analysis.divergence import kl_divergence
 from ...hmm.analysis.predictors import predictors_of, stream, viterbi_predictions
-from ...hmm.causal_lm import HMMForCausalLM
-from ...hub.download import ModelName
 from ...runtime.progress import progress_bar
 from ...statistics import clustered_mean
-from ...text.tokenizers.encoding import encode_texts
-from ...training.models import load_pretrained
-from ..scoring import Row, beginning_token, common_prefix, context_limit, score_rows
-from .held_out import LENGTH, HeldOut
+from .held_out import HeldOut
 from .processes import DIAL, LETTERS, chosen_processes, mixture
-from .symbols import SymbolTokens, symbol_predictions
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-
-def load_models(name: str, processes: Sequence[str], accelerator: "Accelerator") -> "dict[str, PreTrainedModel]":
-    """The model to score on each process, by its name.
-
-    Args:
-        name (`str`): folder or Hub name of one model for all processes, or a folder with a model for each process in
-            the subfolder of that name.
-        processes (sequence of `str`): names of processes.
-        accelerator ([`~accelerate.Accelerator`]): its device is where the models go.
-
-    Raises:
-        `InputError`: there is no such model.
-    """
-    folder = Path(name)
-    if not folder.is_dir() or (folder / "config.json").exists() or ModelName.parse(folder).gguf_file is not None:
-        return dict.fromkeys(processes, load_causal_lm(name, accelerator))
-    missing = [one for one in processes if not (folder / one / "config.json").is_file()]
-    if missing:
-        raise InputError(
-            f"{folder}: has neither config.json of a model nor {missing[0]}/config.json of a model for that process"
-        )
-    return {one: load_causal_lm(str(folder / one), accelerator) for one in processes}
-
-
-def load_causal_lm(name: str, accelerator: "Accelerator") -> "PreTrainedModel":
-    """A causal language model in eval mode; an HMM gets a beginning token, from which it predicts the first symbol."""
-    model = load_pretrained(AutoModelForCausalLM, name)
-    if isinstance(model, HMMForCausalLM) and model.config.bos_token_id is None:
-        hmm = model.to_hmm()
-        model = HMMForCausalLM.from_hmm(hmm, bos_token_id=hmm.num_symbols)
-    return model.to(accelerator.device).eval()
-
+from .tracks import first_scored, optimal_nats, predictions_of
 
 BASELINES = {
     "uniform": "uniform",
@@ -96,109 +45,6 @@ BASELINES = {
 """The baselines and their titles: the uniform distribution over the symbols of the process, n-grams counted in the
 sequence, the bigram of the process, and the optimum of a predictor that knows the twelve processes but not which of
 them it reads."""
-
-
-def first_scored(track: str) -> int:
-    """Position of the first symbol that a track scores."""
-    return 0 if track == "ids" else 1
-
-
-def symbol_tokens(
-    held_out: HeldOut,
-    model: "PreTrainedModel",
-    tokenizer: "PreTrainedTokenizerBase | None",
-    names: Sequence[str],
-    separator: str,
-) -> SymbolTokens | None:
-    """How a model reads the symbols; None if its tokenizer joins them or writes them as different numbers of tokens.
-
-    Raises:
-        `InputError`: without a tokenizer, the model has too few tokens or no beginning token.
-    """
-    needed = held_out.hmm.num_symbols
-    if tokenizer is not None:
-        try:
-            return SymbolTokens.of(tokenizer, names[:needed], separator)
-        except InputError:
-            return None
-    bos = model.config.bos_token_id
-    if model.config.vocab_size <= needed:
-        raise InputError(
-            f"the model has {model.config.vocab_size} tokens, but {held_out.name} has {needed} symbols and a "
-            "beginning token; choose the processes that the model knows with --process"
-        )
-    if bos is None or bos < needed:
-        raise InputError(
-            f"the model's bos_token_id is {bos}; expected the id of its beginning token, {needed} or more for "
-            f"{held_out.name}; set it in config.json, or choose the processes that the model knows with --process"
-        )
-    return SymbolTokens.ids(bos, needed)
-
-
-def _text_rows(
-    held_out: HeldOut, tokenizer: "PreTrainedTokenizerBase", names: Sequence[str], separator: str
-) -> list[Row]:
-    """Rows whose scored tokens are those after the first symbol, for any tokenizer."""
-    beginning, _ = beginning_token(tokenizer)
-    before = [] if beginning is None else [beginning]
-    texts, starts = held_out.texts(names, separator), [names[row[0]] for row in held_out.tokens]
-    rows = []
-    for whole, start in zip(encode_texts(tokenizer, texts), encode_texts(tokenizer, starts), strict=True):
-        # Where a tokenizer joins the first symbol with what follows, the joint token is scored.
-        context = common_prefix([whole, start])
-        rows.append(Row([*before, *whole], max(1, len(before) + context)))
-    return rows
-
-
-def optimal_nats(held_out: HeldOut, track: str) -> Float[np.ndarray, "N"]:
-    """The loss of the exact HMM on the scored symbols of each sequence, in nats per symbol."""
-    return -held_out.log_probs[:, first_scored(track) :].mean(axis=1)
-
-
-class Predictions(NamedTuple):
-    """What a model predicts of the held-out sequences of a process.
-
-    Attributes:
-        nats (`np.ndarray` of shape `(N,)`): the loss on the scored symbols of each sequence, in nats per symbol.
-        log_probs (`torch.Tensor` of shape `(N, S, E)`, *optional*): of every symbol at each scored position.
-    """
-
-    nats: Float[np.ndarray, "N"]
-    log_probs: Float64[torch.Tensor, "N S E"] | None
-
-
-def predictions_of(
-    held_out: HeldOut,
-    model: "PreTrainedModel",
-    tokenizer: "PreTrainedTokenizerBase | None",
-    accelerator: "Accelerator",
-    *,
-    names: Sequence[str] = LETTERS,
-    separator: str = " ",
-    batch_size: int,
-    progress: Callable[[int], Any] = lambda done: None,
-) -> Predictions:
-    """Read the held-out sequences of a process, as symbols without a tokenizer (track `ids`), else as text.
-
-    Raises:
-        `InputError`: the model cannot read them.
-    """
-    symbols = symbol_tokens(held_out, model, tokenizer, names, separator)
-    if symbols is not None:
-        found = symbol_predictions(
-            model, symbols, held_out.tokens, accelerator, batch_size=batch_size, progress=progress
-        )
-        scored = torch.from_numpy(held_out.tokens[:, symbols.scored_from :].astype(np.int64))
-        return Predictions(-found.gather(-1, scored[..., None])[..., 0].mean(1).numpy(), found)
-    rows = _text_rows(held_out, tokenizer, names, separator)
-    limit, longest = context_limit(model), max(len(row.tokens) for row in rows)
-    if limit is not None and longest - 1 > limit:
-        raise InputError(
-            f"the model reads at most {limit} tokens, but a sequence of {held_out.name} has {longest}; the benchmark "
-            f"needs a model for sequences of {LENGTH} symbols"
-        )
-    nats = score_rows(model, [[row] for row in rows], accelerator, batch_size=batch_size, progress=progress).nats
-    return Predictions(nats.numpy() / (LENGTH - first_scored("text")), None)
 
 
 def baseline_losses(held_out: HeldOut) -> dict[str, Float[np.ndarray, "N L"]]:

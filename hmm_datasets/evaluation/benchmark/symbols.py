@@ -18,7 +18,8 @@ from ...errors import InputError
 from ...hmm.analysis.divergence import log_probabilities
 from ...hmm.tokenizer import reads_symbols
 from ...text.tokenizers.encoding import encode_texts
-from ..scoring import beginning_token, common_prefix, context_limit
+from ..continuations import common_prefix
+from ..model_limits import beginning_token, context_limit
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

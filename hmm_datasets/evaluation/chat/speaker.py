@@ -31,7 +31,7 @@ from ...text.tokenizers.chat_encoding import encode_conversation
 from ...text.tokenizers.chat_templates import end_of_turn, stop_tokens
 from ...text.tokenizers.encoding import encode_texts
 from ...training.models import load_pretrained, tokenizer_of
-from ..scoring import beginning_token, context_limit
+from ..model_limits import beginning_token, context_limit
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase

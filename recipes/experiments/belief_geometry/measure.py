@@ -11,7 +11,7 @@ from plot import PROBES, ProbedBeliefs
 from transformers import AutoModelForCausalLM
 
 from hmm_datasets.data.sequences import TEST_FIRST
-from hmm_datasets.evaluation.probes import LinearProbe, split_sequences
+from hmm_datasets.evaluation.linear_probes import LinearProbe, split_sequences
 from hmm_datasets.hmm.model import HMM
 from hmm_datasets.training.models import load_pretrained
 

@@ -17,7 +17,7 @@ def main() -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 
-    from hmm_datasets.evaluation.chat.measures import answer, is_right, questions_of
+    from hmm_datasets.evaluation.chat.answers import answer, is_right, questions_of
     from hmm_datasets.files import write_jsonl
     from hmm_datasets.runtime.one_line_errors import one_line_errors
     from hmm_datasets.text.corpora.loading import load_corpus

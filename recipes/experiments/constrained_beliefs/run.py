@@ -13,7 +13,7 @@ For Mess3 the eigenvalue of `T` besides 1 is `1 - 3 x`, so a symbol at distance 
 `x > 1/3` the weights alternate in sign. Attention is not negative, so this takes two heads with opposite values.
 
 A Llama of one layer learns to predict Mess3 for each `x` and number of heads. Affine maps are fitted over all words
-of the context (`hmm_datasets.evaluation.probes`), from the residual stream between attention and feed-forward
+of the context (`hmm_datasets.evaluation.word_probes`), from the residual stream between attention and feed-forward
 layer and from the output, to the constrained and to the full beliefs. The report shows R2 of each, and the weight of
 a symbol by its distance: attention times how far the head's value of the symbol moves the represented belief towards
 `b(z)`, which in a model of one layer is known exactly. The equation is in the form in which others quote it; the
@@ -49,7 +49,7 @@ class ConstrainedBeliefsSettings:
 
 def main(settings: ConstrainedBeliefsSettings) -> None:
     """Train, probe, draw, report."""
-    from hmm_datasets.evaluation.probes import all_words
+    from hmm_datasets.evaluation.word_probes import all_words
     from hmm_datasets.hmm import processes
 
     began = time.monotonic()
@@ -111,7 +111,7 @@ def measured(
     import numpy as np
     from transformers import set_seed
 
-    from hmm_datasets.evaluation.probes import fit_words, mean_excess
+    from hmm_datasets.evaluation.word_probes import fit_words, mean_excess
     from hmm_datasets.training.models import architecture_config, new_model
     from hmm_datasets.training.small_runs import SmallRun, trained_model
 
@@ -181,7 +181,7 @@ def weights_by_distance(model: Any, words: Any, attention: Any, slope: Any) -> A
 
     Args:
         model: a Llama of one layer.
-        words ([`~hmm_datasets.evaluation.probes.WordSet`]): the words.
+        words ([`~hmm_datasets.evaluation.word_probes.WordSet`]): the words.
         attention (`np.ndarray` of shape `(N, heads, 1 + L)`): the attention of the last symbol.
         slope (`np.ndarray` of shape `(D, W)`): linear part of the map from the residual stream to beliefs.
 
@@ -211,7 +211,7 @@ def additive_weights(words: Any, slope: Any) -> Any:
     """The weight of a symbol in a sum over symbols, by its distance, in units of `b(z) - pi` as for a model.
 
     Args:
-        words ([`~hmm_datasets.evaluation.probes.WordSet`]): the words.
+        words ([`~hmm_datasets.evaluation.word_probes.WordSet`]): the words.
         slope (`np.ndarray` of shape `(L E, W)`): linear part of a map from [`additive_features`].
     """
     import numpy as np

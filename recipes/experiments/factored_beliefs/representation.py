@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from hmm_datasets.evaluation.probes import Moments, split_sequences
+from hmm_datasets.evaluation.linear_probes import Moments, split_sequences
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from hmm_datasets.data.sequences import TEST_FIRST
-from hmm_datasets.evaluation.policy import symbol_log_probs
+from hmm_datasets.evaluation.symbol_predictions import symbol_log_probs
 from hmm_datasets.hmm.analysis.divergence import kl_divergence
 from hmm_datasets.hmm.analysis.mixture_predictors import mixture_predictors
 from hmm_datasets.hmm.families.chains import RandomChains

@@ -7,7 +7,7 @@ The processes are Mess3, an HMM; the Bloch walk and FRDN, which a finite quantum
 Moon, which neither does. They are those of Riechers, Elliott and Shai, "Neural networks leverage nominally quantum and
 post-quantum representations" (arXiv 2507.07432). Networks of several architectures learn to predict each of them. Then
 an affine map from the hidden states of all layers together to the predictive vectors is fitted over all words of the
-context, weighted by their probabilities (`hmm_datasets.evaluation.probes`).
+context, weighted by their probabilities (`hmm_datasets.evaluation.word_probes`).
 
 The picture shows for each process the true predictive vectors, those found in each network, and the error of the fit
 (RMSE) as in figures 5 to 8 of the paper: to the predictive vectors; to the states of the Markov approximation of order
@@ -62,7 +62,7 @@ def main(settings: GeneralizedProcessesSettings) -> None:
     """Train, probe, draw, report."""
     import numpy as np
 
-    from hmm_datasets.evaluation.probes import all_words
+    from hmm_datasets.evaluation.word_probes import all_words
     from hmm_datasets.hmm.families import load_source
 
     began = time.monotonic()
@@ -100,7 +100,7 @@ def measured(
     import numpy as np
     from transformers import set_seed
 
-    from hmm_datasets.evaluation.probes import best_of_order, fit_words, hidden_states, markov_states, mean_excess
+    from hmm_datasets.evaluation.word_probes import best_of_order, fit_words, hidden_states, markov_states, mean_excess
     from hmm_datasets.training.models import architecture_config, new_model
     from hmm_datasets.training.small_runs import SmallRun, trained_model
 

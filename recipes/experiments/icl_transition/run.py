@@ -77,7 +77,7 @@ def measure(settings: ICLTransitionSettings) -> None:
     from in_context import divergences, draw, summarize, table
     from transformers import AutoTokenizer
 
-    from hmm_datasets.evaluation.benchmark.scoring import load_causal_lm
+    from hmm_datasets.evaluation.benchmark.models import load_causal_lm
     from hmm_datasets.evaluation.benchmark.symbols import SymbolTokens
     from hmm_datasets.files import atomic_file, write_json
     from hmm_datasets.training.models import load_pretrained

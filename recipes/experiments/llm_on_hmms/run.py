@@ -109,7 +109,7 @@ def measure(settings: LLMOnHMMsSettings, name: str, hmms: dict[tuple[float, floa
     from measure import agreement
     from transformers import AutoTokenizer
 
-    from hmm_datasets.evaluation.benchmark.scoring import load_causal_lm
+    from hmm_datasets.evaluation.benchmark.models import load_causal_lm
     from hmm_datasets.evaluation.benchmark.symbols import SymbolTokens, symbol_predictions
     from hmm_datasets.hmm.analysis.predictors import bigram, viterbi_predictions
     from hmm_datasets.training.models import load_pretrained

@@ -119,7 +119,7 @@ def predictor_of(folder: Path) -> Any:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from hmm_datasets.evaluation.policy import symbol_log_probs
+    from hmm_datasets.evaluation.symbol_predictions import symbol_log_probs
     from hmm_datasets.training.models import load_pretrained
 
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")

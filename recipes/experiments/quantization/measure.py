@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from hmm_datasets.data.sequences import TEST_FIRST
 from hmm_datasets.errors import InputError
-from hmm_datasets.evaluation.policy import symbol_log_probs
+from hmm_datasets.evaluation.symbol_predictions import symbol_log_probs
 from hmm_datasets.hmm.analysis.divergence import kl_divergence
 from hmm_datasets.hmm.loading import load_source
 from hmm_datasets.statistics import clustered_mean

@@ -85,7 +85,7 @@ def test_a_command_that_cannot_be_done_says_why_in_one_line(exact, arguments, me
 def test_a_folder_with_models_for_some_processes_only_names_the_first_that_is_missing(exact, tmp_path):
     from accelerate import Accelerator
 
-    from hmm_datasets.evaluation.benchmark.scoring import load_models
+    from hmm_datasets.evaluation.benchmark.models import load_models
 
     benchmark_processes()["even"].save_pretrained(tmp_path / "even")
     accelerator = Accelerator(cpu=True)

@@ -11,13 +11,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation.benchmark.held_out import LENGTH, open_benchmark
-from hmm_datasets.evaluation.benchmark.scoring import (
-    BASELINES,
-    baseline_losses,
-    optimal_nats,
-    predictions_of,
-    score_model,
-)
+from hmm_datasets.evaluation.benchmark.scoring import BASELINES, baseline_losses, score_model
+from hmm_datasets.evaluation.benchmark.tracks import optimal_nats, predictions_of
 from hmm_datasets.hmm.causal_lm import HMMForCausalLM
 from hmm_datasets.text.tokenizers.bpe import train_bpe
 

@@ -20,7 +20,9 @@ from transformers import (
 from transformers.modeling_outputs import CausalLMOutput
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.evaluation.core import CORE_TASKS, Questions, score_core, tokens_to_read
+from hmm_datasets.evaluation.core.measure import score_core, tokens_to_read
+from hmm_datasets.evaluation.core.questions import Questions
+from hmm_datasets.evaluation.core.tasks import CORE_TASKS
 from hmm_datasets.report.evaluation_tables import _cut_prompts
 from hmm_datasets.text.tokenizers.bpe import train_bpe
 

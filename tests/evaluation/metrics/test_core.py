@@ -3,7 +3,7 @@
 import pytest
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.evaluation.core import CORE_TASKS
+from hmm_datasets.evaluation.core.tasks import CORE_TASKS
 from hmm_datasets.evaluation.metrics import load_metric
 
 

@@ -6,7 +6,8 @@ from datasets import Dataset
 from tokenizers import AddedToken
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from hmm_datasets.evaluation.chat.measures import Question, conversation_losses, generate_answers
+from hmm_datasets.evaluation.chat.answers import Question, generate_answers
+from hmm_datasets.evaluation.chat.measures import conversation_losses
 from hmm_datasets.text.corpora.conversations import declare_tools, normalize_messages
 from hmm_datasets.text.tokenizers.bpe import train_bpe
 from hmm_datasets.text.tokenizers.chat_encoding import encode_conversation, encode_marked

@@ -6,8 +6,8 @@ import numpy as np
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation import metrics
+from hmm_datasets.evaluation.linear_probes import probe_arrays
 from hmm_datasets.evaluation.metrics import metric_info
-from hmm_datasets.evaluation.probes import probe_arrays
 from hmm_datasets.statistics import as_table
 
 _DESCRIPTION = """\

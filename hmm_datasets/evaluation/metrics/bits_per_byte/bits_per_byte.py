@@ -4,8 +4,8 @@ import datasets
 import evaluate
 
 from hmm_datasets.evaluation import metrics
+from hmm_datasets.evaluation.bits_per_byte import bits_per_byte
 from hmm_datasets.evaluation.metrics import metric_info
-from hmm_datasets.evaluation.text import bits_per_byte
 
 _DESCRIPTION = """\
 Bits that a model needs per byte of UTF-8 text: the sum of -log2 P(token | past) over the tokens of the texts, divided

@@ -4,7 +4,7 @@ import datasets
 import evaluate
 
 from hmm_datasets.evaluation import metrics
-from hmm_datasets.evaluation.core import core_score
+from hmm_datasets.evaluation.core.centered_accuracy import core_score
 from hmm_datasets.evaluation.metrics import metric_info
 
 _DESCRIPTION = """\

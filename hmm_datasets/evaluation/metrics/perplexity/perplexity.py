@@ -62,7 +62,8 @@ class Perplexity(metrics.CheckedMetric):
         from accelerate import Accelerator
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
-        from hmm_datasets.evaluation.text import DocumentWindows, measure_text
+        from hmm_datasets.evaluation.document_windows import DocumentWindows
+        from hmm_datasets.evaluation.text import measure_text
 
         if isinstance(model, str):
             accelerator = Accelerator(cpu=not torch.accelerator.is_available())

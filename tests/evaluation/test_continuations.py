@@ -7,8 +7,9 @@ import torch
 from accelerate import Accelerator
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from hmm_datasets.evaluation import scoring
-from hmm_datasets.evaluation.scoring import Row, common_prefix, context_limit, score_rows
+from hmm_datasets.evaluation import continuations
+from hmm_datasets.evaluation.continuations import Row, common_prefix, score_rows
+from hmm_datasets.evaluation.model_limits import context_limit
 
 SIZE = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
 ARCHITECTURES = {
@@ -67,7 +68,7 @@ def make(name: str):
 
 @pytest.fixture
 def always_share(monkeypatch):
-    monkeypatch.setattr(scoring, "_WORTH_SHARING", 1)
+    monkeypatch.setattr(continuations, "_WORTH_SHARING", 1)
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -114,11 +115,11 @@ def counted(forward, seen: list):
 
 
 def test_only_plain_caches_are_reused():
-    assert scoring._can_reuse_cache(make("llama"))
-    assert not scoring._can_reuse_cache(make("mistral"))
-    assert not scoring._can_reuse_cache(make("mamba"))
+    assert continuations._can_reuse_cache(make("llama"))
+    assert not continuations._can_reuse_cache(make("mistral"))
+    assert not continuations._can_reuse_cache(make("mamba"))
     # In float64 the mask of a padded position overflows in this model, and its cache is NaN.
-    assert not scoring._can_reuse_cache(make("bloom"))
+    assert not continuations._can_reuse_cache(make("bloom"))
 
 
 class Rank:

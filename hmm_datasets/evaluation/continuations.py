@@ -9,142 +9,28 @@ costs, the beginning is run once, padded on the left as in generation, its last 
 choice, and its keys and values are reused for the tokens after it, if there are any. Because of rounding the results
 then differ in their last digits from those of whole rows. Whole rows are run if the model's cache has more than plain
 keys and values (sliding windows, state spaces), or if a trial gives wrong results.
-
-Scores are float64, without the logits of all positions: the output layer of the model is asked for the scores of the
-labels ([`~hmm_datasets.training.linear_cross_entropy`]), so only the logits of some positions with a label exist at a
-time. A model that changes its logits after its output layer gives all of them instead; they are then read row by row.
 """
 
-import contextlib
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
-from jaxtyping import Bool, Float, Float64, Int
+from jaxtyping import Bool, Float, Float64
 from torch import Tensor
-from torch.nn.functional import nll_loss
 from transformers import DynamicCache, DynamicLayer
 
 from ..compat.transformers_caches import CACHE_NAME, output_cache
 from ..data.windows import IGNORED
-from ..errors import InputError
 from ..hmm.analysis.divergence import log_probabilities
-from ..runtime.progress import progress_bar
-from ..training.fused_loss import LabelScores, LossOutput, unsupported_reason, without_adapter
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-
-class ScoredLabels(NamedTuple):
-    """Scores of labels by position.
-
-    Attributes:
-        nats (`torch.Tensor` of shape `(B, T)`): -log P of each label, 0 where there is none.
-        likeliest (`torch.Tensor` of shape `(B, T)`): whether the label is the most likely token, or there is none.
-    """
-
-    nats: Float64[Tensor, "B T"]
-    likeliest: Bool[Tensor, "B T"]
-
-
-@torch.inference_mode()
-def score_labels(model: "PreTrainedModel", labels: Int[Tensor, "B T"], **inputs: Any) -> ScoredLabels:
-    """Score the token that each position of a batch predicts.
-
-    Args:
-        model ([`~transformers.PreTrainedModel`]): a causal language model in eval mode.
-        labels (`torch.Tensor` of shape `(B, T)`): the token after each position; -100 for none.
-        **inputs: arguments of the model.
-    """
-    with _loss_output(model) as layer:
-        if layer is None:
-            return _from_logits(model, labels, inputs)
-        with layer.computing_losses_of(LabelScores(labels, exact=True)) as found:
-            model(**inputs)
-    nats, likeliest = found.table(found.scores.losses), found.table(found.scores.likeliest)
-    return ScoredLabels(nats, likeliest | (labels == IGNORED))
-
-
-@contextlib.contextmanager
-def _loss_output(model: "PreTrainedModel") -> Iterator[LossOutput | None]:
-    """A context in which the output layer of the model can be asked; None if it cannot."""
-    model = without_adapter(model)
-    # Anything may be measured that gives logits for tokens.
-    layer = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
-    if isinstance(layer, LossOutput):
-        yield layer
-        return
-    if layer is None or unsupported_reason(model, with_loss=False) is not None:
-        yield None
-        return
-    asked = LossOutput(layer)
-    model.set_output_embeddings(asked)
-    try:
-        yield asked
-    finally:
-        model.set_output_embeddings(layer)
-
-
-def _from_logits(model: "PreTrainedModel", labels: Int[Tensor, "B T"], inputs: dict[str, Any]) -> ScoredLabels:
-    counted = labels != IGNORED
-    nats, likeliest = torch.zeros(labels.shape, dtype=torch.float64, device=labels.device), ~counted
-    width = labels.shape[1]
-    first = int(counted.any(0).int().argmax())  # 0 if there is no label
-    logits = model(**inputs, **logits_to_keep(model, width - first)).logits
-    skipped = width - logits.shape[1]
-    for row in range(len(labels)):  # since in float64 a batch of logits takes twice the memory or more
-        at = counted[row].nonzero().squeeze(1)
-        predicted, targets = logits[row, at - skipped], labels[row, at]
-        nats[row, at] = nll_loss(log_probabilities(predicted), targets, reduction="none")
-        likeliest[row, at] = predicted.argmax(-1) == targets
-    return ScoredLabels(nats, likeliest)
-
-
-def logits_to_keep(model: "PreTrainedModel", count: int) -> dict[str, int]:
-    """The argument by which a model computes only the logits of the last `count` positions, if it has one."""
-    arguments = inspect.signature(getattr(model, "forward", model)).parameters
-    return {"logits_to_keep": count} if "logits_to_keep" in arguments else {}
-
-
-def shared_batches(
-    rows: Any, batch_size: int, accelerator: "Accelerator", unit: str
-) -> Iterator[dict[str, torch.Tensor]]:
-    """Yield the columns of consecutive rows, one batch for all ranks together at a time, with a progress bar."""
-    step = batch_size * accelerator.num_processes
-    bar = progress_bar(len(rows), f" {unit}", desc="evaluate")
-    for first in range(0, len(rows), step):
-        batch = rows.__getitems__(range(first, min(first + step, len(rows))))
-        yield {name: torch.stack([row[name] for row in batch]) for name in batch[0]}
-        bar.update(len(batch))
-    bar.close()
-
-
-def share_rows(rows: torch.Tensor, accelerator: "Accelerator") -> torch.Tensor:
-    """The rows of this rank, on its device; every rank gets the same number, for which the last row is repeated.
-
-    What is gathered from all ranks must be cut off after `len(rows)`.
-    """
-    # accelerate's split_between_processes pads each rank's share, so with three ranks or more there would be padding
-    # between the gathered rows. Here padding is only at the end.
-    share = -(-len(rows) // accelerator.num_processes)
-    short = share * accelerator.num_processes - len(rows)
-    filled = torch.cat([rows, rows[-1:].expand(short, -1)])
-    return filled[share * accelerator.process_index :][:share].to(accelerator.device)
-
-
-def check_vocabulary(model: "PreTrainedModel", needed: int, kind: str) -> None:
-    """Raise [`InputError`] if the model has fewer tokens than the data."""
-    if model.config.vocab_size < needed:
-        raise InputError(
-            f"the model has {model.config.vocab_size} tokens, but the data have {needed} {kind}; evaluate it on data "
-            "like those it was trained on"
-        )
-
+    from transformers import PreTrainedModel
+from .label_scores import logits_to_keep, score_labels
+from .model_limits import check_vocabulary
 
 PADDING = 0  # any token of the vocabulary, since padding is not attended to
 _WORTH_SHARING = 64  # tokens that a group must save: a second pass takes the time of some dozens, however short it is
@@ -218,31 +104,6 @@ def score_rows(
         # Each row was scored on one rank and is zero on the others, so the sum collects all scores.
         found = accelerator.reduce(found.to(accelerator.device), "sum").cpu()
     return ContinuationScores(found[0], found[1] == 1)
-
-
-def context_limit(model: "PreTrainedModel") -> int | None:
-    """The maximum number of tokens that a model takes, from its configuration; None if that does not say."""
-    config = model.config.get_text_config()
-    names = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length")
-    limits = [getattr(config, name, None) for name in names]
-    return min((limit for limit in limits if isinstance(limit, int) and limit > 0), default=None)
-
-
-def beginning_token(tokenizer: "PreTrainedTokenizerBase") -> tuple[int | None, str | None]:
-    """The token to put before a text, and its kind: BOS, else EOS, else None.
-
-    ```python
-    >>> from hmm_datasets.text.tokenizers.bpe import train_bpe
-    >>> beginning_token(train_bpe(["low lower lowest"] * 9, 265, show_progress=False))
-    (0, 'BOS')
-
-    ```
-    """
-    for kind in ("BOS", "EOS"):
-        token = getattr(tokenizer, f"{kind.lower()}_token_id")
-        if token is not None:
-            return token, kind
-    return None, None
 
 
 def common_prefix(rows: Sequence[Sequence[int]]) -> int:

@@ -1,0 +1,1 @@
+"""CORE, the benchmark score of DCLM: 22 tasks of questions."""

@@ -1,0 +1,81 @@
+"""Losses of predictors on sequences of a process, position by position, and their table."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..errors import InputError
+from ..hmm.analysis.predictors import predictors_of, stream
+from ..hmm.integers import integer
+from ..hmm.process import Process
+from .tables import PREDICTORS, text_table
+
+
+def predictor_losses(process: Process, length: int, num_sequences: int, seed: int) -> dict[str, dict[str, Any]]:
+    """Nats by position for each predictor, in expectation over the next token, which reduces the sampling noise.
+
+    The expectation is under the distribution of the oracle where the process has one, else under the Bayes-optimal
+    one.
+
+    Args:
+        process ([`~hmm_datasets.hmm.process.Process`]): the process.
+        length (`int`): number of positions.
+        num_sequences (`int`): number of sequences, 2 or more.
+        seed (`int`): seed of the sequences.
+
+    Returns:
+        `dict`: for each predictor `by_position` (a list of `length` numbers), their `mean` and its `standard_error`.
+
+    Raises:
+        `InputError`: a number is out of range, or the process has neither an exact distribution nor an oracle.
+    """
+    check_sizes(length, num_sequences)
+    if not (process.has_exact_distribution or process.has_oracle):
+        raise InputError(f"{process!r} has neither an exact distribution nor an oracle, so that no loss is known")
+    predictors, has_oracle = predictors_of(process), process.has_oracle
+    parts = {name: [] for name in [*predictors, *["oracle"] * has_oracle]}
+    leading = "uniform" if has_oracle else "bayes"  # the predictor whose distributions `stream` yields
+    first = 0
+    for batch, distributions in stream(predictors[leading], process.sample(num_sequences, length, seed)):
+        found = {name: predictor(batch) for name, predictor in predictors.items() if name != leading}
+        found[leading] = distributions
+        if has_oracle:
+            found["oracle"] = process.oracle_next_token_probs(batch, seed=seed, first=first)
+        first += len(batch)
+        truth = found["oracle" if has_oracle else "bayes"][:, :-1]
+        for name, distribution in found.items():
+            parts[name].append(-torch.xlogy(truth, distribution[:, :-1]).sum(-1).numpy())
+    nats = {name: np.concatenate(values) for name, values in parts.items()}
+    return {
+        name: {
+            "by_position": values.mean(axis=0).tolist(),
+            "mean": float(values.mean()),
+            "standard_error": float(values.mean(axis=1).std(ddof=1) / np.sqrt(num_sequences)),
+        }
+        for name, values in nats.items()
+    }
+
+
+def predictors_table(description: dict[str, Any]) -> str:
+    """The `cross_entropy` of a description as a table for the terminal, at powers of two and the last position."""
+    entropies = description["cross_entropy"]
+    length = len(entropies["uniform"]["by_position"])
+    positions = sorted({1, length} | {1 << power for power in range(length.bit_length()) if 1 << power <= length})
+    rows = [
+        [
+            title,
+            *(f"{entropies[name]['by_position'][position - 1]:.4f}" for position in positions),
+            f"{entropies[name]['mean']:.4f}",
+            f"{entropies[name]['standard_error']:.4f}",
+        ]
+        for name, title in PREDICTORS.items()
+        if name in entropies
+    ]
+    table = text_table(["nats at position", *map(str, positions), "mean", "+-"], rows)
+    return f"{table}\nmeasured on {description['num_sequences']:,} sequences of {length:,} tokens"
+
+
+def check_sizes(length: int, num_sequences: int) -> None:
+    """Raise `InputError` unless there are positions to measure at, and sequences for a standard error."""
+    integer("length", length, 1, 31), integer("num_sequences", num_sequences, 2, 63)

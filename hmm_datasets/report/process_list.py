@@ -1,0 +1,103 @@
+"""The table of processes that can be named: call, sizes, entropy rate, source."""
+
+import inspect
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from ..hmm.names import PREFIX, constructors, example_of, named_process, signature_of
+from .entropy_rates import entropy_rate_of
+from .tables import text_table
+
+_CITED = re.compile(r"\(([^()]*(?:\([^()]*\))?[^()]*\b(?:1[89]|20)\d\d\b[^()]*|[^()]*\b(?:figure|section)\b[^()]*)\)")
+
+
+def process_rows(calls: Sequence[str] = (), *, rates: bool = True) -> list[dict[str, Any]]:
+    """What there is to know of named processes, one `dict` for each, ready for JSON.
+
+    Args:
+        calls (sequence of `str`, *optional*): which ones, such as `"mess3(x=0.05)"`; by default each that can be
+            named, with its defaults or an example of its arguments.
+        rates (`bool`, *optional*, defaults to `True`): whether to compute entropy rates, which takes 20 s for all.
+
+    Returns:
+        list of `dict`: `name`, `signature` and `call`; `summary` and `source`, from the documentation of the
+        constructor, the latter None if it cites nothing; `num_symbols`, `num_states` and `belief_width` (None where
+        there are none); `fingerprint`; and with `rates` the `entropy_rate` as in
+        [`~hmm_datasets.report.entropy_rates.entropy_rate_of`].
+
+    Raises:
+        `InputError`: a call names no process.
+
+    ```python
+    >>> [row] = process_rows(["golden_mean"])
+    >>> row["num_states"], round(row["entropy_rate"]["value"], 4), row["source"]
+    (2, 0.4621, 'a subshift of finite type; Crutchfield and Feldman 2003')
+
+    ```
+    """
+    known = constructors()
+    shown = [call.removeprefix(PREFIX) for call in calls] or [call for call in map(example_of, known) if call]
+    return [_row(call, known, rates) for call in shown]
+
+
+def _row(call: str, known: dict[str, Any], rates: bool) -> dict[str, Any]:
+    process = named_process(PREFIX + call)
+    name = call.partition("(")[0].strip()
+    documentation = inspect.getdoc(known[name]) or ""
+    cited = _CITED.search(" ".join(documentation.split()))
+    return {
+        "name": name,
+        "signature": signature_of(name, known[name]),
+        "call": call,
+        "summary": " ".join(documentation.split("\n\n")[0].split()),
+        "source": cited and cited[1],
+        "num_symbols": process.num_symbols,
+        "num_states": process.max_states,
+        "belief_width": process.belief_width,
+        "fingerprint": process.fingerprint(),
+        **({"entropy_rate": entropy_rate_of(process)} if rates else {}),
+    }
+
+
+def process_table(rows: Sequence[dict[str, Any]], width: int = 100) -> str:
+    """[`process_rows`]'s result as a table for the terminal, with what was computed of each: the entropy rate in nats
+    per token, or else what the process is.
+
+    A closed form has one number. Otherwise there are bounds from below and above, both exact or with their standard
+    errors, or an estimate with its standard error.
+
+    Args:
+        rows (list of `dict`): see [`process_rows`].
+        width (`int`, *optional*, defaults to 100): columns of the terminal.
+    """
+    cells = [
+        [
+            _shortened(row["call"] if "(" in row["call"] else row["signature"], 36),
+            "-" if row["num_states"] is None else f"{row['num_states']:,}",
+            f"{row['num_symbols']:,}",
+            _rate(row["entropy_rate"]) if "entropy_rate" in row else row["summary"].replace("`", ""),
+        ]
+        for row in rows
+    ]
+    rates = "entropy_rate" in rows[0]
+    header = ["process", "states", "symbols", "entropy rate, nats per token" if rates else "what it is"]
+    taken = sum(max(len(line[column]) for line in [header, *cells]) + 2 for column in range(3))
+    cells = [[*others, _shortened(last, max(width - taken, 20))] for *others, last in cells]
+    note = "Give one as NAME(ARGUMENTS) wherever a process is named; `hmm-datasets describe NAME` describes it."
+    return f"{text_table(header, cells, left=(0,) if rates else (0, 3))}\n{note}"
+
+
+def _rate(rate: dict[str, float] | None) -> str:
+    if rate is None:
+        return "by position"
+    if rate["standard_error"] == 0:
+        return f"{rate['value']:.6f}"
+    if "lower" not in rate:
+        return f"{rate['value']:.6f} +- {rate['standard_error']:.1e}"
+    error = max(rate["lower_error"], rate["upper_error"])
+    return f"{rate['lower']:.6f} .. {rate['upper']:.6f}" + (f" +- {error:.1e}" if error > 0 else "")
+
+
+def _shortened(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 3].rstrip(' ,;')}..."
