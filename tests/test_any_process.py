@@ -238,7 +238,7 @@ def test_a_model_is_trained_evaluated_and_compared_with_the_floor(source, folder
     assert report["optimum"]["floor"] == "bayes"
     assert report["optimum"]["fingerprint"] == source.fingerprint()
     assert report["optimum"]["bayes_gap"]["bayes_gap"] > 0
-    assert "Bayes floor" in (output / "report.html").read_text()
+    assert "optimal loss" in (output / "report.html").read_text()
     if source.belief_width is not None:
         assert report["beliefs"]["layers"]["all"]["rmse"] > 0
     else:

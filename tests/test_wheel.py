@@ -191,5 +191,5 @@ def test_the_demo_runs_from_an_empty_folder(installed, tmp_path):
     said = installed.run(tmp_path, "demo", timeout=1500).stdout
     assert os.listdir(tmp_path) == ["outputs"]
     assert (tmp_path / "outputs" / "demo" / "report.json").is_file()
-    assert "Bayes floor <= model <= unigram <= uniform: in order" in said
+    assert "optimal loss <= model <= unigram <= uniform: in order" in said
     assert str(ROOT) not in said

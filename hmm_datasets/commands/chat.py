@@ -44,16 +44,16 @@ def chat_command(arguments: ChatCommand) -> int:
 
     from transformers.utils import logging
 
+    from ..evaluation.chat.chat_model import ChatModel, Sampling
     from ..evaluation.chat.session import Session, answer_once
-    from ..evaluation.chat.speaker import Sampling, Speaker
 
     if not sys.stderr.isatty():
         logging.disable_progress_bar()
     seed = secrets.randbelow(1 << 32) if arguments.seed is None else arguments.seed
     sampling = Sampling(arguments.temperature, arguments.top_p, arguments.top_k, seed, arguments.max_new_tokens)
-    speaker = Speaker(arguments.model, sampling, arguments.mode)
+    chat_model = ChatModel(arguments.model, sampling, arguments.mode)
     if prompt is not None:
-        answer_once(speaker, prompt, arguments.system)
+        answer_once(chat_model, prompt, arguments.system)
     else:
-        Session(speaker, arguments.system).run()
+        Session(chat_model, arguments.system).run()
     return 0

@@ -19,7 +19,7 @@ from .heat_map import cells
 from .paired_runs import LEVEL, QUESTION_FIELDS, RESAMPLES, ReportFolder, first_change, pair
 
 TASKS = {
-    "optimum": "excess over the floor, nats per token",
+    "optimum": "excess over the optimal loss, nats per token",
     "text": "bits per byte of held-out text",
     "core": "score of CORE or of a subset",
     "beliefs": "held-out R² of beliefs",

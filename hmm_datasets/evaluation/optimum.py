@@ -56,8 +56,8 @@ def measure_optimum(
         `dict`: `cross_entropy` and `final_token`, the results of the metrics `token_cross_entropy` and
         `final_token_cross_entropy` for `model` and each predictor; `kl`, the result of `predictor_kl` for each
         predictor; `bayes_gap`, and `floor`, the predictor from which it is measured (`bayes` or `oracle`);
-        `calibration`, see [`Calibration`]; `items`, for each sequence the nats of model and floor; and a description
-        of the data. Empty on ranks other than the main one.
+        `calibration`, see [`Calibration`]; `items`, for each sequence the nats of model and that predictor; and a
+        description of the data. Empty on ranks other than the main one.
 
     Raises:
         `InputError`: fewer than 2 rows, a process with neither an exact distribution nor an oracle, a model whose
@@ -78,10 +78,12 @@ def measure_optimum(
     if len(rows) < 2:
         raise InputError(f"{len(rows)} sequence to measure on; expected 2 or more, for a standard error")
     if not (source.has_exact_distribution or source.has_oracle):
-        raise InputError(f"{source!r} has neither an exact distribution nor an oracle, so that there is no floor")
+        raise InputError(
+            f"{source!r} has neither an exact distribution nor an oracle, so that no optimal loss is known"
+        )
     baselines = BaselineComparison(source, bos=rows.bos_token_id is not None, order=order)
     names = [*baselines.names, *["oracle"] * source.has_oracle]
-    floor = "bayes" if "bayes" in names else "oracle"
+    best = "bayes" if "bayes" in names else "oracle"
     accelerator = accelerator or OneProcess(model)
     scores, calibration = [], Calibration()
     first = 0
@@ -94,14 +96,14 @@ def measure_optimum(
             found = baselines.rows(logits(mine, index), mine)
             if "oracle" in names:
                 found.distributions["oracle"] = _oracle(source, rows, mine, int(index[0]))
-            tables = token_scores(found), Calibration.sums(found.log_model, found.distributions[floor], found.symbols)
+            tables = token_scores(found), Calibration.sums(found.log_model, found.distributions[best], found.symbols)
         gathered = [accelerator.gather(table)[: len(labels)].cpu() for table in tables]
         scores.append(gathered[0].numpy())
         calibration.add(gathered[1])
         first += len(labels)
     if not accelerator.is_main_process:
         return {}
-    return _figures(np.concatenate(scores), names, floor) | {
+    return _figures(np.concatenate(scores), names, best) | {
         "calibration": calibration.result(),
         "num_sequences": len(rows),
         "length": rows.length,
@@ -122,21 +124,21 @@ def _oracle(source: Process, rows: "HMMSequences", mine: torch.Tensor, first: in
     return source.oracle_next_token_probs(symbols, rows.seed, rows.first + first)[:, skipped:-1].to(mine.device)
 
 
-def _figures(scores: np.ndarray, names: list[str], floor: str) -> dict[str, Any]:
+def _figures(scores: np.ndarray, names: list[str], best: str) -> dict[str, Any]:
     """Summaries of the columns of `token_scores`, (N, T, 1 + 2K)."""
     count = len(names)
     losses = {name: scores[..., k] for k, name in enumerate(["model", *names])}
     divergences = {name: scores[..., 1 + count + k] for k, name in enumerate(names)}
 
-    totals = zip(*(losses[name].sum(axis=1).tolist() for name in ("model", floor)), strict=True)
+    totals = zip(*(losses[name].sum(axis=1).tolist() for name in ("model", best)), strict=True)
     return {
         "cross_entropy": {name: cross_entropy_figures(nats) for name, nats in losses.items()},
         "final_token": {name: final_token_figures(nats) for name, nats in losses.items()},
         "kl": {name: clustered_mean(nats).report("kl") for name, nats in divergences.items()},
-        "bayes_gap": gap_figures(losses["model"], losses[floor]),
-        "floor": floor,
+        "bayes_gap": gap_figures(losses["model"], losses[best]),
+        "floor": best,
         "items": [
-            {"sequence": index, "nats": nats, "floor_nats": floor_nats, "tokens": scores.shape[1]}
-            for index, (nats, floor_nats) in enumerate(totals)
+            {"sequence": index, "nats": nats, "floor_nats": best_nats, "tokens": scores.shape[1]}
+            for index, (nats, best_nats) in enumerate(totals)
         ],
     }

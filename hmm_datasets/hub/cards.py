@@ -32,7 +32,7 @@ CardKind = Literal["model", "hmm", "dataset", "text", "evaluation"]
 
 _METRIC: Types = {"name": (str,), "value": (float,), "standard_error": (float, NoneType), "unit": (str,)}
 _STAGE: Types = {"stage": (str,), "data": (str, NoneType), "tokens": (int, NoneType)}
-_FLOOR: Types = {"name": (str,), "value": (float,), "error": (float,)}
+_OPTIMAL_LOSS: Types = {"name": (str,), "value": (float,), "error": (float,)}
 _RATE: Types = dict.fromkeys(("value", "standard_error"), (float,))
 _BOUNDS: Types = dict.fromkeys(("lower", "upper"), (float,))
 _OPTIMUM: Types = {"value": (float,), "standard_error": (float,), "length": (int,)}
@@ -57,7 +57,7 @@ TYPES: dict[str, Types] = {
         "command": (str,),
         "versions": (dict,),
         "metrics": ([_METRIC],),
-        "floor": (_METRIC, NoneType),
+        "optimal_loss": (_METRIC, NoneType),
         "stages": ([_STAGE],),
         "details": ([_DETAIL],),
         "base_model": (str, NoneType),
@@ -102,7 +102,7 @@ TYPES: dict[str, Types] = {
         "columns": (list,),
         "size": (str,),
         "exact": (bool,),
-        "floor": (_FLOOR,),
+        "optimal_loss": (_OPTIMAL_LOSS,),
         "entropy_rate": (_RATE, NoneType),
         "positions": (list,),
         "predictors": ([_PREDICTOR],),
@@ -239,7 +239,7 @@ def write_card(kind: CardKind, folder: str | os.PathLike, facts: dict[str, Any])
           (in sequences) (`int`);
         - `learning_rate` (`float`): the maximum; `versions` (`dict`): packages and their versions;
         - `metrics` (`list[dict]`): each with `name`, `value`, `unit` and `standard_error`, which is None if it was not
-          estimated and 0 if the value is exact; `floor` (`dict` like a metric, or None): the best possible value;
+          estimated and 0 if the value is exact; `optimal_loss` (`dict` like a metric, or None), or its lower bound;
         - optional: `stages` (`list[dict]`): each with `stage`, `data` and `tokens`, which are None if unknown;
           `details` (`list[dict]` of `name` and `value`): more rows of the first table;
           `library` (`str`): what loads it: `"transformers"`, `"peft"` or `"hmm-datasets"`;
@@ -260,7 +260,7 @@ def write_card(kind: CardKind, folder: str | os.PathLike, facts: dict[str, Any])
           `fingerprint` (`str`); `num_symbols`, `seed`, `length`, `num_sequences`, `num_test_sequences`, `format`
           (`int`), and `num_states`, which is None without states; `bos` (`bool`); `columns` (`list[str]`) of the
           config `oracle`; `size` (`str`); `license` (`str` or None);
-        - `exact` (`bool`): whether the floor is the optimum; `floor` (`dict` of `name`, `value`, `error`);
+        - `exact` (`bool`): whether `optimal_loss` (`dict` of `name`, `value`, `error`) is no lower bound;
           `entropy_rate` (`dict` of `value`, `standard_error` and, if there are bounds, `lower` and `upper`; or None
           where the process is not stationary);
         - `predictors` (`list[dict]` of `title`, `by_position`, `mean`, `excess`), in nats, at the positions in
@@ -296,8 +296,8 @@ def write_card(kind: CardKind, folder: str | os.PathLike, facts: dict[str, Any])
     Traceback (most recent call last):
     ...
     hmm_datasets.errors.InputError: facts of a dataset card: missing: process, source_file, fingerprint, num_states, \
-num_symbols, length, bos, num_sequences, num_test_sequences, format, columns, size, exact, floor, entropy_rate, \
-positions, predictors, measured_on, license
+num_symbols, length, bos, num_sequences, num_test_sequences, format, columns, size, exact, optimal_loss, \
+entropy_rate, positions, predictors, measured_on, license
 
     ```
     """

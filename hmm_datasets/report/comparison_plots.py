@@ -15,10 +15,10 @@ from ..intervals import half_width
 from .plots import PAPER, WIDTH, markers, save_figure
 
 FIGURES = {
-    "optimum": "Left: excess over the floor with 95% intervals. Right: paired difference from the first run.",
+    "optimum": "Left: excess over the optimal loss with 95% intervals. Right: paired difference from the first run.",
     "text": "Left: bits per byte of held-out text with 95% intervals. Right: paired difference from the first run.",
     "core": "Left: score with 95% intervals. Right: paired difference from the first run.",
-    "positions": "Excess over the floor by position, with 95% intervals if there are few runs.",
+    "positions": "Excess over the optimal loss by position, with 95% intervals if there are few runs.",
     "training": "KL divergence of the model from the Bayes-optimal predictor during training.",
     "questions": "Centered accuracy by task with 95% intervals.",
     "heat_map": "A result of the runs of a sweep, by two of their settings.",
@@ -33,7 +33,7 @@ _UNITS = {
     "optimum.num_states": "states",
     "optimum.num_symbols": "symbols",
     "optimum.length": "length (symbols)",
-    "optimum.bayes_gap.bayes_gap": "excess over the floor\n(nats per token)",
+    "optimum.bayes_gap.bayes_gap": "excess over the optimal loss\n(nats per token)",
     "test.cross_entropy": "held-out loss\n(nats per token)",
     "test.final_token_cross_entropy": "held-out loss\nat the last token (nats)",
     "unique_test.cross_entropy": "loss on distinct\nheld-out sentences\n(nats per token)",
@@ -114,7 +114,7 @@ def plot_values(found: Mapping[str, Any], path: str | os.PathLike) -> None:
 
 @rc_context(PAPER)
 def plot_positions_of_runs(runs: Mapping[str, Any], path: str | os.PathLike) -> None:
-    """Plot the excess over the floor by position for every run."""
+    """Plot the excess over the optimal loss by position for every run."""
     figure = Figure(figsize=(WIDTH, 2.6 + 0.13 * len(runs)), layout="constrained")
     axes = figure.subplots()
     axes.axhline(0, color="gray", linewidth=0.8)
@@ -127,7 +127,7 @@ def plot_positions_of_runs(runs: Mapping[str, Any], path: str | os.PathLike) -> 
             if half is not None:
                 axes.fill_between(positions, gap - half, gap + half, **band)
         axes.plot(positions, gap, **style, **markers(number, len(gap)), label=name)
-    axes.set(xlabel="position in the sequence", ylabel="excess over the floor (nats)")
+    axes.set(xlabel="position in the sequence", ylabel="excess over the optimal loss (nats)")
     axes.xaxis.get_major_locator().set_params(integer=True)
     figure.legend(loc="outside lower center")
     save_figure(figure, path, vector=True)

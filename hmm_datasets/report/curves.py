@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..records import Count, Finite, is_record
-from .tables import FLOORS
+from .tables import OPTIMAL_LOSSES
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,9 @@ def panels_of(history: Sequence[Mapping[str, Any]]) -> list[Panel]:
     """
     unit = loss_unit(history)
     found = [
-        Panel("loss", f"loss ({unit})" if unit else "loss", _both(history, "loss"), _floor(history), falls=True),
+        Panel(
+            "loss", f"loss ({unit})" if unit else "loss", _both(history, "loss"), _optimal_loss(history), falls=True
+        ),
         Panel("margin", "margin of implicit rewards (nats)", _both(history, "rewards/margins")),
         Panel("accuracy", "share of pairs ranked as labelled", _both(history, "rewards/accuracies")),
         Panel("reward", "reward", _both(history, "reward")),
@@ -111,8 +113,8 @@ def _curve(history: Sequence[Mapping[str, Any]], label: str, name: str) -> Curve
     return Curve(label, list(points), list(points.values()))
 
 
-def _floor(history: Sequence[Mapping[str, Any]]) -> tuple[str, float] | None:
-    for name, label in FLOORS.items():
+def _optimal_loss(history: Sequence[Mapping[str, Any]]) -> tuple[str, float] | None:
+    for name, label in OPTIMAL_LOSSES.items():
         values = _curve(history, label, f"eval_cross_entropy_{name}").values
         if values:
             return label, values[-1]

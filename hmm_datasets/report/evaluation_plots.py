@@ -54,7 +54,7 @@ def draw_evaluation(report: Report, items: Mapping[str, Sequence[dict]], folder:
         "kl_positions": (optimum is not None, lambda path: plot_kl_positions(optimum, path)),
         "calibration": (
             optimum is not None and "calibration" in optimum,
-            lambda path: plot_calibration(optimum["calibration"], path, floor=optimum["floor"]),
+            lambda path: plot_calibration(optimum["calibration"], path, best=optimum["floor"]),
         ),
         "training": (
             sum(row["step"] > 0 for row in report.get("training", {}).get("rows", ())) > 1,
@@ -179,14 +179,14 @@ def _draw_phases(figure: Figure, strip: Axes, phases: Sequence[Report], steps: l
 
 
 @rc_context(PAPER)
-def plot_calibration(calibration: Report, path: str | os.PathLike, *, floor: str) -> None:
+def plot_calibration(calibration: Report, path: str | os.PathLike, *, best: str) -> None:
     """Plot the observed frequency and the true probability against the probability predicted by the model.
 
     Args:
         calibration (`dict`): `edges` of bins of probability, and for each bin `count`, `predicted`, `observed`,
             `optimum`.
         path (path): where the PNG goes; a PDF is written next to it.
-        floor (`str`): name of the predictor that gives the true probability.
+        best (`str`): name of the predictor that gives the true probability.
     """
     figure = Figure(figsize=(WIDTH, 4.0), layout="constrained")
     (above, below) = figure.subplots(2, sharex=True, height_ratios=(3, 1))
@@ -199,7 +199,7 @@ def plot_calibration(calibration: Report, path: str | os.PathLike, *, floor: str
     edges[[0, -1]] = edges[1] / 2, (1 + edges[-2]) / 2
     low, high = edges[used[0]], edges[used[-1] + 1]
     above.plot([low, high], [low, high], color="gray", linestyle=":", label="perfectly calibrated")
-    style = STYLES[floor]
+    style = STYLES[best]
     predicted = np.clip(predicted, low, high)
     diamond = {"marker": "D", "markersize": 3.5, "linestyle": ""}
     above.plot(predicted, optimum, **diamond, color=style["color"], label=style["label"])

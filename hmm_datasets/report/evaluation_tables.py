@@ -72,18 +72,18 @@ def _optimum_sentence(optimum: Report) -> str:
     half = half_width(error, optimum["num_sequences"])
     low, high = (None, None) if half is None else (rounded(gap + sign * half) for sign in (-1, 1))
     known = _interval(low, high)
-    floor = {
+    best = {
         "bayes": "the optimum",
         "oracle": "the oracle that knows the HMM of each sequence, so at most that far above the optimum",
     }[optimum["floor"]]
     within = "" if half is None or gap > half else " Chance may explain that."
     if math.isinf(gap):
         return (
-            f"The model excludes symbols that occur, so that its loss is infinitely far above {floor}, on "
+            f"The model excludes symbols that occur, so that its loss is infinitely far above {best}, on "
             f"{sequences_text(optimum, ' symbols')}."
         )
     return (
-        f"The model is {gap:.4f}{error_text(error)} nats per token{known} above {floor}, on "
+        f"The model is {gap:.4f}{error_text(error)} nats per token{known} above {best}, on "
         f"{sequences_text(optimum, ' symbols')}.{within}"
     )
 

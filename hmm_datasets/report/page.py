@@ -27,7 +27,7 @@ _TITLES = {
 
 _FIGURES = {
     "positions": ("optimum", "Top: cross-entropy of the model and the predictors by position. Bottom: the model's "
-                  "excess over the floor with its 95% interval."),
+                  "excess over the optimal loss with its 95% interval."),
     "kl_positions": ("optimum", "KL(predictor || model) by position with 95% intervals. The closer to zero, the more "
                      "the model predicts like that predictor."),
     "calibration": ("optimum", "Top: true probability and observed frequency against the probability predicted by the "

@@ -114,7 +114,7 @@ def plot_divergence(history: Sequence[dict[str, Any]], path: str | os.PathLike, 
 
 @rc_context(PAPER)
 def plot_positions(measured: dict[str, Any], path: str | os.PathLike, *, title: str = "") -> None:
-    """Plot the cross-entropy of the model and the predictors by position, and below the model's excess over the floor.
+    """Plot the cross-entropy of the model and the predictors by position, and below it the model's excess.
 
     Args:
         measured (`dict`): the result of [`~hmm_datasets.evaluation.optimum.measure_optimum`].
@@ -130,8 +130,8 @@ def plot_positions(measured: dict[str, Any], path: str | os.PathLike, *, title: 
     above.plot(positions, entropy["model"]["by_position"], label="model", **model_style(len(positions)))
     above.set(ylabel="cross-entropy (nats)", title=title)
     gap, error = (np.array(measured["bayes_gap"][name], float) for name in ("by_position", "by_position_error"))
-    floor = STYLES[measured["floor"]]
-    below.axhline(0, color=floor["color"], linestyle=floor["linestyle"])
+    best = STYLES[measured["floor"]]
+    below.axhline(0, color=best["color"], linestyle=best["linestyle"])
     half = half_width(error, measured["num_sequences"])
     if half is not None:
         below.fill_between(positions, gap - half, gap + half, label="95% interval", **BAND)

@@ -30,7 +30,7 @@ SHARES = {
 """What is counted of a chat model's answers, with titles."""
 
 _ERROR = "standard_error"
-FLOORS = {"bayes": "Bayes floor", "oracle": "lower bound"}
+OPTIMAL_LOSSES = {"bayes": "optimal loss", "oracle": "lower bound"}
 """Titles of the predictors from which a gap is measured."""
 
 NO_ERROR = "one sequence has no standard error"
@@ -154,9 +154,9 @@ def interval_text(low: float | None, high: float | None, form: str = ".4f") -> s
 
 def hmm_table(measured: Mapping[str, Any]) -> str:
     """The result of [`~hmm_datasets.evaluation.optimum.measure_optimum`] as a table, with a check of its order."""
-    floor, faults = FLOORS[measured["floor"]], out_of_order(measured)
+    best, faults = OPTIMAL_LOSSES[measured["floor"]], out_of_order(measured)
     order = f"NOT in order: {'; '.join(faults)}" if faults else "in order"
-    return f"{optimum_table(measured).text()}\n{floor} <= model <= unigram <= uniform: {order}"
+    return f"{optimum_table(measured).text()}\n{best} <= model <= unigram <= uniform: {order}"
 
 
 def predictor_titles(names: Iterable[str]) -> dict[str, str]:
@@ -185,20 +185,20 @@ def optimum_table(measured: Mapping[str, Any], title: str = "") -> Table:
         rows.append([row_title, *cells])
     header = ["predictor", "nats/token", "+-", "KL(predictor || model)", "+-"]
     header += [] if last is None else ["last token, nats", "+-"]
-    gap, floor = measured["bayes_gap"], FLOORS[measured["floor"]]
+    gap, best = measured["bayes_gap"], OPTIMAL_LOSSES[measured["floor"]]
     notes = [
-        f"excess over the {floor}: {rounded(gap['bayes_gap']):.4f}{error_text(gap[_ERROR])} nats per token "
+        f"excess over the {best}: {rounded(gap['bayes_gap']):.4f}{error_text(gap[_ERROR])} nats per token "
         f"({sequences_text(measured)})"
     ]
     if "calibration" in measured:
-        notes.append(f"expected calibration error against the {floor}: {measured['calibration']['error']:.4f}")
+        notes.append(f"expected calibration error: {measured['calibration']['error']:.4f}")
     if gap[_ERROR] is not None and gap["bayes_gap"] < -3 * _finite(gap[_ERROR]) - ROUNDING:
-        notes.append(f"BELOW the {floor} by more than three standard errors: the rows are not of this distribution")
+        notes.append(f"BELOW the {best} by more than three standard errors: the rows are not of this distribution")
     return Table(title, header, rows, "\n".join(notes))
 
 
 def out_of_order(measured: Mapping[str, Any]) -> list[str]:
-    """Pairs for which `floor <= model <= unigram <= uniform` fails by more than three standard errors."""
+    """Pairs for which `optimal loss <= model <= unigram <= uniform` fails by more than three standard errors."""
     faults = []
     chain = (measured["floor"], "model", "unigram", "uniform")
     for better, worse in itertools.pairwise(chain):

@@ -52,11 +52,11 @@ def write_run_card(
     settings, data, redaction = record.settings, record.data, Redaction(folder)
     lineage = record.lineage or Lineage("training")
     stages = [*lineage.before, Stage(lineage.stage, lineage.data, summary.tokens)]
-    metrics, floor = _held_out(summary.evaluation)
-    for measured, of_floor in _evaluated(folder, evaluations):
+    metrics, optimal_loss = _held_out(summary.evaluation)
+    for measured, of_optimal_loss in _evaluated(folder, evaluations):
         named = {metric["name"] for metric in measured}
         metrics = [metric for metric in metrics if metric["name"] not in named] + measured
-        floor = of_floor or floor
+        optimal_loss = of_optimal_loss or optimal_loss
     base = ModelName.parse(settings["model"]).place if lineage.before and settings.get("model") else None
     write_card(
         "model",
@@ -78,7 +78,7 @@ def write_run_card(
             "command": redaction.without_paths(record.command),
             "versions": record.versions,
             "metrics": metrics,
-            "floor": floor,
+            "optimal_loss": optimal_loss,
             "details": _details(record, summary, lineage.base, redaction),
             "library": _library(folder),
             "base_model": base if base and base.count("/") == 1 and not Path(base).exists() else None,
@@ -142,8 +142,8 @@ def _held_out(evaluation: Mapping[str, float]) -> tuple[list[dict[str, Any]], di
         found = [metric("Held-out cross-entropy", evaluation["cross_entropy"])]
         if "bayes_gap" not in evaluation:
             return found, None
-        found.append(metric("Excess over the Bayes optimum", evaluation["bayes_gap"]))
-        return found, metric("Bayes-optimal cross-entropy", evaluation["cross_entropy_bayes"])
+        found.append(metric("Excess over the optimal loss", evaluation["bayes_gap"]))
+        return found, metric("Optimal loss", evaluation["cross_entropy_bayes"])
     if "reward" in evaluation:  # the loss is then near zero, whatever the rewards are
         found = [metric("Held-out reward", evaluation["reward"], unit="reward")]
         own = sorted(key for key in evaluation if key.startswith("rewards/") and key.endswith("/mean"))

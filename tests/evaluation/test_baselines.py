@@ -174,9 +174,9 @@ def test_an_hmm_is_not_below_itself_and_infinitely_far_from_symbols_that_it_excl
         assert "BELOW" not in text
         if source is COIN:
             assert found["kl"]["bayes"]["kl"] == math.inf
-            assert "excess over the Bayes floor: inf nats" in text
+            assert "excess over the optimal loss: inf nats" in text
             assert sentence.startswith("The model excludes symbols that occur, so that its loss is infinitely far")
         else:
             assert abs(found["bayes_gap"]["bayes_gap"]) < 1e-12
-            assert "excess over the Bayes floor: 0.0000 +- 0.0000 nats" in text
+            assert "excess over the optimal loss: 0.0000 +- 0.0000 nats" in text
             assert sentence.startswith("The model is 0.0000 +- 0.0000 nats per token (95% interval 0.0000 .. 0.0000)")

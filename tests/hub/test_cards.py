@@ -31,7 +31,7 @@ FACTS = {
             {"name": "Test loss", "value": 0.8123, "standard_error": 0.00012, "unit": "nats/token"},
             {"name": "Excess | loss", "value": 0.0011, "standard_error": None, "unit": "nats/token"},
         ],
-        "floor": {"name": "Bayes-optimal loss", "value": 0.8112, "standard_error": 0, "unit": "nats/token"},
+        "optimal_loss": {"name": "Optimal loss", "value": 0.8112, "standard_error": 0, "unit": "nats/token"},
     },
     "hmm": {
         "name": "TinyStories in 500 states",
@@ -61,7 +61,7 @@ FACTS = {
         "columns": ["input_ids", "states", "log_probs"],
         "size": "1.2 MB",
         "exact": True,
-        "floor": {"name": "bayes", "value": 1.0625, "error": 0.001},
+        "optimal_loss": {"name": "bayes", "value": 1.0625, "error": 0.001},
         "entropy_rate": {"value": 1.03125, "standard_error": 0.0, "lower": 1.03, "upper": 1.04},
         "positions": [1, 100],
         "predictors": [{"title": "uniform", "by_position": [1.5, 1.25], "mean": 1.375, "excess": 0.3125}],
@@ -188,11 +188,11 @@ def test_a_table_tells_exact_from_unknown_errors_and_survives_a_bar(tmp_path):
     text = write_card("model", tmp_path, FACTS["model"]).read_text(encoding="utf-8")
     assert "| Test loss | 0.8123 | 0.00012 | nats/token |" in text
     assert "| Excess \\| loss | 0.0011 | not estimated | nats/token |" in text
-    assert "| *floor:* Bayes-optimal loss | 0.8112 | exact | nats/token |" in text
+    assert "| *Optimal loss* | 0.8112 | exact | nats/token |" in text
 
 
 def test_a_model_without_results_or_floor_says_so(tmp_path):
-    path = write_card("model", tmp_path, changed("model", metrics=[], floor=None))
+    path = write_card("model", tmp_path, changed("model", metrics=[], optimal_loss=None))
     text = path.read_text(encoding="utf-8")
     assert "This model was not evaluated." in text
     assert "The distribution of these data is not known" in text
@@ -247,7 +247,7 @@ def test_a_data_set_has_a_configuration_for_each_kind_of_columns(tmp_path):
 
 def test_numbers_of_numpy_are_numbers(tmp_path):
     metric = {"name": "loss", "value": np.float32(0.5), "standard_error": np.float64(0.25), "unit": "nats/token"}
-    path = write_card("model", tmp_path, changed("model", metrics=[metric], tokens=np.int64(7000), floor=None))
+    path = write_card("model", tmp_path, changed("model", metrics=[metric], tokens=np.int64(7000), optimal_loss=None))
     assert ModelCard.load(path).data.eval_results[0].metric_value == 0.5
     assert "| Tokens trained on | 7,000 |" in path.read_text(encoding="utf-8")
 
@@ -264,11 +264,15 @@ def test_numbers_of_numpy_are_numbers(tmp_path):
         ("model", {"license": "Apache 2"}, r"license is 'Apache 2', expected an identifier such as apache-2\.0"),
         ("model", {"metrics": [{"name": "loss"}]}, r"metrics\[0\]: missing: value"),
         ("model", {"metrics": ["loss"]}, r"metrics\[0\] is 'loss', expected dict"),
-        ("model", {"floor": {**FACTS["model"]["floor"], "value": float("inf")}}, r"floor\.value is inf"),
+        (
+            "model",
+            {"optimal_loss": {**FACTS["model"]["optimal_loss"], "value": float("inf")}},
+            r"optimal_loss\.value is inf",
+        ),
         ("model", {"limits": [3]}, r"limits\[0\] is 3, expected str"),
         ("hmm", {"log_likelihood_test": 4.25}, r"log_likelihood_test is 4\.25, expected 0 or less; change the sign"),
         ("hmm", {"entropy_rate": "high"}, r"entropy_rate is 'high', expected float or None"),
-        ("dataset", {"floor": {"name": "bayes"}}, r"floor: missing: value"),
+        ("dataset", {"optimal_loss": {"name": "bayes"}}, r"optimal_loss: missing: value"),
         ("dataset", {"bos": 1}, r"bos is 1, expected bool"),
         ("text", {"configs": [{"name": "text", "splits": [{"split": "train"}]}]}, r"splits\[0\]: missing: path"),
     ],

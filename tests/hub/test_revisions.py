@@ -150,7 +150,7 @@ def test_a_missing_revision_and_pickled_weights_are_refused_in_one_line(found):
 
 
 def test_results_stand_in_the_card_once_and_in_the_folder_that_the_hub_reads(found):
-    names = ["Held-out cross-entropy (nats/token)", "Excess over the Bayes optimum (nats/token)"]
+    names = ["Held-out cross-entropy (nats/token)", "Excess over the optimal loss (nats/token)"]
     assert [name for name, _ in found["results"]] == names
     assert found["results"][1][1] == pytest.approx(found["gap"])
     assert found["others"] == 0

@@ -188,8 +188,8 @@ def test_a_fit_has_its_card_beside_the_hmm(tmp_path):
 
 def test_results_on_preferences_and_rewards_have_their_own_names_and_units():
     def rows(**evaluation):
-        metrics, floor = _held_out(evaluation)
-        assert floor is None
+        metrics, optimal_loss = _held_out(evaluation)
+        assert optimal_loss is None
         return [(one["name"], one["value"], one["unit"]) for one in metrics]
 
     pairs = {"loss": 0.6, "rewards/accuracies": 0.7, "rewards/margins": 0.1, "mean_token_accuracy": 0.8}

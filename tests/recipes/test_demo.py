@@ -60,7 +60,7 @@ def experiment(program, succeeded, tmp_path_factory):
 
 def test_the_report_is_in_order_and_names_every_stage(experiment):
     root, said = experiment
-    assert "Bayes floor <= model <= unigram <= uniform: in order" in said["report"]
+    assert "optimal loss <= model <= unigram <= uniform: in order" in said["report"]
     report = json.loads((root / "report.json").read_text())
     assert set(report["runs"]) == {"hmm", "pretrain_hmm", "pretrain_text", "midtrain", "sft"}
     entropy = {name: value["cross_entropy"] for name, value in report["optimum"]["cross_entropy"].items()}
@@ -84,7 +84,7 @@ def test_plots_and_cards_exist(experiment):
     for folder in ("hmm/hmm", "dataset", "pretrain_hmm", "pretrain_text", "midtrain", "sft"):
         cards[folder] = (root / folder / "README.md").read_text()
         assert cards[folder].startswith("---\n")
-    assert "Excess over the Bayes optimum" in cards["pretrain_hmm"]
+    assert "Excess over the optimal loss" in cards["pretrain_hmm"]
     assert "bits/byte" in cards["midtrain"], "evaluated"
     assert "bits/byte" not in cards["sft"], "another model was"
     counts = [json.loads((root / name / "summary.json").read_text())["tokens"] for name in CHAT]

@@ -187,7 +187,7 @@ def test_a_named_template_brings_its_tokens_their_embeddings_and_where_generatio
 
 def test_an_adapter_is_merged_on_request_and_both_answer_in_the_chat(fine_tune, model, tmp_path, capsys):
     pytest.importorskip("peft")
-    from hmm_datasets.evaluation.chat.speaker import Sampling, Speaker
+    from hmm_datasets.evaluation.chat.chat_model import ChatModel, Sampling
 
     (tmp_path / "chats.jsonl").write_text("".join(json.dumps(answered(number)) + "\n" for number in range(60)))
     fine_tune(model, str(tmp_path / "chats.jsonl"), use_peft=True, merge_adapter=True, learning_rate=0.1, max_steps=3)
@@ -195,10 +195,10 @@ def test_an_adapter_is_merged_on_request_and_both_answer_in_the_chat(fine_tune, 
     asked = [user("Who is number 7?")]
     said = []
     for folder in (tmp_path / "run", tmp_path / "run" / "merged", model):
-        speaker = Speaker(str(folder), Sampling(temperature=0, max_new_tokens=8), mode="chat")
-        said.append(speaker.answer(asked, lambda text: None).text)
+        loaded = ChatModel(str(folder), Sampling(temperature=0, max_new_tokens=8), mode="chat")
+        said.append(loaded.answer(asked, lambda text: None).text)
     assert said[0] == said[1] != said[2]
-    assert Speaker(str(tmp_path / "run"), Sampling()).chats, "its generation config stops where a turn ends"
+    assert ChatModel(str(tmp_path / "run"), Sampling()).chats, "its generation config stops where a turn ends"
 
 
 def test_the_licence_of_a_named_corpus_is_shown(fine_tune, model, capsys):

@@ -31,7 +31,7 @@ def test_a_run_has_panels_for_its_values():
     rows = history(40)
     assert [panel.name for panel in panels_of(rows)] == ["loss", "learning_rate", "grad_norm", "tokens_per_second"]
     loss = panels_of(rows)[0]
-    assert loss.level == ("Bayes floor", 0.9)
+    assert loss.level == ("optimal loss", 0.9)
     assert [curve.label for curve in loss.curves] == ["training", "held out"]
     assert loss.curves[1].tokens == [1000, 2000, 4000, 8000, 16000, 32000]
     assert [panel.name for panel in panels_of([{"tokens": 1, "eval_loss": 2.0}])] == ["loss"]
@@ -77,7 +77,7 @@ def test_text_plots_keep_to_the_width_and_have_no_color(width):
     assert "\x1b" not in text
     longest = max(map(len, text.splitlines()))
     assert longest == min(max(width, 40), 160)
-    assert "Bayes floor 0.9" in text
+    assert "optimal loss 0.9" in text
     assert "training 1.115" in text
     assert "10k" in text
 

@@ -196,7 +196,7 @@ def test_a_model_below_the_optimum_is_reported():
     report["optimum"]["bayes_gap"] |= {"bayes_gap": -0.05, "standard_error": 0.02}
     assert "BELOW" not in evaluation_text(report), "within three standard errors"
     report["optimum"]["bayes_gap"] |= {"standard_error": 0.01}
-    assert "BELOW the Bayes floor by more than three standard errors" in evaluation_text(report)
+    assert "BELOW the optimal loss by more than three standard errors" in evaluation_text(report)
 
 
 def test_the_summary_says_how_far_from_the_optimum_with_its_error():

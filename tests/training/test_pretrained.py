@@ -14,8 +14,8 @@ from accelerate import Accelerator
 from datasets import Dataset
 from transformers import AutoModelForCausalLM
 
+from hmm_datasets.evaluation.chat.chat_model import ChatModel, Sampling
 from hmm_datasets.evaluation.chat.session import answer_once
-from hmm_datasets.evaluation.chat.speaker import Sampling, Speaker
 from hmm_datasets.evaluation.document_windows import DocumentWindows
 from hmm_datasets.evaluation.text import measure_text
 from hmm_datasets.files import file_digest, read_json
@@ -41,12 +41,12 @@ TALK = [
 
 
 @pytest.fixture(scope="module")
-def speaker(smollm2) -> Speaker:
-    return Speaker(str(smollm2), Sampling(temperature=0, max_new_tokens=16))
+def loaded(smollm2) -> ChatModel:
+    return ChatModel(str(smollm2), Sampling(temperature=0, max_new_tokens=16))
 
 
-def test_special_tokens_and_the_end_of_a_turn_are_those_that_were_published(speaker):
-    tokenizer, model = speaker.tokenizer, speaker.model
+def test_special_tokens_and_the_end_of_a_turn_are_those_that_were_published(loaded):
+    tokenizer, model = loaded.tokenizer, loaded.model
     assert tokenizer.convert_ids_to_tokens([0, 1, 2]) == ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     assert (tokenizer.unk_token_id, tokenizer.bos_token_id) == (0, 1)
     assert tokenizer.eos_token_id == tokenizer.pad_token_id == end_of_turn(tokenizer) == 2
@@ -56,22 +56,22 @@ def test_special_tokens_and_the_end_of_a_turn_are_those_that_were_published(spea
     assert encode_conversation(tokenizer, TALK[:1])[:2] == [1, *tokenizer.encode("system")]
 
 
-def test_text_is_cut_at_every_digit_and_comes_back(speaker):
+def test_text_is_cut_at_every_digit_and_comes_back(loaded):
     """No token of the vocabulary has a digit beside anything else, so the tokenizer was trained on text cut so."""
-    tokenizer = speaker.tokenizer
+    tokenizer = loaded.tokenizer
     texts = [page.read_text(encoding="utf-8") for page in sorted(PAGES.rglob("*.md"))]
     assert [tokenizer.decode(tokens) for tokens in tokenizer(texts)["input_ids"]] == texts
     assert {token for token in tokenizer.get_vocab() if re.search(r"[0-9]", token)} == set("0123456789")
     assert tokenizer.tokenize("x12  34") == ["x", "1", "2", "ĠĠ", "3", "4"]
 
 
-def test_it_answers_in_its_own_chat_template_and_stops(speaker, capsys):
-    answer_once(speaker, "What is the capital of France?", None)
+def test_it_answers_in_its_own_chat_template_and_stops(loaded, capsys):
+    answer_once(loaded, "What is the capital of France?", None)
     assert capsys.readouterr().out.strip() == "The capital of France is Paris."
 
 
-def test_the_loss_on_text_is_that_of_a_plain_loop(speaker):
-    tokenizer, model = speaker.tokenizer, speaker.model
+def test_the_loss_on_text_is_that_of_a_plain_loop(loaded):
+    tokenizer, model = loaded.tokenizer, loaded.model
     text = (PAGES / "glossary.md").read_text(encoding="utf-8")[:1500]
     windows = DocumentWindows([text], tokenizer, 256, 255)
     found = measure_text(model, tokenizer, windows, Accelerator(cpu=True), batch_size=2)
@@ -89,8 +89,8 @@ def test_the_loss_on_text_is_that_of_a_plain_loop(speaker):
     assert found["nats_per_token"] < 4
 
 
-def test_a_lora_run_has_the_loss_on_the_assistants_words_and_a_card_that_names_the_file(smollm2, speaker, tmp_path):
-    tokenizer = speaker.tokenizer
+def test_a_lora_run_has_the_loss_on_the_assistants_words_and_a_card_that_names_the_file(smollm2, loaded, tmp_path):
+    tokenizer = loaded.tokenizer
     own = tokenizer.chat_template
     settings = SFTSettings(
         str(tmp_path), max_steps=2, global_batch_size=1, per_device_train_batch_size=1, max_length=128,
@@ -103,7 +103,7 @@ def test_a_lora_run_has_the_loss_on_the_assistants_words_and_a_card_that_names_t
     assert prepared["input_ids"] == tokenizer.apply_chat_template(TALK, return_dict=False)
     assert marked_template(tokenizer) != own
     trainer = FineTuner(
-        model=copy.deepcopy(speaker.model), args=settings, train_dataset=rows, processing_class=tokenizer
+        model=copy.deepcopy(loaded.model), args=settings, train_dataset=rows, processing_class=tokenizer
     )
     assert trainer.train_dataset[0]["labels"] == prepared["labels"]
     train_and_save(trainer, settings={"model": str(smollm2)}, data={"count": 2}, base=str(smollm2))
@@ -117,7 +117,7 @@ def test_a_lora_run_has_the_loss_on_the_assistants_words_and_a_card_that_names_t
     assert "Q4_1, read into float32" in card
     tuned = load_pretrained(AutoModelForCausalLM, str(tmp_path))
     tokens = torch.tensor([prepared["input_ids"]])
-    losses = [model(tokens, labels=torch.tensor([prepared["labels"]])).loss.item() for model in (speaker.model, tuned)]
+    losses = [model(tokens, labels=torch.tensor([prepared["labels"]])).loss.item() for model in (loaded.model, tuned)]
     assert losses[1] < losses[0]
 
 
@@ -142,9 +142,9 @@ print(memory("VmHWM") - before)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_the_planned_memory_is_within_a_quarter_of_what_scoring_takes(
-    smollm2, speaker, warm_python, child_environment, tmp_path
+    smollm2, loaded, warm_python, child_environment, tmp_path
 ):
-    speaker.model.save_pretrained(tmp_path)
+    loaded.model.save_pretrained(tmp_path)
     done = subprocess.run(
         [warm_python, "-c", MEMORY, str(tmp_path)], env=child_environment, capture_output=True, text=True, timeout=200
     )

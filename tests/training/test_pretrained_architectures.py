@@ -17,7 +17,7 @@ from hmm_datasets import HMMSequences, probe_beliefs, processes
 from hmm_datasets.evaluation.benchmark import BenchmarkSettings
 from hmm_datasets.evaluation.benchmark.held_out import open_benchmark
 from hmm_datasets.evaluation.benchmark.report import run_benchmark
-from hmm_datasets.evaluation.chat.speaker import Sampling, Speaker
+from hmm_datasets.evaluation.chat.chat_model import ChatModel, Sampling
 from hmm_datasets.evaluation.evaluation import EvaluationSettings, evaluate_model
 from hmm_datasets.text.tokenizers.bpe import train_bpe
 from hmm_datasets.text.tokenizers.chat_encoding import encode_conversation
@@ -192,9 +192,9 @@ def test_preferences_begin_at_the_loss_of_a_coin_with_the_log_probabilities_of_a
 
 
 def test_answers_are_those_of_a_plain_loop(folder, model, tokenizer):
-    speaker = Speaker(folder, Sampling(temperature=0.0, max_new_tokens=8), mode="chat")
+    loaded = ChatModel(folder, Sampling(temperature=0.0, max_new_tokens=8), mode="chat")
     asked = message("user", "Say two.")
-    answer = speaker.answer(asked, show=lambda piece: None)
+    answer = loaded.answer(asked, show=lambda piece: None)
     tokens = encode_conversation(tokenizer, asked, add_generation_prompt=True)
     start, stops = len(tokens), {tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids("<|end|>")}
     while len(tokens) < start + 8 and tokens[-1] not in stops:

@@ -14,7 +14,7 @@ from ...files import read_json, write_jsonl
 from ...text.corpora.conversations import Messages, column_format, normalize_messages
 from ...text.corpora.keys import CONTEXT, UnusedKeys, is_empty
 from ...text.tokenizers.chat_templates import check_messages
-from .speaker import Answer, Speaker
+from .chat_model import Answer, ChatModel
 
 try:
     import readline  # which `input` uses where it is imported
@@ -43,20 +43,20 @@ class Session:
     """A conversation with a model.
 
     Args:
-        speaker ([`~hmm_datasets.evaluation.chat.speaker.Speaker`]): the model.
+        chat_model ([`~hmm_datasets.evaluation.chat.chat_model.ChatModel`]): the model.
         system (`str`, *optional*): system prompt.
 
     Raises:
         `InputError`: a system prompt for a model that does not chat, or whose chat template refuses it.
     """
 
-    def __init__(self, speaker: Speaker, system: str | None = None):
-        if system is not None and not speaker.chats:
-            raise InputError(f"--system: {_base(speaker)}, and knows no system prompt; leave it out")
-        self.speaker = speaker
+    def __init__(self, chat_model: ChatModel, system: str | None = None):
+        if system is not None and not chat_model.chats:
+            raise InputError(f"--system: {_base(chat_model)}, and knows no system prompt; leave it out")
+        self.chat_model = chat_model
         self.beginning: Messages = [] if system is None else [{"role": "system", "content": system}]
         if system is not None:
-            check_messages(speaker.tokenizer, [*self.beginning, {"role": "user", "content": "Hello"}])
+            check_messages(chat_model.tokenizer, [*self.beginning, {"role": "user", "content": "Hello"}])
         self.messages: Messages = list(self.beginning)
         self.attempt = 0
         self.dropped = 0
@@ -72,17 +72,17 @@ class Session:
 
     def run(self) -> None:
         """Read messages and commands and answer them, until Ctrl-D or `/quit`."""
-        speaker = self.speaker
+        chat_model = self.chat_model
         _edit_lines()
         drawn = "greedy"
-        if speaker.generation.do_sample:
-            drawn = f"temperature {speaker.generation.temperature:g}, seed {speaker.sampling.seed}"
+        if chat_model.generation.do_sample:
+            drawn = f"temperature {chat_model.generation.temperature:g}, seed {chat_model.sampling.seed}"
         _remark(
-            f"{speaker.name}: {speaker.model.num_parameters():,} parameters, "
-            + ("" if speaker.window is None else f"context window {speaker.window:,} tokens, ")
+            f"{chat_model.name}: {chat_model.model.num_parameters():,} parameters, "
+            + ("" if chat_model.window is None else f"context window {chat_model.window:,} tokens, ")
             + drawn
         )
-        remark_on_base(speaker)
+        remark_on_base(chat_model)
         _remark(f"(/help lists the commands; {QUOTES} begins and ends a message of several lines)")
         finished = False
         while not finished:
@@ -106,7 +106,7 @@ class Session:
         self._answer([*self.messages, {"role": "user", "content": text}], attempt=0)
 
     def _answer(self, messages: Messages, attempt: int) -> None:
-        answer = self.speaker.answer(messages, _show, attempt)
+        answer = self.chat_model.answer(messages, _show, attempt)
         print(flush=True)
         self.messages = [*messages, {"role": "assistant", "content": answer.text}]
         self.attempt = attempt
@@ -117,11 +117,11 @@ class Session:
             self.dropped = answer.dropped
             if answer.dropped:
                 _remark(
-                    f"(the context window of {self.speaker.window:,} tokens is full: the oldest {answer.dropped} "
+                    f"(the context window of {self.chat_model.window:,} tokens is full: the oldest {answer.dropped} "
                     "messages were left out)"
                 )
         if answer.end in _ENDS:
-            limits = {"window": self.speaker.window, "max_new_tokens": self.speaker.sampling.max_new_tokens}
+            limits = {"window": self.chat_model.window, "max_new_tokens": self.chat_model.sampling.max_new_tokens}
             _remark(f"({_ENDS[answer.end].format(**limits)})")
 
     def _command(self, text: str) -> bool | None:
@@ -169,32 +169,32 @@ class Session:
         unused.rows = 1
         for line in unused.lines(str(path)):
             _remark(f"({line})")
-        if self.speaker.chats:
-            check_messages(self.speaker.tokenizer, messages)
+        if self.chat_model.chats:
+            check_messages(self.chat_model.tokenizer, messages)
         self.messages, self.attempt, self.dropped = messages, 0, 0
         self.files.add(path)
         _remark(f"({path}: {len(messages)} messages)")
 
 
-def answer_once(speaker: Speaker, text: str, system: str | None = None) -> None:
+def answer_once(chat_model: ChatModel, text: str, system: str | None = None) -> None:
     """Answer one message on stdout.
 
     Raises:
         `InputError`: it cannot be answered.
     """
-    session = Session(speaker, system)
-    remark_on_base(speaker)
+    session = Session(chat_model, system)
+    remark_on_base(chat_model)
     session.say(text)
 
 
-def remark_on_base(speaker: Speaker) -> None:
+def remark_on_base(chat_model: ChatModel) -> None:
     """Say that a model does not chat, if so."""
-    if not speaker.chats:
-        _remark(f"({_base(speaker)}, so texts are continued)")
+    if not chat_model.chats:
+        _remark(f"({_base(chat_model)}, so texts are continued)")
 
 
-def _base(speaker: Speaker) -> str:
-    return f"{speaker.name} is a base model ({speaker.base_because})"
+def _base(chat_model: ChatModel) -> str:
+    return f"{chat_model.name} is a base model ({chat_model.not_chat_reason})"
 
 
 def _read() -> tuple[str, bool]:

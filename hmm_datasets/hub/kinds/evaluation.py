@@ -144,21 +144,16 @@ def metrics_of(report: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[st
     Args:
         report (mapping): the content of `report.json`.
     """
-    found, floor = [], None
+    metrics, optimal_loss = [], None
     if "optimum" in report:
-        entropy, gap, best = (
-            report["optimum"]["cross_entropy"],
-            report["optimum"]["bayes_gap"],
-            report["optimum"]["floor"],
-        )
-        title = "Bayes" if best == "bayes" else "lower bound of the"
-        found.append(metric("Held-out cross-entropy", *_value(entropy["model"], "cross_entropy")))
-        found.append(metric(f"Excess over the {title} optimum", *_value(gap, "bayes_gap")))
-        name = "Bayes-optimal cross-entropy" if best == "bayes" else "Lower bound of the cross-entropy"
-        floor = metric(name, *_value(entropy[best], "cross_entropy"))
+        entropy, gap, best = (report["optimum"][name] for name in ("cross_entropy", "bayes_gap", "floor"))
+        title = "optimal loss" if best == "bayes" else "lower bound of the optimal loss"
+        metrics.append(metric("Held-out cross-entropy", *_value(entropy["model"], "cross_entropy")))
+        metrics.append(metric(f"Excess over the {title}", *_value(gap, "bayes_gap")))
+        optimal_loss = metric(title.capitalize(), *_value(entropy[best], "cross_entropy"))
     if "text" in report:
-        found.append(metric("Held-out text", *_value(report["text"], "bits_per_byte"), unit="bits/byte"))
-    return found, floor
+        metrics.append(metric("Held-out text", *_value(report["text"], "bits_per_byte"), unit="bits/byte"))
+    return metrics, optimal_loss
 
 
 def _value(measured: Mapping[str, Any], name: str) -> tuple[float, float | None]:

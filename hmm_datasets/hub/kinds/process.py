@@ -208,7 +208,7 @@ def _write_card(
     found = describe_process(source, length=length, num_sequences=count, seed=settings["seed"])
     plot_predictors(found["cross_entropy"], folder / PLOT_NAME, title="Expected loss of each predictor by position")
     entropies = found["cross_entropy"]
-    floor = "bayes" if "bayes" in entropies else "oracle"
+    best = "bayes" if "bayes" in entropies else "oracle"
     write_card(
         "dataset",
         folder,
@@ -226,14 +226,18 @@ def _write_card(
             "size": format_bytes(sum(path.stat().st_size for path in folder.rglob("*.parquet"))),
             "entropy_rate": found.get("entropy_rate"),
             "exact": source.has_exact_distribution,
-            "floor": {"name": floor, "value": entropies[floor]["mean"], "error": entropies[floor]["standard_error"]},
+            "optimal_loss": {
+                "name": best,
+                "value": entropies[best]["mean"],
+                "error": entropies[best]["standard_error"],
+            },
             "positions": positions_of(length),
             "predictors": [
                 {
                     "title": title,
                     "by_position": [entropies[key]["by_position"][position - 1] for position in positions_of(length)],
                     "mean": entropies[key]["mean"],
-                    "excess": entropies[key]["mean"] - entropies[floor]["mean"],
+                    "excess": entropies[key]["mean"] - entropies[best]["mean"],
                 }
                 for key, title in predictor_titles(entropies).items()
             ],

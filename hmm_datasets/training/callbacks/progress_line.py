@@ -12,7 +12,7 @@ _COLUMNS = (
     ("reward", "reward {:.4f}"),
     ("eval_loss", "held out {:.4f}"),
     ("eval_reward", "held out: reward {:.4f}"),
-    ("eval_bayes_gap", "above the Bayes floor {:.4f}"),
+    ("eval_bayes_gap", "above the optimal loss {:.4f}"),
     ("grad_norm", "gradient {:.3g}"),
     ("learning_rate", "lr {:.3g}"),
     ("tokens_per_second", "{:,.0f} tokens/s"),

@@ -350,9 +350,9 @@ def test_rounding_is_no_finding_and_an_infinite_loss_is_one():
     own = measured(**{**GOOD, "model": 0.9})
     own["bayes_gap"] = {"bayes_gap": -2.7e-17, "standard_error": 4e-18}
     assert "BELOW" not in hmm_table(own)
-    assert "excess over the Bayes floor: 0.0000 +- 0.0000" in hmm_table(own)
+    assert "excess over the optimal loss: 0.0000 +- 0.0000" in hmm_table(own)
     own["bayes_gap"] = {"bayes_gap": -1e-5, "standard_error": 0.0}
-    assert "BELOW the Bayes floor" in hmm_table(own)
+    assert "BELOW the optimal loss" in hmm_table(own)
     for name in ("bayes", "model"):
         own["cross_entropy"][name] = {"cross_entropy": 1.05 + 1e-9, "standard_error": 0.0}
         own["cross_entropy"]["unigram"] = {"cross_entropy": 1.05, "standard_error": 0.0}
@@ -360,7 +360,7 @@ def test_rounding_is_no_finding_and_an_infinite_loss_is_one():
     infinite = measured(**{**GOOD, "model": np.inf})
     infinite["cross_entropy"]["model"]["standard_error"] = np.nan
     assert out_of_order(infinite) == ["model inf > unigram 1.0500"]
-    assert "excess over the Bayes floor: inf +- 0.0020" in hmm_table(infinite)
+    assert "excess over the optimal loss: inf +- 0.0020" in hmm_table(infinite)
 
 
 def test_a_model_below_the_floor_by_more_than_noise_is_reported():

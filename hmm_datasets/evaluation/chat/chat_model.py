@@ -89,7 +89,7 @@ class Answer:
     dropped: int = 0
 
 
-class Speaker:
+class ChatModel:
     """A model with its tokenizer, ready to answer.
 
     Args:
@@ -109,9 +109,11 @@ class Speaker:
         self.model: PreTrainedModel = load_pretrained(AutoModelForCausalLM, name).to(device).eval()
         self.tokenizer = _tokenizer(name, self.model)
         self.window = context_limit(self.model)
-        self.base_because = None if mode == "chat" else base_because(self.tokenizer, self.model.generation_config)
-        if mode == "continue" and self.base_because is None:
-            self.base_because = "--mode continue"
+        self.not_chat_reason = (
+            None if mode == "chat" else not_chat_reason(self.tokenizer, self.model.generation_config)
+        )
+        if mode == "continue" and self.not_chat_reason is None:
+            self.not_chat_reason = "--mode continue"
         if mode == "chat" and self.tokenizer.chat_template is None:
             raise InputError(f"--mode chat: the tokenizer of {name} has no chat template; leave --mode out")
         self.generation = self._generation_config()
@@ -119,7 +121,7 @@ class Speaker:
     @property
     def chats(self) -> bool:
         """Whether the model answers; otherwise it continues texts."""
-        return self.base_because is None
+        return self.not_chat_reason is None
 
     def answer(self, messages: Messages, show: Callable[[str], object], attempt: int = 0) -> Answer:
         """Answer the last message, or continue it.
@@ -220,7 +222,7 @@ class Speaker:
         return config
 
 
-def base_because(tokenizer: "PreTrainedTokenizerBase", generation_config: "GenerationConfig") -> str | None:
+def not_chat_reason(tokenizer: "PreTrainedTokenizerBase", generation_config: "GenerationConfig") -> str | None:
     """Why a model does not chat, in words; None if it does.
 
     Args:
