@@ -13,8 +13,7 @@ from ..runtime.settings import argument, option
 class ChatCommand:
     """Talk to a model in the terminal.
 
-    In the chat, /help lists the commands. A message of several lines is typed between two lines of '''. Ctrl-C
-    stops an answer, Ctrl-D ends the chat.
+    In the chat, /help lists the commands. Ctrl-C stops an answer, Ctrl-D ends the chat.
     """
 
     model: str = argument("MODEL", "folder, GGUF file, or Hub name with an optional @REVISION")

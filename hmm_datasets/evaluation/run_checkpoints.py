@@ -32,7 +32,7 @@ def revisions_of(model: str, names: list[str]) -> list[str]:
         names = sorted(steps, key=lambda branch: int(branch.removeprefix("step-")))
         if not names:
             raise InputError(
-                f"{model}: has no branches step-N; push its checkpoints with hmm-datasets push --include-checkpoints"
+                f"{model}: has no branches step-N; push its checkpoints with hmm-datasets push --include_checkpoints"
             )
     return [str(ModelName.parse(model).at(name)) for name in names]
 

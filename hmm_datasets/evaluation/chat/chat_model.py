@@ -4,7 +4,7 @@ A model chats if its tokenizer has a chat template, and its generation config st
 template ends a turn. Otherwise it is a base model: it would not end its turn, so texts are continued instead.
 
 Generation is that of transformers, with a streamer for the words and a stopping criterion for Ctrl-C. An answer is a
-function of the conversation, the seed and the number of earlier attempts. Each answer reads the whole conversation
+function of the conversation and the seed. Each answer reads the whole conversation
 again, so it costs the forward pass of that, and one pass per new token.
 """
 
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 Mode = Literal["auto", "chat", "continue"]
-End = Literal["turn", "interrupt", "window", "max_new_tokens"]
 
 TEMPERATURE = 0.7
 """Temperature for a model whose generation config does not sample."""
@@ -80,12 +79,13 @@ class Answer:
 
     Attributes:
         text (`str`): the words, without special tokens.
-        end (`str`): why it ended: the model ended its turn, Ctrl-C, the context window is full, or `max_new_tokens`.
+        cut (`str`, *optional*): why it ended before the model ended its turn: Ctrl-C, a full context window, or
+            `max_new_tokens`.
         dropped (`int`): messages at the beginning of the conversation that the model did not see.
     """
 
     text: str
-    end: End
+    cut: str | None
     dropped: int = 0
 
 
@@ -123,14 +123,13 @@ class ChatModel:
         """Whether the model answers; otherwise it continues texts."""
         return self.not_chat_reason is None
 
-    def answer(self, messages: Messages, show: Callable[[str], object], attempt: int = 0) -> Answer:
+    def answer(self, messages: Messages, show: Callable[[str], object]) -> Answer:
         """Answer the last message, or continue it.
 
         Args:
             messages (list of `dict`): the conversation. If it is too long for the context window, the oldest turns
                 are left out; a system message is always kept.
             show (callable): called with each piece of text as soon as whole words are there.
-            attempt (`int`, *optional*, defaults to 0): number of earlier answers to the same message.
 
         Raises:
             `InputError`: the chat template refuses the messages, the last one is too long for the context window, or
@@ -147,7 +146,7 @@ class ChatModel:
             torch.inference_mode(),
             _interrupts() as interrupted,
         ):
-            torch.manual_seed(_seed(self.sampling.seed, len(messages), attempt))
+            torch.manual_seed(_seed(self.sampling.seed, len(messages)))
             output = generate(
                 self.model,
                 input_ids=prompt,
@@ -157,12 +156,14 @@ class ChatModel:
                 stopping_criteria=[_Stopped(interrupted)],
             )
         new = output[0, len(tokens) :].tolist()
-        end: End = "max_new_tokens" if len(new) == self.sampling.max_new_tokens else "window"
+        cut = f"the context window of {self.window:,} tokens is full" if self.window is not None else None
         if new and new[-1] in (generation.eos_token_id or ()):
-            end = "turn"
+            cut = None
         elif interrupted.is_set():
-            end = "interrupt"
-        return Answer(self.tokenizer.decode(new, skip_special_tokens=True), end, dropped)
+            cut = "stopped"
+        elif len(new) == self.sampling.max_new_tokens:
+            cut = f"stopped after {len(new):,} tokens; --max-new-tokens allows more"
+        return Answer(self.tokenizer.decode(new, skip_special_tokens=True), cut, dropped)
 
     def tokens(self, messages: Messages) -> list[int]:
         """The tokens that the model reads before it answers."""

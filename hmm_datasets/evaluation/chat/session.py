@@ -6,37 +6,25 @@ into files and pipes; line editing is that of readline, which is off unless both
 
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from ...errors import InputError, printable
-from ...files import read_json, write_jsonl
-from ...text.corpora.conversations import Messages, column_format, normalize_messages
-from ...text.corpora.keys import CONTEXT, UnusedKeys, is_empty
+from ...files import write_jsonl
+from ...text.corpora.conversations import Messages
 from ...text.tokenizers.chat_templates import check_messages
-from .chat_model import Answer, ChatModel
+from .chat_model import ChatModel
 
 try:
     import readline  # which `input` uses where it is imported
 except ImportError:  # Windows has a line editor of its own
     readline = None
 
-QUOTES = '"""'
-
-HELP = f"""\
+HELP = """\
 /clear      forget the conversation
-/retry      answer the last message again, with other draws
 /save FILE  write the conversation to FILE, a line of JSON that `sft --conversations FILE.jsonl` reads too
-/load FILE  continue the conversation in FILE
 /quit       end the chat, as Ctrl-D does
 /help       show this list
-{QUOTES} begins and ends a message of several lines, or one that begins with a slash. Ctrl-C stops an answer."""
-
-_ENDS = {
-    "interrupt": "stopped",
-    "window": "the context window of {window:,} tokens is full",
-    "max_new_tokens": "stopped after {max_new_tokens:,} tokens; --max_new_tokens allows more",
-}
+A text of several lines is pasted. A space before a slash makes it a message. Ctrl-C stops an answer."""
 
 
 class Session:
@@ -58,17 +46,8 @@ class Session:
         if system is not None:
             check_messages(chat_model.tokenizer, [*self.beginning, {"role": "user", "content": "Hello"}])
         self.messages: Messages = list(self.beginning)
-        self.attempt = 0
         self.dropped = 0
-        self.files: set[Path] = set()
-        self.commands: dict[str, Callable[[str], bool | None]] = {
-            "/clear": self._clear,
-            "/retry": self._retry,
-            "/save": self._save,
-            "/load": self._load,
-            "/quit": lambda _: True,
-            "/help": lambda _: _remark(HELP),
-        }
+        self.saved: set[Path] = set()
 
     def run(self) -> None:
         """Read messages and commands and answer them, until Ctrl-D or `/quit`."""
@@ -83,12 +62,15 @@ class Session:
             + drawn
         )
         remark_on_base(chat_model)
-        _remark(f"(/help lists the commands; {QUOTES} begins and ends a message of several lines)")
+        _remark("(/help lists the commands)")
         finished = False
         while not finished:
             try:
-                text, is_command = _read()
-                finished = bool(self._command(text) if is_command else text and self.say(text))
+                line = input(">>> ").rstrip()
+                if line.startswith("/"):
+                    finished = self._command(line)
+                elif line:
+                    self.say(line.lstrip())
             except EOFError:
                 print()
                 finished = True
@@ -103,77 +85,49 @@ class Session:
         Raises:
             `InputError`: it cannot be answered; the conversation stays as it was.
         """
-        self._answer([*self.messages, {"role": "user", "content": text}], attempt=0)
-
-    def _answer(self, messages: Messages, attempt: int) -> None:
-        answer = self.chat_model.answer(messages, _show, attempt)
+        messages: Messages = [*self.messages, {"role": "user", "content": text}]
+        answer = self.chat_model.answer(messages, _show)
         print(flush=True)
         self.messages = [*messages, {"role": "assistant", "content": answer.text}]
-        self.attempt = attempt
-        self._remark_on(answer)
+        if answer.dropped > self.dropped:
+            _remark(
+                f"(the context window of {self.chat_model.window:,} tokens is full: the oldest {answer.dropped} "
+                "messages were left out)"
+            )
+        self.dropped = answer.dropped
+        if answer.cut is not None:
+            _remark(f"({answer.cut})")
 
-    def _remark_on(self, answer: Answer) -> None:
-        if answer.dropped != self.dropped:
-            self.dropped = answer.dropped
-            if answer.dropped:
-                _remark(
-                    f"(the context window of {self.chat_model.window:,} tokens is full: the oldest {answer.dropped} "
-                    "messages were left out)"
-                )
-        if answer.end in _ENDS:
-            limits = {"window": self.chat_model.window, "max_new_tokens": self.chat_model.sampling.max_new_tokens}
-            _remark(f"({_ENDS[answer.end].format(**limits)})")
-
-    def _command(self, text: str) -> bool | None:
+    def _command(self, line: str) -> bool:
         """Run a command; True if it ends the session."""
-        name, _, rest = text.partition(" ")
-        if name not in self.commands:
-            raise InputError(f"{name}: no such command; /help lists them, and {QUOTES} begins any text")
-        return self.commands[name](rest.strip())
-
-    def _clear(self, _: str) -> None:
-        self.messages = list(self.beginning)
-        self.dropped = 0
-        _remark("(cleared)")
-
-    def _retry(self, _: str) -> None:
-        asked = [index for index, message in enumerate(self.messages) if message["role"] == "user"]
-        if not asked:
-            raise InputError("/retry: there is no message to answer yet")
-        again = asked[-1] + 1 < len(self.messages)
-        self._answer(self.messages[: asked[-1] + 1], self.attempt + 1 if again else 0)
+        name, _, rest = line.partition(" ")
+        if name == "/clear":
+            self.messages, self.dropped = list(self.beginning), 0
+            _remark("(cleared)")
+        elif name == "/save":
+            self._save(rest.strip())
+        elif name == "/help":
+            _remark(HELP)
+        elif name != "/quit":
+            raise InputError(f"{name}: no such command; /help lists them, and a space before it makes it a message")
+        return name == "/quit"
 
     def _save(self, name: str) -> None:
-        path = _path("/save", name)
+        if not name:
+            raise InputError("/save: name a file, as in /save talk.jsonl")
         if not self.messages:
             raise InputError("/save: the conversation is empty")
-        if path.exists() and path not in self.files:
-            raise InputError(f"/save: {path} exists; save under another name")
         try:
+            path = Path(name).expanduser()
+            if path.exists() and path not in self.saved:
+                raise InputError(f"/save: {path} exists; save under another name")
             write_jsonl(path, [{"messages": self.messages}])
-        except (OSError, ValueError) as error:
-            raise InputError(f"/save: {path}: {_reason(error)}; save under another name") from None
-        self.files.add(path)
+        except (OSError, ValueError, RuntimeError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(f"/save: {ascii(name)[:200]}: {error}; save under another name") from None
+        self.saved.add(path)
         _remark(f"({path}: {len(self.messages)} messages)")
-
-    def _load(self, name: str) -> None:
-        path = _path("/load", name)
-        try:
-            found = read_json(path)
-        except OSError as error:
-            raise InputError(f"/load: {path}: {_reason(error)}") from None
-        row = found if isinstance(found, dict) else {"messages": found}
-        messages = normalize_messages(row.get("messages"), str(path))
-        unused = UnusedKeys(column_format("messages", "conversations").unused(row))
-        unused.update(name for name in CONTEXT if not is_empty(row.get(name)))
-        unused.rows = 1
-        for line in unused.lines(str(path)):
-            _remark(f"({line})")
-        if self.chat_model.chats:
-            check_messages(self.chat_model.tokenizer, messages)
-        self.messages, self.attempt, self.dropped = messages, 0, 0
-        self.files.add(path)
-        _remark(f"({path}: {len(messages)} messages)")
 
 
 def answer_once(chat_model: ChatModel, text: str, system: str | None = None) -> None:
@@ -197,18 +151,6 @@ def _base(chat_model: ChatModel) -> str:
     return f"{chat_model.name} is a base model ({chat_model.not_chat_reason})"
 
 
-def _read() -> tuple[str, bool]:
-    """What was typed, and whether it is a command."""
-    line = input(">>> ").strip()
-    if not line.startswith(QUOTES):
-        return line, line.startswith("/")
-    lines = [line.removeprefix(QUOTES)]
-    while not lines[-1].endswith(QUOTES):
-        lines.append(input("... ").rstrip())
-    lines[-1] = lines[-1].removesuffix(QUOTES)
-    return "\n".join(lines).strip("\n"), False
-
-
 def _show(text: str) -> None:
     print(printable(text), end="", flush=True)
 
@@ -216,23 +158,6 @@ def _show(text: str) -> None:
 def _remark(text: str) -> None:
     sys.stdout.flush()
     print(printable(text), file=sys.stderr, flush=True)
-
-
-def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error)
-
-
-def _path(command: str, name: str) -> Path:
-    if not name:
-        raise InputError(f"{command}: name a file, as in {command} talk.jsonl")
-    try:
-        path = Path(name).expanduser()
-        is_there = path.exists()
-    except (OSError, ValueError, RuntimeError) as error:
-        raise InputError(f"{command}: {ascii(name)[:200]} is no name of a file ({error}); name another") from None
-    if is_there and not path.is_file():
-        raise InputError(f"{command}: {path} is no file; name one, as in {command} talk.jsonl")
-    return path
 
 
 def _edit_lines() -> None:

@@ -48,14 +48,10 @@ def test_a_chat_in_a_terminal(chat_model, child_environment, tmp_path):
     terminal.expect_exact("(Ctrl-D or /quit ends the chat)")
     terminal.expect_exact(prompt)
 
-    # A pasted text of several lines, and one in quotes, are one message.
+    # A pasted text of several lines is one message.
     assert "(cleared)" in type_in("/clear")
     terminal.send("\x1b[200~Hello\nand goodbye\x1b[201~")
     assert "Second line." in type_in("")
-    type_in("/clear")
-    terminal.sendline('"""Hello')
-    terminal.expect_exact("... ")
-    assert "Second line." in type_in('and goodbye"""')
 
     # The arrow brings back what was typed before.
     type_in("/clear")
