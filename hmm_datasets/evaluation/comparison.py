@@ -15,7 +15,6 @@ from ..errors import InputError
 from ..intervals import half_width
 from ..paired_differences import Difference
 from ..report.evaluation_tables import read_report
-from .heat_map import cells
 from .paired_runs import LEVEL, QUESTION_FIELDS, RESAMPLES, ReportFolder, first_change, pair
 
 TASKS = {
@@ -32,27 +31,21 @@ def compare_reports(
     folders: Sequence[str | os.PathLike],
     *,
     seed: int = 0,
-    heat_map: Sequence[str] | None = None,
-    value: str = "optimum.bayes_gap.bayes_gap",
 ) -> dict[str, Any]:
     """Compare evaluations with the first one.
 
     Args:
         folders (sequence of paths): folders of two or more evaluations, each with a `report.json` and `items/`.
         seed (`int`, *optional*, defaults to 0): seed of the bootstrap.
-        heat_map (two `str`, *optional*): dotted paths in the reports, such as `optimum.num_states` and
-            `optimum.length`, whose values are the column and the row of a run in a heat map.
-        value (`str`, *optional*, defaults to `"optimum.bayes_gap.bayes_gap"`): dotted path of the number in its cells.
 
     Returns:
         `dict`, ready for JSON: `runs`; `tasks`, for each task that all runs have its `measure` and `rows`, one per run
         with `value`, `low`, `high`, and either `difference` from the first run (`value`, `low`, `high`) or `unpaired`,
         the reason why there is none; `left_out`, a line for each task that only some runs have; `positions`,
-        `training` and `questions`, the curves to draw; `heat_map`, if asked for; `seed`, `resamples`, `level`.
+        `training` and `questions`, the curves to draw; `seed`, `resamples`, `level`.
 
     Raises:
-        `InputError`: fewer than two folders, the same folder twice, a folder without a report, or a path that a report
-            does not have.
+        `InputError`: fewer than two folders, the same folder twice, or a folder without a report.
     """
     runs = _read(folders)
     kinds = [task for task in (*TASKS, "training") if any(task in run.report for run in runs)]
@@ -77,8 +70,6 @@ def compare_reports(
         result["training"] = {run.name: _training(run) for run in runs}
     if "core" in shared:
         result["questions"] = _questions(runs)
-    if heat_map is not None:
-        result["heat_map"] = cells({run.name: run.report for run in runs}, *heat_map, value)
     return result
 
 

@@ -14,7 +14,7 @@ from ..report.tables import Table, figure_text, interval_text, predictor_titles
 
 
 def comparison_tables(comparison: Mapping[str, Any]) -> list[Table]:
-    """A table for each task, one of the learning phases, and one of the heat map."""
+    """A table for each task, and one of the learning phases."""
     first = comparison["runs"][0]["name"]
     header = ["run", "value", "95% interval", f"minus {first}", "95% interval"]
     tables = []
@@ -35,8 +35,6 @@ def comparison_tables(comparison: Mapping[str, Any]) -> list[Table]:
         tables.append(Table(f"{task}: {found['measure']}", header, rows, "\n".join(notes)))
     if "training" in comparison:
         tables.append(_phases_table(comparison["training"]))
-    if "heat_map" in comparison:
-        tables.append(_sweep_table(comparison["heat_map"]))
     return tables
 
 
@@ -47,14 +45,6 @@ def _phases_table(training: Mapping[str, Any]) -> Table:
         steps = [found["predictors"].get(name, {}).get("passed_step") for name in reversed(names)]
         rows.append([run, *(figure_text(step, ",") for step in steps)])
     return Table("training: step at which each predictor is passed", ["run", *reversed(names.values())], rows)
-
-
-def _sweep_table(sweep: Mapping[str, Any]) -> Table:
-    rows = [
-        [str(name), *(figure_text(cell) for cell in row)]
-        for name, row in zip(sweep["y_values"], sweep["cells"], strict=True)
-    ]
-    return Table(sweep["value"], [f"{sweep['y']} \\ {sweep['x']}", *map(str, sweep["x_values"])], rows)
 
 
 def comparison_text(comparison: Mapping[str, Any]) -> str:

@@ -21,7 +21,6 @@ FIGURES = {
     "positions": "Excess over the optimal loss by position, with 95% intervals if there are few runs.",
     "training": "KL divergence of the model from the Bayes-optimal predictor during training.",
     "questions": "Centered accuracy by task with 95% intervals.",
-    "heat_map": "A result of the runs of a sweep, by two of their settings.",
 }
 """Caption of each figure, by the name of its file."""
 
@@ -64,7 +63,6 @@ def draw_comparison(comparison: Mapping[str, Any], folder: str | os.PathLike) ->
         "positions": (comparison.get("positions"), plot_positions_of_runs),
         "training": (training, plot_training_of_runs),
         "questions": (comparison.get("questions"), plot_questions),
-        "heat_map": (comparison.get("heat_map"), plot_heat_map),
     }
     paths = []
     for name, (found, draw) in figures.items():
@@ -174,7 +172,7 @@ def plot_heat_map(sweep: Mapping[str, Any], path: str | os.PathLike) -> None:
     """Plot a value by two settings, with the numbers in the cells, and a dash where there is no run.
 
     Args:
-        sweep (`dict`): the result of [`~hmm_datasets.evaluation.heat_map.cells`].
+        sweep (`dict`): `x`, `y` and `value`, their names; `x_values`, `y_values`; `cells`, a row for each `y`.
         path (path): where the PNG goes; a PDF is written next to it.
     """
     table = np.array(sweep["cells"], float)

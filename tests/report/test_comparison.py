@@ -9,7 +9,6 @@ import pytest
 from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation.comparison import compare_reports, run_names
 from hmm_datasets.evaluation.comparison_report import comparison_text, write_comparison
-from hmm_datasets.evaluation.heat_map import cells
 
 
 @pytest.fixture(scope="module")
@@ -197,39 +196,13 @@ def test_bad_runs_are_refused_in_one_line(folders, tmp_path, choose, told):
         compare_reports(choose(folders, tmp_path))
 
 
-# Sweeps
-
-
-def test_a_sweep_has_a_cell_for_each_pair_of_settings_and_averages_seeds():
-    points = [(2, 16, 1.0), (2, 64, 2.0), (10, 16, 3.0), (10, 16, 5.0)]
-    reports = {str(k): {"optimum": {"h": h, "t": t, "gap": {"v": v}}} for k, (h, t, v) in enumerate(points)}
-    found = cells(reports, "optimum.h", "optimum.t", "optimum.gap.v")
-    assert found["x_values"] == [2, 10], "in the order of numbers, not of letters"
-    assert found["y_values"] == [16, 64]
-    assert found["cells"] == [[1.0, 4.0], [2.0, None]]
-    assert found["runs"] == [[1, 2], [1, 0]]
-
-
-@pytest.mark.parametrize(
-    ("paths", "told"),
-    [
-        (("optimum.states", "optimum.length"), "a: report.json has no optimum.states: 'states' is missing; expected"),
-        (("optimum.length", "optimum.length.more"), "nothing is below it"),
-        (("optimum.length", "optimum"), "optimum leads to dict; expected a number or a string"),
-    ],
-)
-def test_a_path_that_a_report_does_not_have_is_named(folders, paths, told):
-    with pytest.raises(InputError, match=told):
-        compare_reports(folders, heat_map=paths)
-
-
 # Files
 
 
 @pytest.fixture(scope="module")
 def written(folders, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("written")
-    found = compare_reports(folders, heat_map=("settings.model", "optimum.length"))
+    found = compare_reports(folders)
     # The figures of text and questions look the same as those of the distribution.
     write_comparison({**found, "tasks": {"optimum": found["tasks"]["optimum"]}}, folder)
     return folder
@@ -237,9 +210,8 @@ def written(folders, tmp_path_factory) -> Path:
 
 def test_a_comparison_writes_numbers_a_page_and_figures(written, found):
     told = json.loads((written / "comparison.json").read_text())
-    assert told["heat_map"]["x_values"] == ["a", "b", "c"]
     assert told["tasks"]["optimum"] == found["tasks"]["optimum"]
-    names = {"optimum", "positions", "training", "questions", "heat_map"}
+    names = {"optimum", "positions", "training", "questions"}
     assert {path.name for path in (written / "plots").iterdir()} == {
         f"{name}.{kind}" for name in names for kind in ("png", "pdf")
     }

@@ -99,8 +99,8 @@ class FactoredMeasure:
         """The measurements of a model.
 
         Returns:
-            `dict`: `excess` over the floor in nats per token; `dimensions` of the residual stream after the last
-            block, and `layers`, those after the embedding and every block; `r2` of each factor and of the joint;
+            `dict`: `excess` over the optimal loss in nats per token; `dimensions` of the residual stream after the
+            last block, and `layers`, those after the embedding and every block; `r2` of each factor and of the joint;
             `overlap`, `smallest_angle` and `chance_overlap` of the factors' subspaces; `hidden_r2`, the share of the
             variance of hidden states that the beliefs of the factors, and the joint one, explain.
         """
