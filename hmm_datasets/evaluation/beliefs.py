@@ -122,12 +122,14 @@ def probe_beliefs(
         control, _, _ = run(untrained, layers if isinstance(untrained, torch.nn.Module) else None)
     if probe is None:
         return {}
-    found = _figures(probe, control)
+    by_layer = _figures(probe, control)
     for name, shuffled in probe.figures("shuffled").items():
-        found[name] |= {f"shuffled_{figure}": value for figure, value in shuffled.items()}
+        by_layer[name] |= {f"shuffled_{figure}": value for figure, value in shuffled.items()}
     parts = {name: _figures(probe, control, columns) for name, columns in process.belief_parts().items()}
     return {
-        "layers": {name: {key: figures[key] for key in _ORDER if key in figures} for name, figures in found.items()},
+        "layers": {
+            name: {key: figures[key] for key in _ORDER if key in figures} for name, figures in by_layer.items()
+        },
         **({"parts": parts} if parts else {}),
         "positions": {"first": 0 if rows.bos_token_id is not None else 1, "layers": probe.by_position()},
         **({"markov": _markov_figures(probe, markov)} if markov else {}),
@@ -150,34 +152,36 @@ def row_of(measured: Mapping[str, Any]) -> dict[str, float | None]:
     """
     if not measured:
         return {}
-    found = {"belief": measured["layers"]} | {
+    parts = {"belief": measured["layers"]} | {
         f"belief_{name}": part for name, part in measured.get("parts", {}).items()
     }
-    return {f"{name}_{key}": layers["all"][key] for name, layers in found.items() for key in ("r2", "rmse")}
+    return {f"{name}_{key}": layers["all"][key] for name, layers in parts.items() for key in ("r2", "rmse")}
 
 
 def _figures(probe: LinearProbe, untrained: LinearProbe | None, columns: slice = slice(None)) -> dict[str, Any]:
     """Figures of the belief, or of a part of it, by layer, with those of the untrained model."""
-    found = probe.figures("belief", columns)
+    of_probe = probe.figures("belief", columns)
     if untrained is not None:
         control = untrained.figures("belief", columns)
-        if control.keys() != found.keys():
+        if control.keys() != of_probe.keys():
             raise InputError(
-                f"the untrained model has the layers {', '.join(control)}, but the model {', '.join(found)}; expected "
-                "the same, pass a model of the same kind as untrained"
+                f"the untrained model has the layers {', '.join(control)}, but the model {', '.join(of_probe)}; "
+                "expected the same, pass a model of the same kind as untrained"
             )
         for name, figures in control.items():
-            found[name] |= {f"untrained_{figure}": value for figure, value in figures.items()}
-    return found
+            of_probe[name] |= {f"untrained_{figure}": value for figure, value in figures.items()}
+    return of_probe
 
 
 def _markov_figures(probe: LinearProbe, markov: dict[int, float]) -> dict[str, dict[str, float | None]]:
     """For each order, the figures of its beliefs as predictions, and those of the probe of all layers for them."""
-    found = {}
+    figures = {}
     for order, error in markov.items():
         probed = probe.figures(f"markov_{order}")["all"]
-        found[str(order)] = probe.compared("belief", error) | {f"probe_{key}": value for key, value in probed.items()}
-    return found
+        figures[str(order)] = probe.compared("belief", error) | {
+            f"probe_{key}": value for key, value in probed.items()
+        }
+    return figures
 
 
 class _Half:
@@ -192,7 +196,7 @@ class _Half:
         return len(self._sequences)
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, torch.Tensor]]:
-        own, others = (self.rows.__getitems__(chosen[list(indices)]) for chosen in (self._sequences, self._partners))
+        rows, others = (self.rows.__getitems__(chosen[list(indices)]) for chosen in (self._sequences, self._partners))
         num_positions = self.rows.length + self.bos
         orders = (shuffled_positions(i, num_positions, self._seed) for i in self._sequences[list(indices)])
         return [
@@ -202,7 +206,7 @@ class _Half:
                 "order": torch.from_numpy(order),
                 "index": torch.tensor([index]),
             }
-            for row, other, order, index in zip(own, others, orders, self._sequences[list(indices)], strict=True)
+            for row, other, order, index in zip(rows, others, orders, self._sequences[list(indices)], strict=True)
         ]
 
 
@@ -228,8 +232,10 @@ def _probe(
         for widths, features, targets, tokens in _positions(activations, process, half, accelerator, batch_size):
             if starts is not None:
                 for order in orders:
-                    found = starts.markov_beliefs(tokens, order)
-                    targets[f"markov_{order}"] = (found if half.bos else found[:, 1:]).to(features.device)
+                    markov_beliefs = starts.markov_beliefs(tokens, order)
+                    targets[f"markov_{order}"] = (markov_beliefs if half.bos else markov_beliefs[:, 1:]).to(
+                        features.device
+                    )
             num_positions = features.shape[1]
             features, targets = features.flatten(0, 1), {name: table.flatten(0, 1) for name, table in targets.items()}
             if probe is None:
@@ -242,7 +248,7 @@ def _probe(
                 markov[order] += (targets[f"markov_{order}"] - beliefs).square().sum().item()
             if draws:
                 pairs = zip(*(table[: _MAX_ITEMS - len(items)].tolist() for table in (beliefs, probed)), strict=True)
-                items += [{"belief": _rounded(belief), "probed": _rounded(found)} for belief, found in pairs]
+                items += [{"belief": _rounded(belief), "probed": _rounded(prediction)} for belief, prediction in pairs]
     return probe, markov, items
 
 
@@ -262,18 +268,18 @@ def _positions(
     """
     for batch in shared_batches(half, batch_size, accelerator, "sequences"):
         mine, index = (share_rows(batch[name], accelerator) for name in ("input_ids", "index"))
-        found = activations(mine, index.squeeze(1))
-        features = accelerator.gather(torch.cat(list(found.values()), dim=-1))[: len(batch["input_ids"])]
+        layers = activations(mine, index.squeeze(1))
+        features = accelerator.gather(torch.cat(list(layers.values()), dim=-1))[: len(batch["input_ids"])]
         if not accelerator.is_main_process:
             continue
         device = features.device if process.computes_on_devices else "cpu"
-        own, partner = (batch[name][:, int(half.bos) :].to(device) for name in ("input_ids", "partner"))
+        rows, partner = (batch[name][:, int(half.bos) :].to(device) for name in ("input_ids", "partner"))
         # After a beginning token the belief is that before any symbol.
         first = 0 if half.bos else 1
-        beliefs, others = (process.beliefs(tokens)[:, first:].to(features.device) for tokens in (own, partner))
+        beliefs, others = (process.beliefs(tokens)[:, first:].to(features.device) for tokens in (rows, partner))
         shuffled = others.gather(1, batch["order"].to(others.device).unsqueeze(-1).expand_as(others))
-        widths = {name: layer.shape[-1] for name, layer in found.items()}
-        yield widths, features, {"belief": beliefs, "shuffled": shuffled}, own
+        widths = {name: layer.shape[-1] for name, layer in layers.items()}
+        yield widths, features, {"belief": beliefs, "shuffled": shuffled}, rows
 
 
 def _untrained(model: GivesActivations, seed: int) -> PreTrainedModel | None:

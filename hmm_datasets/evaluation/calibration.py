@@ -41,11 +41,11 @@ class Calibration:
         probability = log_model[..., : distribution.shape[-1]].double().exp()
         bins = torch.bucketize(probability, _INNER_EDGES.to(probability.device), right=True)
         observed = bins.gather(-1, symbols.unsqueeze(-1)).squeeze(-1)
-        every, one = bins.flatten(1), probability.new_ones(1, 1)
+        every, unit = bins.flatten(1), probability.new_ones(1, 1)
         columns = (
-            (every, one.expand_as(every)),
+            (every, unit.expand_as(every)),
             (every, probability.flatten(1)),
-            (observed, one.expand_as(observed)),
+            (observed, unit.expand_as(observed)),
             (every, distribution.double().flatten(1)),
         )
         empty = probability.new_zeros(len(probability), len(_INNER_EDGES) + 1)

@@ -121,8 +121,10 @@ def _task(task: str, runs: Sequence[ReportFolder], seed: int) -> dict[str, Any]:
         row = {"run": run.name} | dict(zip(("value", "low", "high"), _figure(task, run.report[task]), strict=True))
         row |= {"difference": None, "unpaired": None}
         if run is not runs[0]:
-            found = pair(task, runs[0], run, seed)
-            row |= {"difference": asdict(found)} if isinstance(found, Difference) else {"unpaired": found}
+            difference = pair(task, runs[0], run, seed)
+            row |= (
+                {"difference": asdict(difference)} if isinstance(difference, Difference) else {"unpaired": difference}
+            )
         rows.append(row)
     measure = TASKS[task]
     if task == "core":
@@ -130,33 +132,33 @@ def _task(task: str, runs: Sequence[ReportFolder], seed: int) -> dict[str, Any]:
     return {"measure": measure, "rows": rows}
 
 
-def _figure(task: str, found: Mapping[str, Any]) -> tuple[float | None, float | None, float | None]:
+def _figure(task: str, measured: Mapping[str, Any]) -> tuple[float | None, float | None, float | None]:
     """The result of a run, and the bounds of its own interval."""
     if task == "optimum":
-        gap, error = found["bayes_gap"]["bayes_gap"], found["bayes_gap"]["standard_error"]
-        half = half_width(error, found["num_sequences"]) if error is not None and math.isfinite(error) else None
+        gap, error = measured["bayes_gap"]["bayes_gap"], measured["bayes_gap"]["standard_error"]
+        half = half_width(error, measured["num_sequences"]) if error is not None and math.isfinite(error) else None
         return (gap, None, None) if half is None else (gap, gap - half, gap + half)
     if task == "text":
-        return found["bits_per_byte"], found["bits_per_byte_low"], found["bits_per_byte_high"]
+        return measured["bits_per_byte"], measured["bits_per_byte_low"], measured["bits_per_byte_high"]
     if task == "core":
-        return found["score"], found["low"], found["high"]
+        return measured["score"], measured["low"], measured["high"]
     if task == "beliefs":
-        return found["layers"]["all"]["r2"], None, None
-    return (found["facts_correct"] / found["facts"] if found["facts"] else None), None, None
+        return measured["layers"]["all"]["r2"], None, None
+    return (measured["facts_correct"] / measured["facts"] if measured["facts"] else None), None, None
 
 
 def _questions(runs: Sequence[ReportFolder]) -> dict[str, list[dict[str, Any]]]:
     """For each task on which all runs have the same questions, a row per run."""
     first, *others = (run.report["core"]["tasks"] for run in runs)
-    found = {}
+    questions = {}
     for label, task in first.items():
         if all(label in tasks and first_change(QUESTION_FIELDS, task, tasks[label]) is None for tasks in others):
             rows = zip(runs, (first, *others), strict=True)
             keys = {"value": "centered", "low": "low", "high": "high"}
-            found[label] = [
+            questions[label] = [
                 {"run": run.name} | {key: tasks[label][name] for key, name in keys.items()} for run, tasks in rows
             ]
-    return found
+    return questions
 
 
 def _training(run: ReportFolder) -> dict[str, Any]:

@@ -18,9 +18,9 @@ def comparison_tables(comparison: Mapping[str, Any]) -> list[Table]:
     first = comparison["runs"][0]["name"]
     header = ["run", "value", "95% interval", f"minus {first}", "95% interval"]
     tables = []
-    for task, found in comparison["tasks"].items():
+    for task, results in comparison["tasks"].items():
         rows, notes = [], []
-        for row in found["rows"]:
+        for row in results["rows"]:
             change = row["difference"] or {"value": None, "low": None, "high": None}
             rows.append(
                 [
@@ -32,17 +32,17 @@ def comparison_tables(comparison: Mapping[str, Any]) -> list[Table]:
                 ]
             )
             notes += [] if row["unpaired"] is None else [f"{row['run']}: no difference, {row['unpaired']}"]
-        tables.append(Table(f"{task}: {found['measure']}", header, rows, "\n".join(notes)))
+        tables.append(Table(f"{task}: {results['measure']}", header, rows, "\n".join(notes)))
     if "training" in comparison:
         tables.append(_phases_table(comparison["training"]))
     return tables
 
 
 def _phases_table(training: Mapping[str, Any]) -> Table:
-    names = predictor_titles(name for found in training.values() for name in found["predictors"])
+    names = predictor_titles(name for phases in training.values() for name in phases["predictors"])
     rows = []
-    for run, found in training.items():
-        steps = [found["predictors"].get(name, {}).get("passed_step") for name in reversed(names)]
+    for run, phases in training.items():
+        steps = [phases["predictors"].get(name, {}).get("passed_step") for name in reversed(names)]
         rows.append([run, *(figure_text(step, ",") for step in steps)])
     return Table("training: step at which each predictor is passed", ["run", *reversed(names.values())], rows)
 
@@ -81,17 +81,17 @@ def write_comparison(comparison: Mapping[str, Any], folder: str | os.PathLike) -
 
 def _sentences(comparison: Mapping[str, Any]) -> list[str]:
     """A sentence for each difference, which says whether chance may explain it."""
-    first, found = comparison["runs"][0]["name"], []
+    first, sentences = comparison["runs"][0]["name"], []
     for task, results in comparison["tasks"].items():
         for row in results["rows"]:
             change = row["difference"]
             if change is None:
                 continue
             is_significant = change["low"] is not None and (change["low"] > 0 or change["high"] < 0)
-            found.append(
+            sentences.append(
                 f"{task}, {results['measure']}: {row['run']} has {abs(change['value']):.4f} "
                 f"{'more' if change['value'] > 0 else 'less'} than {first} on the same items (95% interval "
                 f"{interval_text(change['low'], change['high'], '+.4f')})"
                 f"{'.' if is_significant else ', which chance may explain.'}"
             )
-    return found
+    return sentences

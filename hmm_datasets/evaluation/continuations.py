@@ -90,20 +90,20 @@ def score_rows(
     if any(shared) and not _can_reuse_cache(model):
         shared = [0] * len(groups)
     batches = _batches(groups, shared, batch_size)
-    found = torch.zeros(2, starts[-1], dtype=torch.float64)
+    scores = torch.zeros(2, starts[-1], dtype=torch.float64)
     ranks, rank = (1, 0) if accelerator is None else (accelerator.num_processes, accelerator.process_index)
     for first in range(0, len(batches), ranks):
         dealt = batches[first : first + ranks]
         for batch in dealt[rank : rank + 1]:
             columns = [column for index in batch for column in range(starts[index], starts[index + 1])]
-            found[:, columns] = _run_batch(
+            scores[:, columns] = _run_batch(
                 model, [groups[index] for index in batch], [shared[index] for index in batch]
             )
         progress(sum(map(len, dealt)))
     if accelerator is not None:
         # Each row was scored on one rank and is zero on the others, so the sum collects all scores.
-        found = accelerator.reduce(found.to(accelerator.device), "sum").cpu()
-    return ContinuationScores(found[0], found[1] == 1)
+        scores = accelerator.reduce(scores.to(accelerator.device), "sum").cpu()
+    return ContinuationScores(scores[0], scores[1] == 1)
 
 
 def common_prefix(rows: Sequence[Sequence[int]]) -> int:
@@ -187,39 +187,39 @@ def _run_shared(
     rows = [row for group in groups for row in group]
     owners = [owner for owner, group in enumerate(groups) for _ in group]
     ends = [Row(row.tokens[shared[k] :], row.first - shared[k]) for row, k in zip(rows, owners, strict=True)]
-    found = _score_first_tokens(begun.logits[:, -1], owners, ends)
+    scores = _score_first_tokens(begun.logits[:, -1], owners, ends)
     longer = [index for index, end in enumerate(ends) if len(end.tokens) > 1]
     if not longer:
-        return found
+        return scores
     ends = [Row(ends[index].tokens, max(1, ends[index].first)) for index in longer]
     index = torch.tensor([owners[index] for index in longer], device=model.device)
     cache = output_cache(begun)
     cache.batch_select_indices(index)
-    tokens, own = padded_rows([end.tokens[:-1] for end in ends], model.device)
+    tokens, end_mask = padded_rows([end.tokens[:-1] for end in ends], model.device)
     if takes_positions:
         # Padding gets position 0, since counting on could exceed the model's maximum position.
         before = mask[index].sum(dim=1, keepdim=True)
-        positions = {"position_ids": (before + torch.arange(tokens.shape[1], device=model.device)) * own}
-    mask = torch.cat([mask[index], own], dim=1)
+        positions = {"position_ids": (before + torch.arange(tokens.shape[1], device=model.device)) * end_mask}
+    mask = torch.cat([mask[index], end_mask], dim=1)
     rest = _forward_and_score(
         model, ends, input_ids=tokens, attention_mask=mask, use_cache=True, **positions, **{CACHE_NAME: cache}
     )
-    found[0, longer] += rest[0]
-    found[1, longer] *= rest[1]
-    return found
+    scores[0, longer] += rest[0]
+    scores[1, longer] *= rest[1]
+    return scores
 
 
 def _score_first_tokens(
     logits: Float[Tensor, "G V"], owners: Sequence[int], ends: Sequence[Row]
 ) -> Float64[Tensor, "2 B"]:
     """Nats of each end's first token, and 1 if it was the most likely one, else 0; 0 and 1 if it is not scored."""
-    found = torch.tensor([[0.0], [1.0]], dtype=torch.float64, device=logits.device).repeat(1, len(ends))
+    scores = torch.tensor([[0.0], [1.0]], dtype=torch.float64, device=logits.device).repeat(1, len(ends))
     scored = [index for index, end in enumerate(ends) if end.first == 0]
     owner = torch.tensor([owners[index] for index in scored], dtype=torch.long, device=logits.device)
     first = torch.tensor([ends[index].tokens[0] for index in scored], dtype=torch.long, device=logits.device)
-    found[0, scored] = -log_probabilities(logits)[owner, first]
-    found[1, scored] = (logits.argmax(-1)[owner] == first).double()
-    return found
+    scores[0, scored] = -log_probabilities(logits)[owner, first]
+    scores[1, scored] = (logits.argmax(-1)[owner] == first).double()
+    return scores
 
 
 def _forward_and_score(model: "PreTrainedModel", rows: Sequence[Row], **inputs: Any) -> Float64[Tensor, "2 B"]:
@@ -228,8 +228,8 @@ def _forward_and_score(model: "PreTrainedModel", rows: Sequence[Row], **inputs: 
     labels = torch.full_like(inputs["input_ids"], IGNORED)
     for index, row in enumerate(rows):
         labels[index, row.first - 1 : len(row.tokens) - 1] = torch.tensor(row.tokens[row.first :], dtype=torch.long)
-    found = score_labels(model, labels, **inputs)
-    return torch.stack([found.nats.sum(1), found.likeliest.all(1).double()])
+    scored = score_labels(model, labels, **inputs)
+    return torch.stack([scored.nats.sum(1), scored.likeliest.all(1).double()])
 
 
 def padded_rows(rows: Sequence[list[int]], device: torch.device, left: bool = False) -> tuple[Tensor, Tensor]:
@@ -238,7 +238,7 @@ def padded_rows(rows: Sequence[list[int]], device: torch.device, left: bool = Fa
     tokens = torch.full((len(rows), width), PADDING)
     mask = torch.zeros_like(tokens)
     for index, row in enumerate(rows):
-        own = slice(width - len(row), width) if left else slice(0, len(row))
-        tokens[index, own] = torch.tensor(row, dtype=torch.long)
-        mask[index, own] = 1
+        place = slice(width - len(row), width) if left else slice(0, len(row))
+        tokens[index, place] = torch.tensor(row, dtype=torch.long)
+        mask[index, place] = 1
     return tokens.to(device), mask.to(device)

@@ -103,16 +103,16 @@ class DocumentWindows:
 
     def first(self, count: int) -> "DocumentWindows":
         """The first windows; of a document that is cut only the tokens that are scored count."""
-        found, room = copy.copy(self), count
-        found.rows = []
+        windows, room = copy.copy(self), count
+        windows.rows = []
         for rows in self.rows:
             if room <= 0:
                 break
-            found.rows.append(rows[:room])
+            windows.rows.append(rows[:room])
             room -= len(rows)
-        found._sizes = self._sizes[: len(found.rows)]
-        found._count()
-        return found
+        windows._sizes = self._sizes[: len(windows.rows)]
+        windows._count()
+        return windows
 
 
 def _strided(tokens: list[int], length: int, stride: int) -> Iterator[Row]:

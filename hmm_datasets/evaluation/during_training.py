@@ -62,7 +62,7 @@ class TaskEvaluations(TrainerCallback):
         model.eval()
         row = {}
         if args.core_data is not None:
-            found = score_core(
+            scores = score_core(
                 model,
                 trainer.processing_class,
                 args.core_data,
@@ -71,9 +71,9 @@ class TaskEvaluations(TrainerCallback):
                 batch_size=args.per_device_eval_batch_size,
                 corrupted=False,
             )
-            if found:  # on the main process
-                row |= {"core": found["score"], "core_low": found["low"], "core_high": found["high"]}
-                row |= {f"core/{name}": task["accuracy"] for name, task in found["tasks"].items()}
+            if scores:  # on the main process
+                row |= {"core": scores["score"], "core_low": scores["low"], "core_high": scores["high"]}
+                row |= {f"core/{name}": task["accuracy"] for name, task in scores["tasks"].items()}
         row["facts"] = float(complete(model, trainer.processing_class, open_prompts=(), samples=0)["facts_correct"])
         model.train(was_training)
         return row

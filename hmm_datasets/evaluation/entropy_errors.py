@@ -55,7 +55,7 @@ def entropy_errors(log_probs: Float[Tensor, "N T K"], exact: Float[Tensor, "N T 
     predicted, exact = log_probs.double(), exact.double()
     difference = -torch.xlogy(predicted.exp(), predicted.exp()).sum(-1) + torch.xlogy(exact, exact).sum(-1)
     figures = (difference.abs().mean(0), difference.mean(0).abs(), kl_divergence(exact, predicted).mean(0))
-    return EntropyErrors(*((one / np.log(2)).cpu().numpy() for one in figures))
+    return EntropyErrors(*((nats / np.log(2)).cpu().numpy() for nats in figures))
 
 
 def task_log_probs(
@@ -78,5 +78,5 @@ def task_log_probs(
     rows = torch.nn.functional.pad(torch.from_numpy(episodes), (1, 0), value=task.num_symbols).to(model.device)
     places = torch.from_numpy(np.flatnonzero(task.scored(length))).to(model.device)
     with torch.inference_mode():
-        found = [model(input_ids=part, use_cache=False).logits[:, places] for part in rows.split(batch_size)]
-    return log_probabilities(torch.cat(found)).cpu(), episodes
+        logits = [model(input_ids=part, use_cache=False).logits[:, places] for part in rows.split(batch_size)]
+    return log_probabilities(torch.cat(logits)).cpu(), episodes

@@ -47,9 +47,9 @@ def score_labels(model: "PreTrainedModel", labels: Int[Tensor, "B T"], **inputs:
     with _loss_output(model) as layer:
         if layer is None:
             return _from_logits(model, labels, inputs)
-        with layer.computing_losses_of(LabelScores(labels, exact=True)) as found:
+        with layer.computing_losses_of(LabelScores(labels, exact=True)) as output:
             model(**inputs)
-    nats, likeliest = found.table(found.scores.losses), found.table(found.scores.likeliest)
+    nats, likeliest = output.table(output.scores.losses), output.table(output.scores.likeliest)
     return ScoredLabels(nats, likeliest | (labels == IGNORED))
 
 

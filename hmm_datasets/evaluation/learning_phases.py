@@ -61,9 +61,9 @@ def evaluations_of(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
     """The rows of a `history.jsonl` that have divergences, one per step, as [`learning_phases`] takes them."""
     rows = {}
     for row in history:
-        found = {key.removeprefix("eval_"): value for key, value in row.items() if key.startswith("eval_")}
-        if any(key.startswith(_KL) for key in found):
-            wanted = {key: value for key, value in found.items() if key.startswith(("cross_entropy", _KL))}
+        measured = {key.removeprefix("eval_"): value for key, value in row.items() if key.startswith("eval_")}
+        if any(key.startswith(_KL) for key in measured):
+            wanted = {key: value for key, value in measured.items() if key.startswith(("cross_entropy", _KL))}
             rows[row["step"]] = {"step": row["step"], "tokens": row["tokens"], **wanted}
     return [rows[step] for step in sorted(rows)]
 
@@ -72,7 +72,7 @@ def evaluation_of(measured: Mapping[str, Any]) -> dict[str, float]:
     """A row for [`learning_phases`], without `step` and `tokens`, from the result of
     [`~hmm_datasets.evaluation.optimum.measure_optimum`]."""
     row = {"cross_entropy": measured["cross_entropy"]["model"]["cross_entropy"]}
-    for name, found in measured["cross_entropy"].items():
+    for name, figures in measured["cross_entropy"].items():
         if name != "model":
-            row[_CROSS_ENTROPY + name] = found["cross_entropy"]
-    return row | {_KL + name: found["kl"] for name, found in measured["kl"].items()}
+            row[_CROSS_ENTROPY + name] = figures["cross_entropy"]
+    return row | {_KL + name: figures["kl"] for name, figures in measured["kl"].items()}

@@ -138,12 +138,12 @@ class LinearProbe:
         self._sums_at = sums if self._sums_at is None else self._sums_at + sums
         for name, part in self._sets.items():
             weights, intercept = self._solved[name]
-            found = features[:, part] @ weights + intercept
-            errors = (joined - found).square()
+            predicted = features[:, part] @ weights + intercept
+            errors = (joined - predicted).square()
             self._squares[name] = self._squares.get(name, 0) + errors.sum(0)
             at = errors[:, self._groups[self._main]].sum(1).unflatten(0, (-1, self._num_positions)).sum(0)
             self._squares_at[name] = self._squares_at.get(name, 0) + at
-        return found[:, self._groups[self._main]]
+        return predicted[:, self._groups[self._main]]
 
     def _joined(self, targets: Mapping[str, Tensor]) -> Tensor:
         return torch.cat([targets[name].double() for name in self._groups], dim=1)
@@ -177,13 +177,13 @@ class LinearProbe:
         # Rounding errors of the sums are no variance.
         spreads = torch.where(spreads > 1e-12 * squares, spreads, 0.0).sum(1).tolist()
         entries = count * total.shape[1]
-        found = {}
+        figures = {}
         for name, errors in self._squares_at.items():
             pairs = [
                 r2_and_rmse(error, spread, entries) for error, spread in zip(errors.tolist(), spreads, strict=True)
             ]
-            found[name] = {figure: [pair[figure] for pair in pairs] for figure in ("r2", "rmse")}
-        return found
+            figures[name] = {figure: [pair[figure] for pair in pairs] for figure in ("r2", "rmse")}
+        return figures
 
 
 def r2_and_rmse(error: float, spread: float, entries: int) -> dict[str, float | None]:
@@ -210,8 +210,8 @@ def probe_arrays(
     for half, add in zip(halves, (probe.fit, probe.test), strict=True):
         for sequence, partner in zip(half, partners(half), strict=True):
             shuffled = targets[partner][shuffled_positions(sequence, len(targets[partner]), seed)]
-            rows, own, other = map(torch.from_numpy, (features[sequence], targets[sequence], shuffled))
-            add(rows, {"": own, "shuffled_": other})
+            rows, target, other = map(torch.from_numpy, (features[sequence], targets[sequence], shuffled))
+            add(rows, {"": target, "shuffled_": other})
     figures = {
         f"{group}{name}": value for group in ("", "shuffled_") for name, value in probe.figures(group)["all"].items()
     }

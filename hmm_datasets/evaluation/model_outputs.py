@@ -84,14 +84,14 @@ def logits_of(model: GivesLogits, rows: HMMSequences) -> Reader:
         )
 
     def read(tokens: Tensor, index: Tensor) -> Tensor:
-        found = _read(model, rows, tokens, index, "V", use_cache=False)
-        found = _first(getattr(found, "logits", found))
-        if not _is_array(found):
+        outputs = _read(model, rows, tokens, index, "V", use_cache=False)
+        outputs = _first(getattr(outputs, "logits", outputs))
+        if not _is_array(outputs):
             raise InputError(
-                f"{name} gives {type(found).__name__} for tokens of shape {tuple(tokens.shape)}; expected logits of "
+                f"{name} gives {type(outputs).__name__} for tokens of shape {tuple(tokens.shape)}; expected logits of "
                 "shape (B, T, V), or an object that has them as logits"
             )
-        return _checked_logits(_tensor(found).to(tokens.device), tokens, num_symbols, name)
+        return _checked_logits(_tensor(outputs).to(tokens.device), tokens, num_symbols, name)
 
     return read
 
@@ -125,22 +125,22 @@ def activations_of(model: GivesActivations, rows: HMMSequences, layers: Sequence
 
     def read(tokens: Tensor, index: Tensor) -> dict[str, Tensor]:
         if names is not None:
-            found = _outputs_of(model, names, tokens)
+            outputs = _outputs_of(model, names, tokens)
         elif isinstance(model, nn.Module):
             output = _run(model, tokens, use_cache=False, output_hidden_states=True)
-            found = getattr(output, "hidden_states", None)
-            if found is None:
+            outputs = getattr(output, "hidden_states", None)
+            if outputs is None:
                 raise InputError(
                     f"{name} returns no hidden states; there is nothing to probe, unless layers names submodules of "
                     f"it ({_some(model)}), or a function of tokens gives activations"
                 )
         elif several:
-            found = {key: _first(_read(part, rows, tokens, index, "D")) for key, part in parts.items()}
+            outputs = {key: _first(_read(part, rows, tokens, index, "D")) for key, part in parts.items()}
         else:
-            found = _read(model, rows, tokens, index, "D")
+            outputs = _read(model, rows, tokens, index, "D")
         return {
             key: _checked_activations(table, tokens, f"layer {key} of {name}")
-            for key, table in _by_name(found).items()
+            for key, table in _by_name(outputs).items()
         }
 
     return read
@@ -169,13 +169,13 @@ def _known_layers(model: Any, names: Sequence[str] | None) -> list[str] | None:
 
 def _outputs_of(model: nn.Module, names: Sequence[str], tokens: Tensor) -> dict[str, Any]:
     """The outputs of submodules in one forward pass, of those that give several the first."""
-    found: dict[str, Any] = {}
+    outputs: dict[str, Any] = {}
 
     def keep(name: str) -> Callable[[nn.Module, Any, Any], None]:
         def hook(module: nn.Module, inputs: Any, output: Any) -> None:
             output = _first(output)
             # A copy, since what follows may add to it in place, as some residual streams do.
-            found[name] = output.clone() if isinstance(output, Tensor) else output
+            outputs[name] = output.clone() if isinstance(output, Tensor) else output
 
         return hook
 
@@ -186,11 +186,11 @@ def _outputs_of(model: nn.Module, names: Sequence[str], tokens: Tensor) -> dict[
         for handle in handles:
             handle.remove()
     for name in names:
-        if name not in found:
+        if name not in outputs:
             raise InputError(
                 f"{_name(model)} does not call its submodule {name!r} for tokens; choose another one ({_some(model)})"
             )
-    return {name: found[name] for name in names}
+    return {name: outputs[name] for name in names}
 
 
 def _read(part: Any, rows: HMMSequences, tokens: Tensor, index: Tensor, width: str, **asked: Any) -> Any:
@@ -273,14 +273,14 @@ def _checked_logits(logits: Tensor, tokens: Tensor, num_symbols: int, name: str)
     return logits
 
 
-def _checked_activations(found: Any, tokens: Tensor, what: str) -> Tensor:
+def _checked_activations(activations: Any, tokens: Tensor, what: str) -> Tensor:
     shape = tuple(tokens.shape)
-    if not _is_array(found):
+    if not _is_array(activations):
         raise InputError(
-            f"{what} gives {type(found).__name__}; expected activations of shape (B, T, D), choose another layer or "
-            "pass a function of tokens that gives them"
+            f"{what} gives {type(activations).__name__}; expected activations of shape (B, T, D), choose another "
+            "layer or pass a function of tokens that gives them"
         )
-    table = _tensor(found).to(tokens.device)
+    table = _tensor(activations).to(tokens.device)
     if table.ndim != 3 or tuple(table.shape[:2]) != shape:
         raise InputError(
             f"{what} gives shape {tuple(table.shape)} for tokens of shape {shape}; expected ({shape[0]}, {shape[1]}, "
@@ -291,11 +291,11 @@ def _checked_activations(found: Any, tokens: Tensor, what: str) -> Tensor:
     return table
 
 
-def _by_name(found: Any) -> dict[str, Any]:
+def _by_name(outputs: Any) -> dict[str, Any]:
     """Several outputs by their names, or else by their numbers."""
-    if isinstance(found, Mapping):
-        return dict(found)
-    return {str(k): part for k, part in enumerate(found if isinstance(found, (list, tuple)) else [found])}
+    if isinstance(outputs, Mapping):
+        return dict(outputs)
+    return {str(k): part for k, part in enumerate(outputs if isinstance(outputs, (list, tuple)) else [outputs])}
 
 
 def _first(output: Any) -> Any:
@@ -305,15 +305,15 @@ def _first(output: Any) -> Any:
     return output[0] if isinstance(output, (list, tuple)) and len(output) > 0 else output
 
 
-def _tensor(found: Any) -> Tensor:
-    refuse_masked("the outputs", found)
-    table = found if isinstance(found, Tensor) else torch.from_numpy(np.array(found))
+def _tensor(array: Any) -> Tensor:
+    refuse_masked("the outputs", array)
+    table = array if isinstance(array, Tensor) else torch.from_numpy(np.array(array))
     return table if table.is_floating_point() else table.double()
 
 
-def _is_array(found: Any) -> bool:
+def _is_array(value: Any) -> bool:
     """Whether it is a tensor, or an array of NumPy or of a library that can be read as one."""
-    return not isinstance(found, (nn.Module, np.generic)) and hasattr(found, "__array__")
+    return not isinstance(value, (nn.Module, np.generic)) and hasattr(value, "__array__")
 
 
 def _modules(model: Any) -> list[nn.Module]:

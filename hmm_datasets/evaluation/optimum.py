@@ -93,10 +93,13 @@ def measure_optimum(
         mine = share_rows(labels, accelerator)
         index = share_rows(torch.arange(first, first + len(labels)).unsqueeze(1), accelerator).squeeze(1)
         with torch.inference_mode():
-            found = baselines.rows(logits(mine, index), mine)
+            predictions = baselines.rows(logits(mine, index), mine)
             if "oracle" in names:
-                found.distributions["oracle"] = _oracle(source, rows, mine, int(index[0]))
-            tables = token_scores(found), Calibration.sums(found.log_model, found.distributions[best], found.symbols)
+                predictions.distributions["oracle"] = _oracle(source, rows, mine, int(index[0]))
+            tables = (
+                token_scores(predictions),
+                Calibration.sums(predictions.log_model, predictions.distributions[best], predictions.symbols),
+            )
         gathered = [accelerator.gather(table)[: len(labels)].cpu() for table in tables]
         scores.append(gathered[0].numpy())
         calibration.add(gathered[1])

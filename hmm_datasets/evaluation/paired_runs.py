@@ -55,19 +55,19 @@ class ReportFolder:
 
 def _pair_optimum(first: ReportFolder, other: ReportFolder, seed: int) -> Difference | str:
     rows = [run.items("optimum") for run in (first, other)]
-    tokens, others = ([(item["sequence"], item["tokens"]) for item in found] for found in rows)
+    tokens, others = ([(item["sequence"], item["tokens"]) for item in items] for items in rows)
     if tokens != others:
         return "measured on other items: the sequences or their tokens differ"
-    excess = [np.array([item["nats"] - item["floor_nats"] for item in found]) for found in rows]
+    excess = [np.array([item["nats"] - item["floor_nats"] for item in items]) for items in rows]
     return _paired(*excess, np.array([count for _, count in tokens]), seed)
 
 
 def _pair_text(first: ReportFolder, other: ReportFolder, seed: int) -> Difference | str:
     rows = [run.items("text") for run in (first, other)]
-    sizes, others = ([item["bytes"] for item in found] for found in rows)
+    sizes, others = ([item["bytes"] for item in items] for items in rows)
     if sizes != others:
         return "measured on other items: the documents have other bytes"
-    bits = [np.array([item["nats"] for item in found]) / math.log(2) for found in rows]
+    bits = [np.array([item["nats"] for item in items]) / math.log(2) for items in rows]
     return _paired(*bits, np.array(sizes), seed)
 
 

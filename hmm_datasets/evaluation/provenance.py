@@ -34,13 +34,13 @@ def provenance(settings: "EvaluationSettings", model: "PreTrainedModel") -> dict
     }
 
 
-def data_hashes(found: dict[str, Any]) -> dict[str, Any]:
+def data_hashes(results: dict[str, Any]) -> dict[str, Any]:
     """Hashes of the data measured on: the distribution, the held-out text, the questions of each task."""
     hashes = {}
-    if "optimum" in found:
-        hashes["optimum"] = found["optimum"]["fingerprint"]
-    if "text" in found:
-        hashes["text"] = found["text"]["sha256"]
-    if "core" in found:
-        hashes["core"] = {label: task["sha256"] for label, task in found["core"]["tasks"].items()}
+    if "optimum" in results:
+        hashes["optimum"] = results["optimum"]["fingerprint"]
+    if "text" in results:
+        hashes["text"] = results["text"]["sha256"]
+    if "core" in results:
+        hashes["core"] = {label: task["sha256"] for label, task in results["core"]["tasks"].items()}
     return hashes

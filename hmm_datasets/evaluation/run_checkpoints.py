@@ -43,7 +43,7 @@ def checkpoints_of(folder: Path) -> list[Path]:
     Raises:
         `InputError`: there are none.
     """
-    found = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
-    if not found:
+    folders = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
+    if not folders:
         raise InputError(f"{folder}: has no checkpoint-*; train with save_steps, or leave --checkpoints out")
-    return found
+    return folders

@@ -116,7 +116,7 @@ def _figures(
     bits = bits_per_byte(-nats, num_bytes, level=LEVEL, seed=seed)
     low, high = ratio_interval(nats, tokens, level=LEVEL, seed=seed)
     mean = float(nats.sum() / tokens.sum())
-    found = {
+    figures = {
         "perplexity": _exp(mean),
         "perplexity_low": None if low is None else _exp(low),
         "perplexity_high": None if high is None else _exp(high),
@@ -127,7 +127,7 @@ def _figures(
     }
     rows = zip(nats.tolist(), tokens.tolist(), num_bytes.tolist(), strict=True)
     items = [{unit: index, "nats": n, "tokens": t, "bytes": b} for index, (n, t, b) in enumerate(rows)]
-    return {name: value if value is not None and math.isfinite(value) else None for name, value in found.items()} | {
+    return {name: value if value is not None and math.isfinite(value) else None for name, value in figures.items()} | {
         "num_tokens": int(tokens.sum()),
         "unit": unit,
         "level": LEVEL,
@@ -179,12 +179,12 @@ def _score_stream(
             values.append(torch.where(scored, size[labels.clamp(min=0)], 0).sum(-1).numpy())
         if unknown is not None and sizes[0][unknown]:
             lost.unknown += int((labels == unknown).sum())
-    found = [np.concatenate(values) for values in counts]
+    arrays = [np.concatenate(values) for values in counts]
     if count == len(windows) and getattr(windows, "by_document", False) and windows.stream.index.num_bytes is not None:
-        lost.changed_bytes = windows.stream.index.num_bytes - int(found[1].sum())
+        lost.changed_bytes = windows.stream.index.num_bytes - int(arrays[1].sum())
     if lost.unknown:  # it is not known how many characters its bytes are
-        found[2] = np.zeros_like(found[2])
-    return np.concatenate(nats), found, lost
+        arrays[2] = np.zeros_like(arrays[2])
+    return np.concatenate(nats), arrays, lost
 
 
 def _documents_read(windows: "TokenWindows | StridedWindows", count: int) -> int:

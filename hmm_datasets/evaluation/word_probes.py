@@ -132,20 +132,20 @@ def markov_states(words: WordSet, order: int) -> Float[np.ndarray, "P S"]:
         raise InputError(f"order is {order}; expected between 1 and {length}, the symbols of the longest words")
     kept = words.lengths == order
     states, chances = words.tokens[words.rows[kept], :order], words.weights[kept]
-    found = np.zeros((len(words.rows), len(states)))
+    beliefs = np.zeros((len(words.rows), len(states)))
     for size in range(1, length + 1):
         chosen = np.flatnonzero(words.lengths == size)
         known = min(size, order)
         last = words.tokens[words.rows[chosen], size - known : size]
-        found[chosen] = (last[:, None] == states[None, :, order - known :]).all(-1) * chances
-    return found / found.sum(1, keepdims=True)
+        beliefs[chosen] = (last[:, None] == states[None, :, order - known :]).all(-1) * chances
+    return beliefs / beliefs.sum(1, keepdims=True)
 
 
 def best_of_order(words: WordSet, order: int) -> float:
     """The RMSE of the beliefs that only the last `k` symbols give; no function of these symbols has a lower one."""
     tokens = torch.from_numpy(words.tokens)
-    found = Starts(words.process).markov_beliefs(tokens, order).numpy()[words.rows, words.lengths]
-    return float(words.weights @ np.square(found - words.beliefs).sum(1)) ** 0.5
+    beliefs = Starts(words.process).markov_beliefs(tokens, order).numpy()[words.rows, words.lengths]
+    return float(words.weights @ np.square(beliefs - words.beliefs).sum(1)) ** 0.5
 
 
 @torch.inference_mode()
@@ -213,11 +213,14 @@ def fit_words(
     moments = [_moments(design[which == fold], wanted[which == fold]) for fold in range(folds)]
     scatter, cross, variance = (sum(parts) for parts in zip(*moments, strict=True))
     errors = np.zeros(len(CUTOFFS))
-    for own_scatter, own_cross, own_variance in moments:
-        values, vectors = np.linalg.eigh(scatter - own_scatter)
-        maps = _maps(values, vectors.T @ (cross - own_cross))
-        inner, outer = vectors.T @ own_scatter @ vectors, vectors.T @ own_cross
-        errors += [own_variance - 2 * (one * outer).sum() + (one * (inner @ one)).sum() for one in maps]
+    for fold_scatter, fold_cross, fold_variance in moments:
+        values, vectors = np.linalg.eigh(scatter - fold_scatter)
+        maps = _maps(values, vectors.T @ (cross - fold_cross))
+        inner, outer = vectors.T @ fold_scatter @ vectors, vectors.T @ fold_cross
+        errors += [
+            fold_variance - 2 * (linear_map * outer).sum() + (linear_map * (inner @ linear_map)).sum()
+            for linear_map in maps
+        ]
     best = int(errors.argmin())
     values, vectors = np.linalg.eigh(scatter)
     chosen = vectors @ _maps(values, vectors.T @ cross)[best]
@@ -240,4 +243,4 @@ def _moments(design: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.nda
 def _maps(values: np.ndarray, cross: np.ndarray) -> list[np.ndarray]:
     """The regularized map for each cut-off, in the basis of the eigenvectors."""
     kept = values > np.square(CUTOFFS)[:, None] * values[-1]
-    return [np.where(one, 1 / np.where(one, values, 1.0), 0.0)[:, None] * cross for one in kept]
+    return [np.where(directions, 1 / np.where(directions, values, 1.0), 0.0)[:, None] * cross for directions in kept]

@@ -57,7 +57,7 @@ def draw_comparison(comparison: Mapping[str, Any], folder: str | os.PathLike) ->
         list of `Path`: the PNGs; each has a PDF of the same name.
     """
     folder = Path(folder)
-    training = {name: found for name, found in comparison.get("training", {}).items() if any(found["tokens"])}
+    training = {name: curves for name, curves in comparison.get("training", {}).items() if any(curves["tokens"])}
     figures: dict[str, tuple[Any, Callable[[Any, Path], None]]] = {
         **{task: (comparison["tasks"].get(task), plot_values) for task in ("optimum", "text", "core")},
         "positions": (comparison.get("positions"), plot_positions_of_runs),
@@ -65,10 +65,10 @@ def draw_comparison(comparison: Mapping[str, Any], folder: str | os.PathLike) ->
         "questions": (comparison.get("questions"), plot_questions),
     }
     paths = []
-    for name, (found, draw) in figures.items():
-        if found:
+    for name, (curves, draw) in figures.items():
+        if curves:
             paths.append(folder / f"{name}.png")
-            draw(found, paths[-1])
+            draw(curves, paths[-1])
     return paths
 
 
@@ -78,14 +78,14 @@ def run_style(number: int) -> dict[str, Any]:
 
 
 @rc_context(PAPER)
-def plot_values(found: Mapping[str, Any], path: str | os.PathLike) -> None:
+def plot_values(results: Mapping[str, Any], path: str | os.PathLike) -> None:
     """Plot the value of every run with its interval, and the paired difference from the first run if there is one.
 
     Args:
-        found (`dict`): `measure` and `rows` of a task.
+        results (`dict`): `measure` and `rows` of a task.
         path (path): where the PNG goes; a PDF is written next to it.
     """
-    rows = found["rows"]
+    rows = results["rows"]
     changes = [row["difference"] for row in rows]
     sides = [([(row["value"], row["low"], row["high"]) for row in rows], "value")]
     if any(changes):
@@ -106,7 +106,7 @@ def plot_values(found: Mapping[str, Any], path: str | os.PathLike) -> None:
         axes.grid(axis="y", visible=False)
     if len(sides) == 2:
         panels[0, 1].axvline(0, color="gray", linewidth=0.8, zorder=0)
-    figure.supxlabel(textwrap.fill(found["measure"], 60), fontsize=8)
+    figure.supxlabel(textwrap.fill(results["measure"], 60), fontsize=8)
     save_figure(figure, path, vector=True)
 
 
@@ -116,12 +116,12 @@ def plot_positions_of_runs(runs: Mapping[str, Any], path: str | os.PathLike) -> 
     figure = Figure(figsize=(WIDTH, 2.6 + 0.13 * len(runs)), layout="constrained")
     axes = figure.subplots()
     axes.axhline(0, color="gray", linewidth=0.8)
-    for number, (name, found) in enumerate(runs.items()):
-        gap, error = (np.array(found[key], float) for key in ("by_position", "by_position_error"))
+    for number, (name, curve) in enumerate(runs.items()):
+        gap, error = (np.array(curve[key], float) for key in ("by_position", "by_position_error"))
         positions, style = np.arange(1, len(gap) + 1), run_style(number)
         if len(runs) <= _MAX_BANDS:
             band = {"color": style["color"], "alpha": 0.15, "linewidth": 0}
-            half = half_width(error, found["num_sequences"])
+            half = half_width(error, curve["num_sequences"])
             if half is not None:
                 axes.fill_between(positions, gap - half, gap + half, **band)
         axes.plot(positions, gap, **style, **markers(number, len(gap)), label=name)
@@ -136,8 +136,8 @@ def plot_training_of_runs(runs: Mapping[str, Any], path: str | os.PathLike) -> N
     """Plot KL(Bayes || model) against tokens for every run that has it."""
     figure = Figure(figsize=(WIDTH, 2.6 + 0.13 * len(runs)), layout="constrained")
     axes = figure.subplots()
-    for number, (name, found) in enumerate(runs.items()):
-        points = [(x, y) for x, y in zip(found["tokens"], found["kl_bayes"], strict=True) if x > 0]
+    for number, (name, curve) in enumerate(runs.items()):
+        points = [(x, y) for x, y in zip(curve["tokens"], curve["kl_bayes"], strict=True) if x > 0]
         axes.plot(*zip(*points, strict=True), **run_style(number), **markers(number, len(points)), label=name)
     axes.set(xlabel="tokens", ylabel="KL(Bayes-optimal || model)\n(nats per token)", xscale="log", yscale="log")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -154,7 +154,7 @@ def plot_questions(tasks: Mapping[str, Sequence[Mapping[str, Any]]], path: str |
     axes = figure.subplots()
     axes.axvline(0, color="gray", linewidth=0.8)
     for number in range(count):
-        rows = [found[number] for found in tasks.values()]
+        rows = [results[number] for results in tasks.values()]
         values, lows, highs = (np.array([row[key] for row in rows], float) for key in ("value", "low", "high"))
         heights = np.arange(len(rows)) + 0.7 * ((number + 0.5) / count - 0.5)
         bars = np.nan_to_num(np.maximum([values - lows, highs - values], 0))

@@ -61,7 +61,7 @@ def panels_of(history: Sequence[Mapping[str, Any]]) -> list[Panel]:
     ```
     """
     unit = loss_unit(history)
-    found = [
+    panels = [
         Panel(
             "loss", f"loss ({unit})" if unit else "loss", _both(history, "loss"), _optimal_loss(history), falls=True
         ),
@@ -78,7 +78,7 @@ def panels_of(history: Sequence[Mapping[str, Any]]) -> list[Panel]:
         Panel("mfu", "model FLOPs utilization", [_curve(history, "", "mfu")]),
         Panel("memory", "most memory on rank 0 (GiB)", _memory(history)),
     ]
-    return [panel for panel in found if any(curve.values for curve in panel.curves)]
+    return [panel for panel in panels if any(curve.values for curve in panel.curves)]
 
 
 def _memory(history: Sequence[Mapping[str, Any]]) -> list[Curve]:

@@ -126,11 +126,11 @@ def plot_training(training: Report, path: str | os.PathLike) -> None:
     styles = dict(predictor_styles(training["predictors"]))
     lines = []
     for number, (name, style) in enumerate(styles.items()):
-        found = training["predictors"][name]
+        phase = training["predictors"][name]
         values = [row[f"kl_{name}"] for row in rows]
-        line = {**style, "label": f"{style['label']}: {_when(found)}", **markers(number, len(rows))}
+        line = {**style, "label": f"{style['label']}: {_when(phase)}", **markers(number, len(rows))}
         lines += axes.plot(steps, values, **line)
-        for step, mark in ((found["closest_step"], _CLOSEST), (found["passed_step"], _PASSED)):
+        for step, mark in ((phase["closest_step"], _CLOSEST), (phase["passed_step"], _PASSED)):
             if step in steps:
                 axes.plot(step, values[steps.index(step)], markeredgecolor=style["color"], zorder=3, **mark)
     _logarithmic(axes, max(row[f"kl_{name}"] for row in rows for name in styles))
@@ -149,9 +149,9 @@ def plot_training(training: Report, path: str | os.PathLike) -> None:
     save_figure(figure, path, vector=True)
 
 
-def _when(found: Report) -> str:
-    passed = "never passed" if found["passed_step"] is None else f"passed at {found['passed_step']:,}"
-    return f"closest at {found['closest_step']:,}, {passed}"
+def _when(phase: Report) -> str:
+    passed = "never passed" if phase["passed_step"] is None else f"passed at {phase['passed_step']:,}"
+    return f"closest at {phase['closest_step']:,}, {passed}"
 
 
 def _draw_phases(figure: Figure, strip: Axes, phases: Sequence[Report], steps: list[int], styles: Report) -> None:

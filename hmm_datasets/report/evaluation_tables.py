@@ -91,9 +91,9 @@ def _optimum_sentence(optimum: Report) -> str:
 def _training_sentence(training: Report) -> str:
     titles = predictor_titles(training["predictors"])
     passed = [
-        f"{titles[name]} at step {found['passed_step']:,}"
-        for name, found in sorted(training["predictors"].items(), key=lambda pair: pair[1]["passed_step"] or 0)
-        if found["passed_step"] is not None
+        f"{titles[name]} at step {phase['passed_step']:,}"
+        for name, phase in sorted(training["predictors"].items(), key=lambda pair: pair[1]["passed_step"] or 0)
+        if phase["passed_step"] is not None
     ]
     if not passed:
         return "During training the model's loss did not fall below that of any predictor."
@@ -101,12 +101,12 @@ def _training_sentence(training: Report) -> str:
 
 
 def _beliefs_sentence(beliefs: Report) -> str:
-    found = beliefs["layers"]["all"]
-    controls = {"the same probe of an untrained model": found.get("untrained_r2")}
-    controls["the same probe for shuffled beliefs"] = found.get("shuffled_r2")
+    probe = beliefs["layers"]["all"]
+    controls = {"the same probe of an untrained model": probe.get("untrained_r2")}
+    controls["the same probe for shuffled beliefs"] = probe.get("shuffled_r2")
     controls |= {f"beliefs given the last {order} symbols alone": row["r2"] for order, row in _shorter(beliefs)}
     known = {name: value for name, value in controls.items() if value is not None}
-    r2 = found["r2"]
+    r2 = probe["r2"]
     if r2 is None or not known:
         return f"A linear probe of all layers has a held-out R² of {figure_text(r2)} for the belief."
     best = max(known, key=known.__getitem__)
@@ -114,8 +114,8 @@ def _beliefs_sentence(beliefs: Report) -> str:
     if known[best] >= r2 - _SAME_R2:
         worse = "as much as it" if known[best] <= r2 + _SAME_R2 else "more"
         have = "has" if "probe" in best else "have"
-        found = f"{best} {have} {figure_text(known[best])}, {worse}"
-        return f"{said}, but {found}: the model need not have the belief."
+        probe = f"{best} {have} {figure_text(known[best])}, {worse}"
+        return f"{said}, but {probe}: the model need not have the belief."
     return f"{said}; the best control, {best}, has {figure_text(known[best])}."
 
 
@@ -183,9 +183,9 @@ def _training(training: Report) -> list[Table]:
     rows = []
     titles = predictor_titles(training["predictors"])
     for name, title in reversed(titles.items()):
-        found = training["predictors"][name]
-        passed = "never" if found["passed_step"] is None else f"{found['passed_step']:,}"
-        rows.append([title, f"{found['closest_step']:,}", figure_text(found["closest_kl"]), passed])
+        figures = training["predictors"][name]
+        passed = "never" if figures["passed_step"] is None else f"{figures['passed_step']:,}"
+        rows.append([title, f"{figures['closest_step']:,}", figure_text(figures["closest_kl"]), passed])
     phases = "; ".join(
         f"{titles[phase['predictor']]} ({phase['first_step']:,} to {phase['last_step']:,})"
         for phase in training["phases"]
@@ -197,22 +197,22 @@ def _training(training: Report) -> list[Table]:
 
 def _beliefs_by_checkpoint(evaluations: Sequence[Report]) -> list[Table]:
     """R2 and RMSE of the belief and its parts at each checkpoint, from all layers; none if they were not probed."""
-    found = [row for row in evaluations if "belief_r2" in row]
-    if not found:
+    probed = [row for row in evaluations if "belief_r2" in row]
+    if not probed:
         return []
-    keys = [key for key in found[0] if key.startswith("belief_")]
+    keys = [key for key in probed[0] if key.startswith("belief_")]
     names = [
         key.removeprefix("belief_").replace("rmse", "RMSE").replace("r2", "R²").replace("_", ", ") for key in keys
     ]
-    rows = [[f"{row['step']:,}", *(figure_text(row[key]) for key in keys)] for row in found]
+    rows = [[f"{row['step']:,}", *(figure_text(row[key]) for key in keys)] for row in probed]
     return [Table("Linear probes of all layers by checkpoint", ["step", *names], rows)]
 
 
 def _beliefs(beliefs: Report) -> list[Table]:
     columns = ("r2", "rmse", "shuffled_r2", "shuffled_rmse", "untrained_r2", "untrained_rmse")
     rows = [
-        [{"0": "embedding", "all": "all layers"}.get(name, name), *(figure_text(found.get(key)) for key in columns)]
-        for name, found in beliefs["layers"].items()
+        [{"0": "embedding", "all": "all layers"}.get(name, name), *(figure_text(probe.get(key)) for key in columns)]
+        for name, probe in beliefs["layers"].items()
     ]
     header = ["layer", "R²", "RMSE", "shuffled R²", "RMSE", "untrained R²", "RMSE"]
     states, width = beliefs["num_states"], beliefs.get("belief_width")
@@ -230,10 +230,10 @@ def _belief_parts(beliefs: Report) -> list[Table]:
     """R2 and RMSE of each part of the belief, from all layers and from the best single one."""
     rows = []
     for name, layers in beliefs.get("parts", {}).items():
-        r2 = {layer: -1.0 if one["r2"] is None else one["r2"] for layer, one in layers.items() if layer != "all"}
+        r2 = {layer: -1.0 if probe["r2"] is None else probe["r2"] for layer, probe in layers.items() if layer != "all"}
         best = max(r2, key=r2.__getitem__)
-        found = [layers["all"].get(key) for key in ("r2", "rmse", "untrained_r2", "untrained_rmse")]
-        rows.append([name, *map(figure_text, found), best, figure_text(layers[best]["r2"])])
+        figures = [layers["all"].get(key) for key in ("r2", "rmse", "untrained_r2", "untrained_rmse")]
+        rows.append([name, *map(figure_text, figures), best, figure_text(layers[best]["r2"])])
     header = ["part of the belief", "R²", "RMSE", "untrained R²", "RMSE", "best layer", "R²"]
     return [Table("Linear probes of the parts, from all layers", header, rows)] if rows else []
 
@@ -242,8 +242,8 @@ def _markov_beliefs(beliefs: Report) -> list[Table]:
     """Beliefs that know the last symbols alone, as predictions of the belief and as targets of the probe."""
     columns = ("r2", "rmse", "probe_r2", "probe_rmse")
     rows = [
-        [f"order {order}", *(figure_text(found[key]) for key in columns)]
-        for order, found in beliefs.get("markov", {}).items()
+        [f"order {order}", *(figure_text(figures[key]) for key in columns)]
+        for order, figures in beliefs.get("markov", {}).items()
     ]
     header = ["beliefs given the last symbols", "R²", "RMSE", "R² of the probe for them", "RMSE"]
     note = (
@@ -257,10 +257,10 @@ def _belief_positions(beliefs: Report) -> list[Table]:
     """The probe of all layers at some positions."""
     if "positions" not in beliefs:
         return []
-    found, first = beliefs["positions"]["layers"]["all"], beliefs["positions"]["first"]
-    last = first + len(found["r2"]) - 1
+    probe, first = beliefs["positions"]["layers"]["all"], beliefs["positions"]["first"]
+    last = first + len(probe["r2"]) - 1
     shown = [seen for seen in sorted({*(1 << power for power in range(last.bit_length())), last}) if seen >= first]
-    rows = [[str(seen), *(figure_text(found[key][seen - first]) for key in ("r2", "rmse"))] for seen in shown]
+    rows = [[str(seen), *(figure_text(probe[key][seen - first]) for key in ("r2", "rmse"))] for seen in shown]
     return [Table("The probe of all layers by position", ["symbols seen", "R²", "RMSE"], rows)]
 
 
@@ -311,9 +311,9 @@ def _core(core: Report) -> list[Table]:
 
 def _chat(chat: Report) -> list[Table]:
     rows = [
-        [title, f"{found['count']:,}", *_share(found)]
+        [title, f"{share['count']:,}", *_share(share)]
         for name, title in SHARES.items()
-        for found in [chat["shares"][name]]
+        for share in [chat["shares"][name]]
     ]
     note = f"{chat['conversations']:,} conversations, {chat['tokens']:,} tokens of the assistant"
     return [
@@ -321,8 +321,8 @@ def _chat(chat: Report) -> list[Table]:
     ]
 
 
-def _share(found: Report) -> tuple[str, str]:
-    return figure_text(found["share"], ".1%"), interval_text(found["low"], found["high"], ".1%")
+def _share(share: Report) -> tuple[str, str]:
+    return figure_text(share["share"], ".1%"), interval_text(share["low"], share["high"], ".1%")
 
 
 def _completions_text(completions: Report) -> str:

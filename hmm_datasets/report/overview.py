@@ -35,10 +35,10 @@ def draw_run(folder: str | os.PathLike, *, in_terminal: bool = True) -> list[Pat
         history = read_log(folder / "history.jsonl")
         if sum("loss" in row for row in history) < _MIN_ROWS:
             return []
-        found = panels_of(history)
+        panels = panels_of(history)
         if in_terminal:
-            print_plots(found)
-        return write_plots(found, folder)
+            print_plots(panels)
+        return write_plots(panels, folder)
     except Exception:
         traceback.print_exc()
         print(f"{folder}: trained and saved; drawing its plots failed with the error above", file=sys.stderr)
@@ -65,26 +65,26 @@ def draw_fit(history: Sequence[Mapping[str, Any]], num_tokens: int, folder: str 
         points = [(row["epoch"] * num_tokens, row[name]) for row in rows if math.isfinite(row.get(name, math.nan))]
         if points:
             curves.append(Curve(label, *zip(*points, strict=True)))
-    found = [Panel("log_likelihood", "log-likelihood (nats per token)", curves)]
-    print_plots(found)
-    return write_plots(found, Path(folder))
+    panels = [Panel("log_likelihood", "log-likelihood (nats per token)", curves)]
+    print_plots(panels)
+    return write_plots(panels, Path(folder))
 
 
-def print_plots(found: list[Panel]) -> None:
+def print_plots(panels: list[Panel]) -> None:
     """Print panels at the width of the terminal, in characters that standard output can encode."""
     from .terminal import text_plots
 
     encoding = sys.stdout.encoding or "utf-8"
-    text = text_plots(found, shutil.get_terminal_size().columns)
+    text = text_plots(panels, shutil.get_terminal_size().columns)
     print(f"\n{text}\n".encode(encoding, "replace").decode(encoding))
 
 
-def write_plots(found: list[Panel], folder: Path) -> list[Path]:
+def write_plots(panels: list[Panel], folder: Path) -> list[Path]:
     """Write one PNG per panel."""
     from .plots import plot_panel
 
     paths = []
-    for panel in found:
+    for panel in panels:
         paths.append(folder / PLOTS_NAME / f"{panel.name}.png")
         plot_panel(panel, paths[-1], title=folder.resolve().name)
     return paths

@@ -10,49 +10,49 @@ from .tables import text_table
 _GIB = 1 << 30
 
 
-def forecast_text(found: dict[str, Any]) -> str:
+def forecast_text(plan: dict[str, Any]) -> str:
     """The tables of a forecast."""
-    ((name, amount),) = found["budget"].items()
+    ((name, amount),) = plan["budget"].items()
     batch = (
-        f"{found['micro_batch_size']} micro-batch x {found['gradient_accumulation_steps']} accumulation x "
-        f"{found['world_size']} ranks = {found['global_batch_size']:,} rows"
+        f"{plan['micro_batch_size']} micro-batch x {plan['gradient_accumulation_steps']} accumulation x "
+        f"{plan['world_size']} ranks = {plan['global_batch_size']:,} rows"
     )
     rows = [
-        ("parameters", f"{found['parameters']:,}", f"{found['parameters_without_embeddings']:,} without embeddings"),
+        ("parameters", f"{plan['parameters']:,}", f"{plan['parameters_without_embeddings']:,} without embeddings"),
         (
             "FLOPs per token",
-            f"{found['flops_per_token']:,}",
+            f"{plan['flops_per_token']:,}",
             "6 N, and for attention 12 layers x width x length; forward and backward",
         ),
-        ("global batch", f"{found['global_batch_size']:,}", batch),
-        ("tokens per step", f"{found['tokens_per_step']:,}", f"rows of {found['row_length']:,}"),
-        ("steps", f"{found['steps']:,}", f"budget: {name} {amount:,.12g}"),
-        ("tokens", f"{found['tokens']:,}", f"{found['tokens_per_parameter']:.3g} per parameter"),
+        ("global batch", f"{plan['global_batch_size']:,}", batch),
+        ("tokens per step", f"{plan['tokens_per_step']:,}", f"rows of {plan['row_length']:,}"),
+        ("steps", f"{plan['steps']:,}", f"budget: {name} {amount:,.12g}"),
+        ("tokens", f"{plan['tokens']:,}", f"{plan['tokens_per_parameter']:.3g} per parameter"),
         (
             "FLOPs",
-            f"{found['flops']:.4g}",
+            f"{plan['flops']:.4g}",
             "of the model, without padding and recomputation; fewer if sequences are shorter than rows",
         ),
     ]
-    if found["batch_ramp"]:
-        stages = found["batch_ramp"]
+    if plan["batch_ramp"]:
+        stages = plan["batch_ramp"]
         told = stages if len(stages) <= 4 else [*stages[:2], "...", stages[-1]]
         rows.insert(3, ("batch ramp", " ".join(told), f"rows:steps of {len(stages)} stages before the full batch"))
-    if found["trained_parameters"] < found["parameters"]:
+    if plan["trained_parameters"] < plan["parameters"]:
         rows.insert(
-            1, ("trained", f"{found['trained_parameters']:,}", "parameters; the others cost 4 N instead of 6 N")
+            1, ("trained", f"{plan['trained_parameters']:,}", "parameters; the others cost 4 N instead of 6 N")
         )
-    if found.get("assumed_vocab_size") is not None:
-        rows.append(("epochs", "unknown", f"the data were not read; a vocabulary of {found['assumed_vocab_size']:,}"))
-    elif not found["corpora"] and found["epochs"] is None:
+    if plan.get("assumed_vocab_size") is not None:
+        rows.append(("epochs", "unknown", f"the data were not read; a vocabulary of {plan['assumed_vocab_size']:,}"))
+    elif not plan["corpora"] and plan["epochs"] is None:
         rows.append(("epochs", "none", "no sequence is repeated"))
-    elif not found["corpora"]:
-        rows.append(("epochs", f"{found['epochs']:,.2f}", f"{found['rows']:,} rows in all"))
-    for corpus in found["corpora"]:
+    elif not plan["corpora"]:
+        rows.append(("epochs", f"{plan['epochs']:,.2f}", f"{plan['rows']:,} rows in all"))
+    for corpus in plan["corpora"]:
         share = f", {corpus['share']:.0%} of the run" if corpus.get("share") is not None else ""
         rows.append(("epochs", f"{corpus['epochs']:,.2f}", f"{corpus['name']}: {corpus['tokens']:,} tokens{share}"))
-    if "time" in found:
-        time = found["time"]
+    if "time" in plan:
+        time = plan["time"]
         rows.append(("tokens per second", f"{time['tokens_per_second']:,.0f}", time["rate"]))
         rows.append(("time", format_duration(time["seconds"]), f"{time['device_hours']:,.3g} device hours"))
         rows.append(("ends", time["ends"].replace("T", " "), "if it starts now"))
@@ -60,21 +60,21 @@ def forecast_text(found: dict[str, Any]) -> str:
             rows.append(("cost", f"{time['cost']:,.2f}", "at price_per_hour"))
     else:
         rows.append(("time", "unknown", "set assumed_rate"))
-    return "\n\n".join((_left(rows), _memory_table(found)))
+    return "\n\n".join((_left(rows), _memory_table(plan)))
 
 
-def fit_plan_text(found: dict[str, Any]) -> str:
+def fit_plan_text(plan: dict[str, Any]) -> str:
     """The table of a plan of a fit, see [`~hmm_datasets.training.plan.fit_plan.plan_fit`]."""
     rows = [
-        ("parameters", f"{found['parameters']:,}", "free ones of the start, transition and emission tables"),
-        ("tokens per epoch", f"{found['tokens_per_epoch']:,}", ""),
-        ("FLOPs per epoch", f"{found['flops_per_epoch']:.4g}", "6 N L H^2, without the loss on held-out sequences"),
-        ("tokens", f"{found['tokens']:,}", "of max_epochs; early stopping may need fewer"),
-        ("FLOPs", f"{found['flops']:.4g}", ""),
-        ("memory", f"{found['memory'] / _GIB:.3g} GiB", "of a batch's beliefs on a GPU, the tables and the counts"),
+        ("parameters", f"{plan['parameters']:,}", "free ones of the start, transition and emission tables"),
+        ("tokens per epoch", f"{plan['tokens_per_epoch']:,}", ""),
+        ("FLOPs per epoch", f"{plan['flops_per_epoch']:.4g}", "6 N L H^2, without the loss on held-out sequences"),
+        ("tokens", f"{plan['tokens']:,}", "of max_epochs; early stopping may need fewer"),
+        ("FLOPs", f"{plan['flops']:.4g}", ""),
+        ("memory", f"{plan['memory'] / _GIB:.3g} GiB", "of a batch's beliefs on a GPU, the tables and the counts"),
     ]
-    if "time" in found:
-        time = found["time"]
+    if "time" in plan:
+        time = plan["time"]
         rows.append(("time", format_duration(time["seconds"]), f"{time['device_hours']:,.3g} device hours"))
     else:
         rows.append(("time", "unknown", "set assumed_flops to the FLOP/s of the device in float32"))
@@ -97,7 +97,7 @@ def advice_text(rows: Sequence[dict[str, Any]]) -> str:
         memory = f"{row['memory'] / _GIB:.1f}"
         if row["host_memory"]:
             memory += f" + {row['host_memory'] / _GIB:.1f} on the host"
-        others = ", ".join(one for one in row["fitting"][1:] if not one.endswith("offload")) or "-"
+        others = ", ".join(strategy for strategy in row["fitting"][1:] if not strategy.endswith("offload")) or "-"
         times = ["?", "?", "?", "?"]
         if "hours" in row:
             times = [f"{row['communication']:.0%}", f"{row['tokens_per_second']:,.0f}"]
@@ -120,15 +120,15 @@ def measurement_text(name: str, rows: Sequence[dict[str, Any]]) -> str:
         name (`str`): `evaluate` or `benchmark`.
         rows (sequence of `dict`): the plan of each model.
     """
-    ranks = list(next((one["seconds"] for row in rows for one in row["devices"]), {}))
+    ranks = list(next((device["seconds"] for row in rows for device in row["devices"]), {}))
     columns = ["model", "parameters", "precision", "weights", "activations", "GiB", "FLOPs"]
     columns += ["device", "fits", *(f"time on {number}" for number in ranks)] if ranks else []
     cells = []
     for row in rows:
         sizes = [_size(row[part]) for part in ("weights", "activations", "memory")]
         start = [row["model"], f"{row['parameters']:,}", row["precision"], *sizes, f"{row['flops']:.3g}"]
-        for one in row["devices"] or [None]:
-            cells.append([*start, *([] if one is None else _on_device(row["memory"], one))])
+        for device in row["devices"] or [None]:
+            cells.append([*start, *([] if device is None else _on_device(row["memory"], device))])
     passes = sorted({(row["rows"], row["length"], row["tokens"]) for row in rows})
     notes = [
         f"A forward pass has {count:,} rows of {length:,} tokens; {tokens:,} tokens are read in all."
@@ -145,10 +145,10 @@ def measurement_text(name: str, rows: Sequence[dict[str, Any]]) -> str:
     return f"{text_table(columns, cells)}\n\n" + "\n".join(notes)
 
 
-def _on_device(memory: int, found: dict[str, Any]) -> list[str]:
-    fits = memory <= found["usable"]
-    times = ["-" if not fits else "?" if time is None else format_duration(time) for time in found["seconds"].values()]
-    return [found["device"], f"{'yes' if fits else 'NO'}, of {_size(found['usable'])}", *times]
+def _on_device(memory: int, plan: dict[str, Any]) -> list[str]:
+    fits = memory <= plan["usable"]
+    times = ["-" if not fits else "?" if time is None else format_duration(time) for time in plan["seconds"].values()]
+    return [plan["device"], f"{'yes' if fits else 'NO'}, of {_size(plan['usable'])}", *times]
 
 
 def consumption_table(plan: dict[str, Any], summary: dict[str, Any]) -> str:
@@ -159,7 +159,7 @@ def consumption_table(plan: dict[str, Any], summary: dict[str, Any]) -> str:
         summary (`dict`): its `summary.json`.
     """
     names = ("steps", "tokens", "flops")
-    rows = [[name, *(f"{found[name]:,.0f}" for found in (plan, summary))] for name in names]
+    rows = [[name, *(f"{counts[name]:,.0f}" for counts in (plan, summary))] for name in names]
     table = text_table(["", "planned", "consumed"], rows)
     return "\n".join([table, *_why_flops_differ(plan, summary)])
 
@@ -182,14 +182,14 @@ def _why_flops_differ(plan: dict[str, Any], summary: dict[str, Any]) -> list[str
     ]
 
 
-def _memory_table(found: dict[str, Any]) -> str:
+def _memory_table(memory: dict[str, Any]) -> str:
     columns = ("weights", "gradients", "optimizer", "activations", "total")
-    rows = [[strategy, *(_size(sizes[column]) for column in columns)] for strategy, sizes in found["memory"].items()]
-    title = f"Memory per rank in GiB, {found['precision']}, AdamW; allocator overhead and CUDA's context not included"
-    if "device" not in found:
+    rows = [[strategy, *(_size(sizes[column]) for column in columns)] for strategy, sizes in memory["memory"].items()]
+    title = f"Memory per rank in GiB, {memory['precision']}, AdamW; allocator overhead and CUDA's context not included"
+    if "device" not in memory:
         return f"{title}\n\n{text_table(['', *columns], rows)}"
-    device = found["device"]
-    for row, sizes in zip(rows, found["memory"].values(), strict=True):
+    device = memory["device"]
+    for row, sizes in zip(rows, memory["memory"].values(), strict=True):
         row.append("yes" if sizes["total"] <= device["usable"] else "NO")
     fits = f"fits the {_size(device['usable'])} usable of {device['name']}"
     return f"{title}\n\n{text_table(['', *columns, fits], rows)}"

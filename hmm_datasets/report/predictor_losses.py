@@ -38,13 +38,13 @@ def predictor_losses(process: Process, length: int, num_sequences: int, seed: in
     leading = "uniform" if has_oracle else "bayes"  # the predictor whose distributions `stream` yields
     first = 0
     for batch, distributions in stream(predictors[leading], process.sample(num_sequences, length, seed)):
-        found = {name: predictor(batch) for name, predictor in predictors.items() if name != leading}
-        found[leading] = distributions
+        predicted = {name: predictor(batch) for name, predictor in predictors.items() if name != leading}
+        predicted[leading] = distributions
         if has_oracle:
-            found["oracle"] = process.oracle_next_token_probs(batch, seed=seed, first=first)
+            predicted["oracle"] = process.oracle_next_token_probs(batch, seed=seed, first=first)
         first += len(batch)
-        truth = found["oracle" if has_oracle else "bayes"][:, :-1]
-        for name, distribution in found.items():
+        truth = predicted["oracle" if has_oracle else "bayes"][:, :-1]
+        for name, distribution in predicted.items():
             parts[name].append(-torch.xlogy(truth, distribution[:, :-1]).sum(-1).numpy())
     nats = {name: np.concatenate(values) for name, values in parts.items()}
     return {

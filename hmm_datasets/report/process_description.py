@@ -26,8 +26,8 @@ def describe_process(
     check_sizes(length, num_sequences)
     if isinstance(process, HMM):
         return describe(process, length=length, num_sequences=num_sequences, seed=seed)
-    own = _of_family(process) if isinstance(process, Family) else _of_process(process)
-    return own | {
+    facts = _of_family(process) if isinstance(process, Family) else _of_process(process)
+    return facts | {
         "fingerprint": process.fingerprint(),
         "cross_entropy": predictor_losses(process, length, num_sequences, seed),
         "num_sequences": num_sequences,

@@ -120,7 +120,7 @@ def write_result(
     folder.mkdir(parents=True, exist_ok=True)
     content = {
         "paper": asdict(paper),
-        "findings": [asdict(one) for one in findings],
+        "findings": [asdict(finding) for finding in findings],
         "protocol": protocol,
         "tokens": tokens,
         "seconds": round(seconds, 1),
@@ -131,7 +131,7 @@ def write_result(
     }
     write_json(folder / RESULT_NAME, content)
     header = ["quantity", "here", "published", "why they differ"]
-    table = Table("", header, [_cells(one) for one in content["findings"]])
+    table = Table("", header, [_cells(finding) for finding in content["findings"]])
     with atomic_file(folder / "result.md") as temporary:
         shown = "".join(f"\n![{Path(name).stem}]({name})\n" for name in pictures)
         temporary.write_text(

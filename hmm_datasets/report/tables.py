@@ -180,7 +180,7 @@ def optimum_table(measured: Mapping[str, Any], title: str = "") -> Table:
         if last is not None:
             figures.append((last.get(name), "cross_entropy"))
         cells = [
-            "" if found is None else figure_text(found[key]) for found, value in figures for key in (value, _ERROR)
+            "" if figure is None else figure_text(figure[key]) for figure, value in figures for key in (value, _ERROR)
         ]
         rows.append([row_title, *cells])
     header = ["predictor", "nats/token", "+-", "KL(predictor || model)", "+-"]

@@ -107,8 +107,8 @@ def open_benchmark(
     if data is None:
         return Benchmark(held_out)
     folder, revision = _folder_of(data)
-    for one in held_out:
-        _compare(one, folder)
+    for process in held_out:
+        _compare(process, folder)
     return Benchmark(held_out, data if revision is not None else None, revision)
 
 
@@ -135,12 +135,12 @@ def _compare(held_out: HeldOut, folder: Path) -> None:
     import pyarrow.parquet as pq
 
     remedy = "it is another version of the benchmark; leave out --data, or write it anew with --write_data"
-    own = folder / PROCESSES_NAME / held_out.name
-    if not own.is_dir():
-        raise InputError(f"{own}: no such folder, so this is not the benchmark's data set; {remedy}")
-    found, expected = HMM.from_pretrained(own).fingerprint(), held_out.hmm.fingerprint()
-    if found != expected:
-        raise InputError(f"{own}: has fingerprint {found}, expected {expected}; {remedy}")
+    published = folder / PROCESSES_NAME / held_out.name
+    if not published.is_dir():
+        raise InputError(f"{published}: no such folder, so this is not the benchmark's data set; {remedy}")
+    fingerprint, expected = HMM.from_pretrained(published).fingerprint(), held_out.hmm.fingerprint()
+    if fingerprint != expected:
+        raise InputError(f"{published}: has fingerprint {fingerprint}, expected {expected}; {remedy}")
     path = folder / parquet_path(held_out.name)
     if not path.is_file():
         raise InputError(f"{path}: no such file; copy the data set again")

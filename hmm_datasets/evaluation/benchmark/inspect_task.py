@@ -143,7 +143,7 @@ class SymbolsAPI(ModelAPI):
 
 
 def _by_process(scores: Sequence[SampleScore]) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = defaultdict(list)
-    for one in scores:
-        found[(one.sample_metadata or {})["process"]].append(one.score.as_float())
-    return found
+    by_process: dict[str, list[float]] = defaultdict(list)
+    for score in scores:
+        by_process[(score.sample_metadata or {})["process"]].append(score.score.as_float())
+    return by_process

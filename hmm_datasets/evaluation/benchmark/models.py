@@ -31,12 +31,12 @@ def load_models(name: str, processes: Sequence[str], accelerator: "Accelerator")
     folder = Path(name)
     if not folder.is_dir() or (folder / "config.json").exists() or ModelName.parse(folder).gguf_file is not None:
         return dict.fromkeys(processes, load_causal_lm(name, accelerator))
-    missing = [one for one in processes if not (folder / one / "config.json").is_file()]
+    missing = [process for process in processes if not (folder / process / "config.json").is_file()]
     if missing:
         raise InputError(
             f"{folder}: has neither config.json of a model nor {missing[0]}/config.json of a model for that process"
         )
-    return {one: load_causal_lm(str(folder / one), accelerator) for one in processes}
+    return {process: load_causal_lm(str(folder / process), accelerator) for process in processes}
 
 
 def load_causal_lm(name: str, accelerator: "Accelerator") -> "PreTrainedModel":

@@ -122,7 +122,7 @@ def chosen_processes(names: Sequence[str] | None = None) -> dict[str, HMM]:
             raise InputError(
                 f"process {name!r} is not in the benchmark; expected some of twelve, dial, {', '.join(known)}"
             )
-    wanted = {one for name in names or ["twelve"] for one in groups.get(name, [name])}
+    wanted = {process for name in names or ["twelve"] for process in groups.get(name, [name])}
     return {name: hmm for name, hmm in known.items() if name in wanted}
 
 
@@ -164,8 +164,8 @@ def _one_of(*hmms: HMM) -> HMM:
     edges = np.zeros((hmms[0].num_symbols, sum(sizes), sum(sizes)))
     ends = np.cumsum(sizes)
     for hmm, end in zip(hmms, ends, strict=True):
-        own = slice(end - hmm.num_states, end)
-        edges[:, own, own] = hmm.edges
+        states = slice(end - hmm.num_states, end)
+        edges[:, states, states] = hmm.edges
     return HMM(start=np.concatenate([hmm.start / len(hmms) for hmm in hmms]), edges=edges)
 
 

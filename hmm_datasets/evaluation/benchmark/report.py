@@ -68,13 +68,13 @@ def _score(name: str, settings: BenchmarkSettings) -> dict[str, Any]:
     if settings.push and results_name is None:
         raise InputError("--push: name the benchmark's repository with --data USER/NAME or --dataset_id USER/NAME")
     accelerator = Accelerator(cpu=not torch.accelerator.is_available())
-    models = load_models(name, [one.name for one in benchmark.processes], accelerator)
-    found = score_model(
+    models = load_models(name, [process.name for process in benchmark.processes], accelerator)
+    scores = score_model(
         models, tokenizer, benchmark.processes, accelerator,
         names=NAMES[settings.symbols], separator=settings.separator, batch_size=settings.batch_size,
     )  # fmt: skip
     written = {} if tokenizer is None else {"symbols": settings.symbols, "separator": settings.separator}
-    report = _described(name, benchmark, models) | written | found
+    report = _described(name, benchmark, models) | written | scores
     folder = settings.folder_of(name)
     _write(report, folder, results_name if is_standard else None)
     print(benchmark_text(report))
@@ -169,7 +169,7 @@ def _described(name: str, benchmark: Benchmark, models: "dict[str, PreTrainedMod
         "data": {
             "dataset_id": benchmark.dataset_id,
             "revision": benchmark.revision,
-            "fingerprints": {one.name: one.hmm.fingerprint() for one in benchmark.processes},
+            "fingerprints": {process.name: process.hmm.fingerprint() for process in benchmark.processes},
         },
         "num_sequences": benchmark.processes[0].num_sequences,
         "versions": package_versions(),

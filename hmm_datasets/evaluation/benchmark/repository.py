@@ -69,8 +69,8 @@ def write_benchmark(folder: str | os.PathLike) -> None:
             held_out.hmm.save_pretrained(temporary / PROCESSES_NAME / held_out.name)
         mixture().save_pretrained(temporary / MIXTURE_NAME)
         (temporary / EVAL_NAME).write_text(eval_yaml(), encoding="utf-8")
-        found = {held_out.name: _scores_of_baselines(held_out) for held_out in benchmark.processes}
-        scores = {track: {name: rows[track] for name, rows in found.items()} for track in TRACKS}
+        baselines = {held_out.name: _scores_of_baselines(held_out) for held_out in benchmark.processes}
+        scores = {track: {name: rows[track] for name, rows in baselines.items()} for track in TRACKS}
         (temporary / CARD_NAME).write_text(_card(benchmark.processes, scores), encoding="utf-8")
         write_digests(temporary, [parquet_path(held_out.name) for held_out in benchmark.processes])
         check_replaceable(folder, EVAL_NAME, overwrite=True)  # something else may have been put there meanwhile
@@ -133,13 +133,13 @@ def _write_parquet(held_out: HeldOut, folder: Path) -> None:
 
 def _scores_of_baselines(held_out: HeldOut) -> dict[str, dict[str, Any]]:
     """For each track the optimum with its standard error, and the excess of each baseline."""
-    found = {}
+    scores = {}
     for track in TRACKS:
         scored = replace(held_out, num_sequences=SCORED[track])
         optimum = optimal_nats(scored, track)
         row = summarize_scores(optimum, scored, track, baseline_losses(scored))
-        found[track] = row | {"error": float(optimum.std(ddof=1) / np.sqrt(len(optimum)))}
-    return found
+        scores[track] = row | {"error": float(optimum.std(ddof=1) / np.sqrt(len(optimum)))}
+    return scores
 
 
 def _card(processes: list[HeldOut], scores: Mapping[str, Mapping[str, Any]]) -> str:

@@ -56,14 +56,14 @@ def baseline_losses(held_out: HeldOut) -> dict[str, Float[np.ndarray, "N L"]]:
 def _baseline_losses(name: str, num_sequences: int) -> dict[str, Float[np.ndarray, "N L"]]:
     held_out = HeldOut(name, chosen_processes([name])[name], num_sequences)
     predictors = predictors_of(held_out.hmm) | {"mixture": mixture(name in DIAL).next_token_probs}
-    found = {}
+    by_baseline = {}
     for baseline in BASELINES:
         losses = [
             -probs[:, :-1].gather(-1, tokens.unsqueeze(-1)).squeeze(-1).log()
             for tokens, probs in stream(predictors[baseline], held_out.tokens, show_progress=False)
         ]
-        found[baseline] = torch.cat(losses).numpy()
-    return found
+        by_baseline[baseline] = torch.cat(losses).numpy()
+    return by_baseline
 
 
 def score_model(
@@ -93,17 +93,17 @@ def score_model(
         over the symbols is known, of [`summarize_symbols`]; and `mean`, of all processes.
     """
     track = "ids" if tokenizer is None else "text"
-    found = {}
-    with progress_bar(sum(one.num_sequences for one in processes), " sequences", desc="benchmark") as bar:
-        for one in processes:
+    scores = {}
+    with progress_bar(sum(process.num_sequences for process in processes), " sequences", desc="benchmark") as bar:
+        for process in processes:
             nats, log_probs = predictions_of(
-                one, models[one.name], tokenizer, accelerator,
+                process, models[process.name], tokenizer, accelerator,
                 names=names, separator=separator, batch_size=batch_size, progress=bar.update,
             )  # fmt: skip
-            found[one.name] = summarize_scores(nats, one, track, baseline_losses(one))
+            scores[process.name] = summarize_scores(nats, process, track, baseline_losses(process))
             if log_probs is not None:
-                found[one.name] |= summarize_symbols(log_probs, one, track, baseline_losses(one))
-    return {"track": track, "processes": found, "mean": mean_of(found)}
+                scores[process.name] |= summarize_symbols(log_probs, process, track, baseline_losses(process))
+    return {"track": track, "processes": scores, "mean": mean_of(scores)}
 
 
 def summarize_scores(
@@ -169,13 +169,13 @@ def summarize_symbols(
     }
 
 
-def mean_of(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def mean_of(scores: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """The mean over processes of the results of [`summarize_scores`], and of those of [`summarize_symbols`].
 
     `share` is the mean of the shares, in which processes that are hardly predictable weigh as much as others;
     `share_of_mean` is the share that the mean excess has of the mean excess of the uniform distribution.
     """
-    rows = list(found.values())
+    rows = list(scores.values())
 
     def mean(*keys: str) -> float:
         return sum(reduce(getitem, keys, row) for row in rows) / len(rows)

@@ -36,21 +36,21 @@ class SymbolTokens:
         beginning (`tuple` of `int`): tokens before the first symbol.
         first (`tuple` of `tuple` of `int`): tokens of each symbol at the beginning of a text, all of one length.
         before (`tuple` of `int`): tokens that begin every later symbol, such as a space; often none.
-        own (`tuple` of `int`): the last token of each later symbol.
+        last (`tuple` of `int`): the last token of each later symbol.
         scored_from (`int`): the first symbol that is scored: 1 for text, whose first word may be written differently.
     """
 
     beginning: tuple[int, ...]
     first: tuple[tuple[int, ...], ...]
     before: tuple[int, ...]
-    own: tuple[int, ...]
+    last: tuple[int, ...]
     scored_from: int = 1
 
     @classmethod
     def ids(cls, bos: int, num_symbols: int) -> "SymbolTokens":
         """Symbols as token ids, after a beginning token."""
-        own = tuple(range(num_symbols))
-        return cls((bos,), tuple((one,) for one in own), (), own, scored_from=0)
+        symbols = tuple(range(num_symbols))
+        return cls((bos,), tuple((symbol,) for symbol in symbols), (), symbols, scored_from=0)
 
     @classmethod
     def of(cls, tokenizer: "PreTrainedTokenizerBase", names: Sequence[str], separator: str = " ") -> "SymbolTokens":
@@ -66,27 +66,27 @@ class SymbolTokens:
         rows = [row[len(alone[0]) :] for row in pairs]
         shared = common_prefix(rows)
         beginning, _ = beginning_token(tokenizer)
-        found = cls(
+        symbol_tokens = cls(
             () if beginning is None else (beginning,),
             tuple(map(tuple, alone)),
             tuple(rows[0][:shared]),
             tuple(row[-1] for row in rows if row),
         )
         order = [*range(len(names)), *range(len(names))[::-1]]
-        whole = [*found.beginning, *encode_texts(tokenizer, [separator.join(names[x] for x in order)])[0]]
+        whole = [*symbol_tokens.beginning, *encode_texts(tokenizer, [separator.join(names[x] for x in order)])[0]]
         same = {len(row) for row in rows} == {shared + 1} and len({len(row) for row in alone}) == 1
-        if not same or found.written(np.array([order]))[0].tolist() != whole:
+        if not same or symbol_tokens.written(np.array([order]))[0].tolist() != whole:
             raise InputError(
                 f"{tokenizer.name_or_path or 'the tokenizer'} does not write each of {' '.join(names)} as the same "
                 "tokens and one of its own; choose other symbols"
             )
-        return found
+        return symbol_tokens
 
     def written(self, tokens: Int[np.ndarray, "B T"]) -> Int[np.ndarray, "B L"]:
         """The rows of tokens of sequences of symbols."""
         before = [*self.before]
         rows = [
-            [*self.beginning, *self.first[row[0]], *(part for x in row[1:] for part in (*before, self.own[x]))]
+            [*self.beginning, *self.first[row[0]], *(part for x in row[1:] for part in (*before, self.last[x]))]
             for row in tokens.tolist()
         ]
         return np.array(rows, dtype=np.int64)
@@ -137,7 +137,7 @@ def symbol_predictions(
         )
     places = torch.from_numpy(symbols.places(tokens.shape[1])).to(model.device)
     parts = rows.split(rows_per_pass(rows.shape[1], model.config.get_text_config().vocab_size, batch_size))
-    found = torch.zeros(len(rows), len(places), len(symbols.own), dtype=torch.float64)
+    log_probs = torch.zeros(len(rows), len(places), len(symbols.last), dtype=torch.float64)
     ranks, rank = (1, 0) if accelerator is None else (accelerator.num_processes, accelerator.process_index)
     for index, part in enumerate(parts):
         if index % ranks == rank:
@@ -145,11 +145,11 @@ def symbol_predictions(
                 logits = model(input_ids=part[:, :-1].to(model.device), use_cache=False).logits
                 first = index * len(parts[0])
                 for number, row in enumerate(logits):  # since in float64 the logits of a batch take twice the memory
-                    found[first + number] = _log_probs(row, symbols, places).cpu()
+                    log_probs[first + number] = _log_probs(row, symbols, places).cpu()
         progress(len(part))
     if accelerator is not None:
-        found = accelerator.reduce(found.to(accelerator.device), "sum").cpu()
-    return found
+        log_probs = accelerator.reduce(log_probs.to(accelerator.device), "sum").cpu()
+    return log_probs
 
 
 def rows_per_pass(length: int, vocab_size: int, batch_size: int) -> int:
@@ -158,8 +158,8 @@ def rows_per_pass(length: int, vocab_size: int, batch_size: int) -> int:
 
 
 def _log_probs(logits: Float[Tensor, "L V"], symbols: SymbolTokens, places: Int[Tensor, "S"]) -> Float[Tensor, "S E"]:
-    own, logs = torch.tensor(symbols.own, device=logits.device), log_probabilities(logits)
-    found = logs[places][:, own]
+    last_tokens, logs = torch.tensor(symbols.last, device=logits.device), log_probabilities(logits)
+    of_symbols = logs[places][:, last_tokens]
     for back, token in enumerate(reversed(symbols.before), start=1):
-        found = found + logs[places - back, token][:, None]
-    return found
+        of_symbols = of_symbols + logs[places - back, token][:, None]
+    return of_symbols

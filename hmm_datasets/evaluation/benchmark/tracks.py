@@ -114,11 +114,11 @@ def predictions_of(
     """
     symbols = symbol_tokens(held_out, model, tokenizer, names, separator)
     if symbols is not None:
-        found = symbol_predictions(
+        log_probs = symbol_predictions(
             model, symbols, held_out.tokens, accelerator, batch_size=batch_size, progress=progress
         )
         scored = torch.from_numpy(held_out.tokens[:, symbols.scored_from :].astype(np.int64))
-        return Predictions(-found.gather(-1, scored[..., None])[..., 0].mean(1).numpy(), found)
+        return Predictions(-log_probs.gather(-1, scored[..., None])[..., 0].mean(1).numpy(), log_probs)
     rows = _text_rows(held_out, tokenizer, names, separator)
     limit, longest = context_limit(model), max(len(row.tokens) for row in rows)
     if limit is not None and longest - 1 > limit:

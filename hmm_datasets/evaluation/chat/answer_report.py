@@ -10,16 +10,16 @@ from ...report.tables import Table
 from .answers import Question, exact_match
 
 
-def answers_table(found: Mapping[str, Any]) -> Table:
+def answers_table(figures: Mapping[str, Any]) -> Table:
     """The result of [`~hmm_datasets.evaluation.chat.answer_report.compare_answers`] as a table.
 
     The column `guessed` is the accuracy of a random guess if the corpus gives it, else that of always giving the most
     common answer.
     """
     rows = []
-    for kind, after in found["after"].items():
+    for kind, after in figures["after"].items():
         guessed = after.get("chance", after["most_common"])
-        before = found["before"][kind]["accuracy"]
+        before = figures["before"][kind]["accuracy"]
         bounds = wilson(after["right"], after["questions"])
         accuracy = f"{after['accuracy']:.1%}" + ("" if bounds is None else f" ({bounds[0]:.1%} .. {bounds[1]:.1%})")
         rows.append([kind, f"{after['questions']:,}", f"{before:.1%}", accuracy, f"{guessed:.1%}"])

@@ -168,16 +168,16 @@ def exact_match(questions: Sequence[Question], answers: Sequence[str]) -> dict[s
     ```
     """
     pairs = list(zip(questions, answers, strict=True))
-    found = {}
+    figures = {}
     for kind in dict.fromkeys([*(question.kind for question in questions), "all"]):
-        asked = [(question, given) for question, given in pairs if kind in (question.kind, "all")]
+        asked = [(question, reply) for question, reply in pairs if kind in (question.kind, "all")]
         if not asked:
             continue
-        right = sum(is_right(question, given) for question, given in asked)
+        right = sum(is_right(question, reply) for question, reply in asked)
         accuracy = right / len(asked)
         low, high = wilson(right, len(asked)) or (0.0, 1.0)
         common = Counter(question.expected.strip() for question, _ in asked).most_common(1)[0][1]
-        found[kind] = {
+        figures[kind] = {
             "questions": len(asked),
             "right": right,
             "accuracy": accuracy,
@@ -186,10 +186,10 @@ def exact_match(questions: Sequence[Question], answers: Sequence[str]) -> dict[s
             "most_common": common / len(asked),
         }
         if all(question.chance is not None for question, _ in asked):
-            found[kind]["chance"] = sum(question.chance for question, _ in asked) / len(asked)
-    return found
+            figures[kind]["chance"] = sum(question.chance for question, _ in asked) / len(asked)
+    return figures
 
 
-def is_right(question: Question, given: str) -> bool:
+def is_right(question: Question, reply: str) -> bool:
     """Whether an answer is the expected one, ignoring white space around both."""
-    return given.strip() == question.expected.strip()
+    return reply.strip() == question.expected.strip()

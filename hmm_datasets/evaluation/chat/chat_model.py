@@ -173,10 +173,10 @@ class ChatModel:
         words = messages[-1]["content"]
         if reads_symbols(self.tokenizer):
             check_symbols(self.tokenizer, words)
-        found = ([] if beginning is None else [beginning]) + encode_texts(self.tokenizer, [words])[0]
-        if not found:
+        tokens = ([] if beginning is None else [beginning]) + encode_texts(self.tokenizer, [words])[0]
+        if not tokens:
             raise InputError("there is nothing to continue; write some words")
-        return found
+        return tokens
 
     def _fitting(self, messages: Messages) -> tuple[list[int], int]:
         """The tokens of the newest turns that fit, and how many messages before them are left out.

@@ -119,15 +119,15 @@ def conversation_losses(
         encoded = encode_marked(tokenizer, row["messages"], template, weights=row.get("weights"))
         rows.append((encoded.tokens[:limit], encoded.said[:limit]))
     order = sorted(range(len(rows)), key=lambda index: -len(rows[index][0]))
-    found = np.zeros((len(rows), 2))
+    sums = np.zeros((len(rows), 2))
     for first in range(0, len(rows), batch_size):
         batch = order[first : first + batch_size]
         tokens, mask = padded_rows([rows[index][0] for index in batch], model.device)
         said, _ = padded_rows([rows[index][1] for index in batch], model.device)
         labels = tokens.masked_fill((said == 0) | (mask == 0), IGNORED)
         losses = score_labels(model, next_labels(labels), input_ids=tokens, attention_mask=mask).nats
-        found[batch] = row_losses(losses, labels).cpu().numpy()
-    return found[:, 0], found[:, 1]
+        sums[batch] = row_losses(losses, labels).cpu().numpy()
+    return sums[:, 0], sums[:, 1]
 
 
 def share(count: int, total: int) -> dict[str, float | None]:

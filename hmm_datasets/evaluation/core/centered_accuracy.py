@@ -46,7 +46,7 @@ def core_score(
             raise InputError(f"references have {label!r}, which is not in CORE; see CORE_TASKS")
     if not len(correct) or not np.isin(correct, (0, 1)).all():
         raise InputError(f"predictions are {predictions[:8]}; expected 0 or 1 for each item, and at least one item")
-    found = centered_mean(
+    scores = centered_mean(
         {
             label: (correct[labels == label], task.baseline(baselines))
             for label, task in CORE_TASKS.items()
@@ -54,10 +54,10 @@ def core_score(
         },
         level,
     )
-    tasks = found["tasks"]
+    tasks = scores["tasks"]
     return {
         "name": core_name(tasks),
-        **found,
+        **scores,
         "complete": len(tasks) == len(CORE_TASKS),
         "baselines": baselines,
         "missing": [label for label in CORE_TASKS if label not in tasks],
@@ -83,12 +83,12 @@ def centered_mean(tasks: Mapping[str, tuple[np.ndarray, float]], level: float = 
 
     ```
     """
-    found = {}
+    by_task = {}
     for label, (correct, chance) in tasks.items():
         accuracy = float(correct.mean())
         bounds = wilson(int(correct.sum()), len(correct), level)
         low, high = (_centered(bound, chance) for bound in bounds or (0.0, 1.0))
-        found[label] = {
+        by_task[label] = {
             "items": len(correct),
             "accuracy": accuracy,
             "baseline": chance,
@@ -98,12 +98,12 @@ def centered_mean(tasks: Mapping[str, tuple[np.ndarray, float]], level: float = 
         }
     right = [int(correct.sum()) for correct, _ in tasks.values()]
     weights = np.array([1 / (1 - chance) for _, chance in tasks.values()])
-    bounds = mean_of_shares(right, [task["items"] for task in found.values()], weights, level)
-    score = float(np.mean([task["centered"] for task in found.values()]))
+    bounds = mean_of_shares(right, [task["items"] for task in by_task.values()], weights, level)
+    score = float(np.mean([task["centered"] for task in by_task.values()]))
     # The score is the weighted mean of the accuracies, times the mean weight, less the score of guessing.
     guessed = float(np.mean([chance * weight for (_, chance), weight in zip(tasks.values(), weights, strict=True)]))
     low, high = (float(weights.mean()) * bound - guessed for bound in bounds)
-    return {"score": score, "low": low, "high": high, "tasks": found}
+    return {"score": score, "low": low, "high": high, "tasks": by_task}
 
 
 def _centered(accuracy: float, chance: float) -> float:

@@ -202,7 +202,7 @@ class _Encoder:
 def _items(of: Questions, numbers: Iterable[int], options: list, scores: ContinuationScores) -> list[dict[str, Any]]:
     """The result of each item; the scores are in the order of the options."""
     nats, greedy = iter(scores.nats.tolist()), iter(scores.greedy.tolist())
-    found = []
+    items = []
     for number, versions in zip(numbers, options, strict=True):
         row = of.rows[number]
         item = {"task": of.task.label, "item": number}
@@ -211,7 +211,7 @@ def _items(of: Questions, numbers: Iterable[int], options: list, scores: Continu
         for rows in versions:
             losses = [next(nats) / (len(tokens) - first) for tokens, first in rows]
             # Equal prompts get equal losses, so that rounding does not decide between them.
-            losses = [losses[rows.index(one)] for one in rows]
+            losses = [losses[rows.index(option)] for option in rows]
             likeliest = [next(greedy) for _ in rows]
             if of.task.type == LANGUAGE_MODELING:
                 answers.append({"losses": losses, "correct": all(likeliest)})
@@ -221,8 +221,8 @@ def _items(of: Questions, numbers: Iterable[int], options: list, scores: Continu
         item |= answers[0]
         if len(answers) > 1:
             item["corrupted"] = answers[1]
-        found.append(item)
-    return found
+        items.append(item)
+    return items
 
 
 def _summary(
@@ -230,10 +230,10 @@ def _summary(
 ) -> dict[str, Any]:
     """The scores of the items, and of their control."""
     labels = [item["task"] for item in items]
-    found = core_score(predictions=[int(item["correct"]) for item in items], references=labels, baselines=baselines)
+    scores = core_score(predictions=[int(item["correct"]) for item in items], references=labels, baselines=baselines)
     if max_per_task is not None:
-        found["name"] += f", at most {max_per_task} items per task"
-        found["complete"] = False
+        scores["name"] += f", at most {max_per_task} items per task"
+        scores["complete"] = False
     controls = [item for item in items if "corrupted" in item]
     control = {"score": None, "tasks": {}}
     if controls:
@@ -243,8 +243,8 @@ def _summary(
             baselines=baselines,
         )
     for of in questions:
-        task = found["tasks"][of.task.label]
+        task = scores["tasks"][of.task.label]
         other = control["tasks"].get(of.task.label, {})
         task |= {"type": of.task.type, "shots": of.task.shots, "sha256": of.sha256}
         task |= {f"corrupted_{name}": other.get(name) for name in ("accuracy", "centered")}
-    return found | {"corrupted_score": control["score"]}
+    return scores | {"corrupted_score": control["score"]}

@@ -125,7 +125,7 @@ def find_questions(
     paths_by_name: dict[str, list[Path]] = {}
     for path in sorted(folder.rglob("*.jsonl")):
         paths_by_name.setdefault(path.name, []).append(path)
-    found = []
+    questions = []
     for task in tasks:
         paths = paths_by_name.get(task.file, [])
         if not paths and only_found:
@@ -133,10 +133,10 @@ def find_questions(
         if len(paths) != 1:
             problem = f"{paths[0]} and {paths[1]}; keep one" if paths else f"no {task.file} under {folder}"
             raise InputError(f"{task.label}: {problem}")
-        found.append(_read(task, paths[0], max_per_task))
-    if not found:
+        questions.append(_read(task, paths[0], max_per_task))
+    if not questions:
         raise InputError(f"{folder}: has none of CORE's files, such as {tasks[0].file}")
-    return found
+    return questions
 
 
 def _read(task: CoreTask, path: Path, max_per_task: int | None) -> Questions:

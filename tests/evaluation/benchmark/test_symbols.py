@@ -43,8 +43,8 @@ def test_written_rows_are_those_of_the_tokenizer(kind, bpe):
     assert symbols.written(tokens)[:, len(symbols.beginning) :].tolist() == whole
     # At each place stands the token after which the symbol's own one is predicted.
     rows, places = symbols.written(tokens), symbols.places(4)
-    own = np.array(symbols.own)
-    assert (rows[:, places + 1] == own[tokens[:, 1:]]).all()
+    last = np.array(symbols.last)
+    assert (rows[:, places + 1] == last[tokens[:, 1:]]).all()
 
 
 def test_symbols_that_differ_in_more_than_one_token_are_refused(bpe):
@@ -64,7 +64,7 @@ def test_log_probabilities_are_those_of_the_tokens_of_each_symbol_one_prefix_at_
     for row, t in itertools.product(range(3), range(1, 6)):
         seen = [*symbols.beginning, *encode_texts(tokenizer, [" ".join("ABC"[x] for x in tokens[row, :t])])[0]]
         for symbol in range(3):
-            tail = [*symbols.before, symbols.own[symbol]]
+            tail = [*symbols.before, symbols.last[symbol]]
             with torch.inference_mode():
                 logs = model(torch.tensor([seen + tail])).logits[0].double().log_softmax(-1)
             expected = sum(logs[len(seen) - 1 + k, token].item() for k, token in enumerate(tail))
