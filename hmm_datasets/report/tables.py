@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rich.cells import cell_len
+
 PREDICTORS = {
     "oracle": "oracle (knows each row's HMM)",
     "bayes": "Bayes-optimal",
@@ -107,14 +109,14 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: Se
 
     ```
     """
+    # Not a table of rich, which cuts cells to the width of a console: these go into logs, files and pages too.
     cells = [list(header), *(list(map(str, row)) for row in rows)]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
+    widths = [max(cell_len(row[column]) for row in cells) for column in range(len(header))]
 
     def line(row: Sequence[str]) -> str:
-        return "  ".join(
-            cell.ljust(width) if column in left else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
+        padding = [" " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)]
+        pairs = enumerate(zip(row, padding, strict=True))
+        return "  ".join(cell + space if column in left else space + cell for column, (cell, space) in pairs).rstrip()
 
     return "\n".join([line(cells[0]), "  ".join("-" * w for w in widths), *map(line, cells[1:])])
 

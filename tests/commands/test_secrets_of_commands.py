@@ -47,13 +47,11 @@ SLOW = {
     "dpo": f"dpo --model IN/chat --preferences IN/pairs.jsonl {STEPS} {YAML} --output_dir new/dpo",
     "grpo": f"grpo --model IN/chat --prompts IN/questions.jsonl --rewards exact --num_generations 2 {STEPS} {FLAG} "
     "--max_completion_length 4 --num_test_sequences 2 --output_dir new/grpo",
-    "answers": "answers --model new/sft --transcripts 2",
-    "report": None,
     "sweep": "sweep IN/sweep.yaml",
     "experiment": "experiment constrained-beliefs --steps 2 --output_dir new/experiment",
-    "demo": None,  # runs others of these, and report
+    "demo": None,  # runs others of these
 }
-WRITES_NOTHING = {"processes", "corpora", "plan", "score", "replay", "preflight", "watch", "verify", "chat"}
+WRITES_NOTHING = {"plan", "replay", "preflight", "watch", "verify", "chat"}
 WRITES_NOTHING |= {"push"}  # but a repository: tests/hub/test_redaction.py
 
 

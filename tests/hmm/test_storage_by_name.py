@@ -61,6 +61,11 @@ def test_transformers_loads_a_folder_of_either_kind_and_saves_it_again(hmm, chil
 
 @pytest.mark.slow
 @pytest.mark.launch
+@pytest.mark.outside(
+    "https://github.com/EleutherAI/lm-evaluation-harness/issues/1659",
+    "a task of the harness on local files, without a network",
+    "a YAML file of ten lines measures a folder of this package on local JSON Lines, offline",
+)
 @pytest.mark.parametrize("tokenizer", [None, word_tokenizer(WORDS)], ids=["its own", "of words"])
 def test_the_evaluation_harness_finds_the_likelihood_of_the_hmm(tokenizer, hmm, child_environment, tmp_path):
     tokens = hmm.sample(20, 30, seed=1)

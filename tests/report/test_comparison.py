@@ -83,6 +83,11 @@ def test_a_paired_interval_equals_a_brute_force_bootstrap(folders, found, task, 
     assert told["high"] == pytest.approx(high, abs=0.1 * (high - low))
 
 
+@pytest.mark.outside(
+    "https://github.com/EleutherAI/lm-evaluation-harness/issues/3831",
+    "a paired test of two models on the same questions, for one that ignores the pairs",
+    "`compare` gives the difference on the same questions with a paired interval",
+)
 def test_the_interval_of_a_score_resamples_items_within_each_task(tmp_path):
     """Changes are the same in every task, so resampling all items together would widen the interval by 3 ** 0.5."""
     report, items = made_up.core()

@@ -77,7 +77,7 @@ def answer(
         model ([`~transformers.PreTrainedModel`]): a causal language model.
         tokenizer ([`~transformers.PreTrainedTokenizerBase`]): its tokenizer, with a chat template.
         questions (sequence of [`Question`]): the questions.
-        **generation: how answers are generated; see [`continue_rows`].
+        **generation: how answers are generated; see [`generate_answers`].
 
     Returns:
         `list` of `str`: the answers, without special tokens; an empty string for a question so long that the model's
@@ -91,37 +91,30 @@ def answer(
 
 
 def generate_answers(
-    model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", questions: Sequence[Question], **generation: Any
-) -> list[list[int]]:
-    """The tokens of the answers; see [`answer`]. They include the token that ends an answer, and padding after it."""
-    rows = [encode_conversation(tokenizer, question.messages, add_generation_prompt=True) for question in questions]
-    return continue_rows(model, tokenizer, rows, **generation)
-
-
-def continue_rows(
     model: "PreTrainedModel",
     tokenizer: "PreTrainedTokenizerBase",
-    rows: Sequence[list[int]],
+    questions: Sequence[Question],
     *,
     stop: int | list[int] | None = None,
     max_new_tokens: int = 64,
     batch_size: int = 32,
     temperature: float = 0.0,
 ) -> list[list[int]]:
-    """The tokens that a model writes after each row of tokens; none after a row that leaves no room for them.
+    """The tokens of the answers, with the token that ends an answer, and padding after it.
 
     Args:
         model ([`~transformers.PreTrainedModel`]), tokenizer ([`~transformers.PreTrainedTokenizerBase`]): the model.
-        rows (sequence of `list` of `int`): the rows.
+        questions (sequence of [`Question`]): the questions; one that leaves no room for an answer gets none.
         stop (`int` or `list` of `int`, *optional*): tokens that end an answer; by default those of the model's
             generation configuration.
         max_new_tokens (`int`, *optional*, defaults to 64): maximum number of tokens per answer.
-        batch_size (`int`, *optional*, defaults to 32): rows per batch.
+        batch_size (`int`, *optional*, defaults to 32): questions per batch.
         temperature (`float`, *optional*, defaults to 0.0): temperature of sampling; 0 for greedy decoding.
 
     Raises:
         `InputError`: a token that the model does not know.
     """
+    rows = [encode_conversation(tokenizer, question.messages, add_generation_prompt=True) for question in questions]
     check_vocabulary(model, 1 + max((max(row) for row in rows), default=0), "tokens")
     longest = (context_limit(model) or float("inf")) - max_new_tokens
     order = sorted(

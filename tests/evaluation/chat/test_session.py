@@ -184,6 +184,11 @@ def test_a_base_model_is_told_apart_once_and_its_text_continued(chat_model, talk
         Session(loaded, "Be rude.")
 
 
+@pytest.mark.outside(
+    "https://github.com/huggingface/transformers/issues/33246",
+    "talk to a model whose tokenizer has no chat template, for a ValueError",
+    "`chat` names the reason in a line and continues texts",
+)
 def test_a_pretrained_model_whose_tokenizer_has_a_chat_template_is_a_base_model(chat_model, tmp_path):
     """As the pretraining of this package leaves it: it has never seen the end of a turn."""
     trained = ChatModel(chat_model, GREEDY)

@@ -363,7 +363,7 @@ def test_rounding_is_no_finding_and_an_infinite_loss_is_one():
     assert "excess over the optimal loss: inf +- 0.0020" in hmm_table(infinite)
 
 
-def test_a_model_below_the_floor_by_more_than_noise_is_reported():
+def test_a_model_below_the_optimal_loss_by_more_than_noise_is_reported():
     assert out_of_order(measured(**GOOD)) == []
     assert out_of_order(measured(**{**GOOD, "model": 0.88})) == [], "within three standard errors"
     assert out_of_order(measured(**{**GOOD, "model": 0.8})) == ["bayes 0.9000 > model 0.8000"]
@@ -377,4 +377,18 @@ def test_a_table_aligns_numbers_to_the_right():
         "---  --",
         "ccc   1",
         "d    22",
+    ]
+
+
+@pytest.mark.outside(
+    "https://github.com/huggingface/huggingface_hub/issues/4946",
+    "columns of tables that stay aligned beside characters of two columns",
+    "tables of this package count columns of the terminal",
+)
+def test_a_table_aligns_characters_of_two_columns():
+    assert text_table(["name", "n"], [["日本", "小"], ["abc", "12"]]).splitlines() == [
+        "name   n",
+        "----  --",
+        "日本  小",
+        "abc   12",
     ]
