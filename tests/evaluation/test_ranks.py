@@ -36,7 +36,7 @@ import json, sys
 import torch
 sys.path.insert(0, sys.argv[1])
 from accelerate import Accelerator
-from hmm_datasets.evaluation.scoring import share_rows
+from hmm_datasets.evaluation.rank_batches import share_rows
 from hmm_datasets.runtime.program import exit_without_teardown
 from test_ranks import measurements
 

@@ -125,7 +125,7 @@ MEMORY = """
 import sys
 from pathlib import Path
 from transformers import AutoModelForCausalLM
-from hmm_datasets.evaluation.scoring import Row, score_rows
+from hmm_datasets.evaluation.continuations import Row, score_rows
 from hmm_datasets.training.models import load_pretrained
 
 def memory(name):

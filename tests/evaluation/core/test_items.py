@@ -224,7 +224,7 @@ import sys
 from accelerate import Accelerator
 from transformers import AutoTokenizer, LlamaForCausalLM
 from hmm_datasets.files import write_json
-from hmm_datasets.evaluation.core import score_core
+from hmm_datasets.evaluation.core.measure import score_core
 from hmm_datasets.evaluation.text import DocumentWindows, measure_text
 saved, questions, to = sys.argv[1:]
 model, tokenizer = LlamaForCausalLM.from_pretrained(saved), AutoTokenizer.from_pretrained(saved)
