@@ -7,25 +7,25 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from house import FUNCTION, MODULES, PACKAGE, ROOT, below, imports, in_circles, own_nodes, room_imports
+from size_budget import FUNCTION, MODULES, PACKAGE, ROOT, below, imports, in_cycles, own_nodes, package_imports
 
 PICTURE = (PACKAGE.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
 FACADE = {f"hmm_datasets.hmm.{name}" for name in ("model", "process", "convert", "analysis.entropy")}
 """`HMM` and `Process` offer as methods what these modules, which need it, compute."""
 
 
-def test_the_facade_of_hmm_is_the_only_circle():
-    assert in_circles() == FACADE
+def test_the_facade_of_hmm_is_the_only_cycle():
+    assert in_cycles() == FACADE
 
 
 def test_the_picture_of_folders_is_the_one_that_the_sources_draw():
     """The picture leaves out imports that follow from others; what is above imports what is below."""
     drawn = set(re.findall(r"^    (\w+) --> (\w+)$", PICTURE, flags=re.MULTILINE))
-    found = room_imports()
+    found = package_imports()
     assert drawn <= found
     lower = below(drawn)
-    assert {(room, other) for room, others in lower.items() for other in others} >= found
-    assert not [room for room, others in lower.items() if room in others], "no folder imports itself by others"
+    assert {(package, other) for package, others in lower.items() for other in others} >= found
+    assert not [package for package, others in lower.items() if package in others], "no folder imports itself"
 
 
 def test_nothing_imports_the_command_line():
@@ -86,7 +86,7 @@ def libraries(names: Iterable[str]) -> set[str]:
     return {name.partition(".")[0] for name in names} - sys.stdlib_module_names
 
 
-def test_an_import_in_a_function_spares_its_module_a_library_or_a_circle():
+def test_an_import_in_a_function_spares_its_module_a_library_or_a_cycle():
     """So that a command starts fast, and what a library would add is only installed by those who use it."""
     needless = [
         f"{path.relative_to(ROOT)}:{statement.lineno}: {ast.unparse(statement)}"

@@ -1,22 +1,22 @@
-"""The package does not grow in what `house.py` counts."""
+"""The package does not grow in what `size_budget.py` counts."""
 
 import json
 
-import house
 import mutants
 import pytest
+import size_budget
 
 
 @pytest.fixture(scope="module")
 def figures():
-    return house.figures()
+    return size_budget.figures()
 
 
 def test_no_figure_is_above_what_is_recorded(figures):
-    recorded = json.loads(house.RECORD.read_text())
+    recorded = json.loads(size_budget.RECORD.read_text())
     assert recorded.keys() == figures.keys()
     grown = {name: (recorded[name], value) for name, value in figures.items() if value > recorded[name]}
-    assert not grown, f"(recorded, now): {grown}; see tests/house.py"
+    assert not grown, f"(recorded, now): {grown}; see tests/size_budget.py"
 
 
 def test_lines_that_stand_twice_are_counted(tmp_path):
@@ -24,10 +24,10 @@ def test_lines_that_stand_twice_are_counted(tmp_path):
 
     lines = [f"value_{number} = {number}" for number in range(7)]
     texts = {tmp_path / "a.py": "\n".join(lines), tmp_path / "b.py": "\n".join(["other = 1", "", *lines])}
-    assert house.duplicate_runs({path: ast.parse(text) for path, text in texts.items()}, texts) == 1
+    assert size_budget.duplicate_runs({path: ast.parse(text) for path, text in texts.items()}, texts) == 1
     texts[tmp_path / "b.py"] = "\n".join(lines[1:6])
-    assert house.duplicate_runs({path: ast.parse(text) for path, text in texts.items()}, texts) == 0
+    assert size_budget.duplicate_runs({path: ast.parse(text) for path, text in texts.items()}, texts) == 0
 
 
 def test_the_parts_of_the_core_that_mutants_change_exist():
-    assert not [name for names in mutants.CORE.values() for name in names if not (house.PACKAGE / name).exists()]
+    assert not [name for names in mutants.CORE.values() for name in names if not (size_budget.PACKAGE / name).exists()]

@@ -39,6 +39,24 @@ from .settings import complete, settings_help
 _HELP, _HELP_ALL = {"-h", "--help"}, "--help_all"
 
 
+# What a rank hears from gloo, NCCL or the store of torch when another rank has ended, cannot be reached or does not
+# come. NCCL's text is several lines, and the peer is often named in the last one.
+_LOST_PEER = re.compile(
+    r"[Cc]onnection (closed|reset) by (remote )?peer|Broken pipe|Timed out waiting|Failed to recv, got 0 bytes"
+    r"|Connection was likely closed|Application timeout caused pair closure|timed out in monitoredBarrier"
+    r"|remote process exited or there was a network error|ncclRemoteError|NCCL error.*unhandled system error"
+    r"|Got completion from peer|[Ww]atchdog caught collective operation timeout|NCCL communicator was aborted"
+    r"|NCCL operations have failed or timed out|Timed out after \d+ seconds waiting for clients"
+)
+# What a rank did wrong itself, or its device, disk or connection to the Hub, even if a peer is named after it.
+_OWN_FAULT = re.compile(
+    r"out of memory|CUDA error|Cuda failure|CUDA_ERROR|ncclUnhandledCudaError|\bECC\b|device-side assert"
+    r"|cu(BLAS|DNN) error|CUBLAS_STATUS|CUDNN_STATUS|illegal memory access|shared memory segment"
+    r"|No space left on device|ibv_\w+ failed|Traceback \(most recent call last\)|CAS service|reqwest",
+    re.IGNORECASE,
+)
+
+
 def start_again(variables: Mapping[str, str]) -> NoReturn:
     """Replace this process by a new one with the same command; to be called by all ranks.
 
@@ -197,24 +215,6 @@ def _goes_back(main: Callable[..., None], chosen: Sequence[Any]) -> bool:
     except RolledBack:
         return True
     return False
-
-
-# What a rank hears from gloo, NCCL or the store of torch when another rank has ended, cannot be reached or does not
-# come. NCCL's text is several lines, and the peer is often named in the last one.
-_LOST_PEER = re.compile(
-    r"[Cc]onnection (closed|reset) by (remote )?peer|Broken pipe|Timed out waiting|Failed to recv, got 0 bytes"
-    r"|Connection was likely closed|Application timeout caused pair closure|timed out in monitoredBarrier"
-    r"|remote process exited or there was a network error|ncclRemoteError|NCCL error.*unhandled system error"
-    r"|Got completion from peer|[Ww]atchdog caught collective operation timeout|NCCL communicator was aborted"
-    r"|NCCL operations have failed or timed out|Timed out after \d+ seconds waiting for clients"
-)
-# What a rank did wrong itself, or its device, disk or connection to the Hub, even if a peer is named after it.
-_OWN_FAULT = re.compile(
-    r"out of memory|CUDA error|Cuda failure|CUDA_ERROR|ncclUnhandledCudaError|\bECC\b|device-side assert"
-    r"|cu(BLAS|DNN) error|CUBLAS_STATUS|CUDNN_STATUS|illegal memory access|shared memory segment"
-    r"|No space left on device|ibv_\w+ failed|Traceback \(most recent call last\)|CAS service|reqwest",
-    re.IGNORECASE,
-)
 
 
 @contextlib.contextmanager
