@@ -162,7 +162,7 @@ class ChatModel:
         elif interrupted.is_set():
             cut = "stopped"
         elif len(new) == self.sampling.max_new_tokens:
-            cut = f"stopped after {len(new):,} tokens; --max-new-tokens allows more"
+            cut = f"stopped after {len(new):,} tokens; --max_new_tokens allows more"
         return Answer(self.tokenizer.decode(new, skip_special_tokens=True), cut, dropped)
 
     def tokens(self, messages: Messages) -> list[int]:

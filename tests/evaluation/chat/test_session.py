@@ -224,9 +224,9 @@ def test_what_cannot_chat_is_refused_in_one_line(tmp_path, chat_model, capsys, m
     assert "has no tokenizer" in refused(str(tmp_path / "hmm"), "--prompt", "Hi")
     assert "finds nothing to load" in refused(str(tmp_path / "none"), "--prompt", "Hi")
     assert "the prompt is empty" in refused(chat_model)
-    for flag, value in (("temperature", "-1"), ("temperature", "nan"), ("top-p", "0"), ("top-k", "-3"),
-                        ("seed", "-1"), ("max-new-tokens", "0")):  # fmt: skip
-        assert f"--{flag} {float(value) if flag in ('temperature', 'top-p') else value}; expected" in refused(
+    for flag, value in (("temperature", "-1"), ("top_p", "0"), ("top_k", "-3"),
+                        ("seed", "-1"), ("max_new_tokens", "0")):  # fmt: skip
+        assert f"--{flag} {float(value) if flag in ('temperature', 'top_p') else value}; expected" in refused(
             chat_model, "--prompt", "Hi", f"--{flag}={value}"
         )
     tokenizer = AutoTokenizer.from_pretrained(chat_model)
