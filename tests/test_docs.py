@@ -173,7 +173,6 @@ def check_command(name: str, words: list[str]) -> None:
         check_recipe(f"recipes/{recipe.script}", words, positional=recipe.first is not None)
         return
     if name == "preflight" and "--launch" in words:
-        check_values("pretrain", [word for word in words if word != "outputs/run"])
         index = words.index("--launch")
         launch_config(words[index + 1])
         words = split_flags(words[:index] + words[index + 2 :], launcher())[1]

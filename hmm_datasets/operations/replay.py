@@ -40,6 +40,7 @@ from ..training.models import ModelSettings, load_pretrained, new_model
 from ..training.plan.batch_schedule import BatchSchedule
 from ..training.plan.plan import make_plan
 from ..training.record import HISTORY_NAME, RECORD_NAME
+from ..training.run_context import RunContext
 from ..training.settings import PretrainSettings
 from ..training.sources import DataSettings, MixtureSettings, stream_names
 from ..training.step.component import Component
@@ -141,15 +142,15 @@ class _Reached(Exception):
 class _RowsOfStep(Component):
     """Collects the losses of the rows of a step, and ends training before the optimizer uses it."""
 
-    def __init__(self, trainer: "_Replayer"):
-        super().__init__(trainer)
+    def __init__(self, run: RunContext):
+        super().__init__(run)
         self.step = 0
         self.losses: list[torch.Tensor] = []
 
     @property
     def is_due(self) -> bool:
         """Whether the step under way is the one."""
-        return self.trainer.state.global_step + 1 == self.step
+        return self.run.state.global_step + 1 == self.step
 
     def needs_scores(self, model) -> bool:
         return self.is_due and model.training

@@ -118,7 +118,7 @@ class StepTrainer(ShardedTrainer):
             push=self.hub_pushes.push_checkpoint,
         )
         self.throughput = Throughput(self)
-        self.totals = RunTotals(self, self.logs_so_far, self._continue_logs)
+        self.totals = RunTotals(self, self.logs_so_far, self.continue_logs)
         self.rollbacks: list[Rollback] = []
         self.passed_over = SkippedRows()
         self.all_rows: Any = self.train_dataset
@@ -429,7 +429,7 @@ class StepTrainer(ShardedTrainer):
         measured = {name: [*filter(isfinite, values)] for name, values in (self.measures_since_log or {}).items()}
         return {"losses": [step, total, since], "z_loss": self.z_loss.so_far(), "measures": measured}
 
-    def _continue_logs(self, logs: dict[str, Any]) -> None:
+    def continue_logs(self, logs: dict[str, Any]) -> None:
         """Continue with what a checkpoint noted, so that the next row is that of an undisturbed run."""
         if self.start is not None and logs:
             self.continue_losses(*logs["losses"])

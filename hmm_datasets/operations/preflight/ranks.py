@@ -152,8 +152,8 @@ class _Preflight:
                 checks = [Check(**check) for check in found["checks"]]
                 self.reports[rank] = RankReport(Place(**found["place"]), checks, found["facts"])
             self.compared += compare(self._in_order())
-            self.store.post("go on", not self.missing)
-        if self.store.wait("go on", self.patience):
+            self.store.post("complete", not self.missing)
+        if self.store.wait("complete", self.patience):
             self._all_reduce()
         return self._end(token)
 

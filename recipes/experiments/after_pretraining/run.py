@@ -97,7 +97,7 @@ def write_sequences(settings: AfterPretrainingSettings, process: "Process") -> N
         folder = folder_of(settings, "sequences") / split
         if not (folder / "index.json").is_file():
             write_tokens(
-                [[symbols.own[symbol] for symbol in tokens.ravel().tolist()]],
+                [[symbols.last[symbol] for symbol in tokens.ravel().tolist()]],
                 folder,
                 vocab_size=len(tokenizer),
                 eos_id=tokenizer.eos_token_id,
