@@ -10,7 +10,9 @@ from ..runtime.settings import argument, option
 class CompareCommand:
     """Compare several evaluations, with paired intervals."""
 
-    runs: list[str] = argument("RUN", "folder of an evaluation; the first is the reference", many="+")
+    runs: list[str] = argument(
+        "RUN", "folder of an evaluation or of a run with one; the first is the reference", many="+"
+    )
     output_dir: Path | None = option(None, "FOLDER", "write report, page and plots there")
 
 

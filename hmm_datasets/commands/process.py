@@ -1,6 +1,7 @@
 """The subcommands about a process: draw sequences from it, describe it."""
 
 import contextlib
+import dataclasses
 import json
 import math
 import shutil
@@ -26,6 +27,17 @@ if TYPE_CHECKING:
 
 _PROCESS = "folder of an HMM or another process, its name on the Hub, or 'process:mess3(x=0.05, a=0.85)'"
 _CHUNK_TOKENS = 1 << 22
+
+
+_OPTIONS = {
+    "save": {"save", "unsafe_pickle"},
+    "emissions": {"emissions", "states", "top", "output"},
+    "sequences": {"sequences", "split", "length"},
+    "only": {"only"},
+    "one process": {"length", "num_sequences", "json", "plot"},
+    "a list": {"json"},
+}
+"""The options of each form of `describe`, by the option that chooses it, or in words."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,8 +294,23 @@ class DescribeCommand:
     unsafe_pickle: bool = option(False, None, "with --save, read a .pkl that you trust; it can run any code")
 
 
+def _check_options(arguments: DescribeCommand) -> None:
+    """Refuse options of another form of the command, which would have no effect."""
+    form = next((name for name in _OPTIONS if getattr(arguments, name, None)), "a list")
+    if form == "a list" and len(arguments.hmm) == 1:
+        form = "one process"
+    used = _OPTIONS[form] | ({"json"} if form == "only" and len(arguments.hmm) != 1 else set())
+    for field in dataclasses.fields(arguments):
+        if field.name in {"hmm", *used} or getattr(arguments, field.name) == field.default:
+            continue
+        remedy = next(name for name, names in _OPTIONS.items() if field.name in names)
+        remedy = f"--{remedy}" if remedy in used | {"save", "emissions", "sequences"} else remedy
+        raise InputError(f"describe: --{field.name} has no effect here; it is for {remedy}, leave it out")
+
+
 def describe_command(arguments: DescribeCommand) -> int:
     """Print the description of a process as tables or JSON, and write plots if requested."""
+    _check_options(arguments)
     if len(arguments.hmm) != 1:
         return _print_list(arguments)
     (name,) = arguments.hmm

@@ -35,7 +35,8 @@ def compare_reports(
     """Compare evaluations with the first one.
 
     Args:
-        folders (sequence of paths): folders of two or more evaluations, each with a `report.json` and `items/`.
+        folders (sequence of paths): folders of two or more evaluations, each with a `report.json` and `items/`, or of
+            runs with an evaluation in them.
         seed (`int`, *optional*, defaults to 0): seed of the bootstrap.
 
     Returns:
@@ -106,8 +107,15 @@ def _read(folders: Sequence[str | os.PathLike]) -> list[ReportFolder]:
             raise InputError(f"{path} is the same folder as {earlier}; give each run once")
     runs = []
     for name, path in zip(run_names(paths), paths, strict=True):
-        runs.append(ReportFolder(name, path, read_report(path)))
+        folder = _evaluation_in(path)
+        runs.append(ReportFolder(name, folder, read_report(folder)))
     return runs
+
+
+def _evaluation_in(folder: Path) -> Path:
+    """The folder of an evaluation: this one, or that in the folder of a run."""
+    inner = folder / "evaluation"
+    return inner if not (folder / "report.json").exists() and (inner / "report.json").exists() else folder
 
 
 def _provenance(run: ReportFolder) -> dict[str, Any]:

@@ -71,6 +71,7 @@ def test_progress_says_likelihood_rate_and_time_left(path, tmp_path, capsys, mon
         assert part in last
 
 
+@pytest.mark.slow
 @pytest.mark.launch
 def test_fit_by_pomegranate(path, tmp_path, capsys):
     command = ["fit", path, "--num_states", "3", "--max_epochs", "2", "--output_dir", str(tmp_path)]

@@ -205,3 +205,20 @@ def test_a_pickle_is_read_only_if_that_is_asked_for(tmp_path, capsys):
     file.write_bytes(pickle.dumps(model))
     assert main([*command, "--unsafe_pickle"]) == 0
     assert HMM.from_pretrained(output) == HMM(**TABLES)
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["mess3", "--states", "1"], "--states has no effect here; it is for --emissions"),
+        (["mess3", "--split", "train"], "--split has no effect here; it is for --sequences"),
+        (["mess3", "rrxor", "--num_sequences", "9"], "--num_sequences has no effect here; it is for one process"),
+        (["mess3", "--only", "entropy-rate", "--json"], "--json has no effect here; it is for one process"),
+        (["mess3", "--unsafe_pickle"], "--unsafe_pickle has no effect here; it is for --save"),
+    ],
+)
+def test_an_option_of_another_form_of_describe_is_refused(words, line, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["describe", *words])
+    assert ended.value.code == 2
+    assert line in capsys.readouterr().err

@@ -14,6 +14,7 @@ def experiment(program, succeeded, folder, *flags, **options):
     return succeeded(program.run("recipes/experiments/known_optimum/run.py", *config, *flags, **options)).stdout
 
 
+@pytest.mark.slow
 def test_the_experiment_runs_to_its_report(program, succeeded, tmp_path):
     said = experiment(program, succeeded, tmp_path, *TINY)
     report = json.loads((tmp_path / "report.json").read_text())
