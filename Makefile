@@ -15,10 +15,10 @@ unexport PYTHONDONTWRITEBYTECODE
 INSTALL := $(BIN)/python -m pip --disable-pip-version-check -q install --no-compile
 HAS_GPU := $(shell nvidia-smi -L 2>/dev/null | grep -c GPU)
 
-# Files of tests side by side: three more than there are cores, since tests that start programs wait a third of their
-# time; not more than five, since each starts processes of its own. numba's threads are torch's too, once apricot (of
+# Files of tests side by side: two more than there are cores, since tests that start programs wait a third of their
+# time; not more than four, since each starts processes of its own. numba's threads are torch's too, once apricot (of
 # pomegranate) is imported: more than one to a process, and small products wait.
-WORKERS := $(shell $(PYTHON) -c 'import os; print(min(5, len(os.sched_getaffinity(0)) + 3 if hasattr(os, "sched_getaffinity") else 4))')
+WORKERS := $(shell $(PYTHON) -c 'import os; print(min(4, len(os.sched_getaffinity(0)) + 2 if hasattr(os, "sched_getaffinity") else 4))')
 PYTEST := OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m pytest -q --durations=20 -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo check test test-newest lint dist docs notebooks gpu install
