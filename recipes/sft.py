@@ -28,7 +28,7 @@ def main(chat: ConversationSettings, settings: SFTFields) -> None:
 
     from transformers import AutoModelForCausalLM, set_seed
 
-    from hmm_datasets.compat.deepspeed import whole_models
+    from hmm_datasets.compat.deepspeed import without_zero3_init
     from hmm_datasets.evaluation.during_training import add_task_evaluations
     from hmm_datasets.files import write_json
     from hmm_datasets.runtime import heartbeats
@@ -69,7 +69,7 @@ def main(chat: ConversationSettings, settings: SFTFields) -> None:
     gc.collect()
     if is_asked:
         heartbeats.enter("working")  # for as long as it takes; the other ranks wait
-        with whole_models():
+        with without_zero3_init():
             answer = _answer(settings.output_dir, chat.prompt, chat.max_new_tokens)
             print(f"prompt: {chat.prompt}\nanswer: {answer}")
             write_json(Path(settings.output_dir) / "answer.json", {"prompt": chat.prompt, "answer": answer})

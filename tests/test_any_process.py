@@ -22,7 +22,7 @@ from hmm_datasets.hmm.process import Process
 from hmm_datasets.hmm.sampling import checked_draw, philox
 from hmm_datasets.hmm.storage import KINDS
 from hmm_datasets.hub.kinds.process import write_hmm_dataset, write_process_card
-from hmm_datasets.hub.kinds.recognition import recognize
+from hmm_datasets.hub.kinds.recognition import detect_kind
 from hmm_datasets.operations.verification import verify
 from hmm_datasets.training.sources import DataSettings
 
@@ -75,7 +75,7 @@ class Pair(Process):
         self.one, self.other = one, other
 
     @classmethod
-    def made_of(cls, settings, arrays, parts):
+    def from_parts(cls, settings, arrays, parts):
         return cls(*parts)
 
     def parts(self):
@@ -286,8 +286,8 @@ def test_a_data_set_for_the_hub_has_a_card_with_the_floor(source, folder, tmp_pa
 
 
 def test_a_process_is_recognized_and_its_card_has_the_floor(source, folder, tmp_path):
-    assert recognize(folder).kind == "process"
-    assert recognize(folder, "dataset").kind == "data set of a process"
+    assert detect_kind(folder).kind == "process"
+    assert detect_kind(folder, "dataset").kind == "data set of a process"
     write_process_card(source, tmp_path, name="My process")
     card = ModelCard.load(tmp_path / "README.md")
     assert 'process = load_source("USER/NAME")' in card.text

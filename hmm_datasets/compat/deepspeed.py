@@ -15,7 +15,7 @@ import torch
 from torch.utils import serialization
 
 from ..errors import InputError
-from .torch import only_data
+from .torch import data_only
 
 
 def whole_shape(parameter: torch.nn.Parameter) -> torch.Size:
@@ -24,7 +24,7 @@ def whole_shape(parameter: torch.nn.Parameter) -> torch.Size:
 
 
 @contextlib.contextmanager
-def whole_models() -> Generator[None]:
+def without_zero3_init() -> Generator[None]:
     """Within this context models are loaded whole, and write by themselves, also in a process that ZeRO 3 trains in.
 
     Otherwise transformers divides every model that it loads over all ranks, and generates on all of them together: one
@@ -190,7 +190,7 @@ def only_shards(source: str | os.PathLike) -> Generator[None]:
     from deepspeed.runtime.zero.config import ZeroStageEnum
     from deepspeed.utils.tensor_fragment import fragment_address
 
-    with only_data(source, [LossScaler, DynamicLossScaler, ZeroStageEnum, fragment_address]):
+    with data_only(source, [LossScaler, DynamicLossScaler, ZeroStageEnum, fragment_address]):
         yield
 
 
@@ -203,7 +203,7 @@ def load_shard(path: Path) -> Any:
     """
     classes = torch.serialization.get_unsafe_globals_in_checkpoint(path)
     is_of_deepspeed = bool(classes) and all(name.startswith("deepspeed.") for name in classes)
-    with only_shards(path) if is_of_deepspeed else only_data(path):
+    with only_shards(path) if is_of_deepspeed else data_only(path):
         return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
 
 

@@ -47,7 +47,7 @@ _waits = itertools.count()
 
 
 @contextmanager
-def only_data(source: str | os.PathLike, classes: Sequence[type] = ()) -> Generator[None]:
+def data_only(source: str | os.PathLike, classes: Sequence[type] = ()) -> Generator[None]:
     """A context in which `torch.load` and `torch.distributed.checkpoint` read data and never run what a pickle names.
 
     Other libraries call `torch.load(weights_only=False)`, and `torch.distributed.checkpoint` unpickles its `.metadata`
@@ -204,14 +204,14 @@ def _adds_wide(device: torch.device, dtype: torch.dtype) -> bool:
     return adds
 
 
-class KeepsTypes(nn.Module):
+class KeepDtype(nn.Module):
     """A module whose tensors move to other devices but keep their types under `.half()`, `.to(torch.bfloat16)` etc.
 
     A cast of a parent module does not call `to` of this one. All casts call `nn.Module._apply`, which many libraries
     override for that reason. This can be removed once torch has a hook for it.
     """
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "KeepsTypes":
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "KeepDtype":
         def move_only(tensor: Tensor) -> Tensor:
             moved = fn(tensor)
             return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)

@@ -1,7 +1,7 @@
 """transformers: the Trainer's private methods under public names, and a few of its private constants.
 
 The Trainer documents its callbacks and some methods to override. Exact order, atomic checkpoints, gradients checked
-before the optimizer, and uploads of files under their final names need more. Only [`OpenTrainer`] overrides private
+before the optimizer, and uploads of files under their final names need more. Only [`TrainerHooks`] overrides private
 methods: each private method calls a public one of the same meaning, which in turn calls that of the Trainer. The rest
 of this package overrides and calls the public ones.
 
@@ -25,8 +25,8 @@ __all__ = [
     "SCHEDULER_NAME",
     "TRAINING_ARGS_NAME",
     "ExportableState",
-    "OpenTrainer",
     "PushInProgress",
+    "TrainerHooks",
     "TrainingLength",
 ]
 
@@ -43,7 +43,7 @@ class TrainingLength(NamedTuple):
     steps: int
 
 
-class OpenTrainer:
+class TrainerHooks:
     """Mixin, to be listed before a Trainer class, that gives its private methods public names.
 
     Override the public methods and call `super()` of the same name. Their purposes:
@@ -77,7 +77,7 @@ class OpenTrainer:
     _checkpoint_parent: Path | None = None
 
     def set_initial_training_values(self, args, dataloader) -> TrainingLength:
-        """The Trainer's name for [`OpenTrainer.training_length`]."""
+        """The Trainer's name for [`TrainerHooks.training_length`]."""
         return self.training_length(args, dataloader)
 
     def training_length(self, args, dataloader) -> TrainingLength:
@@ -127,7 +127,7 @@ class OpenTrainer:
         def write(parent: Path) -> None:
             self._checkpoint_parent = parent
             try:
-                super(OpenTrainer, self)._save_checkpoint(model, trial)
+                super(TrainerHooks, self)._save_checkpoint(model, trial)
             finally:
                 self._checkpoint_parent = None
 

@@ -36,7 +36,7 @@ from transformers import (
 )
 from transformers.modeling_outputs import BaseModelOutput, CausalLMOutputWithPast
 
-from ..compat.torch import KeepsTypes
+from ..compat.torch import KeepDtype
 from ..compat.transformers_caches import CACHE_NAME, cache_among
 from ..errors import InputError
 from ..files import write_digests
@@ -165,7 +165,7 @@ class BeliefCache(StateCache):
         raise InputError("the belief of an HMM cannot be rolled back; run the model again without the cache")
 
 
-class HMMForCausalLM(KeepsTypes, PreTrainedModel, GenerationMixin):
+class HMMForCausalLM(KeepDtype, PreTrainedModel, GenerationMixin):
     """The filter of an HMM behind the interface of a causal language model.
 
     Make one from an [`~hmm_datasets.hmm.model.HMM`] with [`from_hmm`], or load one with `from_pretrained`. One made

@@ -119,7 +119,7 @@ class Process:
         return {}
 
     def parts(self) -> "tuple[Process, ...]":
-        """The processes that this one is made of; a subclass that has some overrides [`Process.made_of`]."""
+        """The processes that this one is made of; a subclass that has some overrides [`Process.from_parts`]."""
         return ()
 
     @classmethod
@@ -128,7 +128,7 @@ class Process:
         return {name: _SETTINGS.get(name, Any) for name in names}
 
     @classmethod
-    def made_of(cls, settings: dict[str, Any], arrays: dict[str, np.ndarray], parts: "tuple[Process, ...]") -> Self:
+    def from_parts(cls, settings: dict[str, Any], arrays: dict[str, np.ndarray], parts: "tuple[Process, ...]") -> Self:
         """The process with these arguments, as `settings`, `arrays` and `parts` gave them."""
         return cls(**settings, **arrays)
 

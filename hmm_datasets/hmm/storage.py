@@ -357,7 +357,7 @@ def load_process(folder: Path) -> "Process":
     parts = tuple(load_process(inside(folder, f"{keys.part}{index}", path)) for index in range(content[keys.count]))
     arrays = read_tables(folder / TABLES_NAME) if content.get("arrays") else {}
     with naming(path, settings):
-        process = kind.made_of(settings, arrays, parts)
+        process = kind.from_parts(settings, arrays, parts)
         fingerprint = process.fingerprint()
     if fingerprint != content["fingerprint"]:
         raise InputError(

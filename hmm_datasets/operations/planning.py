@@ -26,7 +26,7 @@ from ..training.optimizers import check_sharding
 from ..training.plan.accelerators import USABLE, Device, find_device
 from ..training.plan.forecast import STRATEGIES, Rate, device_of, memory_per_rank, peak_activations
 from ..training.plan.plan import Plan
-from ..training.plan.ways_to_shard import NETWORK, Job, Option, linear_activations, options, reason
+from ..training.plan.sharding_strategies import NETWORK, Job, Option, linear_activations, options, reason
 from ..training.post_training.conversations import conversation_data, preference_data
 from ..training.post_training.lora import with_adapter
 from ..training.post_training.tokenized import limit_rows

@@ -36,7 +36,7 @@ from .callbacks.log_spaced import LogSpacedEvaluation
 from .callbacks.profile import Profile
 from .callbacks.progress_line import ProgressLine
 from .callbacks.samples import Samples
-from .checkpoints.archive import set_later_aside
+from .checkpoints.archive import archive_newer
 from .checkpoints.resuming import Start, find_start
 from .checkpoints.skipped_rows import rows_identity
 from .checkpoints.unfinished import remove_unfinished
@@ -279,7 +279,7 @@ def _set_later_aside(trainer: StepTrainer, folder: Path, start: Start | None) ->
             append_event(
                 trainer.args.output_dir, "torn", f"{report.folder.name} is damaged ({report.problems[0]}): {going_on}"
             )
-    aside = set_later_aside(folder, start)
+    aside = archive_newer(folder, start)
     if aside is not None:
         moved = ", ".join(aside.names[:3]) + (", ..." if len(aside.names) > 3 else "")
         trainer.say(

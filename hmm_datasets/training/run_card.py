@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..compat.deepspeed import whole_models
+from ..compat.deepspeed import without_zero3_init
 from ..display import describe_weights, format_duration
 from ..files import read_json
 from ..hub.cards import is_own_card, write_card
@@ -172,7 +172,7 @@ def _evaluated(
         return
     from transformers import AutoModelForCausalLM
 
-    with whole_models():
+    with without_zero3_init():
         own = weights_sha256(load_pretrained(AutoModelForCausalLM, str(folder)))
     for report in reports:
         if report.get("model", {}).get("sha256") != own:

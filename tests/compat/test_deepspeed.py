@@ -5,7 +5,7 @@ import subprocess
 import pytest
 from transformers.integrations import HfDeepSpeedConfig, is_deepspeed_zero3_enabled
 
-from hmm_datasets.compat.deepspeed import whole_models
+from hmm_datasets.compat.deepspeed import without_zero3_init
 
 PROGRAM = """
 import os
@@ -67,7 +67,7 @@ def test_deepspeed_divides_weights_that_are_not_on_its_device(warm_python, child
 def test_a_rank_that_trains_under_zero_3_can_load_a_whole_model():
     config = HfDeepSpeedConfig({"zero_optimization": {"stage": 3}})
     assert is_deepspeed_zero3_enabled()
-    with whole_models():
+    with without_zero3_init():
         assert not is_deepspeed_zero3_enabled()
     assert is_deepspeed_zero3_enabled()
     del config

@@ -35,7 +35,7 @@ from hmm_datasets.hmm.fitting.settings import FitSettings
 from hmm_datasets.hmm.fitting.state import load_state
 from hmm_datasets.hmm.loading import load_source
 from hmm_datasets.hmm.model import HMM
-from hmm_datasets.hub.kinds.recognition import recognize
+from hmm_datasets.hub.kinds.recognition import detect_kind
 from hmm_datasets.operations import live_view
 from hmm_datasets.operations.alerts import AlertSettings, alert
 from hmm_datasets.operations.checkpoints.listing import list_run
@@ -108,7 +108,7 @@ def records(folder: Path) -> str:
         lambda: check_folder_identity(folder, {"data": {"seed": 3, "length": 16}}),
         lambda: write_run_card(folder),
         lambda: list(_numbers_of_run(folder)),
-        lambda: recognize(folder),
+        lambda: detect_kind(folder),
         lambda: list(verify(folder)),
     )
     return _all_of(readers)

@@ -247,7 +247,7 @@ def check_process(process: Process, rows: Rows) -> None:
     if process.belief_width is not None:
         assert process.beliefs(rows.tokens).shape == (len(rows.tokens), rows.length + 1, process.belief_width)
         assert process.beliefs(empty).shape == (0, rows.length + 1, process.belief_width)
-    again = type(process).made_of(process.settings(), process.arrays(), process.parts()) if not isinstance(
+    again = type(process).from_parts(process.settings(), process.arrays(), process.parts()) if not isinstance(
         process, HMM | Family
     ) else process  # fmt: skip
     assert again.fingerprint() == process.fingerprint()

@@ -6,7 +6,7 @@ import pytest
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
 from hmm_datasets.hub.kinds.push import PushSettings, push_path
-from hmm_datasets.hub.kinds.recognition import recognize
+from hmm_datasets.hub.kinds.recognition import detect_kind
 
 
 @pytest.fixture(scope="module")
@@ -58,13 +58,13 @@ def test_a_dry_run_names_every_file_and_pushes_nothing(tmp_path):
 
 def test_what_cannot_be_pushed_is_named(tmp_path):
     with pytest.raises(InputError, match="expected a folder or file to push, found nothing"):
-        recognize(tmp_path / "missing")
+        detect_kind(tmp_path / "missing")
     (tmp_path / "picture.png").touch()
     with pytest.raises(InputError, match="or a file of documents"):
-        recognize(tmp_path / "picture.png")
+        detect_kind(tmp_path / "picture.png")
     (tmp_path / "stories.jsonl").write_text("{}")
     with pytest.raises(InputError, match="is a text corpus, whose repository is a dataset, not a model; leave out"):
-        recognize(tmp_path / "stories.jsonl", "model")
+        detect_kind(tmp_path / "stories.jsonl", "model")
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="no files to push"):
         push_path(tmp_path / "empty", "me/x")

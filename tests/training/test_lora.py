@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Genera
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json, read_jsonl
-from hmm_datasets.hub.kinds.recognition import recognize
+from hmm_datasets.hub.kinds.recognition import detect_kind
 from hmm_datasets.text.tokenizers.bpe import train_bpe
 from hmm_datasets.training.content import weights_digest
 from hmm_datasets.training.models import load_pretrained, model_config
@@ -108,7 +108,7 @@ def test_the_folder_has_the_adapter_a_card_and_where_generation_stops(base, undi
     assert "fine-tun" in (folder / "README.md").read_text()
     assert not (folder / "checkpoint-3" / "README.md").exists()
     assert read_json(folder / "run.json")["lineage"]
-    assert "adapter_model.safetensors" in recognize(folder).files
+    assert "adapter_model.safetensors" in detect_kind(folder).files
     assert load_pretrained(AutoConfig, str(folder)).hidden_size == load_pretrained(AutoConfig, base).hidden_size
 
 

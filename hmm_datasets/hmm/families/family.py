@@ -77,7 +77,7 @@ class Family(Process):
         return {name: hints.get(name, Any) for name in names}
 
     @classmethod
-    def made_of(cls, settings: dict[str, Any], arrays: dict[str, np.ndarray], parts: tuple[Process, ...]) -> Self:
+    def from_parts(cls, settings: dict[str, Any], arrays: dict[str, np.ndarray], parts: tuple[Process, ...]) -> Self:
         names = {field.name for field in dataclasses.fields(cls)}
         if "hmm" in names and len(parts) != 1:
             raise InputError(f"num_hmms is {len(parts)}; expected 1 for {cls.__name__}")

@@ -508,7 +508,7 @@ class ProcessMixture(Mixture):
         return {"weights": self.weights}
 
     @classmethod
-    def made_of(cls, settings: dict[str, Any], arrays: dict[str, np.ndarray], parts: tuple[Process, ...]) -> Self:
+    def from_parts(cls, settings: dict[str, Any], arrays: dict[str, np.ndarray], parts: tuple[Process, ...]) -> Self:
         """The mixture of these parts."""
         return cls(parts, **arrays)
 

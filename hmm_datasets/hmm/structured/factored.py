@@ -213,7 +213,7 @@ class FactoredProcess(Process):
         return self.factors
 
     @classmethod
-    def made_of(cls, settings: dict[str, Any], arrays: dict[str, np.ndarray], parts: tuple[Process, ...]) -> Self:
+    def from_parts(cls, settings: dict[str, Any], arrays: dict[str, np.ndarray], parts: tuple[Process, ...]) -> Self:
         """The process with these settings and factors."""
         return cls(parts, **settings)
 

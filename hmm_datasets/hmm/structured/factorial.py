@@ -106,7 +106,7 @@ class FactorialHMM(Process):
         return {"num_chains": len(self.transitions)}
 
     @classmethod
-    def made_of(cls, settings: dict[str, Any], arrays: dict[str, np.ndarray], parts: tuple[Process, ...]) -> Self:
+    def from_parts(cls, settings: dict[str, Any], arrays: dict[str, np.ndarray], parts: tuple[Process, ...]) -> Self:
         """The process with these arrays."""
         chains = range(settings["num_chains"])
         starts = [arrays[f"start_{k}"] for k in chains]

@@ -19,7 +19,7 @@ from ...hmm.names import is_process_name
 from ..cards import CARD_NAME, PLACEHOLDER, is_own_card
 from ..contents import files_in
 from ..push import PushResult, PushSettings, push_files
-from .recognition import Contents, recognize
+from .recognition import Contents, detect_kind
 
 _MODEL_FILES = re.compile(
     r"(.*\.safetensors|.*\.safetensors\.index\.json|config\.json|generation_config\.json|adapter_config\.json|"
@@ -60,7 +60,7 @@ def push_path(
             folder = Path(scratch) / "process"
             load_source(str(path)).save_pretrained(folder)
             return push_path(folder, repo_id, settings, token=token, endpoint=endpoint, say=say)
-    contents = recognize(path, settings.repo_type)
+    contents = detect_kind(path, settings.repo_type)
     if not contents.files and contents.make is None:
         raise InputError(f"{path}: no files to push, only hidden files, caches or checkpoints")
     for line in plan_lines(path, contents, repo_id, settings):

@@ -1,6 +1,6 @@
 """What a path is, and which files of it belong in a repository on the Hub.
 
-[`recognize`] looks at the files of a folder, in the order of the table `_KINDS`. Some kinds get files that are made
+[`detect_kind`] looks at the files of a folder, in the order of the table `_KINDS`. Some kinds get files that are made
 for the Hub: Parquet, by which `load_dataset` reads a data set without this package, and a card.
 """
 
@@ -56,7 +56,7 @@ class Contents:
     checkpoints: tuple[Path, ...] = ()
 
 
-def recognize(path: str | os.PathLike, repo_type: RepoType | None = None) -> Contents:
+def detect_kind(path: str | os.PathLike, repo_type: RepoType | None = None) -> Contents:
     """Find out what a path is and which of its files are pushed.
 
     Args:

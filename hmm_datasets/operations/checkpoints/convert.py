@@ -36,7 +36,7 @@ from torch.distributed.checkpoint import FileSystemReader, TensorStorageMetadata
 from transformers import CONFIG_NAME, AutoConfig, AutoModelForCausalLM, AutoTokenizer, Trainer
 
 from ...compat.deepspeed import load_shard, universal_model_state, universal_optimizer_state, write_universal
-from ...compat.torch import only_data
+from ...compat.torch import data_only
 from ...compat.transformers import SCHEDULER_NAME
 from ...errors import InputError, first_line
 from ...files import (
@@ -230,7 +230,7 @@ class _Shards:
     def __init__(self, folder: Path):
         self._folder, self._reader = folder, FileSystemReader(folder)
         try:
-            with only_data(folder / ".metadata"):
+            with data_only(folder / ".metadata"):
                 metadata = self._reader.read_metadata()
             self.sizes = dict(metadata.state_dict_metadata)
             names = {one.relative_path for one in metadata.storage_data.values()}
@@ -249,7 +249,7 @@ class _Shards:
         """A tensor, or what else is saved under a key."""
         is_tensor = isinstance(self.sizes[key], TensorStorageMetadata)
         found = {key: torch.empty(self.kind(key).shape, dtype=self.kind(key).dtype) if is_tensor else None}
-        with only_data(self._folder), warnings.catch_warnings():
+        with data_only(self._folder), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "torch.distributed is disabled")  # as it should be
             load(found, storage_reader=self._reader, no_dist=True)
         return found[key]

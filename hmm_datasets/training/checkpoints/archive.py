@@ -20,7 +20,7 @@ _RUN_FILES = (
 )
 
 
-def set_later_aside(run: Path, start: Start | None) -> SetAside | None:
+def archive_newer(run: Path, start: Start | None) -> SetAside | None:
     """Move aside the checkpoints after the one that a run starts from; without one, all that the run before left.
 
     Args:

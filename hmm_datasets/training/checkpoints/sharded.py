@@ -29,14 +29,14 @@ from ...compat.deepspeed import (
     without_module_weights,
     write_universal,
 )
-from ...compat.torch import only_data
-from ...compat.transformers import SCHEDULER_NAME, OpenTrainer
+from ...compat.torch import data_only
+from ...compat.transformers import SCHEDULER_NAME, TrainerHooks
 from ...errors import InputError, first_line
 from .parts import UNIVERSAL_NAME
 from .verifying import optimizer_checkpoint, universal_folder, zero_shards
 
 
-class ShardedTrainer(OpenTrainer):
+class ShardedTrainer(TrainerHooks):
     """A mixin for a Trainer; under plain data parallelism it changes nothing."""
 
     def create_accelerator_and_postprocess(self) -> None:
@@ -99,13 +99,13 @@ class ShardedTrainer(OpenTrainer):
 
     def load_optimizer(self, checkpoint: str | None) -> None:
         """Load optimizer and schedule, as data alone."""
-        with only_data(str(checkpoint)):
+        with data_only(str(checkpoint)):
             super().load_optimizer(checkpoint)
 
     def load_weights(self, checkpoint: str, model=None) -> None:
         """Load the weights; under FSDP2 rank 0 reads them and sends each rank its part."""
         if not self._gathers_fsdp:
-            with only_data(checkpoint):
+            with data_only(checkpoint):
                 super().load_weights(checkpoint, model)
             return
         weights = {}

@@ -25,7 +25,7 @@ from hmm_datasets.training.models import new_model
 
 
 @dataclass(frozen=True)
-class ToldSequences:
+class InContextHMMs:
     """A batch of sequences with their HMMs and beliefs.
 
     Attributes:
@@ -43,7 +43,7 @@ class ToldSequences:
 
 def told_sequences(
     num_sequences: int, length: int, *, num_states: int = 5, num_symbols: int = 5, seed: int = 0, first: int = 0
-) -> ToldSequences:
+) -> InContextHMMs:
     """Sequences `first, first + 1, ...` of the stream `seed`.
 
     ```python
@@ -68,7 +68,7 @@ def told_sequences(
         belief = np.einsum("bi,bij->bj", belief, transition) * likelihoods
         belief /= belief.sum(-1, keepdims=True)
         beliefs[:, t] = belief
-    return ToldSequences(*map(torch.from_numpy, (transition, emission, tokens, beliefs)))
+    return InContextHMMs(*map(torch.from_numpy, (transition, emission, tokens, beliefs)))
 
 
 def _drawn(transition: np.ndarray, emission: np.ndarray, uniforms: Float[np.ndarray, "B L 2"]) -> np.ndarray:
@@ -89,7 +89,7 @@ def _inverted(cumulative: Float[np.ndarray, "B K"], uniforms: Float[np.ndarray, 
     return (uniforms[:, None] >= cumulative[:, :-1]).sum(-1)
 
 
-class ToldFilter(nn.Module):
+class FilterModel(nn.Module):
     """A causal language model that reads the rows of an HMM as vectors, then symbols, and predicts beliefs.
 
     Args:
@@ -129,8 +129,8 @@ def train_filter(
     num_symbols: int = 5,
     seed: int = 0,
     device: str = "cpu",
-) -> ToldFilter:
-    """A [`ToldFilter`] trained on cross-entropy to the exact beliefs, every sequence once.
+) -> FilterModel:
+    """A [`FilterModel`] trained on cross-entropy to the exact beliefs, every sequence once.
 
     AdamW (0.9, 0.999) with weight decay 0.01 and gradients clipped at norm 1, a linear warm-up over a tenth of the
     steps and a cosine to zero. Step `t` trains on sequences `[t G, (t + 1) G)` of the stream `seed`.
@@ -145,7 +145,7 @@ def train_filter(
         device (`str`, *optional*, defaults to `"cpu"`): where to train.
     """
     torch.manual_seed(seed)
-    model = ToldFilter(config, num_states, num_symbols).to(device)
+    model = FilterModel(config, num_states, num_symbols).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), learning_rate, weight_decay=0.01)
     schedule = get_cosine_schedule_with_warmup(optimizer, max(1, steps // 10), steps)
     for step in range(steps):

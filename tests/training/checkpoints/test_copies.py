@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from hmm_datasets.compat.transformers import OpenTrainer
+from hmm_datasets.compat.transformers import TrainerHooks
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import digest_problems, read_jsonl
 from hmm_datasets.runtime.events import read_events
@@ -54,7 +54,7 @@ def test_a_run_is_copied_and_continues_from_the_copies_when_its_folder_is_lost(g
 def test_copies_are_deleted_by_the_settings_at_the_time_of_saving(go_on, tmp_path, monkeypatch):
     """The Trainer finishes without save_total_limit, and copies are made meanwhile."""
     finishing, copied, copy = threading.Event(), threading.Event(), CheckpointCopies._copy
-    finalize = OpenTrainer._finalize_training
+    finalize = TrainerHooks._finalize_training
 
     def late(self, name, *given):
         assert finishing.wait(60)
@@ -72,7 +72,7 @@ def test_copies_are_deleted_by_the_settings_at_the_time_of_saving(go_on, tmp_pat
         return finalize(self, *given)
 
     monkeypatch.setattr(CheckpointCopies, "_copy", late)
-    monkeypatch.setattr(OpenTrainer, "_finalize_training", waits)
+    monkeypatch.setattr(TrainerHooks, "_finalize_training", waits)
     go_on(tmp_path / "run", max_steps=4, copy_checkpoints_to=str(tmp_path / "other"), save_total_limit=1)
     assert list_steps(tmp_path / "other" / "run") == [4]
 

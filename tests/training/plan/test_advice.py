@@ -10,7 +10,7 @@ from hmm_datasets.hmm import processes
 from hmm_datasets.operations.planning import advise, plan_recipe
 from hmm_datasets.training.plan.accelerators import Device, find_device
 from hmm_datasets.training.plan.forecast import memory_per_rank
-from hmm_datasets.training.plan.ways_to_shard import USABLE, Job, linear_activations, options, reason
+from hmm_datasets.training.plan.sharding_strategies import USABLE, Job, linear_activations, options, reason
 
 G = 10**9
 SMALL = Device("small", 1e14, 1e14, 20 * G, 1e11)
