@@ -17,7 +17,7 @@ import numpy as np
 from hmm_datasets import HMM, fit_hmm, processes
 from hmm_datasets.cli import main
 from hmm_datasets.hmm.fitting.settings import FitSettings
-from hmm_datasets.files import append_jsonl, atomic_folder, overwrite_json, read_log, write_json, read_json
+from hmm_datasets.files import append_jsonl, atomic_folder, overwrite, read_log, write_json, read_json
 
 def command(*words):
     sys.argv = ["hmm-datasets", *words]
@@ -41,7 +41,7 @@ fit = fit_hmm(hmm.sample(50, 10).astype(int), settings, checkpoint_dir="fit", sh
 found["fit"] = fit.hmm.num_states
 for number in range(3):
     append_jsonl("log.jsonl", {{"n": number}})
-    overwrite_json(__import__("pathlib").Path("beat.json"), {{"n": number}}, 64)
+    overwrite(__import__("pathlib").Path("beat.json"), f'{{{{"n": {{number}}}}}}'.encode().ljust(64))
 found["log"] = [row["n"] for row in read_log("log.jsonl")] + [read_json("beat.json")["n"]]
 found["describe"] = command("describe", "hmm")
 found["pretrain"] = command(

@@ -12,8 +12,9 @@ from .atomic import (
 from .check_write import before_write, check_may_write
 from .containment import inside
 from .digests import DIGESTS_NAME, check_digests, digest_problems, file_digest, recorded_digests, write_digests
-from .json_files import overwrite_json, read_json, write_json
+from .json_files import read_json, write_json
 from .json_lines import append_jsonl, read_jsonl, read_log, write_jsonl
+from .overwriting import overwrite
 from .replacing import move_into, put_folder, restore_all, restored
 from .syncing import sync, sync_tree
 from .temporary import discard, name_to_delete, remove, tidy, unchanged_for
@@ -34,7 +35,7 @@ __all__ = [
     "inside",
     "move_into",
     "name_to_delete",
-    "overwrite_json",
+    "overwrite",
     "parse_yaml",
     "put_folder",
     "read_json",

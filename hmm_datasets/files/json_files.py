@@ -8,9 +8,7 @@ from typing import Any
 from ..errors import InputError, path_error, path_errors
 from ..foreign.json import parse_json
 from .atomic import atomic_file
-from .check_write import check_may_write
 from .replacing import restored
-from .syncing import BINARY
 
 
 def write_json(path: str | os.PathLike, value: Any) -> None:
@@ -26,17 +24,6 @@ def read_json(path: str | os.PathLike) -> Any:
         if not path.exists():
             restored(path.parent)
     return parse_json(read_bytes(path), path, as_file=True)
-
-
-def overwrite_json(path: Path, value: Any, width: int) -> None:
-    """Overwrite a small JSON file in place, at a constant length in bytes, which needs no room on a full disk."""
-    check_may_write()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | BINARY, 0o666)
-    try:
-        os.write(handle, json.dumps(value, ensure_ascii=False).encode().ljust(width - 1) + b"\n")
-    finally:
-        os.close(handle)
 
 
 def read_bytes(path: Path) -> bytes:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..errors import InputError
-from ..files import overwrite_json
+from ..files import overwrite
 from ..foreign.json import parse_json
 from ..records import Count, as_record
 from .process_identity import ProcessIdentity
@@ -90,7 +90,7 @@ class HeartbeatFile:
             self._number += 1
             record = self._record(self._number)
             if self._handle is None:
-                overwrite_json(self._path, asdict(record), FILE_BYTES)
+                overwrite(self._path, record.to_bytes())
             else:
                 os.lseek(self._handle, 0, os.SEEK_SET)
                 os.write(self._handle, record.to_bytes())

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import IO
 
 from ..errors import InputError, first_line
-from ..files import overwrite_json
+from ..files import overwrite
 from . import environment
-from .heartbeat_file import FILE_BYTES, HeartbeatFile
+from .heartbeat_file import HeartbeatFile
 from .process_identity import this_process
 from .rank_heartbeats import (
     DUMP_STACKS,
@@ -170,7 +170,7 @@ class HeartbeatWriter:
         self._phase, self._since, self._message, self._error = FAILED, time.monotonic(), message, error
         with contextlib.suppress(OSError):
             if environment.SUPERVISED in os.environ:
-                overwrite_json(self._path, asdict(self._now(1)), FILE_BYTES)
+                overwrite(self._path, self._now(1).to_bytes())
                 return
             self._path.unlink(missing_ok=True)
             self._stacks.unlink(missing_ok=True)

@@ -191,7 +191,7 @@ before = {
     "put_folder": lambda: files.put_folder(run / "made", run / "new"),
     "move_into": lambda: files.move_into(run / "made", run),
     "append_jsonl": lambda: files.append_jsonl(run / "history.jsonl", {"step": 7}),
-    "overwrite_json": lambda: files.overwrite_json(run / "new", {}, 99),
+    "overwrite": lambda: files.overwrite(run / "new", b"{}"),
     "append_event": lambda: append_event(run, "spike", "higher"),
     "heartbeat": lambda: heartbeats.HeartbeatWriter(run, every=60)._file.write_now(),
 }
