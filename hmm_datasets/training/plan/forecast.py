@@ -320,11 +320,15 @@ def _tracked_peak(
             for weight in model.parameters():
                 weight.grad = torch.zeros_like(weight)  # so that the peak is that of activations
         casts = torch.autocast("cpu", torch.bfloat16, enabled=low_precision and not low_weights)
-        run = _trained if use == "train" else _generated if use == "generate" else _scored
-        return run(model, rows, chunked_loss, casts, on_gpu)
+        if use == "generate":
+            return _generated(model, rows, casts)
+        asked = _asked(model, rows, chunked_loss, on_gpu, exact=use != "train")
+        return (
+            _trained(model, rows, asked, casts) if use == "train" else _scored(model, rows, asked, casts, chunked_loss)
+        )
 
 
-def _asked(model, rows, chunked_loss: bool, on_gpu: bool, *, exact: bool = False):
+def _asked(model, rows, chunked_loss: bool, on_gpu: bool, *, exact: bool):
     """A context in which the output layer gives losses, if it is to compute them in chunks."""
     from ..fused_loss import LabelScores, set_loss_output
 
@@ -333,8 +337,7 @@ def _asked(model, rows, chunked_loss: bool, on_gpu: bool, *, exact: bool = False
     return set_loss_output(model).computing_losses_of(LabelScores(rows, exact=exact, all_count=True, as_on_gpu=on_gpu))
 
 
-def _trained(model, rows, chunked_loss, casts, on_gpu) -> int:
-    asked = _asked(model, rows, chunked_loss, on_gpu)
+def _trained(model, rows, asked, casts) -> int:
     with tracked_memory(model) as peak:
         with asked, casts:
             loss = model(input_ids=rows, labels=rows).loss
@@ -342,8 +345,7 @@ def _trained(model, rows, chunked_loss, casts, on_gpu) -> int:
     return peak()
 
 
-def _scored(model, rows, chunked_loss, casts, on_gpu) -> int:
-    asked = _asked(model, rows, chunked_loss, on_gpu, exact=True)
+def _scored(model, rows, asked, casts, chunked_loss) -> int:
     with tracked_memory(model) as peak, torch.no_grad(), asked, casts:
         logits = model(input_ids=rows, use_cache=False).logits
         if not chunked_loss:
@@ -351,7 +353,7 @@ def _scored(model, rows, chunked_loss, casts, on_gpu) -> int:
     return peak()
 
 
-def _generated(model, rows, chunked_loss, casts, on_gpu) -> int:
+def _generated(model, rows, casts) -> int:
     with tracked_memory(model) as peak, torch.no_grad(), casts:
         model(input_ids=rows, use_cache=True, logits_to_keep=1)
     return peak()
