@@ -30,10 +30,10 @@ _CHUNK_TOKENS = 1 << 22
 
 
 _OPTIONS = {
-    "save": {"save", "unsafe_pickle"},
-    "emissions": {"emissions", "states", "top", "output"},
-    "sequences": {"sequences", "split", "length"},
-    "only": {"only"},
+    "--save": {"save", "unsafe_pickle"},
+    "--emissions": {"emissions", "states", "top", "output"},
+    "--sequences": {"sequences", "split", "length"},
+    "--only": {"only"},
     "one process": {"length", "num_sequences", "json", "plot"},
     "a list": {"json"},
 }
@@ -296,16 +296,15 @@ class DescribeCommand:
 
 def _check_options(arguments: DescribeCommand) -> None:
     """Refuse options of another form of the command, which would have no effect."""
-    form = next((name for name in _OPTIONS if getattr(arguments, name, None)), "a list")
-    if form == "a list" and len(arguments.hmm) == 1:
-        form = "one process"
-    used = _OPTIONS[form] | ({"json"} if form == "only" and len(arguments.hmm) != 1 else set())
+    form = next((form for form in _OPTIONS if form.startswith("--") and getattr(arguments, form[2:])), None)
+    whole = "one process" if len(arguments.hmm) == 1 else "a list"
+    used = {"hmm", *_OPTIONS[form or whole]}
+    if form == "--only" and whole == "a list":
+        used |= _OPTIONS[whole]
     for field in dataclasses.fields(arguments):
-        if field.name in {"hmm", *used} or getattr(arguments, field.name) == field.default:
-            continue
-        remedy = next(name for name, names in _OPTIONS.items() if field.name in names)
-        remedy = f"--{remedy}" if remedy in used | {"save", "emissions", "sequences"} else remedy
-        raise InputError(f"describe: --{field.name} has no effect here; it is for {remedy}, leave it out")
+        if field.name not in used and getattr(arguments, field.name) != field.default:
+            other = next(form for form, options in _OPTIONS.items() if field.name in options)
+            raise InputError(f"describe: --{field.name} has no effect here; it is for {other}, leave it out")
 
 
 def describe_command(arguments: DescribeCommand) -> int:
