@@ -12,7 +12,7 @@ def main(settings: PretrainFields) -> None:
     """Train as the recipes do; a step takes at least `STEP_SECONDS`."""
     from transformers import set_seed
 
-    from hmm_datasets.training.models import ModelSettings, new_model
+    from hmm_datasets.training.model_configs import ModelSettings, new_model
     from hmm_datasets.training.run import train_and_save
     from hmm_datasets.training.sources import DataSettings
     from hmm_datasets.training.trainer import Pretrainer

@@ -33,7 +33,8 @@ from hmm_datasets.evaluation.core.tasks import core_tasks
 from hmm_datasets.evaluation.model_limits import beginning_token
 from hmm_datasets.report.tables import text_table
 from hmm_datasets.text.tokenizers.bpe import train_bpe
-from hmm_datasets.training.models import load_pretrained, model_config
+from hmm_datasets.training.model_configs import model_config
+from hmm_datasets.training.pretrained import load_pretrained
 
 PACKAGES = ("torch", "transformers", "accelerate", "lm_eval", "numpy")
 VOCABULARY = 8192

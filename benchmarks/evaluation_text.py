@@ -24,7 +24,7 @@ from hmm_datasets.evaluation.model_limits import beginning_token
 from hmm_datasets.evaluation.text import measure_text
 from hmm_datasets.report.tables import text_table
 from hmm_datasets.text.tokenizers.encoding import encode_texts
-from hmm_datasets.training.models import load_pretrained
+from hmm_datasets.training.pretrained import load_pretrained
 
 PACKAGES = ("torch", "transformers", "accelerate")
 NEW_TOKENS = 24

@@ -30,7 +30,7 @@ from transformers.utils import is_flash_attn_2_available
 from hmm_datasets.data.packing import PackedWindows
 from hmm_datasets.report.tables import text_table
 from hmm_datasets.text.stream import TokenStream, tokenizer_hash, write_tokens
-from hmm_datasets.training.models import model_config
+from hmm_datasets.training.model_configs import model_config
 
 WITHIN = 0.01
 """Nats per token by which a loss may differ in bfloat16, over some steps."""

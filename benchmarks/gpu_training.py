@@ -30,7 +30,7 @@ from hmm_datasets.data.windows import TokenWindows
 from hmm_datasets.report.tables import text_table
 from hmm_datasets.text.stream import TokenStream, write_tokens
 from hmm_datasets.training import linear_cross_entropy
-from hmm_datasets.training.models import model_config
+from hmm_datasets.training.model_configs import model_config
 from hmm_datasets.training.plan.accelerators import peak_flops
 from hmm_datasets.training.plan.flops import flops_per_token
 from hmm_datasets.training.settings import PretrainSettings

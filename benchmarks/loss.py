@@ -30,7 +30,7 @@ import torch
 from machine import CORES, print_heading
 
 from hmm_datasets.report.tables import text_table
-from hmm_datasets.training.models import PRESETS
+from hmm_datasets.training.model_configs import PRESETS
 
 PACKAGES = ("torch", "transformers", "trl", "numpy")
 Z_LOSS = 1e-4
@@ -56,7 +56,7 @@ def main() -> None:
         print(json.dumps(_CHILDREN[settings.part[0]](settings)))
         return
     print_heading(PACKAGES)
-    width = PRESETS[settings.model].width
+    width = PRESETS[settings.model][1]
     print(f"vocabulary {settings.vocabulary:,}, {settings.model} (width {width}), {settings.rounds} rounds")
     for part in settings.part:
         parts[part](settings)
@@ -155,7 +155,7 @@ def layer(settings: argparse.Namespace) -> None:
     print(f"\nOutput layer, forward and backward on {tokens}; differences from float64\n")
     header = ["way", "peak, MiB", "s, median", "of the rounds", "of all logits", "loss", "gradient of h", "of W"]
     print(text_table(header, table))
-    width = PRESETS[settings.model].width
+    width = PRESETS[settings.model][1]
     weight, logits = settings.vocabulary * width * 4, settings.rows * settings.length * settings.vocabulary * 4
     print(f"\nthe weight has {weight / MIB:,.0f} MiB, all logits in float32 {logits / MIB:,.0f} MiB")
     if not torch.cuda.is_available():
@@ -184,7 +184,7 @@ def _in_child(part: str, way: str, settings: argparse.Namespace, file: str) -> d
 
 def _inputs(settings: argparse.Namespace, device: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     torch.manual_seed(0)
-    count, width = settings.rows * settings.length, PRESETS[settings.model].width
+    count, width = settings.rows * settings.length, PRESETS[settings.model][1]
     hidden = torch.randn(count, width)
     weight = torch.randn(settings.vocabulary, width) * 0.02
     return hidden.to(device), weight.to(device), torch.randint(settings.vocabulary, (count,)).to(device)
@@ -299,7 +299,7 @@ def step(settings: argparse.Namespace) -> None:
 def _measured_step(settings: argparse.Namespace) -> dict[str, float]:
     from transformers import LlamaForCausalLM, TrainerCallback, default_data_collator
 
-    from hmm_datasets.training.models import model_config
+    from hmm_datasets.training.model_configs import model_config
     from hmm_datasets.training.settings import PretrainSettings
     from hmm_datasets.training.trainer import Pretrainer
 

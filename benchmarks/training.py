@@ -36,7 +36,7 @@ from hmm_datasets.files import DIGESTS_NAME, read_json, read_jsonl, write_digest
 from hmm_datasets.hmm import processes
 from hmm_datasets.report.tables import text_table
 from hmm_datasets.text.stream import TokenStream, write_tokens
-from hmm_datasets.training.models import model_config
+from hmm_datasets.training.model_configs import model_config
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import PretrainSettings
 from hmm_datasets.training.trainer import Pretrainer

@@ -83,13 +83,13 @@ def observed(name: str, values: Any) -> Observed:
     return Observed(values)
 
 
-def integers(name: str, found: Observed, expected: str = "integers") -> Any:
+def integers(name: str, observed_values: Observed, expected: str = "integers") -> Any:
     """The values, which must be integers of any type; entries that are missing may have any value.
 
     Raises:
         `InputError`: they are booleans, floats, or no numbers.
     """
-    values = found.values
+    values = observed_values.values
     if _is_tensor(values):
         is_integer = not (values.is_floating_point() or values.is_complex() or str(values.dtype) == "torch.bool")
         if is_integer:
@@ -106,7 +106,7 @@ def integers(name: str, found: Observed, expected: str = "integers") -> Any:
         remedy = "; give the symbols or numbers themselves, since a boolean may be a mask"
     elif kind == "f":
         array = values.detach().cpu().double().numpy() if _is_tensor(values) else values
-        array = array if found.missing is None else np.where(found.missing, 0, array)
+        array = array if observed_values.missing is None else np.where(observed_values.missing, 0, array)
         remedy = f"; {_why_no_integers(name, array)}"
     raise InputError(f"{name} have type {str(values.dtype).removeprefix('torch.')}; expected {expected}{remedy}")
 
@@ -126,8 +126,8 @@ def integer_array(name: str, values: Any, remedy: str = LEAVE_OUT) -> np.ndarray
     Raises:
         `InputError`: an entry is missing, or they are booleans, floats, or no numbers.
     """
-    found = integers(name, Observed(observed(name, values).refuse_missing(name, remedy)))
-    return found.detach().cpu().numpy() if _is_tensor(found) else found
+    plain = integers(name, Observed(observed(name, values).refuse_missing(name, remedy)))
+    return plain.detach().cpu().numpy() if _is_tensor(plain) else plain
 
 
 def indices(name: str, values: Any) -> np.ndarray:
@@ -147,14 +147,14 @@ def numbers(name: str, values: Any, remedy: str = FILL_IN, ragged: str | None = 
         `InputError`: an entry is missing, or no real number.
     """
     try:
-        found = observed(name, values).refuse_missing(name, remedy)
+        plain = observed(name, values).refuse_missing(name, remedy)
     except Ragged:
         message = f"{name} is not an array of numbers, since its rows have unequal lengths"
         raise InputError(ragged or message) from None
-    if found.is_complex() if _is_tensor(found) else found.size > 0 and found.dtype.kind not in "biuf":
-        kind = str(found.dtype).removeprefix("torch.")
+    if plain.is_complex() if _is_tensor(plain) else plain.size > 0 and plain.dtype.kind not in "biuf":
+        kind = str(plain.dtype).removeprefix("torch.")
         raise InputError(f"{name} is not an array of numbers, but {kind}; expected real numbers")
-    return found.detach().cpu().double().numpy() if _is_tensor(found) else found.astype(np.float64, copy=False)
+    return plain.detach().cpu().double().numpy() if _is_tensor(plain) else plain.astype(np.float64, copy=False)
 
 
 def refuse_masked(name: str, values: Any) -> None:

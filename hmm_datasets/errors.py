@@ -224,7 +224,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     ```
     """
     known = sorted(known)
-    spelt = {one.lstrip("-").replace("-", "_"): one for one in known}
-    meant = [spelt[one] for one in ELSEWHERE.get(name.lstrip("-").replace("-", "_"), ()) if one in spelt]
+    spelt = {other.lstrip("-").replace("-", "_"): other for other in known}
+    meant = [spelt[other] for other in ELSEWHERE.get(name.lstrip("-").replace("-", "_"), ()) if other in spelt]
     near = meant or difflib.get_close_matches(name, known, n=1)
     return f"; did you mean {near[0]}?" if near else ""

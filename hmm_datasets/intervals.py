@@ -143,8 +143,8 @@ def _effective_degrees(shares: Float[np.ndarray, "D"]) -> float:
     moments = [float((weights * shares**power).sum()) for power in range(3)]
     off = square**2 * moments[0] ** 2 - 4 * square * moments[0] * moments[1]
     off += 2 * moments[0] * moments[2] + 2 * moments[1] ** 2
-    own = (weights**2 * ((1 - 2 * shares + square) ** 2 - (square - 2 * shares) ** 2)).sum()
-    return trace**2 / (float(own) + off)
+    square_sum = (weights**2 * ((1 - 2 * shares + square) ** 2 - (square - 2 * shares) ** 2)).sum()
+    return trace**2 / (float(square_sum) + off)
 
 
 def wilson(right: float, total: float, level: float = 0.95) -> Bounds | None:
@@ -188,9 +188,9 @@ def mean_of_shares(
     share = (correct + mean) / (count + 1)
     variance = float((weight**2 * share * (1 - share) / np.maximum(count - 1, 1)).sum())
     effective = mean * (1 - mean) / variance if variance > 0 else 1 / float((weight**2 / count).sum())
-    found = wilson(mean * effective, effective, level)
-    assert found is not None
-    return found
+    interval = wilson(mean * effective, effective, level)
+    assert interval is not None
+    return interval
 
 
 def mean_of_changes(

@@ -20,14 +20,14 @@ def machine_id() -> str:
 
 def start_time(process: int) -> float | None:
     """Start time of a process on this machine, by a monotonic clock; None if the process has ended."""
-    found = _state_and_start(process)
-    return None if found is None else found[1]
+    state = _state_and_start(process)
+    return None if state is None else state[1]
 
 
 def is_suspended(process: int) -> bool:
     """Whether a process on this machine was suspended by SIGSTOP, SIGTSTP or a debugger."""
-    found = _state_and_start(process)
-    return found is not None and found[0] in "Tt"
+    state = _state_and_start(process)
+    return state is not None and state[0] in "Tt"
 
 
 def _state_and_start(process: int) -> tuple[str, float] | None:
@@ -40,7 +40,7 @@ def _state_and_start(process: int) -> tuple[str, float] | None:
     import psutil
 
     try:
-        found = psutil.Process(process)
-        return "T" if found.status() == psutil.STATUS_STOPPED else "R", found.create_time()
+        handle = psutil.Process(process)
+        return "T" if handle.status() == psutil.STATUS_STOPPED else "R", handle.create_time()
     except psutil.Error:
         return None

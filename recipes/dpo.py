@@ -27,10 +27,10 @@ def main(chosen: PreferenceSettings, settings: DPOFields) -> None:
     from hmm_datasets.evaluation.during_training import add_task_evaluations
     from hmm_datasets.text.tokenizers.chat_templates import stop_tokens
     from hmm_datasets.training.lineage import weights_of
-    from hmm_datasets.training.models import load_pretrained
     from hmm_datasets.training.post_training.conversations import never_evaluate, preference_splits
     from hmm_datasets.training.post_training.tokenized import limit_rows
     from hmm_datasets.training.post_training.trainers import PreferenceTuner
+    from hmm_datasets.training.pretrained import load_pretrained
     from hmm_datasets.training.run import train_and_save
 
     set_seed(settings.seed)

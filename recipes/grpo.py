@@ -46,12 +46,12 @@ def main(chosen: PromptSettings, settings: GRPOFields) -> None:
     from hmm_datasets.text.corpora.conversations import learnt_turns
     from hmm_datasets.text.tokenizers.chat_templates import stop_tokens
     from hmm_datasets.training.lineage import weights_of
-    from hmm_datasets.training.models import load_pretrained
     from hmm_datasets.training.post_training.conversations import never_evaluate, prompt_splits, prompts_of
     from hmm_datasets.training.post_training.rewards import check_columns, reward
     from hmm_datasets.training.post_training.tokenized import fitting_prompts
     from hmm_datasets.training.post_training.tools import tool
     from hmm_datasets.training.post_training.trainers import PolicyTuner
+    from hmm_datasets.training.pretrained import load_pretrained
     from hmm_datasets.training.run import train_and_save
 
     set_seed(settings.seed)

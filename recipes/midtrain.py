@@ -23,7 +23,7 @@ def main(mixture: MixtureSettings, settings: PretrainFields) -> None:
     from transformers import AutoModelForCausalLM, default_data_collator, set_seed
 
     from hmm_datasets.evaluation.during_training import add_task_evaluations
-    from hmm_datasets.training.models import load_pretrained
+    from hmm_datasets.training.pretrained import load_pretrained
     from hmm_datasets.training.run import train_and_save
     from hmm_datasets.training.supported import check_planned
     from hmm_datasets.training.trainer import Pretrainer

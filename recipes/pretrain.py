@@ -17,7 +17,7 @@ from dataclasses import asdict
 
 from hmm_datasets.runtime.program import run
 from hmm_datasets.training.fields import PretrainFields
-from hmm_datasets.training.models import ModelSettings
+from hmm_datasets.training.model_configs import ModelSettings
 from hmm_datasets.training.sources import DataSettings
 
 
@@ -27,7 +27,7 @@ def main(data_settings: DataSettings, model_settings: ModelSettings, settings: P
 
     from hmm_datasets.evaluation.baselines import BaselineComparison
     from hmm_datasets.evaluation.during_training import add_task_evaluations
-    from hmm_datasets.training.models import new_model
+    from hmm_datasets.training.model_configs import new_model
     from hmm_datasets.training.run import train_and_save
     from hmm_datasets.training.supported import check_planned
     from hmm_datasets.training.trainer import Pretrainer

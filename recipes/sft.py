@@ -33,13 +33,13 @@ def main(chat: ConversationSettings, settings: SFTFields) -> None:
     from hmm_datasets.files import write_json
     from hmm_datasets.runtime import heartbeats
     from hmm_datasets.text.tokenizers.chat_templates import end_of_turn, stop_tokens
-    from hmm_datasets.training.models import load_pretrained
     from hmm_datasets.training.post_training.conversations import (
         conversation_splits,
         never_evaluate,
         tokenizer_for_chat,
     )
     from hmm_datasets.training.post_training.trainers import FineTuner
+    from hmm_datasets.training.pretrained import load_pretrained
     from hmm_datasets.training.run import train_and_save
     from hmm_datasets.training.vocabulary import add_embeddings
 
@@ -84,7 +84,7 @@ def _answer(folder: str, prompt: str, max_new_tokens: int) -> str:
 
     from hmm_datasets.compat.transformers_caches import generate
     from hmm_datasets.text.tokenizers.chat_encoding import encode_conversation
-    from hmm_datasets.training.models import load_pretrained, on_device
+    from hmm_datasets.training.pretrained import load_pretrained, on_device
 
     tokenizer = load_pretrained(AutoTokenizer, folder)
     model = on_device(load_pretrained(AutoModelForCausalLM, folder).eval())
@@ -101,7 +101,7 @@ def _count_answers(chat: ConversationSettings, folder: str, test, stop: list[int
 
     from hmm_datasets.evaluation.chat.answer_report import answers_table, compare_answers, transcripts
     from hmm_datasets.evaluation.chat.answers import answer, questions_of
-    from hmm_datasets.training.models import load_pretrained, on_device
+    from hmm_datasets.training.pretrained import load_pretrained, on_device
 
     questions = questions_of(test or [], chat.num_questions)
     if not questions:

@@ -84,7 +84,9 @@ class TokenizeSettings:
             raise InputError(f"tokenizer_splits is {self.tokenizer_splits}; expected train, test, or both")
         folders = self.chat_folders
         for name, folder in folders.items():
-            other = next((one for one in self.conversations if one != name and folders[one] == folder), None)
+            other = next(
+                (earlier for earlier in self.conversations if earlier != name and folders[earlier] == folder), None
+            )
             if other is not None or self.conversations.count(name) > 1:
                 raise InputError(f"{name} and {other or name} would both be written to {folder}; rename one of them")
 
@@ -128,8 +130,8 @@ def main(settings: TokenizeSettings) -> None:
     check_folder_identity(output, {"data": data}, None, remedy=remedy, made=settings.writes)
 
     tokenizer_folder = output / "tokenizer"
-    given = tokenizer_folder if tokenizer_folder.exists() else settings.tokenizer
-    tokenizer = None if given is None else import_file(given, settings.split_pattern) or load_tokenizer(given)
+    source = tokenizer_folder if tokenizer_folder.exists() else settings.tokenizer
+    tokenizer = None if source is None else import_file(source, settings.split_pattern) or load_tokenizer(source)
     if settings.corpus is not None:
         check_splits(settings.corpus, kind="text", **chosen)
     if settings.conversations and tokenizer is not None:

@@ -82,8 +82,8 @@ def main(settings: ClusterSettings) -> None:
         if settings.executor == "slurm":
             print(f"{split}: submitted; when the last job has ended, {folder} is a token stream")
         else:
-            found = TokenStream(folder).index
-            print(f"{split}: {found.num_documents:,} documents, {found.num_tokens:,} tokens in {folder}")
+            stream_index = TokenStream(folder).index
+            print(f"{split}: {stream_index.num_documents:,} documents, {stream_index.num_tokens:,} tokens in {folder}")
 
 
 def executor(settings: ClusterSettings, pipeline: list, tasks: int, logging_dir: str, depends=None):

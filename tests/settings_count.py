@@ -23,9 +23,9 @@ def count_settings() -> dict[str, int]:
 def others() -> set[str]:
     """The names of the settings of transformers and TRL."""
     from transformers import TrainingArguments
-    from trl import DPOConfig, GRPOConfig, SFTConfig
+    from trl import DPOConfig, GRPOConfig, ModelConfig, SFTConfig
 
-    kinds = (TrainingArguments, SFTConfig, DPOConfig, GRPOConfig)
+    kinds = (TrainingArguments, SFTConfig, DPOConfig, GRPOConfig, ModelConfig)
     return {field.name for kind in kinds for field in dataclasses.fields(kind)}
 
 

@@ -19,8 +19,8 @@ from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.analysis.entropy import EntropyRate
 from hmm_datasets.hmm.names import example_of
 from hmm_datasets.hmm.process import Process
+from hmm_datasets.hmm.process_storage import KINDS
 from hmm_datasets.hmm.sampling import checked_draw, philox
-from hmm_datasets.hmm.storage import KINDS
 from hmm_datasets.hub.kinds.process import write_hmm_dataset, write_process_card
 from hmm_datasets.hub.kinds.recognition import detect_kind
 from hmm_datasets.operations.verification import verify

@@ -18,7 +18,8 @@ from hmm_datasets.text.stream import TokenStream
 from hmm_datasets.text.tokenizers.chat_templates import load_tokenizer
 from hmm_datasets.text.tokenizers.imports import import_gpt2, import_tiktoken
 from hmm_datasets.training.checkpoints.verifying import list_checkpoints
-from hmm_datasets.training.models import load_pretrained, model_config
+from hmm_datasets.training.model_configs import model_config
+from hmm_datasets.training.pretrained import load_pretrained
 
 READERS = {
     "jsonl": [load_corpus, open_target, read_log],

@@ -78,7 +78,7 @@ def test_processes_of_every_kind_load_and_are_saved_again_as_they_were(old, expe
 
 
 def test_every_kind_of_process_is_among_the_old_folders(old):
-    from hmm_datasets.hmm.storage import KINDS
+    from hmm_datasets.hmm.process_storage import KINDS
 
     files = [*(old / "processes").rglob("process.json"), *(old / "processes").rglob("family.json")]
     kept = [json.loads(path.read_text()) for path in files]

@@ -16,7 +16,7 @@ from ..files import atomic_file, atomic_folder
 from ..report.tables import NO_ERROR, text_table
 from ..runtime.progress import progress_bar
 from ..runtime.settings import argument, option
-from ..training.models import symbol_model
+from ..training.pretrained import symbol_model
 
 if TYPE_CHECKING:
     import numpy as np

@@ -66,7 +66,7 @@ def zero_muon_with_adamw(
     """
     from deepspeed.runtime.zero.muon.muon_optimizer import MuonWithAuxAdam
 
-    found = []
+    all_groups = []
     for group in groups:
         settings = {name: value for name, value in group.items() if name != "params"}
         is_muon, by_columns = group["optimizer"] == "muon", {}
@@ -75,15 +75,15 @@ def zero_muon_with_adamw(
             columns = whole_shape(parameter)[1] if is_muon else 0
             by_columns.setdefault(columns, []).append(parameter)
         if not is_muon:
-            found.append(group | {"use_muon": False, "betas": betas, "eps": eps})
+            all_groups.append(group | {"use_muon": False, "betas": betas, "eps": eps})
             continue
         for columns, parameters in sorted(by_columns.items()):
             factor = 0.2 * math.sqrt(columns)
             scaled = {"lr": group.get("lr", lr) * factor, "weight_decay": group["weight_decay"] / factor}
             muon = {"use_muon": True, "momentum": momentum, "ns_method": "standard"}
-            found.append(settings | scaled | muon | {"params": parameters})
+            all_groups.append(settings | scaled | muon | {"params": parameters})
     adamw = {"lr": lr, "betas": betas, "eps": eps, "fused": fused}
-    return MuonWithAuxAdam(found, adam_optimizer=torch.optim.AdamW, adam_optimizer_kwargs=adamw)
+    return MuonWithAuxAdam(all_groups, adam_optimizer=torch.optim.AdamW, adam_optimizer_kwargs=adamw)
 
 
 def reduce_whole_gradients(settings: dict[str, Any]) -> None:

@@ -60,9 +60,9 @@ def patience(seconds: float) -> Generator[None]:
     from huggingface_hub.utils import get_session
 
     def limit(request) -> None:
-        given = request.extensions.get("timeout") or {}
+        timeout = request.extensions.get("timeout") or {}
         names = ("connect", "read", "write", "pool")
-        request.extensions["timeout"] = {name: given.get(name) or seconds for name in names}
+        request.extensions["timeout"] = {name: timeout.get(name) or seconds for name in names}
 
     client = get_session()
     before = client.event_hooks

@@ -88,8 +88,8 @@ class _ShardMetadata(pickle.Unpickler):
     """Reads the `.metadata` of `torch.distributed.checkpoint`, in which only these classes occur."""
 
     def find_class(self, module: str, name: str) -> Any:
-        found = getattr(torch, name, None) if module == "torch" else None
-        if name in _CLASSES_OF_SHARDS.get(module, ()) or isinstance(found, torch.dtype):
+        value = getattr(torch, name, None) if module == "torch" else None
+        if name in _CLASSES_OF_SHARDS.get(module, ()) or isinstance(value, torch.dtype):
             return super().find_class(module, name)
         raise pickle.UnpicklingError(f".metadata names {module}.{name}, which is no part of one")
 

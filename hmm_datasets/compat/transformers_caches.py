@@ -35,8 +35,8 @@ def cache_among(cache: Cache | None, past_key_values: Cache | None, others: Mapp
     Raises:
         `InputError`: there are two, or one of `others` is a cache, whose name the model does not know.
     """
-    given = {"cache": cache, "past_key_values": past_key_values, **others}
-    caches = {name: value for name, value in given.items() if name in CACHE_NAMES or isinstance(value, Cache)}
+    named = {"cache": cache, "past_key_values": past_key_values, **others}
+    caches = {name: value for name, value in named.items() if name in CACHE_NAMES or isinstance(value, Cache)}
     caches = {name: value for name, value in caches.items() if value is not None}
     if len(caches) > 1 or not caches.keys() <= set(CACHE_NAMES):
         raise InputError(f"the model was given a cache as {', '.join(caches)}; expected one, as {CACHE_NAME}")

@@ -112,10 +112,10 @@ class InterleavedRows(Dataset):
             chosen = np.flatnonzero(sources == number)
             wanted = rows[chosen].tolist()
             source = self.sources[number]
-            found = rows_at(source, wanted)
+            read = rows_at(source, wanted)
             if self.has_positions and not getattr(source, "has_positions", False):
-                found = [{**row, "position_ids": torch.arange(len(row["input_ids"]))} for row in found]
-            for index, item in zip(chosen.tolist(), found, strict=True):
+                read = [{**row, "position_ids": torch.arange(len(row["input_ids"]))} for row in read]
+            for index, item in zip(chosen.tolist(), read, strict=True):
                 items[index] = item
         return items
 

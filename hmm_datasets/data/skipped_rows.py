@@ -44,7 +44,7 @@ class SkippedRows:
         merged: list[tuple[int, int]] = []
         for first, end in sorted(map(tuple, intervals)):
             if not 0 <= first < end:
-                raise InputError(f"passed_over: {first} to {end} is no interval of rows; expected 0 <= first < end")
+                raise InputError(f"rows {first} to {end} are no interval of rows; expected 0 <= first < end")
             if merged and first <= merged[-1][1]:
                 first, end = merged[-1][0], max(end, merged.pop()[1])
             merged.append((first, end))
@@ -89,7 +89,7 @@ class RemainingRows(Dataset):
 
     Args:
         rows (map-style data set): all rows.
-        passed_over ([`SkippedRows`]): those that are left out.
+        skipped_rows ([`SkippedRows`]): those that are left out.
         first (`int`, *optional*, defaults to 0): number, among the rows that are kept, of the first.
 
     ```python
@@ -100,15 +100,15 @@ class RemainingRows(Dataset):
     ```
     """
 
-    def __init__(self, rows: Any, passed_over: SkippedRows, first: int = 0):
-        self.rows, self.passed_over, self.first = rows, passed_over, first
+    def __init__(self, rows: Any, skipped_rows: SkippedRows, first: int = 0):
+        self.rows, self.skipped_rows, self.first = rows, skipped_rows, first
 
     def __len__(self) -> int:
-        return max(0, self.passed_over.number(len(self.rows)) - self.first)
+        return max(0, self.skipped_rows.number(len(self.rows)) - self.first)
 
     def __getitem__(self, index: int) -> Any:
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        own = range(len(self))
-        return rows_at(self.rows, [self.passed_over.index(self.first + own[index]) for index in indices])
+        chosen = range(len(self))
+        return rows_at(self.rows, [self.skipped_rows.index(self.first + chosen[index]) for index in indices])

@@ -26,7 +26,7 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedModel
 from ..errors import InputError
 from ..hmm.process import Process
 from ..training.fused_loss import without_adapter
-from ..training.models import new_model
+from ..training.model_configs import new_model
 from .linear_probes import LinearProbe, partners, shuffled_positions, split_sequences
 from .markov_beliefs import Starts
 from .model_outputs import GivesActivations, OneProcess, Reader, activations_of, check_inputs

@@ -19,7 +19,7 @@ from ..hmm.tokenizer import check_symbols, reads_symbols
 from ..runtime.run_records import read_history
 from ..text.corpora.loading import load_corpus
 from ..text.stream import TokenStream
-from ..training.models import load_pretrained, tokenizer_of
+from ..training.pretrained import load_pretrained, tokenizer_of
 from .document_windows import DocumentWindows
 from .learning_phases import evaluations_of
 from .model_limits import context_limit

@@ -10,7 +10,8 @@ from ..errors import InputError, path_errors
 from ..hmm.loading import load_source, repository_of_process
 from ..hmm.names import is_process_name
 from ..hmm.process import Process
-from ..hmm.storage import CONFIG_NAME, FAMILY_NAME, PROCESS_NAME
+from ..hmm.process_storage import FAMILY_NAME, PROCESS_NAME
+from ..hmm.storage import CONFIG_NAME
 from ..hub.foreign_formats import foreign_data, refuse_foreign
 from ..runtime import environment
 from ..text.corpora.loading import find_corpus, load_corpus

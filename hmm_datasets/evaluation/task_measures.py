@@ -7,7 +7,7 @@ from accelerate import Accelerator
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from ..text.tokenizers.encoding import encode_texts
-from ..training.models import load_pretrained
+from ..training.pretrained import load_pretrained
 from .beliefs import probe_beliefs, row_of
 from .chat.measures import measure_chat
 from .completions import COMPLETION_TOKENS, FACTS, OPEN_PROMPTS, complete

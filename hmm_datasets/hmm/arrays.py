@@ -47,10 +47,10 @@ def as_tables(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
     """Check the tables of an HMM, and add missing ones: the marginals of `edges`, and the stationary distribution as
     `start`."""
-    given = [name for name, table in (("transition", transition), ("emission", emission)) if table is not None]
-    if len(given) != (2 if edges is None else 0):
-        found = " and ".join([*given, *(["edges"] if edges is not None else [])]) or "none of them"
-        raise InputError(f"an HMM takes either transition= and emission=, or edges= alone; found {found}")
+    named = [name for name, table in (("transition", transition), ("emission", emission)) if table is not None]
+    if len(named) != (2 if edges is None else 0):
+        description = " and ".join([*named, *(["edges"] if edges is not None else [])]) or "none of them"
+        raise InputError(f"an HMM takes either transition= and emission=, or edges= alone; found {description}")
     if edges is None:
         transition = distribution("transition", transition, 2, normalize)
         emission = distribution("emission", emission, 2, normalize)
@@ -86,30 +86,30 @@ def as_tokens(tokens: Any, num_symbols: int | None, lengths: Any = None) -> "tup
     import torch
 
     try:
-        found = observed("tokens", tokens)
+        observed_tokens = observed("tokens", tokens)
     except Ragged:
         raise InputError("tokens are ragged; expected a (B, T) array, padded, with lengths=") from None
-    if found.values.ndim != 2:
-        raise InputError(f"tokens have shape {tuple(found.values.shape)}; expected (B, T)")
-    beyond, missing = None, found.missing
+    if observed_tokens.values.ndim != 2:
+        raise InputError(f"tokens have shape {tuple(observed_tokens.values.shape)}; expected (B, T)")
+    beyond, missing = None, observed_tokens.missing
     if lengths is not None:
-        device = found.values.device if torch.is_tensor(found.values) else None
-        lengths = _as_lengths(lengths, tuple(found.values.shape)).to(device)
-        beyond = torch.arange(found.values.shape[1], device=device) >= lengths.unsqueeze(-1)
+        device = observed_tokens.values.device if torch.is_tensor(observed_tokens.values) else None
+        lengths = _as_lengths(lengths, tuple(observed_tokens.values.shape)).to(device)
+        beyond = torch.arange(observed_tokens.values.shape[1], device=device) >= lengths.unsqueeze(-1)
         missing = None if missing is None else missing & ~beyond.cpu().numpy()
-    Observed(found.values, missing).refuse_missing("tokens", _LEAVE_OUT_ROWS)
-    given = integers("tokens", found)
-    tokens = given.long() if torch.is_tensor(given) else torch.from_numpy(given.astype(np.int64))
+    Observed(observed_tokens.values, missing).refuse_missing("tokens", _LEAVE_OUT_ROWS)
+    values = integers("tokens", observed_tokens)
+    tokens = values.long() if torch.is_tensor(values) else torch.from_numpy(values.astype(np.int64))
     if beyond is not None:
         tokens = tokens.masked_fill(beyond, 0)
     if tokens.numel() == 0:
         return tokens, lengths
     # On a CPU by NumPy: the threads of torch would keep a core busy for milliseconds that the work to come could use.
     # Bytes as they were given are compared many at a time.
-    if torch.is_tensor(given) or lengths is not None:
+    if torch.is_tensor(values) or lengths is not None:
         compared = tokens.numpy() if tokens.device.type == "cpu" else tokens
     else:
-        compared = given
+        compared = values
     least, most = compared.min(), compared.max()
     if least < 0 or (num_symbols is not None and most >= num_symbols):
         wrong = tokens < 0 if num_symbols is None else (tokens < 0) | (tokens >= num_symbols)
@@ -117,7 +117,7 @@ def as_tokens(tokens: Any, num_symbols: int | None, lengths: Any = None) -> "tup
         symbols = "0 or more" if num_symbols is None else f"0..{num_symbols - 1}"
         # As it was given, since an unsigned integer of 64 bits may not be one of 63.
         raise InputError(
-            f"tokens[{row}, {position}] is {given[row, position].item()}; the symbols of this HMM are {symbols}"
+            f"tokens[{row}, {position}] is {values[row, position].item()}; the symbols of this HMM are {symbols}"
         )
     return tokens, lengths
 
@@ -127,10 +127,10 @@ def _as_lengths(lengths: Any, shape: tuple[int, int]) -> "torch.Tensor":
     import torch
 
     expected = f"integers, one for each of the {shape[0]} rows{ONE_COLUMN if shape[1] == 1 else ''}"
-    found = observed("lengths", lengths)
-    if tuple(found.values.shape) != shape[:1]:
-        raise InputError(f"lengths have shape {tuple(found.values.shape)}; expected {expected}")
-    values = integers("lengths", Observed(found.refuse_missing("lengths", FILL_IN)), expected)
+    observed_lengths = observed("lengths", lengths)
+    if tuple(observed_lengths.values.shape) != shape[:1]:
+        raise InputError(f"lengths have shape {tuple(observed_lengths.values.shape)}; expected {expected}")
+    values = integers("lengths", Observed(observed_lengths.refuse_missing("lengths", FILL_IN)), expected)
     table = values.long() if torch.is_tensor(values) else torch.from_numpy(values.astype(np.int64))
     wrong = ((table < 0) | (table > shape[1])).nonzero()
     if len(wrong) > 0:
@@ -144,10 +144,10 @@ def token_table(tokens: Any) -> Any:
 
     For what reads them part by part, and checks each with [`as_tokens`].
     """
-    found = integers("tokens", Observed(observed("tokens", tokens).refuse_missing("tokens", _LEAVE_OUT_ROWS)))
-    if found.ndim != 2:
-        raise InputError(f"tokens have shape {tuple(found.shape)}; expected (N, T)")
-    return found
+    symbols = integers("tokens", Observed(observed("tokens", tokens).refuse_missing("tokens", _LEAVE_OUT_ROWS)))
+    if symbols.ndim != 2:
+        raise InputError(f"tokens have shape {tuple(symbols.shape)}; expected (N, T)")
+    return symbols
 
 
 def rows_of_column(tokens: Any, lengths: Any = None) -> tuple[np.ndarray, np.ndarray]:
@@ -245,10 +245,10 @@ def as_given(tokens: Any, result: np.ndarray) -> Any:
     return torch.from_numpy(result).to(tokens.device) if isinstance(tokens, torch.Tensor) else result
 
 
-def summed_logs(tokens: Any, found: Float[np.ndarray, "B T"]) -> Any:
+def summed_logs(tokens: Any, values: Float[np.ndarray, "B T"]) -> Any:
     """The log-likelihood of each sequence from the probability of each of its tokens, as `tokens` were given."""
     with np.errstate(divide="ignore"):
-        return as_given(tokens, np.log(found).sum(axis=1))
+        return as_given(tokens, np.log(values).sum(axis=1))
 
 
 def over_rows(work: Callable[[slice], None], rows: int, operations: int) -> None:
@@ -268,14 +268,14 @@ def read_tokens(path: str | Path) -> "np.ndarray":
     """
     tokens = load_array(path, mmap_mode="r")
     if tokens.ndim != 2 or tokens.dtype.kind not in "iu" or tokens.size == 0:
-        found = f"{tokens.dtype} of shape {tokens.shape}"
-        raise InputError(f"{path}: {found}; expected integers of shape (N, L), N and L at least 1")
+        description = f"{tokens.dtype} of shape {tokens.shape}"
+        raise InputError(f"{path}: {description}; expected integers of shape (N, L), N and L at least 1")
     return tokens
 
 
 def kronecker_product(tables: Sequence[np.ndarray]) -> np.ndarray:
     """The Kronecker product of vectors or matrices, the last with the least significant index."""
-    found = tables[0]
+    product = tables[0]
     for table in tables[1:]:
-        found = np.kron(found, table)
-    return found
+        product = np.kron(product, table)
+    return product

@@ -249,10 +249,10 @@ class HMMForCausalLM(KeepDtype, PreTrainedModel, GenerationMixin):
         # transformers does not copy a bos_token_id given by keyword into the generation config.
         if model.generation_config.bos_token_id is None:
             model.generation_config.bos_token_id = model.config.bos_token_id
-        found, expected = model.to_process().fingerprint(), model.config.fingerprint
-        if expected is not None and found != expected:
+        fingerprint, expected = model.to_process().fingerprint(), model.config.fingerprint
+        if expected is not None and fingerprint != expected:
             raise InputError(
-                f"{model.config.name_or_path}: tables have fingerprint {found}, config.json expects {expected}; "
+                f"{model.config.name_or_path}: tables have fingerprint {fingerprint}, config.json expects {expected}; "
                 "the two files belong to different HMMs, or the tables were stored in lower precision"
             )
         return result
@@ -400,9 +400,9 @@ class HMMForCausalLM(KeepDtype, PreTrainedModel, GenerationMixin):
         if cache is None or (not isinstance(cache, BeliefCache) and cache.get_seq_length() == 0):
             return start.expand(batch, -1), 0
         if not isinstance(cache, BeliefCache) or cache.belief.shape != (batch, self.config.memory_size):
-            found = tuple(cache.belief.shape) if isinstance(cache, BeliefCache) else type(cache).__name__
+            state = tuple(cache.belief.shape) if isinstance(cache, BeliefCache) else type(cache).__name__
             raise InputError(
-                f"the cache holds {found}; expected a BeliefCache of shape {(batch, self.config.memory_size)}"
+                f"the cache holds {state}; expected a BeliefCache of shape {(batch, self.config.memory_size)}"
             )
         return cache.belief, cache.length
 

@@ -92,7 +92,7 @@ class TiltedFilter:
     def _advance(self, log_belief: Tensor, symbol: Tensor) -> Tensor:
         peak = log_belief.amax(-1, keepdim=True)
         peak = torch.where(peak > -torch.inf, peak, 0.0)
-        result = self.hmm.advance((log_belief - peak).exp(), symbol).log()
+        result = self.hmm.forward_step((log_belief - peak).exp(), symbol).log()
         far = (log_belief - peak < -_FAR) & (log_belief > -torch.inf)
         rows = far.any(-1).nonzero().squeeze(-1)
         for part in rows.split(max(1, _WORK_NUMBERS // log_belief.shape[1] ** 2)):

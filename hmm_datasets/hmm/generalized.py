@@ -75,7 +75,7 @@ class GeneralizedHMM(Process):
         self.final = _fixed_vector("final", total) if final is None else self._vector("final", final)
         self._check_final(total)
         self.initial = self._stationary(total) if initial is None else self._vector("initial", initial)
-        self._normalize_initial(given=initial is not None)
+        self._normalize_initial(is_given=initial is not None)
         self.vocabulary = checked_names(vocabulary, self.num_symbols)
         self._make_read_only()
         self.checked_length, self.precision = self._check_words()
@@ -255,16 +255,16 @@ class GeneralizedHMM(Process):
             "distributions": (batch, length + 1, self.num_symbols),
             "logs": (batch,),
         }
-        found = np.empty(shapes[wanted])
+        result = np.empty(shapes[wanted])
 
         def fill(origin: int, part: slice) -> None:
-            outputs = (found[part] if name == wanted else None for name in shapes)
+            outputs = (result[part] if name == wanted else None for name in shapes)
             row = filter_words(*self._tables, rows[part], *outputs)
             if row >= 0:
                 raise self._negative(f"tokens[{origin + row}] or one of the rows after it")
 
         fill_in_parallel(fill, 0, 1, rows)
-        return as_given(tokens, found)
+        return as_given(tokens, result)
 
     def _negative(self, where: str) -> InputError:
         return InputError(
@@ -297,13 +297,13 @@ class GeneralizedHMM(Process):
                 f"{self.final[row]:.6g}; expected a fixed point, so that probabilities sum to one"
             )
 
-    def _normalize_initial(self, given: bool) -> None:
+    def _normalize_initial(self, is_given: bool) -> None:
         norm = float(self.initial @ self.final)
-        if given and abs(norm - 1) > _REFUSE:
+        if is_given and abs(norm - 1) > _REFUSE:
             raise InputError(f"initial @ final is {norm:.6g}, not 1; divide initial by it")
-        if not given and abs(norm) <= _RESCALE * (np.abs(self.initial) @ np.abs(self.final)):
+        if not is_given and abs(norm) <= _RESCALE * (np.abs(self.initial) @ np.abs(self.final)):
             raise InputError("operators.sum(0) has no stationary vector with initial @ final = 1; give initial=")
-        if not given or abs(norm - 1) > _RESCALE:
+        if not is_given or abs(norm - 1) > _RESCALE:
             self.initial = self.initial / norm
 
     def _check_words(self) -> tuple[int | None, float]:
@@ -358,9 +358,9 @@ def _fixed_vector(name: str, matrix: Float[np.ndarray, "H H"]) -> Float[np.ndarr
         eigenvalues, vectors = np.linalg.eig(matrix)
         (near,) = np.nonzero(np.abs(eigenvalues - 1) <= _REFUSE)
         if len(near) != 1:
-            found = "more than one" if len(near) else "no"
+            how_many = "more than one" if len(near) else "no"
             raise InputError(
-                f"operators.sum(0) has {found} fixed point that could be {name}, to {_REFUSE:g}; give {name}="
+                f"operators.sum(0) has {how_many} fixed point that could be {name}, to {_REFUSE:g}; give {name}="
             )
         vector = vectors[:, near[0]].real
     return vector / vector[np.abs(vector).argmax()]

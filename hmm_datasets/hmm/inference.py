@@ -51,7 +51,7 @@ class Parameters:
     emission: Float[Tensor, "H E"]
     edges: Float[Tensor, "E H H"] | None = None
 
-    def advance(self, weight_BH: Tensor, symbol_B: Tensor) -> Tensor:
+    def forward_step(self, weight_BH: Tensor, symbol_B: Tensor) -> Tensor:
         """`weight @ T^(symbol)` for each row: one step forward in time."""
         if self.edges is None:
             return (weight_BH * self.emission.T[symbol_B]) @ self.transition
@@ -59,7 +59,7 @@ class Parameters:
             lambda weight, edges: torch.bmm(weight.unsqueeze(1), edges).squeeze(1), weight_BH, symbol_B
         )
 
-    def retreat(self, value_BH: Tensor, symbol_B: Tensor) -> Tensor:
+    def backward_step(self, value_BH: Tensor, symbol_B: Tensor) -> Tensor:
         """`T^(symbol) @ value` for each row: one step back in time."""
         if self.edges is None:
             return self.emission.T[symbol_B] * (value_BH @ self.transition.T)
@@ -173,7 +173,7 @@ def filter_steps(
 ) -> Iterator[tuple[Float[Tensor, "B H"], Float[Tensor, "B"]]]:
     """[`forward_filter`] step by step, in memory `(B, H)`: yields the belief after each token, and its log-scale."""
     for t, symbol_B in enumerate(tokens.T):
-        weight_BH = hmm.advance(belief_BH, symbol_B)
+        weight_BH = hmm.forward_step(belief_BH, symbol_B)
         scale_B = weight_BH.sum(-1)
         next_BH, log_scale_B = weight_BH / _divisor(scale_B), scale_B.log()
         if lengths is not None:
@@ -223,7 +223,7 @@ def backward_values(
     # infinity times 0, which is NaN.
     possible = filtered.beliefs >= torch.finfo(value_BH.dtype).tiny
     for t in reversed(range(length)):
-        previous_BH = hmm.retreat(value_BH, tokens[:, t]) / _divisor(scale[:, t])
+        previous_BH = hmm.backward_step(value_BH, tokens[:, t]) / _divisor(scale[:, t])
         previous_BH = torch.where(possible[:, t], previous_BH, 0.0)
         value_BH = previous_BH if lengths is None else torch.where((t < lengths).unsqueeze(-1), previous_BH, value_BH)
         values[:, t] = value_BH

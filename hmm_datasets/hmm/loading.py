@@ -9,7 +9,8 @@ from ..files import restored
 from ..hub.download import RepoType, download, is_address, reading_hub, without_network
 from .names import constructors, is_process_name, named_process
 from .process import Process
-from .storage import CONFIG_NAME, FAMILY_NAME, FORMATS, PROCESS_NAME, TABLES_NAME, WEIGHTS_NAME, load_process
+from .process_storage import FAMILY_NAME, FORMATS, PROCESS_NAME, TABLES_NAME, load_process
+from .storage import CONFIG_NAME, WEIGHTS_NAME
 
 
 def load_source(

@@ -132,11 +132,11 @@ def _functions() -> dict[str, Callable[..., Process]]:
 
 def constructors() -> dict[str, Callable[..., Process]]:
     """All constructors by name, in alphabetical order: the functions of `processes`, and those in `FURTHER`."""
-    found = _functions()
+    functions = _functions()
     for name, where in FURTHER.items():
         module, _, attribute = where.partition(":")
-        found[name] = operator.attrgetter(attribute)(importlib.import_module(f".{module}", __package__))
-    return dict(sorted(found.items()))
+        functions[name] = operator.attrgetter(attribute)(importlib.import_module(f".{module}", __package__))
+    return dict(sorted(functions.items()))
 
 
 def named_process(name: str) -> Process:
@@ -162,10 +162,10 @@ def named_process(name: str) -> Process:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
         raise InputError(f"{name}: cannot be read ({reason}); {_EXPECTED}") from None
-    found = _Reader(name, constructors()).value(tree.body)
-    if not isinstance(found, Process):
-        raise InputError(f"{name}: is {found!r}, not a process; {_EXPECTED}")
-    return found
+    process = _Reader(name, constructors()).value(tree.body)
+    if not isinstance(process, Process):
+        raise InputError(f"{name}: is {process!r}, not a process; {_EXPECTED}")
+    return process
 
 
 class _Reader:

@@ -24,7 +24,7 @@ from jaxtyping import Float, Int, UInt
 from ..errors import InputError
 from ..hub.push import push_folder
 from .arrays import as_tokens
-from .storage import save_process
+from .process_storage import save_process
 
 if TYPE_CHECKING:
     import torch
@@ -53,10 +53,10 @@ def _of_the_kind_given(method: Callable[..., Any]) -> Callable[..., Any]:
     def converted(self: "Process", tokens: Any, *args: Any, **kwargs: Any) -> Any:
         import torch
 
-        found = method(self, tokens, *args, **kwargs)
+        result = method(self, tokens, *args, **kwargs)
         if isinstance(tokens, torch.Tensor):
-            return torch.as_tensor(found, device=tokens.device)
-        return found.cpu().numpy() if isinstance(found, torch.Tensor) else np.asarray(found)
+            return torch.as_tensor(result, device=tokens.device)
+        return result.cpu().numpy() if isinstance(result, torch.Tensor) else np.asarray(result)
 
     return converted
 
@@ -313,9 +313,9 @@ class Process:
         values, _ = as_tokens(tokens, self.num_symbols)
         distribution = self.next_token_probs(values)[:, :-1]
         # After an impossible token there is no distribution, so the first zero decides.
-        found = distribution.gather(-1, values.long().unsqueeze(-1)).squeeze(-1)
-        impossible = (found <= 0).any(-1)
-        likelihood = torch.where(impossible, -torch.inf, found.where(found > 0, 1.0).log().sum(-1))
+        probs = distribution.gather(-1, values.long().unsqueeze(-1)).squeeze(-1)
+        impossible = (probs <= 0).any(-1)
+        likelihood = torch.where(impossible, -torch.inf, probs.where(probs > 0, 1.0).log().sum(-1))
         return likelihood if isinstance(tokens, torch.Tensor) else likelihood.numpy()
 
     def entropy_rate(

@@ -1,18 +1,11 @@
-"""Folders of processes: one format for HMMs, which transformers loads too, and one for all others.
+"""Folders of HMMs, which transformers loads too.
 
-The folder of an HMM: `model.safetensors` has the tables, `config.json` describes them, and
-`transformers.AutoModelForCausalLM` loads it with `trust_remote_code=True`, or once `hmm_datasets.hmm.causal_lm` is
-imported; `AutoTokenizer` loads the tokenizer in it (see [`.tokenizer`]). That of a tilted HMM also has `rewards` in
-`model.safetensors`, and `beta` and `length` in `config.json`, whose fingerprint is that of the tilted HMM.
-
-The folder of another process: `process.json` has the kind and the settings, `tables.safetensors` the arrays, and
-`part-0`, `part-1`, ... are the folders of the processes that it is made of. That of a family of HMMs has `family.json`
-and `hmm-0`, `hmm-1`, ... instead, with the same content. [`~hmm_datasets.load_source`] reads all of them.
+`model.safetensors` has the tables, `config.json` describes them, and `transformers.AutoModelForCausalLM` loads the
+folder with `trust_remote_code=True`, or once `hmm_datasets.hmm.causal_lm` is imported; `AutoTokenizer` loads the
+tokenizer in it (see [`.tokenizer`]).
 """
 
 import contextlib
-import dataclasses
-import importlib
 import json
 import os
 import typing
@@ -23,15 +16,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from ..errors import InputError
-from ..files import atomic_file, check_digests, inside, read_json, restored, write_digests, write_json
+from ..files import atomic_file, check_digests, read_json, restored, write_digests, write_json
 from ..hub.download import download
 from ..records import is_record
 from .tokenizer import TOKENIZER_NAME, TOKENIZER_SETTINGS_NAME, write_tokenizer
 
 if TYPE_CHECKING:
     from .model import HMM
-    from .process import Process
-    from .tilted import TiltedHMM
 
 FORMAT_VERSION = 1
 """Version of the format. It must change whenever `(hmm, seed, index)` would give other tokens."""
@@ -43,37 +34,9 @@ _CLASSES: dict[ModelType, tuple[str, str, str]] = {
     "hmm": ("hmm_datasets.hmm.causal_lm", "HMMConfig", "HMMForCausalLM"),
     "tilted_hmm": ("hmm_datasets.hmm.tilted_causal_lm", "TiltedHMMConfig", "TiltedHMMForCausalLM"),
 }
-
-
 CONFIG_NAME = "config.json"
 WEIGHTS_NAME = "model.safetensors"
 TABLES = frozenset({"start", "transition", "emission", "edges"})
-PROCESS_NAME = "process.json"
-FAMILY_NAME = "family.json"
-TABLES_NAME = "tables.safetensors"
-KINDS: dict[str, str] = {
-    "generalized": "generalized:GeneralizedHMM",
-    "chain_mixture": "families.mixture:ChainMixture",
-    "factored": "structured.factored:FactoredProcess",
-    "factorial": "structured.factorial:FactorialHMM",
-    "input_output": "structured.input_output:InputOutputHMM",
-    "markov_chain": "structured.markov:MarkovChain",
-    "process_mixture": "families.mixture:ProcessMixture",
-    "semi_markov": "structured.semi_markov:SemiMarkov",
-    "associative_recall": "families.tasks:AssociativeRecall",
-    "bijection": "families.tasks:Bijection",
-    "copying": "families.tasks:Copying",
-    "pcfg": "grammar.pcfg:PCFG",
-    "Mixture": "families.mixture:HMMMixture",
-    "PermutedEmissions": "families.permuted:PermutedEmissions",
-    "PermutedSymbols": "families.permuted:PermutedSymbols",
-    "RandomAutomata": "families.automata:RandomAutomata",
-    "RandomChains": "families.chains:RandomChains",
-}
-"""Module of each kind of process, relative to this package, and its class: `"generalized:GeneralizedHMM"`."""
-
-_HMM = "model:HMM"  # named, since the model imports this module
-REWARDS = "rewards"
 
 
 def loader_name(model_type: ModelType) -> str:
@@ -170,11 +133,11 @@ def read_settings(
     return folder, config
 
 
-def check_fingerprint(folder: Path, found: str, config: dict[str, Any]) -> None:
+def check_fingerprint(folder: Path, fingerprint: str, config: dict[str, Any]) -> None:
     """Raise `InputError` if the tables are not those that `config.json` describes, or one of the files has changed."""
-    if found != config.get("fingerprint"):
+    if fingerprint != config.get("fingerprint"):
         raise InputError(
-            f"{folder / WEIGHTS_NAME}: tables have fingerprint {found}, {CONFIG_NAME} expects "
+            f"{folder / WEIGHTS_NAME}: tables have fingerprint {fingerprint}, {CONFIG_NAME} expects "
             f"{config.get('fingerprint')}; the two files belong to different HMMs, copy both again"
         )
     check_digests(folder, names=(CONFIG_NAME, WEIGHTS_NAME))  # the names of the symbols have no fingerprint
@@ -206,12 +169,12 @@ def made_of_tables(
     kind: "type[HMM]", path: str | os.PathLike, tables: dict[str, np.ndarray], vocabulary: Any
 ) -> "HMM":
     """The HMM of these tables; errors name the file."""
-    with naming(path):
+    with errors_naming(path):
         return kind(**tables, vocabulary=vocabulary, normalize=None)
 
 
 @contextlib.contextmanager
-def naming(path: str | os.PathLike, settings: Collection[str] = ()) -> Generator[None]:
+def errors_naming(path: str | os.PathLike, settings: Collection[str] = ()) -> Generator[None]:
     """A context in which a process is made of what a file says, whose errors name the file, and the settings in it.
 
     A file may come from anyone, so it may have what no check of a constructor expects: any error is one of the file.
@@ -260,139 +223,3 @@ def _is_finite(value: Any) -> bool:
     except ValueError:
         return False
     return True
-
-
-@dataclasses.dataclass(frozen=True)
-class _Format:
-    """How the file that describes a process names its kind and its parts.
-
-    Attributes:
-        kind, count (`str`): keys of the `stored_name` and of the number of parts.
-        part (`str`): folders of the parts, but for their numbers.
-        has_arrays (`bool`): whether it lists arrays.
-    """
-
-    kind: str
-    count: str
-    part: str
-    has_arrays: bool
-
-
-FORMATS = {
-    PROCESS_NAME: _Format("process", "num_parts", "part-", has_arrays=True),
-    FAMILY_NAME: _Format("family", "num_hmms", "hmm-", has_arrays=False),
-}
-
-
-def class_of(where: str) -> Any:
-    """The class of an entry of [`KINDS`]."""
-    module, _, kind = where.partition(":")
-    return getattr(importlib.import_module(f".{module}", __package__), kind)
-
-
-def save_process(process: "Process", folder: str | os.PathLike) -> None:
-    """Write the folder; the file that marks it is written last, followed only by the digests.
-
-    Raises:
-        `InputError`: the process or a part of it is of a class that this package does not load.
-    """
-    from safetensors.numpy import save_file
-
-    _check_loadable(process)
-    folder, name = Path(folder), process.stored_in
-    folder.mkdir(parents=True, exist_ok=True)
-    parts, arrays, keys = process.parts(), process.arrays(), FORMATS[name]
-    for index, part in enumerate(parts):
-        part.save_pretrained(folder / f"{keys.part}{index}")
-    if arrays:
-        with atomic_file(folder / TABLES_NAME) as temporary:
-            save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, temporary)
-    write_json(
-        folder / name,
-        {
-            keys.kind: process.stored_name,
-            "format_version": FORMAT_VERSION,
-            "settings": process.settings(),
-            **({"arrays": sorted(arrays)} if keys.has_arrays else {}),
-            keys.count: len(parts),
-            "fingerprint": process.fingerprint(),
-        },
-    )
-    write_digests(folder, [*[TABLES_NAME] * bool(arrays), name])
-
-
-def _check_loadable(process: "Process") -> None:
-    for part in process.parts():
-        _check_loadable(part)
-    name = getattr(process, "stored_name", None)
-    is_known = isinstance(process, class_of(_HMM)) or (name in KINDS and class_of(KINDS[name]) is type(process))
-    if not is_known:
-        raise InputError(
-            f"{process!r} is of the class {type(process).__qualname__}, which this package cannot load again, so it "
-            "is not saved; keep the code that makes it, or save sequences of it with numpy.save"
-        )
-
-
-def load_process(folder: Path) -> "Process":
-    """Read a folder of any kind, and those of its parts.
-
-    Raises:
-        `InputError`: its format is another, or its tables do not match its settings.
-    """
-    marker = next((name for name in FORMATS if (folder / name).is_file()), None)
-    if marker is None:
-        return class_of(_HMM).from_pretrained(folder)
-    path, keys = folder / marker, FORMATS[marker]
-    fields = {keys.kind: str, "format_version": int, "settings": dict[str, Any], keys.count: int, "fingerprint": str}
-    content = checked_fields(path, read_json(path), fields | ({"arrays": list[str]} if keys.has_arrays else {}))
-    name = content[keys.kind]
-    kind = class_of(KINDS[name]) if name in KINDS else None
-    if kind is None or kind.stored_in != marker or content["format_version"] != FORMAT_VERSION:
-        known = sorted(name for name, where in KINDS.items() if class_of(where).stored_in == marker)
-        raise InputError(
-            f"{path}: {keys.kind} {name!r}, format_version {content['format_version']!r}; expected one of "
-            f"{', '.join(known)} and format_version {FORMAT_VERSION}"
-        )
-    settings = checked_fields(path, content["settings"], kind.setting_types(content["settings"]), "settings: ")
-    parts = tuple(load_process(inside(folder, f"{keys.part}{index}", path)) for index in range(content[keys.count]))
-    arrays = read_tables(folder / TABLES_NAME) if content.get("arrays") else {}
-    with naming(path, settings):
-        process = kind.from_parts(settings, arrays, parts)
-        fingerprint = process.fingerprint()
-    if fingerprint != content["fingerprint"]:
-        raise InputError(
-            f"{path}: has fingerprint {content['fingerprint']}, its tables and parts have {fingerprint}; "
-            "the files belong to different processes, copy all of them again"
-        )
-    check_digests(folder, names=(marker, TABLES_NAME))
-    return process
-
-
-def save_tilted(tilted: "TiltedHMM", folder: str | os.PathLike) -> None:
-    """Write the folder, each file atomically."""
-    settings = {
-        "edge_emitting": tilted.hmm.edges is not None,
-        "pair_rewards": tilted.rewards.ndim == 2,
-        "beta": tilted.beta,
-        "length": tilted.length,
-        "fingerprint": tilted.fingerprint(),
-    }
-    write_folder(folder, "tilted_hmm", tilted.hmm, {**tilted.hmm.tables(), REWARDS: tilted.rewards}, settings)
-
-
-def load_tilted(kind: "type[TiltedHMM]", name_or_path: str | os.PathLike, revision: str | None = None) -> "TiltedHMM":
-    """Read a local folder or one on the Hub; see [`~hmm_datasets.hmm.tilted.TiltedHMM.from_pretrained`]."""
-    folder, config = read_settings(name_or_path, "tilted_hmm", revision, "a tilted HMM")
-    fields = {"beta": float, "length": int, "vocabulary": list[str] | None, "fingerprint": str}
-    checked_fields(folder / CONFIG_NAME, config, fields)
-    path = folder / WEIGHTS_NAME
-    tables = read_tables(path)
-    if tables.keys() - TABLES != {REWARDS}:
-        raise InputError(f"{path}: contains {', '.join(sorted(tables))}; expected the tables of an HMM, and {REWARDS}")
-    rewards = tables.pop(REWARDS)
-    hmm = made_of_tables(class_of(_HMM), path, tables, config.get("vocabulary"))
-    with naming(folder / CONFIG_NAME):
-        tilted = kind(hmm, rewards, config["beta"], config["length"])
-        fingerprint = tilted.fingerprint()
-    check_fingerprint(folder, fingerprint, config)
-    return tilted

@@ -36,7 +36,7 @@ from ..errors import InputError
 from .arrays import as_tokens
 from .integers import integer
 from .model import HMM
-from .storage import load_tilted, save_tilted
+from .tilted_storage import load_tilted, save_tilted
 
 if TYPE_CHECKING:
     import torch

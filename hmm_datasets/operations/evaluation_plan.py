@@ -27,10 +27,12 @@ from ..evaluation.context import window_and_stride
 from ..evaluation.evaluation import EvaluationSettings
 from ..runtime.command_line import parse_settings
 from ..runtime.settings import SettingsParser, settings_from
-from ..training.models import count_parameters, load_pretrained, new_model
+from ..training.model_configs import new_model
+from ..training.parameters import count_parameters
 from ..training.plan.accelerators import USABLE, Device, peak_flops
 from ..training.plan.flops import unit_flops
 from ..training.plan.forecast import peak_activations, read_rate
+from ..training.pretrained import load_pretrained
 from .planning import Planned, known_devices, weight_bytes
 
 SCORED_TOKENS = 1_000_000

@@ -21,7 +21,7 @@ from ..files import read_yaml
 from ..hmm.arrays import read_tokens
 from ..hub.download import ModelName
 from ..runtime.command_line import parse_settings
-from ..training.models import ModelSettings, limit_length, load_pretrained, new_model
+from ..training.model_configs import ModelSettings, limit_length, new_model
 from ..training.optimizers import check_sharding
 from ..training.plan.accelerators import USABLE, Device, find_device
 from ..training.plan.forecast import STRATEGIES, Rate, device_of, memory_per_rank, peak_activations
@@ -31,6 +31,7 @@ from ..training.post_training.conversations import conversation_data, preference
 from ..training.post_training.lora import with_adapter
 from ..training.post_training.tokenized import limit_rows
 from ..training.precision import launched_in, type_of_weights
+from ..training.pretrained import load_pretrained
 from ..training.settings import DPOSettings, PretrainSettings, SFTSettings
 from ..training.sources import ConversationSettings, DataSettings, MixtureSettings, TrainingData
 from .launching import recipe_settings

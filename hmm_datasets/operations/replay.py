@@ -34,11 +34,12 @@ from ..runtime.run_identity import IDENTITY_NAME, read_identity
 from ..runtime.run_records import RunRecord, read_history, read_run_record
 from ..training.checkpoints.curve import replayed
 from ..training.checkpoints.resuming import Start, possible_starts
-from ..training.checkpoints.skipped_rows import Rollback, rollbacks_of, rows_passed_over
+from ..training.checkpoints.skipped_rows import Rollback, rollbacks_of, skipped_rows_of
 from ..training.checkpoints.verifying import Writer
-from ..training.models import ModelSettings, load_pretrained, new_model
+from ..training.model_configs import ModelSettings, new_model
 from ..training.plan.batch_schedule import BatchSchedule
 from ..training.plan.plan import make_plan
+from ..training.pretrained import load_pretrained
 from ..training.record import HISTORY_NAME, RECORD_NAME
 from ..training.run_context import RunContext
 from ..training.settings import PretrainSettings
@@ -114,7 +115,7 @@ def replay(run: str | Path, step: int, *, before_rollback: bool = False) -> Repl
     last = max([row["step"] for row in [*history, *read_events(run)] if "step" in row], default=0)
     if not 1 <= step <= last:
         raise InputError(f"{run}: has no step {step}; expected 1 to {last}, the last one that it logged")
-    starts = (start for start in possible_starts(str(run), rows_passed_over(rollbacks)) if start.step < step)
+    starts = (start for start in possible_starts(str(run), skipped_rows_of(rollbacks)) if start.step < step)
     start = next(starts, None)
     max_steps = next((int(row["max_steps"]) for row in reversed(history)), record.settings["max_steps"])
     with tempfile.TemporaryDirectory() as folder:
@@ -186,8 +187,8 @@ class _Replayer(Pretrainer):
         size = self.schedule.size(start.step)
         rows = self.schedule.rows_before(start.step) if start.rows is None else start.rows
         self.schedule = BatchSchedule(((size, 1),), self.args.global_batch_size).reaching(rows, 0)
-        self.passed_over, self.all_rows = rows_passed_over(rollbacks), self.train_dataset
-        self.train_dataset = RemainingRows(self.all_rows, self.passed_over, rows)
+        self.skipped_rows, self.all_rows = skipped_rows_of(rollbacks), self.train_dataset
+        self.train_dataset = RemainingRows(self.all_rows, self.skipped_rows, rows)
 
     def compute(self, step: int, start: Start | None = None) -> None:
         """Train until the losses of a step are computed."""
@@ -239,7 +240,7 @@ def _replayer(record: RunRecord, folder: str, max_steps: int, rollbacks: Sequenc
     plan = make_plan(
         *(settings.budget, settings.batch_schedule, data, model),
         micro_batch_size=settings.per_device_train_batch_size,
-        passed_over=rows_passed_over(rollbacks),
+        skipped_rows=skipped_rows_of(rollbacks),
     )
     return _Replayer(
         model=model,

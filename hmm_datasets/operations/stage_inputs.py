@@ -19,8 +19,9 @@ from ..errors import InputError
 from ..files import read_yaml, write_yaml
 from ..runtime.command_line import parse_values
 from ..runtime.settings import underscored
-from ..training.models import load_pretrained, model_config
+from ..training.model_configs import model_config
 from ..training.plan.budget import accumulation_steps
+from ..training.pretrained import load_pretrained
 from .launching import launch_config, launch_of, recipe_settings, split_command
 from .sweeps.file import read_sweep
 

@@ -19,7 +19,8 @@ from transformers import AutoTokenizer
 from ..errors import InputError, first_line
 from ..files import DIGESTS_NAME, digest_problems, read_json, read_jsonl
 from ..hmm.loading import load_source
-from ..hmm.storage import CONFIG_NAME, FAMILY_NAME, PROCESS_NAME
+from ..hmm.process_storage import FAMILY_NAME, PROCESS_NAME
+from ..hmm.storage import CONFIG_NAME
 from ..hmm.tilted import TiltedHMM
 from ..records import read_record
 from ..runtime.set_aside import SET_ASIDE_NAME

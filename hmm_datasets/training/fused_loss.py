@@ -26,7 +26,7 @@ from ..compat.torch import fake_tensors
 from ..compat.transformers_models import set_config_attention
 from ..data.windows import IGNORED
 from .linear_cross_entropy import TokenScores, scored_labels, summed_loss
-from .models import default_dtype
+from .model_configs import default_dtype
 from .vocabulary import PaddedOutput
 
 _trials: dict[tuple[type, str], str | None] = {}
@@ -227,10 +227,10 @@ def _found_in_trial(kind: type[PreTrainedModel], config: Any) -> str | None:
 
 def _trial(kind: type[PreTrainedModel], config: Any) -> str | None:
     returned: list[Tensor] = []
-    given: list[Tensor] = []
+    gradients: list[Tensor] = []
 
     def remember(logits: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        given.append(logits)
+        gradients.append(logits)
         return logits
 
     config.get_text_config().num_hidden_layers = 1
@@ -251,6 +251,6 @@ def _trial(kind: type[PreTrainedModel], config: Any) -> str | None:
         failure = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
     if not returned:
         return f"could not be tried without data ({failure or 'its output layer was not called'})"
-    if failure or len(given) != 1 or given[0] is not returned[0]:
+    if failure or len(gradients) != 1 or gradients[0] is not returned[0]:
         return "does more with its logits than to take the loss of them"
     return None

@@ -35,18 +35,18 @@ def lineage(base: str | None, *, stage: str, data: str | None, commit: str | Non
     """
     if base is None:
         return {"stage": stage, "data": data, "base": None, "before": []}
-    found = {"model": base, "commit": commit, "weights": weights_of(base)}
+    origin = {"model": base, "commit": commit, "weights": weights_of(base)}
     parsed = ModelName.parse(base)
     if parsed.gguf_file is not None:
-        found["quantization"] = read_header(gguf_path(parsed)).quantization
-    return {"stage": stage, "data": data, "base": found, "before": stages_of(base)}
+        origin["quantization"] = read_header(gguf_path(parsed)).quantization
+    return {"stage": stage, "data": data, "base": origin, "before": stages_of(base)}
 
 
 def weights_of(model: str) -> dict[str, str]:
     """The SHA-256 of the files of a model's weights by name: of those that its folder records, or of its GGUF file."""
-    found = ModelName.parse(model)
-    if found.gguf_file is not None:
-        path = gguf_path(found)
+    model_name = ModelName.parse(model)
+    if model_name.gguf_file is not None:
+        path = gguf_path(model_name)
         return {path.name: file_digest(path)}
     digests = _read(model, DIGESTS_NAME, dict[str, dict[str, str]]) or {}
     return {name: digest for name, digest in digests.get("sha256", {}).items() if name.endswith(".safetensors")}

@@ -87,7 +87,9 @@ def summed_loss(
 
     ```
     """
-    if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in (hidden, weight, bias)):
+    if torch.is_grad_enabled() and any(
+        tensor is not None and tensor.requires_grad for tensor in (hidden, weight, bias)
+    ):
         total, *scores = _SummedLoss.apply(hidden, weight, bias, labels, rows, z_loss, multiple, as_on_gpu)
         return total, TokenScores(*scores)
     scores = _chunked(hidden, weight, bias, labels, rows, multiple)
@@ -118,7 +120,7 @@ class _SummedLoss(torch.autograd.Function):
         gradients = _Gradients.zeros(hidden, weight, bias, ctx.needs_input_grad, multiple)
         scores = _chunked(hidden, weight, bias, labels, rows, multiple, torch.float32, z_loss, gradients, as_on_gpu)
         ctx.gradients = gradients.cut(len(weight))
-        ctx.types = [None if one is None else one.dtype for one in (hidden, weight, bias)]
+        ctx.types = [None if tensor is None else tensor.dtype for tensor in (hidden, weight, bias)]
         ctx.mark_non_differentiable(scores.losses, scores.log_normalizers)
         return _total(scores, z_loss), scores.losses, scores.log_normalizers
 
@@ -129,8 +131,8 @@ class _SummedLoss(torch.autograd.Function):
         if gradients is None:
             raise RuntimeError("the gradients of summed_loss were used already; call it again")
         scaled = [
-            None if one is None else one.mul_(gradient).to(kind)
-            for one, kind in zip(gradients, ctx.types, strict=True)
+            None if part is None else part.mul_(gradient).to(kind)
+            for part, kind in zip(gradients, ctx.types, strict=True)
         ]
         return *scaled, None, None, None, None, None
 
@@ -149,8 +151,8 @@ class _Gradients(NamedTuple):
         """Zeros, also in the rows by which the weight is padded."""
         size, width = weight.shape
         shapes = (hidden.shape, (size + -size % multiple, width), (size,))
-        given = zip(shapes, needed, strict=False)
-        return cls(*(torch.zeros(shape, device=hidden.device) if is_needed else None for shape, is_needed in given))
+        buffers = zip(shapes, needed, strict=False)
+        return cls(*(torch.zeros(shape, device=hidden.device) if is_needed else None for shape, is_needed in buffers))
 
     def cut(self, size: int) -> "_Gradients":
         """Without the rows by which the weight is padded."""
@@ -210,10 +212,10 @@ def _chunked(
             if likeliest is not None:
                 likeliest[chunk] = logits.argmax(1) == targets.squeeze(1)
             largest = logits.amax(1, keepdim=True)
-            own = logits.sub_(largest).gather(1, targets)
+            of_target = logits.sub_(largest).gather(1, targets)
             sums = logits.exp_().sum(1, keepdim=True)
             log_sums = sums.log()
-            losses[chunk] = (log_sums - own).squeeze(1)
+            losses[chunk] = (log_sums - of_target).squeeze(1)
             log_normalizers[chunk] = (log_sums + largest).squeeze(1)
             if gradients is not None:
                 logits.mul_((1 + 2 * z_loss * (log_sums + largest)) / sums)

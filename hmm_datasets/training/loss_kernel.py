@@ -74,9 +74,9 @@ def _score_rows(
     number = tl.program_id(0).to(tl.int64)
     row = logits + number * width
     target = tl.load(targets + number)
-    own = tl.load(row + target).to(tl.float32)
+    of_target = tl.load(row + target).to(tl.float32)
     if has_bias:
-        own += tl.load(bias + target).to(tl.float32)
+        of_target += tl.load(bias + target).to(tl.float32)
     offsets = tl.arange(0, block)
     # Each lane has a largest logit and a sum of its own, which are joined after the loop.
     largest = tl.full([block], float("-inf"), tl.float32)
@@ -90,7 +90,7 @@ def _score_rows(
         largest = higher
     top = tl.max(largest, 0)
     log_sum = tl.log(tl.sum(sums * tl.exp(largest - top), 0))
-    tl.store(losses + number, log_sum - (own - top))
+    tl.store(losses + number, log_sum - (of_target - top))
     tl.store(log_normalizers + number, log_sum + top)
     scale = 1.0 + 2.0 * z_loss * (log_sum + top)
     for first in range(0, width, block):

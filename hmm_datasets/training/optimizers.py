@@ -60,10 +60,12 @@ class MuonWithAdamW(torch.optim.Optimizer):
         # Each part writes its settings into its groups; the groups themselves are shared with this optimizer.
         # Either list may be empty, as in LoRA, whose weights are all matrices; torch's optimizers refuse that.
         makers = {
-            "muon": lambda own: torch.optim.Muon(own, lr=lr, momentum=momentum, adjust_lr_fn="match_rms_adamw"),
-            "adamw": lambda own: torch.optim.AdamW(own, lr=lr, betas=betas, eps=eps, fused=fused),
+            "muon": lambda members: torch.optim.Muon(
+                members, lr=lr, momentum=momentum, adjust_lr_fn="match_rms_adamw"
+            ),
+            "adamw": lambda members: torch.optim.AdamW(members, lr=lr, betas=betas, eps=eps, fused=fused),
         }
-        self._parts = {name: makers[name](own) for name, own in by_name.items() if own}
+        self._parts = {name: makers[name](members) for name, members in by_name.items() if members}
         super().__init__(groups, {"lr": lr})
 
     @torch.no_grad()
@@ -87,7 +89,7 @@ def matrix_names(model: PreTrainedModel) -> set[str]:
     embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     embeddings |= set() if output is None else {id(output.weight)}
     named = model.named_parameters()
-    return {name for name, found in named if len(whole_shape(found)) == 2 and id(found) not in embeddings}
+    return {name for name, parameter in named if len(whole_shape(parameter)) == 2 and id(parameter) not in embeddings}
 
 
 def parameter_groups(
@@ -178,12 +180,12 @@ def scaled_learning_rate(args) -> float:
 @contextlib.contextmanager
 def replaced(args, name: str, value: Any) -> Iterator[None]:
     """A context in which a setting has another value, for what transformers makes from the settings."""
-    given = getattr(args, name)
+    chosen = getattr(args, name)
     setattr(args, name, value)
     try:
         yield
     finally:
-        setattr(args, name, given)
+        setattr(args, name, chosen)
 
 
 def _optimizer(args, groups: list[dict[str, Any]], is_deepspeed: bool) -> torch.optim.Optimizer:
@@ -237,11 +239,11 @@ def apply_changes(
         changed |= set().union(*options) - {*_RATES}
     if names & _RATE_SETTINGS:
         changed |= {*_RATES}
-    for group, own in zip(optimizer.param_groups, options, strict=True):
-        group.update({option: own[option] for option in changed if option in own})
+    for group, chosen in zip(optimizer.param_groups, options, strict=True):
+        group.update({option: chosen[option] for option in changed if option in chosen})
     if not hasattr(schedule, "lr_lambdas"):
         return
-    peaks = [own["initial_lr"] for own in options] if names & _RATE_SETTINGS else schedule.base_lrs
+    peaks = [chosen["initial_lr"] for chosen in options] if names & _RATE_SETTINGS else schedule.base_lrs
     shares = [share(schedule.last_epoch) for share in schedule.lr_lambdas]
     rates = [peak * share for peak, share in zip(peaks, shares, strict=True)]
     schedule.load_state_dict(schedule.state_dict() | {"base_lrs": peaks, "_last_lr": rates})
@@ -271,8 +273,10 @@ def check_optimizer(args) -> None:
         raise InputError(f"scale_learning_rate is {args.scale_learning_rate!r}; expected sqrt, or leave it out")
     args.learning_rate_factors = _read_factors(args.learning_rate_factors)
     if args.lr_scheduler_type == "cosine_with_min_lr":
-        given = args.lr_scheduler_kwargs or {}
-        args.lr_scheduler_kwargs = given if given.keys() & {"min_lr", "min_lr_rate"} else {**_DEFAULT_MIN_LR, **given}
+        kwargs = args.lr_scheduler_kwargs or {}
+        args.lr_scheduler_kwargs = (
+            kwargs if kwargs.keys() & {"min_lr", "min_lr_rate"} else {**_DEFAULT_MIN_LR, **kwargs}
+        )
     special = args.optimizer != "adamw" or args.learning_rate_factors
     if special and args.optim not in _ADAMW:
         raise InputError(f"optim is {args.optim}; optimizer and learning_rate_factors need one of {', '.join(_ADAMW)}")

@@ -131,7 +131,7 @@ def set_type_of_weights(model: torch.nn.Module, settings: Any, *, is_base: bool 
         settings (`TrainingArguments`): see [`type_of_weights`].
         is_base (`bool`, *optional*): whether an adapter is yet to be put beside it.
     """
-    if getattr(model, "is_quantized", False) or any(hasattr(one, "ds_id") for one in model.parameters()):
+    if getattr(model, "is_quantized", False) or any(hasattr(other, "ds_id") for other in model.parameters()):
         return
     has_adapter = is_peft_model(model)
     for weight in chain(model.parameters(), model.buffers()):
@@ -154,10 +154,14 @@ def types_of_weights(model: torch.nn.Module) -> dict[str, str]:
     """
 
     def name(is_trained: bool) -> str:
-        weights = [one for one in model.parameters() if one.is_floating_point() and one.requires_grad == is_trained]
+        weights = [
+            weight
+            for weight in model.parameters()
+            if weight.is_floating_point() and weight.requires_grad == is_trained
+        ]
         types = {
-            "float32" if hasattr(one, "ds_id") and is_trained else str(one.dtype).removeprefix("torch.")
-            for one in weights
+            "float32" if hasattr(weight, "ds_id") and is_trained else str(weight.dtype).removeprefix("torch.")
+            for weight in weights
         }
         return " and ".join(sorted(types))
 
@@ -192,8 +196,8 @@ def _deepspeed_json() -> tuple[str, dict[str, bool]]:
     if not environment.uses_deepspeed() or not Path(path).is_file():
         return path, {}
     config = read_json(Path(path))
-    given = {name: config.get(name, {}).get("enabled") for name in ("bf16", "fp16")}
-    return path, {name: value for name, value in given.items() if isinstance(value, bool)}
+    switches = {name: config.get(name, {}).get("enabled") for name in ("bf16", "fp16")}
+    return path, {name: value for name, value in switches.items() if isinstance(value, bool)}
 
 
 @contextlib.contextmanager

@@ -100,7 +100,9 @@ class RecurrentCache(StateCache):
         raise InputError("a recurrent state cannot be rolled back; run the model again without the cache")
 
     def _change(self, change: Any) -> None:
-        self.states = [tuple(map(change, one)) if isinstance(one, tuple) else change(one) for one in self.states]
+        self.states = [
+            tuple(map(change, state)) if isinstance(state, tuple) else change(state) for state in self.states
+        ]
 
 
 class RecurrentPreTrainedModel(PreTrainedModel):

@@ -28,7 +28,7 @@ from ..runtime.environment import seconds_before
 from ..runtime.events import append_event
 from ..runtime.lock import exclusive_lock
 from ..runtime.process_identity import this_place
-from ..runtime.run_identity import IDENTITY_NAME, check_folder_identity, write_identity
+from ..runtime.run_identity import check_folder_identity, write_identity
 from ..runtime.run_records import FINISHING_NAME
 from ..runtime.stop_requests import parse_time
 from .callbacks.interruptions import Interruptions
@@ -43,7 +43,7 @@ from .checkpoints.unfinished import remove_unfinished
 from .checkpoints.verifying import list_steps, optimizer_checkpoint, verify_checkpoint
 from .content import CACHE_NAME, SECTION, weights_digest
 from .lineage import lineage, weights_of
-from .models import count_parameters
+from .parameters import count_parameters
 from .plan.plan import Plan
 from .precision import describe_precision, types_of_weights
 from .record import HISTORY_NAME, History, write_record
@@ -123,12 +123,12 @@ class Run:
 
     def _versions(self) -> dict[str, Any]:
         """What else the loss curve follows from: the commit of the base on the Hub, and the optimizer's weights."""
-        found: dict[str, Any] = {}
+        versions: dict[str, Any] = {}
         if self.base is not None and self.commit is not None:  # it may change while a run is interrupted
-            found["base"] = str(ModelName.parse(self.base).at(self.commit))
+            versions["base"] = str(ModelName.parse(self.base).at(self.commit))
         if self.args.optimizer_from is not None:
-            found["optimizer"] = _optimizer_weights(self.args.optimizer_from, self.base)
-        return found
+            versions["optimizer"] = _optimizer_weights(self.args.optimizer_from, self.base)
+        return versions
 
     def prepare(self) -> bool:
         """Check that the folder, and that of the copies, are of this run; False if it is finished already."""
@@ -160,7 +160,7 @@ class Run:
         if plan is not None and start is not None:
             _check_tokens(plan, start, args.allow_changed)
         if start is not None:
-            _name_unknown(trainer, start)
+            _print_new_type(trainer, start)
         rows = rows_identity(trainer.rollbacks)
         trainer.accelerator.wait_for_everyone()  # every rank has looked for its start
         if args.should_save:
@@ -273,7 +273,7 @@ def _save_named_process(folder: Path, settings: dict[str, Any], plan: Plan) -> N
 def _set_later_aside(trainer: StepTrainer, folder: Path, start: Start | None) -> None:
     going_on = "the run starts anew" if start is None else f"the run continues from {start.folder.name}"
     steps = list_steps(folder) if folder.is_dir() and trainer.args.resume else []
-    for step in (one for one in steps if start is None or one > start.step):
+    for step in (number for number in steps if start is None or number > start.step):
         report = verify_checkpoint(folder / f"checkpoint-{step}")
         if not report.ok:
             append_event(
@@ -288,14 +288,8 @@ def _set_later_aside(trainer: StepTrainer, folder: Path, start: Start | None) ->
         )
 
 
-def _name_unknown(trainer: StepTrainer, start: Start) -> None:
-    """Print what cannot be compared with a checkpoint of an earlier version, and what differs from it."""
-    path = start.folder / IDENTITY_NAME
-    if trainer.content and path.exists() and SECTION not in read_json(path):
-        trainer.say(
-            f"{start.folder}: has no digests of {' and '.join(trainer.content)}, as earlier versions wrote none; that "
-            "they have not changed since could not be checked"
-        )
+def _print_new_type(trainer: StepTrainer, start: Start) -> None:
+    """Print that weights are kept in another type from here on."""
     path, weights = start.folder / "config.json", types_of_weights(trainer.model)["weights"]
     saved = read_json(path).get("dtype") if path.exists() else None
     if saved is not None and saved != weights and not trainer.is_deepspeed_enabled:
@@ -306,13 +300,13 @@ def _check_same_start(start: Start | None) -> None:
     """Raise an error if ranks have found different checkpoints to continue from."""
     if not torch.distributed.is_initialized():
         return
-    found: list[str | None] = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(found, None if start is None else str(start.folder))
-    other = next((rank for rank, folder in enumerate(found) if folder != found[0]), None)
+    starts: list[str | None] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(starts, None if start is None else str(start.folder))
+    other = next((rank for rank, folder in enumerate(starts) if folder != starts[0]), None)
     if other is not None:
         raise InputError(
-            f"rank 0 would continue from {found[0] or 'no checkpoint'}, rank {other} from "
-            f"{found[other] or 'no checkpoint'}; output_dir and copy_checkpoints_to must be on disks that all "
+            f"rank 0 would continue from {starts[0] or 'no checkpoint'}, rank {other} from "
+            f"{starts[other] or 'no checkpoint'}; output_dir and copy_checkpoints_to must be on disks that all "
             "machines share"
         )
 
@@ -349,13 +343,13 @@ def _add_callbacks(trainer: StepTrainer) -> Interruptions:
     if args.evaluations_per_doubling > 0:
         trainer.add_callback(LogSpacedEvaluation(args.evaluations_per_doubling))
     if args.sample_prompts:
-        trainer.add_callback(Samples(trainer))
+        trainer.add_callback(Samples(trainer, trainer.processing_class))
     trainer.add_callback(History(args.output_dir))
     if args.profile_steps > 0:
         trainer.add_callback(Profile(trainer))
     trainer.remove_callback(PrinterCallback)
     # Found by name, since the class for notebooks can be imported only with IPython.
-    bars = [one for one in trainer.callback_handler.callbacks if type(one).__name__.endswith("ProgressCallback")]
+    bars = [shown for shown in trainer.callback_handler.callbacks if type(shown).__name__.endswith("ProgressCallback")]
     for bar in bars:
         trainer.remove_callback(bar)
     if bars:
@@ -364,7 +358,7 @@ def _add_callbacks(trainer: StepTrainer) -> Interruptions:
     time_limit = None
     if args.time_limit is not None and (limit := parse_time(args.time_limit)) is not None:
         time_limit = limit - timedelta(seconds=seconds_before())
-    interruptions = Interruptions(trainer, time_limit)
+    interruptions = Interruptions(trainer, trainer.step_loss, time_limit)
     trainer.add_callback(interruptions)
     return interruptions
 
@@ -391,7 +385,7 @@ def _summary(trainer: StepTrainer, plan: Plan | None, evaluation: dict[str, Any]
         "parameters": count_parameters(trainer.accelerator.unwrap_model(trainer.model)),
         "distributed_type": str(trainer.accelerator.distributed_type.value),
         "shard_sizes": shard_sizes(trainer),
-        "passed_over": [asdict(one) for one in trainer.rollbacks],
+        "passed_over": [asdict(rollback) for rollback in trainer.rollbacks],
         "evaluation": {k.removeprefix("eval_"): v for k, v in evaluation.items() if isinstance(v, int | float)},
     }
 

@@ -23,7 +23,7 @@ from ..hub.weights_digest import weights_sha256
 from ..records import read_record
 from ..report.evaluation_tables import read_report
 from ..runtime.run_records import BaseModel, Lineage, RunRecord, RunSummary, Stage, read_run_record
-from .models import load_pretrained
+from .pretrained import load_pretrained
 
 
 def write_run_card(
@@ -117,50 +117,50 @@ def _details(
     redaction: Redaction,
 ) -> list[dict[str, str]]:
     """Where the weights come from, and what training took."""
-    found = []
+    details = []
     if base is not None:
         commit = f" at commit `{base.commit}`" if base.commit else ""
-        found.append(("Parent", f"{redaction.without_paths(base.model)}{commit}"))
-        found += [(f"SHA-256 of its {name}", f"`{digest}`") for name, digest in sorted(base.weights.items())]
+        details.append(("Parent", f"{redaction.without_paths(base.model)}{commit}"))
+        details += [(f"SHA-256 of its {name}", f"`{digest}`") for name, digest in sorted(base.weights.items())]
         if base.quantization is not None:
-            found.append(("Quantization of the parent", f"{base.quantization}, read into float32"))
+            details.append(("Quantization of the parent", f"{base.quantization}, read into float32"))
     if record.device:
         count = record.world_size
-        found.append(("Hardware", record.device if count == 1 else f"{count} processes on {record.device}"))
+        details.append(("Hardware", record.device if count == 1 else f"{count} processes on {record.device}"))
     if summary.flops:
-        found.append(("Compute", f"{summary.flops:.3g} FLOPs in this stage"))
+        details.append(("Compute", f"{summary.flops:.3g} FLOPs in this stage"))
     if summary.seconds is not None:
-        found.append(("Time of this stage", format_duration(summary.seconds)))
+        details.append(("Time of this stage", format_duration(summary.seconds)))
     if record.commit:
-        found.append(("Commit of the code", f"`{record.commit}`"))
-    return [{"name": name, "value": value} for name, value in found]
+        details.append(("Commit of the code", f"`{record.commit}`"))
+    return [{"name": name, "value": value} for name, value in details]
 
 
 def _held_out(evaluation: Mapping[str, float]) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
     """The held-out metrics at the end of the run, without standard errors, and the best possible value if known."""
     if "cross_entropy" in evaluation:
-        found = [metric("Held-out cross-entropy", evaluation["cross_entropy"])]
+        metrics = [metric("Held-out cross-entropy", evaluation["cross_entropy"])]
         if "bayes_gap" not in evaluation:
-            return found, None
-        found.append(metric("Excess over the optimal loss", evaluation["bayes_gap"]))
-        return found, metric("Optimal loss", evaluation["cross_entropy_bayes"])
+            return metrics, None
+        metrics.append(metric("Excess over the optimal loss", evaluation["bayes_gap"]))
+        return metrics, metric("Optimal loss", evaluation["cross_entropy_bayes"])
     if "reward" in evaluation:  # the loss is then near zero, whatever the rewards are
-        found = [metric("Held-out reward", evaluation["reward"], unit="reward")]
-        own = sorted(key for key in evaluation if key.startswith("rewards/") and key.endswith("/mean"))
-        for key in own if len(own) > 1 else ():
-            found.append(metric(f"Held-out reward, {key.split('/')[1]}", evaluation[key], unit="reward"))
-        return found, None
+        metrics = [metric("Held-out reward", evaluation["reward"], unit="reward")]
+        rewards = sorted(key for key in evaluation if key.startswith("rewards/") and key.endswith("/mean"))
+        for key in rewards if len(rewards) > 1 else ():
+            metrics.append(metric(f"Held-out reward, {key.split('/')[1]}", evaluation[key], unit="reward"))
+        return metrics, None
     if "rewards/accuracies" in evaluation:
         ranked = metric("Held-out pairs ranked as labelled", evaluation["rewards/accuracies"], unit="share")
         return [metric("Held-out loss", evaluation["loss"], unit="nats/pair"), ranked], None
-    found = []
+    metrics = []
     for key, value in evaluation.items():
         if key == "loss" or key.startswith("loss_") or key.endswith("_loss"):
             part = key.removeprefix("loss").removesuffix("loss").strip("_")
-            found.append(metric("Held-out loss" + (f", {part}" if part else ""), value))
+            metrics.append(metric("Held-out loss" + (f", {part}" if part else ""), value))
         elif "accuracy" in key:
-            found.append(metric(f"Held-out {key.replace('_', ' ')}", value, unit="share"))
-    return found, None
+            metrics.append(metric(f"Held-out {key.replace('_', ' ')}", value, unit="share"))
+    return metrics, None
 
 
 def _evaluated(
@@ -173,9 +173,9 @@ def _evaluated(
     from transformers import AutoModelForCausalLM
 
     with without_zero3_init():
-        own = weights_sha256(load_pretrained(AutoModelForCausalLM, str(folder)))
+        digest = weights_sha256(load_pretrained(AutoModelForCausalLM, str(folder)))
     for report in reports:
-        if report.get("model", {}).get("sha256") != own:
+        if report.get("model", {}).get("sha256") != digest:
             continue
         yield metrics_of(report)
 

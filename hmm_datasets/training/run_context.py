@@ -23,6 +23,7 @@ class RunContext(Protocol):
         current_gradient_accumulation_steps (`int`): number of micro-batches of this rank in the step under way.
         schedule ([`~hmm_datasets.training.plan.batch_schedule.BatchSchedule`]): number of rows of every step.
         totals ([`~hmm_datasets.training.step.totals.RunTotals`]): totals over all starts of the run.
+        is_interrupted (`bool`): whether it stops before its end, on request.
         is_deepspeed_enabled (`bool`), is_fsdp_enabled (`bool`): what shards the model.
     """
 
@@ -34,6 +35,7 @@ class RunContext(Protocol):
     current_gradient_accumulation_steps: int
     schedule: "BatchSchedule"
     totals: "RunTotals"
+    is_interrupted: bool
     is_deepspeed_enabled: bool
     is_fsdp_enabled: bool
 

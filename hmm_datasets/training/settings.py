@@ -15,7 +15,7 @@ from ..runtime.credentials import Secret, refuse_masks
 from ..runtime.stop_requests import parse_time
 from .callbacks.samples import read_sample_kwargs
 from .checkpoints.resuming import possible_starts
-from .checkpoints.skipped_rows import rollbacks_of, rows_passed_over
+from .checkpoints.skipped_rows import rollbacks_of, skipped_rows_of
 from .fields import CHUNKED_VOCABULARY, DPOFields, GRPOFields, PretrainFields, RunFields, SFTFields
 from .optimizers import check_optimizer
 from .plan.batch_schedule import BatchSchedule
@@ -120,9 +120,9 @@ class RunSettings:
         return read_rate(self.assumed_rate, precision)
 
     @property
-    def passed_over(self) -> SkippedRows:
+    def skipped_rows(self) -> SkippedRows:
         """Rows that the run in `output_dir` skips since it went back."""
-        return rows_passed_over(rollbacks_of(self.output_dir, self.copies) if self.resume else [])
+        return skipped_rows_of(rollbacks_of(self.output_dir, self.copies) if self.resume else [])
 
     def plan(self, data: TrainingData, model: PreTrainedModel, world_size: int | None = None) -> Plan:
         """Plan a run with these settings, from its newest checkpoint if there is one, and set `max_steps`.
@@ -133,8 +133,8 @@ class RunSettings:
             world_size (`int`, *optional*): number of processes; by default the current one.
         """
         check_planned(self)
-        passed_over = self.passed_over
-        starts = possible_starts(self.output_dir, passed_over, copies=self.copies) if self.resume else ()
+        skipped_rows = self.skipped_rows
+        starts = possible_starts(self.output_dir, skipped_rows, copies=self.copies) if self.resume else ()
         for start in (*starts, None):
             plan = make_plan(
                 self.budget,
@@ -146,7 +146,7 @@ class RunSettings:
                 world_size=self.world_size if world_size is None else world_size,
                 rate=self.rate,
                 price_per_hour=self.price_per_hour,
-                passed_over=passed_over,
+                skipped_rows=skipped_rows,
             )
             if start is None or start.step <= plan.steps:
                 break

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from torch.distributed.tensor import DTensor
 from transformers import Trainer
 
-from .models import parameter_size
+from .parameters import parameter_size
 
 
 @dataclass(frozen=True)

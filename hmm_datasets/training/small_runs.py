@@ -27,7 +27,8 @@ from ..data.sequences import HMMSequences
 from ..errors import InputError
 from ..files import read_json, write_json
 from ..hmm.process import Process
-from .models import load_pretrained, new_model
+from .model_configs import new_model
+from .pretrained import load_pretrained
 from .run import SUMMARY_NAME, train_and_save
 from .settings import PretrainSettings
 from .trainer import Pretrainer
@@ -64,8 +65,8 @@ class SmallRun:
     @classmethod
     def of(cls, settings: Any, **others: Any) -> "SmallRun":
         """The run that the attributes or keys of these names in `settings`, and `others`, describe."""
-        given = settings if isinstance(settings, Mapping) else vars(settings)
-        return cls(**({name: given[name] for name in cls.__dataclass_fields__ if name in given} | others))
+        values = settings if isinstance(settings, Mapping) else vars(settings)
+        return cls(**({name: values[name] for name in cls.__dataclass_fields__ if name in values} | others))
 
     @property
     def tokens(self) -> int:
@@ -144,10 +145,10 @@ def finished_trial(path: Path, trial: dict[str, Any], measure: Callable[[], dict
     Returns:
         `dict`: `trial`, its figures, and the `seconds` that they took.
     """
-    found = read_json(path) if path.exists() else {}
-    if {key: found.get(key) for key in trial} == trial:
+    recorded = read_json(path) if path.exists() else {}
+    if {key: recorded.get(key) for key in trial} == trial:
         print(f"{path}: already done", flush=True)
-        return found
+        return recorded
     began = time.monotonic()
     figures = measure()
     result = {**trial, **figures, "seconds": round(time.monotonic() - began, 1)}

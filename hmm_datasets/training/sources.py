@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
 from ..runtime.settings import setting
-from .models import check_packed, load_pretrained
+from .model_configs import check_packed
+from .pretrained import load_pretrained
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset

@@ -6,8 +6,7 @@ does not touch what a step computes, counts or evaluates, or has a check of its 
 """
 
 import importlib.util
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 from accelerate import ParallelismConfig
@@ -17,64 +16,21 @@ from transformers.trainer_pt_utils import AcceleratorConfig
 from ..errors import InputError, first_line
 from ..files import read_json
 from ..foreign.json import parse_json
-from ..runtime import environment
-
-TRAINERS = ("pretrain", "sft", "dpo", "grpo")
-"""The settings of trainers by the names of their recipes; `midtrain` has those of `pretrain`."""
-
+from .support import (
+    TRAINERS,
+    Support,
+    counts_padding,
+    differs_by_rank,
+    is_false,
+    is_given,
+    is_set,
+    is_shuffled,
+    sets_accumulation,
+)
 
 _OF_GLOBAL_BATCH = "the global batch is global_batch_size rows"
 _WHOLE_EVALUATION = "an evaluation is of all held-out rows together"
 _OWN_RESUME = "a run continues from the newest checkpoint in its output_dir by itself"
-
-
-@dataclass(frozen=True)
-class Support:
-    """What happens with a setting.
-
-    Attributes:
-        name (`str`): the setting; what follows a dot is a key of it.
-        example (`Any`): a value that is refused, or that works if none is.
-        outcome (`str`): where it is refused the reason, which follows "but" in the error; else what it does.
-        refused (callable, *optional*): whether a value is refused; None for a setting that works.
-        trainers (collection of `str`, *optional*): those of `TRAINERS` that refuse it; by default all.
-    """
-
-    name: str
-    example: Any
-    outcome: str
-    refused: Callable[[Any], bool] | None = None
-    trainers: Collection[str] = TRAINERS
-
-
-def _is_set(value: Any) -> bool:
-    return bool(value)
-
-
-def _is_false(value: Any) -> bool:
-    return value is False
-
-
-def _is_given(value: Any) -> bool:
-    return value is not None
-
-
-def _differs_by_rank(value: Any) -> bool:
-    return value is False and environment.world_size() > 1
-
-
-def _counts_padding(value: Any) -> bool:
-    return value != "non_padding"
-
-
-def _sets_accumulation(value: Any) -> bool:
-    given = value or {}
-    return bool(given.keys() - {"sync_each_batch", "num_steps"}) or given.get("num_steps", 1) != 1
-
-
-def _is_shuffled(value: Any) -> bool:
-    return value != "sequential"
-
 
 TABLE = (
     Support(
@@ -84,12 +40,12 @@ TABLE = (
         "from all logits; held-out losses stay cross-entropies",
     ),
     Support(
-        *("label_smoothing_factor", 0.1, "only rows with labels have it; DPO has label_smoothing", _is_set),
+        *("label_smoothing_factor", 0.1, "only rows with labels have it; DPO has label_smoothing", is_set),
         trainers=("dpo", "grpo"),
     ),
     Support("neftune_noise_alpha", 5.0, "noise is added to embeddings in training, not in evaluations"),
     Support(
-        *("neftune_noise_alpha", 5.0, "rollouts would be drawn from another policy than is trained", _is_set),
+        *("neftune_noise_alpha", 5.0, "rollouts would be drawn from another policy than is trained", is_set),
         trainers=("grpo",),
     ),
     Support(
@@ -105,15 +61,15 @@ TABLE = (
         lambda value: value in ("group_by_length", "batch_rebalance"),
     ),
     Support(
-        *("train_sampling_strategy", "random", "prompts are read in an order of their own", _is_shuffled),
+        *("train_sampling_strategy", "random", "prompts are read in an order of their own", is_shuffled),
         trainers=("grpo",),
     ),
     Support("length_column_name", "size", "rows are not grouped by length", lambda value: value != "length"),
-    Support("accelerator_config.split_batches", True, f"{_OF_GLOBAL_BATCH}, whatever the processes", _is_set),
-    Support("accelerator_config.dispatch_batches", True, "every rank computes or reads its rows itself", _is_set),
-    Support("accelerator_config.even_batches", False, "ranks evaluate the same number of batches", _is_false),
+    Support("accelerator_config.split_batches", True, f"{_OF_GLOBAL_BATCH}, whatever the processes", is_set),
+    Support("accelerator_config.dispatch_batches", True, "every rank computes or reads its rows itself", is_set),
+    Support("accelerator_config.even_batches", False, "ranks evaluate the same number of batches", is_false),
     Support(
-        *("accelerator_config.use_seedable_sampler", False, "a random order could not be drawn again", _is_false)
+        *("accelerator_config.use_seedable_sampler", False, "a random order could not be drawn again", is_false)
     ),
     Support("accelerator_config.non_blocking", True, "copies to a GPU overlap with work"),
     Support(
@@ -125,7 +81,7 @@ TABLE = (
         "accelerator_config.gradient_accumulation_kwargs",
         {"num_steps": 4},
         "only sync_each_batch can be set, since accumulation follows from global_batch_size",
-        _sets_accumulation,
+        sets_accumulation,
     ),
     Support(
         "average_tokens_across_devices",
@@ -133,21 +89,21 @@ TABLE = (
         "has no effect on one process; on several it is refused, since a token's weight would depend on its rank",
     ),
     Support(
-        *("average_tokens_across_devices", False, "a token's weight would depend on its rank", _differs_by_rank)
+        *("average_tokens_across_devices", False, "a token's weight would depend on its rank", differs_by_rank)
     ),
-    Support("auto_find_batch_size", True, f"{_OF_GLOBAL_BATCH}; lower per_device_train_batch_size", _is_set),
-    Support("parallelism_config", ParallelismConfig(), "rows are divided among ranks, each has whole ones", _is_given),
-    Support("dataloader_drop_last", True, "held-out rows would be left out of evaluations", _is_set),
-    Support("dataloader_in_order", False, "rows are read in order", _is_false),
+    Support("auto_find_batch_size", True, f"{_OF_GLOBAL_BATCH}; lower per_device_train_batch_size", is_set),
+    Support("parallelism_config", ParallelismConfig(), "rows are divided among ranks, each has whole ones", is_given),
+    Support("dataloader_drop_last", True, "held-out rows would be left out of evaluations", is_set),
+    Support("dataloader_in_order", False, "rows are read in order", is_false),
     Support("dataloader_num_workers", 2, "processes read rows ahead, in the same order"),
-    Support("ignore_data_skip", True, "rows would be read twice after a resume", _is_set),
-    Support("resume_from_checkpoint", "checkpoint-3", _OWN_RESUME, _is_set),
+    Support("ignore_data_skip", True, "rows would be read twice after a resume", is_set),
+    Support("resume_from_checkpoint", "checkpoint-3", _OWN_RESUME, is_set),
     Support(
-        *("restore_callback_states_from_checkpoint", True, "a run restores what its callbacks have saved", _is_set)
+        *("restore_callback_states_from_checkpoint", True, "a run restores what its callbacks have saved", is_set)
     ),
-    Support("enable_jit_checkpoint", True, "a run saves at SIGTERM by itself", _is_set),
+    Support("enable_jit_checkpoint", True, "a run saves at SIGTERM by itself", is_set),
     Support(
-        *("include_num_input_tokens_seen", "all", "the plan counts tokens without padding", _counts_padding),
+        *("include_num_input_tokens_seen", "all", "the plan counts tokens without padding", counts_padding),
         trainers=("sft", "dpo"),
     ),
     Support(
@@ -166,11 +122,11 @@ TABLE = (
         "it steps within the backward pass, before the gradient is known to be finite",
         lambda value: "layerwise" in value or "lomo" in value,
     ),
-    Support("batch_eval_metrics", True, _WHOLE_EVALUATION, _is_set),
-    Support("eval_do_concat_batches", False, _WHOLE_EVALUATION, _is_false),
-    Support("eval_use_gather_object", True, "what ranks evaluate are tensors", _is_set),
-    Support("bf16_full_eval", True, "evaluations have the precision of training (bf16)", _is_set),
-    Support("fp16_full_eval", True, "evaluations have the precision of training (fp16)", _is_set),
+    Support("batch_eval_metrics", True, _WHOLE_EVALUATION, is_set),
+    Support("eval_do_concat_batches", False, _WHOLE_EVALUATION, is_false),
+    Support("eval_use_gather_object", True, "what ranks evaluate are tensors", is_set),
+    Support("bf16_full_eval", True, "evaluations have the precision of training (bf16)", is_set),
+    Support("fp16_full_eval", True, "evaluations have the precision of training (fp16)", is_set),
     Support("eval_accumulation_steps", 1, "moves what is evaluated off the GPU after so many batches"),
     Support("eval_on_start", True, "evaluates the model that training starts from"),
     Support("eval_delay", 2, "no evaluation before this step"),
@@ -184,14 +140,14 @@ TABLE = (
         "model_init_kwargs",
         {"dtype": "bfloat16"},
         "the model is loaded before TRL's trainer has it (see dtype for the type of its weights)",
-        _is_set,
+        is_set,
         trainers=("sft", "dpo", "grpo"),
     ),
     Support(
-        *("chat_template_path", "template.jinja", "the recipe has chat_template", _is_set), trainers=("sft",)
+        *("chat_template_path", "template.jinja", "the recipe has chat_template", is_set), trainers=("sft",)
     ),
     Support(
-        *("sync_ref_model", True, "the reference would not survive a resume", _is_set), trainers=("dpo", "grpo")
+        *("sync_ref_model", True, "the reference would not survive a resume", is_set), trainers=("dpo", "grpo")
     ),
 )  # fmt: skip
 """The rows, one for each setting and outcome."""
@@ -250,12 +206,12 @@ def check_planned(settings: Any) -> None:
     Raises:
         `InputError`: rows are shuffled by the Trainer, or padding is counted.
     """
-    if _is_shuffled(settings.train_sampling_strategy):
+    if is_shuffled(settings.train_sampling_strategy):
         raise InputError(
             f"train_sampling_strategy is {settings.train_sampling_strategy}, but rows are read in the order of the "
             "plan, which has the windows of a text shuffled already; leave it out"
         )
-    if _counts_padding(settings.include_num_input_tokens_seen):
+    if counts_padding(settings.include_num_input_tokens_seen):
         raise InputError(
             f"include_num_input_tokens_seen is {settings.include_num_input_tokens_seen}, but the plan counts tokens "
             "without padding; leave it out"
@@ -276,7 +232,7 @@ def support_table() -> str:
         only = "" if row.refused is None or row.trainers is TRAINERS else f" by {', '.join(row.trainers)}"
         if row.refused is None:
             what = "works"
-        elif row.trainers is TRAINERS and any(one.name == row.name and one.refused is None for one in TABLE):
+        elif row.trainers is TRAINERS and any(other.name == row.name and other.refused is None for other in TABLE):
             what = f"`{row.example}` is refused"
         else:
             what = f"refused{only}"

@@ -32,7 +32,7 @@ from .checkpoints.resuming import RestoredRandomState, Start, check_start
 from .checkpoints.rollback import go_back
 from .checkpoints.saving import Checkpoints, writer_of
 from .checkpoints.sharded import ShardedTrainer
-from .checkpoints.skipped_rows import Rollback, rollbacks_of, rows_identity, rows_passed_over
+from .checkpoints.skipped_rows import Rollback, rollbacks_of, rows_identity, skipped_rows_of
 from .content import SECTION
 from .fused_loss import LabelScores, LossOutput, next_labels, set_loss_output, unsupported_reason, without_adapter
 from .hub_pushes import HubPushes
@@ -69,7 +69,7 @@ class StepTrainer(ShardedTrainer):
 
     Attributes:
         plan ([`~hmm_datasets.training.plan.plan.Plan`], *optional*): the plan of the run.
-        passed_over ([`~hmm_datasets.data.skipped_rows.SkippedRows`]): rows that it leaves out since it went back.
+        skipped_rows ([`~hmm_datasets.data.skipped_rows.SkippedRows`]): rows that it leaves out since it went back.
         step_loss ([`~hmm_datasets.training.step.loss.StepLoss`]): the loss of the step under way.
         components (`list` of [`~hmm_datasets.training.step.component.Component`]): what a step does in addition
             to the loss. `before_...` methods are called in this order, `after_...` methods in the reverse order.
@@ -98,9 +98,9 @@ class StepTrainer(ShardedTrainer):
             push_trackers=lambda: self.callback_handler.on_push_begin(self.args, self.state, self.control),
         )
         self.content: dict[str, str] = {}
-        given = [*args, *kwargs.values()]
-        settings = next(one for one in given if isinstance(one, TrainingArguments))
-        model = next((one for one in given if isinstance(one, torch.nn.Module)), None)
+        arguments = [*args, *kwargs.values()]
+        settings = next(argument for argument in arguments if isinstance(argument, TrainingArguments))
+        model = next((argument for argument in arguments if isinstance(argument, torch.nn.Module)), None)
         if model is not None:  # before a reference is made like it, or its log-probabilities are computed
             set_type_of_weights(model, settings, is_base=kwargs.get("peft_config") is not None)
         super().__init__(*args, **kwargs)
@@ -120,7 +120,7 @@ class StepTrainer(ShardedTrainer):
         self.throughput = Throughput(self)
         self.totals = RunTotals(self, self.logs_so_far, self.continue_logs)
         self.rollbacks: list[Rollback] = []
-        self.passed_over = SkippedRows()
+        self.skipped_rows = SkippedRows()
         self.all_rows: Any = self.train_dataset
         self.step_loss = StepLoss(self, self.rows_of_micro_batches, divides_by_items=self.model_accepts_loss_kwargs)
         self.z_loss, spikes = ZLoss(self), LossSpikes(self, self.step_loss, self._go_back)
@@ -162,7 +162,7 @@ class StepTrainer(ShardedTrainer):
     def _go_back(self, step: int) -> str:
         """Go back because of a step; see [`~hmm_datasets.training.checkpoints.rollback.go_back`]."""
         num_rows = len(self.all_rows) if self.plan is None else None
-        return go_back(self, step, self.rollbacks, self.passed_over, num_rows)
+        return go_back(self, step, self.rollbacks, self.skipped_rows, num_rows)
 
     # Before the first step.
 
@@ -194,7 +194,7 @@ class StepTrainer(ShardedTrainer):
         args, size = self.args, self.args.per_device_train_batch_size
         first = self.rows_before(self.state.global_step) + args.process_index * size
         starts = range(first, first + count * args.world_size * size, args.world_size * size)
-        return [[self.passed_over.index(start + row) for row in range(size)] for start in starts]
+        return [[self.skipped_rows.index(start + row) for row in range(size)] for start in starts]
 
     def begin(
         self, data: dict[str, Any], start: Start | None = None, rollbacks: Sequence[Rollback] | None = None
@@ -214,16 +214,16 @@ class StepTrainer(ShardedTrainer):
         if rollbacks is None:
             rollbacks = rollbacks_of(args.output_dir, args.copies) if args.resume else []
         self.rollbacks = list(rollbacks)
-        self.passed_over, self.all_rows = rows_passed_over(self.rollbacks), self.train_dataset
+        self.skipped_rows, self.all_rows = skipped_rows_of(self.rollbacks), self.train_dataset
         self.identity, self.start = curve_identity(self, data) | rows_identity(self.rollbacks), start
         if self.content:
             self.identity[SECTION] = self.content
         self.schedule = args.batch_schedule.continued(start, args.world_size * args.per_device_train_batch_size)
         is_read_once = self.reads_in_order and start is not None and self._has_rows_for_all_steps()
-        if self.reads_in_order and (start is not None or self.passed_over):
+        if self.reads_in_order and (start is not None or self.skipped_rows):
             first = self.rows_before(start.step) if is_read_once else 0
-            self.train_dataset = RemainingRows(self.train_dataset, self.passed_over, first)
-        elif self.passed_over:
+            self.train_dataset = RemainingRows(self.train_dataset, self.skipped_rows, first)
+        elif self.skipped_rows:
             raise InputError(
                 f"{args.output_dir}: skips rows since it went back, but they are not read in their order; set "
                 "train_sampling_strategy sequential, as when it was started"
@@ -240,7 +240,7 @@ class StepTrainer(ShardedTrainer):
     def _has_rows_for_all_steps(self) -> bool:
         """Whether no row of the data set is read twice; without `max_steps` epochs are counted, which needs all."""
         steps = self.args.max_steps
-        return steps > 0 and self.passed_over.number(len(self.train_dataset)) >= self.schedule.rows_before(steps)
+        return steps > 0 and self.skipped_rows.number(len(self.train_dataset)) >= self.schedule.rows_before(steps)
 
     def training_length(self, args, dataloader) -> TrainingLength:
         """One epoch of `max_steps` steps if steps differ in their number of micro-batches, or if no step is left."""

@@ -76,7 +76,7 @@ def test_progress_says_likelihood_rate_and_time_left(path, tmp_path, capsys, mon
 def test_fit_by_pomegranate(path, tmp_path, capsys):
     command = ["fit", path, "--num_states", "3", "--max_epochs", "2", "--output_dir", str(tmp_path)]
     command += ["--backend", "pomegranate"]
-    assert "start_pseudocount is 0.01, but pomegranate" in failing(capsys, *command)
+    assert "pseudocount is 0.01, but pomegranate" in failing(capsys, *command)
     assert not (tmp_path / "hmm").exists()
     assert main([*command, "--pseudocount", "0"]) == 0
     assert HMM.from_pretrained(tmp_path / "hmm").num_states == 3

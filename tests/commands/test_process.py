@@ -16,7 +16,7 @@ from hmm_datasets.hmm.fitting.settings import FitSettings
 from hmm_datasets.hmm.model import HMM
 from hmm_datasets.hmm.tokenizer import hmm_tokenizer
 from hmm_datasets.text.tokenizers.words import build_word_corpus
-from hmm_datasets.training.models import model_config
+from hmm_datasets.training.model_configs import model_config
 
 MESS3 = processes.mess3(0.15, 0.6)
 WORDS = ("the", "cat", "sat", ".")

@@ -14,14 +14,14 @@ intervals = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 9)).map(lambda
 def test_rows_are_those_of_a_list_without_them(left_out, first):
     every = range(80)
     kept = [row for row in every if not any(begin <= row < end for begin, end in left_out)]
-    passed_over = SkippedRows(left_out)
-    assert passed_over.count == len(every) - len(kept)
-    assert [passed_over.index(number) for number in range(len(kept))] == kept
-    assert [passed_over.number(index) for index in every] == [sum(row < index for row in kept) for index in every]
-    assert [passed_over.end(number) for number in range(len(kept))] == [0, *(row + 1 for row in kept)][: len(kept)]
-    view = RemainingRows(every, passed_over, first)
+    skipped_rows = SkippedRows(left_out)
+    assert skipped_rows.count == len(every) - len(kept)
+    assert [skipped_rows.index(number) for number in range(len(kept))] == kept
+    assert [skipped_rows.number(index) for index in every] == [sum(row < index for row in kept) for index in every]
+    assert [skipped_rows.end(number) for number in range(len(kept))] == [0, *(row + 1 for row in kept)][: len(kept)]
+    view = RemainingRows(every, skipped_rows, first)
     assert list(view.__getitems__(range(len(view)))) == kept[first:]
-    assert passed_over.before(30) == SkippedRows((begin, min(end, 30)) for begin, end in left_out if begin < 30)
+    assert skipped_rows.before(30) == SkippedRows((begin, min(end, 30)) for begin, end in left_out if begin < 30)
 
 
 def test_rows_of_an_endless_data_set_are_found_at_once():
@@ -30,5 +30,5 @@ def test_rows_of_an_endless_data_set_are_found_at_once():
 
 
 def test_an_interval_without_rows_is_refused():
-    with pytest.raises(InputError, match="passed_over: 5 to 5 is no interval of rows"):
+    with pytest.raises(InputError, match="rows 5 to 5 are no interval of rows"):
         SkippedRows([(5, 5)])

@@ -13,7 +13,7 @@ from hmm_datasets.evaluation.core.measure import score_core
 from hmm_datasets.evaluation.during_training import add_task_evaluations
 from hmm_datasets.files import read_jsonl
 from hmm_datasets.text.tokenizers.bpe import train_bpe
-from hmm_datasets.training.models import model_config
+from hmm_datasets.training.model_configs import model_config
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import PretrainSettings
 from hmm_datasets.training.trainer import Pretrainer

@@ -18,7 +18,7 @@ from hmm_datasets.evaluation.word_probes import (
 )
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.families import RandomChains
-from hmm_datasets.training.models import model_config, new_model
+from hmm_datasets.training.model_configs import model_config, new_model
 
 PROCESSES = {
     "mess3": processes.mess3(x=0.05, a=0.85),

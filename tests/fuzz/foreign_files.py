@@ -44,7 +44,7 @@ from hmm_datasets.text.tokenizers.chat_encoding import encode_conversation
 from hmm_datasets.text.tokenizers.encoding import encode_texts
 from hmm_datasets.text.tokenizers.imports import import_gpt2, import_tiktoken
 from hmm_datasets.training.checkpoints.verifying import good_checkpoints
-from hmm_datasets.training.models import load_pretrained
+from hmm_datasets.training.pretrained import load_pretrained
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "the", "dog", "ran", "after", "it"]
 TEXTS = [" ".join(WORDS[n % 5 : n % 5 + 6]) + f" {n}." for n in range(12)]

@@ -12,7 +12,7 @@ from hmm_datasets.files import read_json, write_json
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.families import HMMMixture, PermutedEmissions, PermutedSymbols, RandomAutomata, RandomChains
 from hmm_datasets.hmm.names import example_of, named_process
-from hmm_datasets.hmm.storage import KINDS
+from hmm_datasets.hmm.process_storage import KINDS
 from hmm_datasets.hmm.tilted import TiltedHMM
 
 CHANGES = 25

@@ -13,7 +13,7 @@ from hmm_datasets.hmm.model import HMM
 from hmm_datasets.hmm.tilted import TiltedHMM
 from hmm_datasets.hmm.tokenizer import check_symbols, hmm_tokenizer, reads_symbols
 from hmm_datasets.text.tokenizers.words import word_tokenizer
-from hmm_datasets.training.models import tokenizer_of
+from hmm_datasets.training.pretrained import tokenizer_of
 
 
 def uniform(names) -> HMM:

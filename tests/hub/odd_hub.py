@@ -73,7 +73,7 @@ def outcomes(kinds: list[str], patience: float) -> None:
     from hmm_datasets.hmm.loading import load_source, repository_of_process
     from hmm_datasets.hub import download
     from hmm_datasets.text.tokenizers.chat_templates import load_tokenizer
-    from hmm_datasets.training.models import load_pretrained
+    from hmm_datasets.training.pretrained import load_pretrained
 
     calls: dict[str, Callable[[str], Any]] = {
         "process": load_source,

@@ -14,7 +14,7 @@ CODE = """
     from hmm_datasets.hmm.tokenizer import write_tokenizer
     from hmm_datasets.hub.download import commit_of, download, model_file
     from hmm_datasets.runtime.once import one_command
-    from hmm_datasets.training.models import load_pretrained
+    from hmm_datasets.training.pretrained import load_pretrained
 
     root, api, name = Path(sys.argv[1]), HfApi(), "tester/changing"
     api.create_repo(name)

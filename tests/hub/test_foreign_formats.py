@@ -14,7 +14,7 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation.targets import open_target
 from hmm_datasets.text.corpora.loading import load_corpus
 from hmm_datasets.text.stream import TokenStream, write_tokens
-from hmm_datasets.training.models import load_pretrained
+from hmm_datasets.training.pretrained import load_pretrained
 
 
 def message(function, *args, **settings) -> str:

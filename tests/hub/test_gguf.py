@@ -25,7 +25,7 @@ def test_a_file_is_loaded_by_the_name_of_its_repository_and_recorded_with_its_co
         from transformers import AutoModelForCausalLM
         from hmm_datasets import InputError
         from hmm_datasets.hub.download import commit_of, model_file
-        from hmm_datasets.training.models import load_pretrained, tokenizer_of
+        from hmm_datasets.training.pretrained import load_pretrained, tokenizer_of
         from hmm_datasets.training.lineage import lineage, stages_of
         HfApi().create_repo("tester/tiny")
         for name in ("a.gguf", "b.gguf"):

@@ -14,7 +14,7 @@ CODE = """
     from hmm_datasets.evaluation.evaluation import EvaluationSettings, evaluate_model
     from hmm_datasets.files import read_json
     from hmm_datasets.hub import PushSettings, push_path
-    from hmm_datasets.training.models import load_pretrained
+    from hmm_datasets.training.pretrained import load_pretrained
     from hmm_datasets.training.run import train_and_save
     from hmm_datasets.training.settings import PretrainSettings
     from hmm_datasets.training.trainer import Pretrainer

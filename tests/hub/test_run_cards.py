@@ -19,7 +19,7 @@ from hmm_datasets.text.corpora.loading import load_corpus
 from hmm_datasets.text.stream import tokenize_corpus
 from hmm_datasets.text.tokenizers.bpe import train_bpe
 from hmm_datasets.training.lineage import lineage
-from hmm_datasets.training.models import ModelSettings, new_model
+from hmm_datasets.training.model_configs import ModelSettings, new_model
 from hmm_datasets.training.post_training.trainers import FineTuner
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.run_card import _held_out, write_run_card

@@ -11,10 +11,10 @@ from hmm_datasets.commands.plan import PlanCommand, plan_command
 from hmm_datasets.errors import InputError
 from hmm_datasets.operations.evaluation_plan import plan_measurement
 from hmm_datasets.operations.planning import plan_recipe, planned, weight_bytes
-from hmm_datasets.training.models import load_pretrained
 from hmm_datasets.training.plan.accelerators import USABLE, find_device
 from hmm_datasets.training.plan.forecast import peak_activations
 from hmm_datasets.training.precision import set_type_of_weights
+from hmm_datasets.training.pretrained import load_pretrained
 from hmm_datasets.training.settings import SFTSettings
 
 # Llama 3.2 1B, 3.1 8B and 3.1 70B: width, layers, heads, width of the feed-forward layers, tied embeddings.

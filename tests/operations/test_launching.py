@@ -99,7 +99,7 @@ def test_no_setting_of_a_recipe_is_taken_for_the_launchers():
 
     from hmm_datasets.evaluation.evaluation import EvaluationSettings
     from hmm_datasets.hmm.fitting.settings import FitSettings
-    from hmm_datasets.training.models import ModelSettings
+    from hmm_datasets.training.model_configs import ModelSettings
     from hmm_datasets.training.settings import DPOSettings, GRPOSettings, PretrainSettings, SFTSettings
     from hmm_datasets.training.sources import DataSettings, MixtureSettings
 

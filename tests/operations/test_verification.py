@@ -18,7 +18,7 @@ from hmm_datasets.hmm.families import PermutedSymbols
 from hmm_datasets.operations.verification import verify
 from hmm_datasets.text.stream import tokenize_corpus
 from hmm_datasets.text.tokenizers.bpe import train_bpe
-from hmm_datasets.training.models import model_config
+from hmm_datasets.training.model_configs import model_config
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import PretrainSettings
 from hmm_datasets.training.trainer import Pretrainer

@@ -20,7 +20,7 @@ def train(settings: PretrainFields):
     """Train, evaluate and save as the recipes do; a step takes as long as `STEP_SECONDS` says."""
     from transformers import set_seed
 
-    from hmm_datasets.training.models import ModelSettings, new_model
+    from hmm_datasets.training.model_configs import ModelSettings, new_model
     from hmm_datasets.training.run import train_and_save
     from hmm_datasets.training.sources import DataSettings
     from hmm_datasets.training.trainer import Pretrainer

@@ -29,7 +29,7 @@ def view(name, folder):
 
 def main(settings: PretrainFields):
     from transformers import LlamaForCausalLM, set_seed
-    from hmm_datasets.training.models import model_config
+    from hmm_datasets.training.model_configs import model_config
     from hmm_datasets.training.run import train_and_save
     from hmm_datasets.training.trainer import Pretrainer
 

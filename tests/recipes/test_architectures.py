@@ -9,7 +9,7 @@ from experiments import load
 
 from hmm_datasets.hmm.families.automata import RandomAutomata
 
-TINY = ("--architectures", "gru", "--recall_widths", 4, 8, "--automata_widths", 8, "--layers", 1, "--batch_size", 4)
+TINY = ("--architectures", "gru", "--recall_widths", 4, 8, "--automata_widths", 8, "--batch_size", 4)
 TINY += ("--recall_steps", 2, "--automata_steps", 2, "--num_sequences", 8, "--automata_length", 16, "--num_pairs", 2)
 
 

@@ -89,7 +89,7 @@ def test_a_missing_model_is_named(program, hmm_folder, tmp_path):
 def test_symbols_outside_the_models_vocabulary_are_refused(program, hmm_folder, tmp_path):
     from transformers import LlamaForCausalLM
 
-    from hmm_datasets.training.models import model_config
+    from hmm_datasets.training.model_configs import model_config
 
     LlamaForCausalLM(model_config("1m", vocab_size=4, max_length=32)).save_pretrained(tmp_path / "model")
     line = refused(

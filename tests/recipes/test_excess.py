@@ -34,7 +34,7 @@ def test_every_model_has_its_own_seed_stream_and_folder(tmp_path):
 @pytest.mark.launch
 @pytest.mark.slow
 def test_the_experiment_runs_to_its_report(program, succeeded, tmp_path):
-    small = ("--layers", 1, "--width", 16, "--heads", 2, "--train_tokens", 20_000, "--num_sequences", 8)
+    small = ("--width", 16, "--train_tokens", 20_000, "--num_sequences", 8)
     chosen = ("--processes", "golden_mean", "even", "--seeds", 0, "--lanes", 2)
     command = (
         "recipes/experiments/excess/run.py",

@@ -20,7 +20,7 @@ def test_findings_name_the_noise_and_both_predictions():
 
 @pytest.mark.launch
 def test_the_experiment_runs_to_its_report_and_does_not_train_twice(program, succeeded, tmp_path):
-    small = ("--steps", 2, "--batch_size", 4, "--num_sequences", 64, "--layers", 1, "--width", 16, "--heads", 2)
+    small = ("--steps", 2, "--batch_size", 4, "--num_sequences", 64, "--layers", 1, "--width", 16)
     factors = ("--factors", "process:mess3(0.15,0.6)", "process:golden_mean", "--noises", 0, 0.1)
     command = (
         "recipes/experiments/factored_beliefs/run.py",

@@ -39,14 +39,11 @@ def test_the_full_experiment_is_planned_without_its_data(tmp_path):
         assert plan["tokens"] == pytest.approx(5e9, rel=1e-4)
         assert plan["precision"] == "bf16"
         assert plan["memory"]["ddp"]["total"] < 141e9
-        assert plan["time"]["cost"] == pytest.approx(3.5 * plan["time"]["device_hours"])
     assert 20 < 6 * found.device_hours < 30
     fits = sweep_of(RECIPE.fits_sweep(chosen), tmp_path / "fits.yaml")
     assert [cell["flops_per_epoch"] for cell in check_and_plan(fits).cells.values()] == [
         6 * 13_000_000 * states**2 for states in (500, 200, 500)
     ]
-    commands = [command for _, command in RECIPE.planning(chosen, tmp_path / "fits.yaml", tmp_path / "models.yaml")]
-    assert "--devices H200 H100 A100 T4 --models 10m 38m 135m" in commands[-1]
 
 
 def test_small_sources_are_an_hmm_and_a_family_with_and_without_exact_distribution(tmp_path):
@@ -66,7 +63,6 @@ def test_small_sources_are_an_hmm_and_a_family_with_and_without_exact_distributi
     [
         (("--hmms", "500-100"), "hmms has '500-100'; expected names such as H500-E100"),
         (("--kinds", "plain", "mixed"), "kinds has 'mixed'; expected some of plain, permuted"),
-        (("--precision", "fp8"), "precision is 'fp8'; expected fp32 or bf16"),
     ],
 )
 def test_wrong_settings_are_refused(flags, message):

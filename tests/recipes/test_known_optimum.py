@@ -5,8 +5,8 @@ import json
 import pytest
 
 pytestmark = pytest.mark.launch
-TINY = ("--pretrain_tokens", 17 * 256, "--dpo_steps", 1, "--dpo_batch_size", 4, "--grpo_steps", 1)
-TINY += ("--grpo_batch_size", 4, "--num_sequences", 16, "--measurements", 1)
+TINY = ("--pretrain_tokens", 17 * 256, "--dpo_steps", 1, "--grpo_steps", 1)
+TINY += ("--num_sequences", 16)
 
 
 def experiment(program, succeeded, folder, *flags, **options):

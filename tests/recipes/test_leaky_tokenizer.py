@@ -41,10 +41,8 @@ def test_the_full_experiment_has_24_models_and_is_planned_without_its_data(tmp_p
     for plan in found.cells.values():
         assert (plan["steps"], plan["tokens"]) == (50_000, 50_000 * 32 * 1024)
         assert (plan["precision"], plan["row_length"]) == ("bf16", 1024)
-        assert plan["time"]["cost"] == pytest.approx(3.5 * plan["time"]["device_hours"])
+        assert plan["time"]["rate"].endswith("H200 at 40% MFU")
         assert plan["memory"]["ddp"]["total"] < 141e9
-    commands = [command for _, command in RECIPE.planning(chosen, tmp_path / "planned.yaml")]
-    assert "--devices H200 H100 A100 T4 P100 'TPU v3' --models 30m 60m 125m 250m" in commands[-1]
 
 
 def test_stages_and_their_flags_exist(tmp_path):
@@ -96,7 +94,7 @@ def test_the_experiment_ends_in_a_table_with_intervals(program, succeeded, tmp_p
         "recipes/experiments/leaky_tokenizer/small.yaml",
         *SMALL,
     )
-    settings = ("--micro_batch_size", 8, "--length", 64, "--seeds", 3)
+    settings = ("--per_device_train_batch_size", 8, "--length", 64, "--seeds", 3)
     result = succeeded(program.run(*command, *settings, "--output_dir", output, timeout=500))
     report = json.loads((output / "report.json").read_text())
 

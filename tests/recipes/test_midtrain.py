@@ -13,7 +13,7 @@ from hmm_datasets.data.windows import TokenWindows
 from hmm_datasets.errors import InputError
 from hmm_datasets.text.stream import TokenStream, tokenizer_hash, write_tokens
 from hmm_datasets.text.tokenizers.bpe import train_bpe
-from hmm_datasets.training.models import model_config
+from hmm_datasets.training.model_configs import model_config
 from hmm_datasets.training.settings import PretrainSettings
 from hmm_datasets.training.sources import MixtureSettings
 

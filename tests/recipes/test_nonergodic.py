@@ -115,8 +115,8 @@ def test_wrong_settings_are_refused():
 @pytest.mark.slow
 @pytest.mark.launch
 def test_the_experiment_ends_in_its_result(program, succeeded, tmp_path):
-    small = ("--counts", 4, 16, "--mess3", 2, "--length", 48, "--num_sequences", 64, "--fit_first", 2)
-    small += ("--fit_last", 16, "--train_tokens", 8_000, "--output_dir", tmp_path)
+    small = ("--counts", 4, 16, "--mess3", 2, "--length", 48, "--num_sequences", 64)
+    small += ("--fit_last", 32, "--train_tokens", 8_000, "--output_dir", tmp_path)
     succeeded(
         program.run(
             "recipes/experiments/nonergodic/run.py", "--config", "recipes/experiments/nonergodic/small.yaml", *small

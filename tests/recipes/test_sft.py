@@ -10,7 +10,7 @@ from transformers import AutoTokenizer, GenerationConfig, LlamaForCausalLM
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.text.tokenizers.bpe import train_bpe
-from hmm_datasets.training.models import model_config
+from hmm_datasets.training.model_configs import model_config
 from hmm_datasets.training.settings import SFTSettings
 
 RECIPES = Path(__file__).parents[2] / "recipes"

@@ -8,7 +8,7 @@ import torch
 from experiments import load
 from scipy.stats import chi2
 
-from hmm_datasets.training.models import architecture_config
+from hmm_datasets.training.architectures import architecture_config
 
 measure = load("wind_tunnels", "measure")
 

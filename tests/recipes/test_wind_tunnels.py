@@ -6,17 +6,16 @@ import pytest
 from experiments import load
 
 TINY = ("--bijection_steps", 2, "--hmm_steps", 2, "--num_sequences", 8, "--seeds", 0, 1, "--bijection_width", 8)
-TINY += ("--hmm_width", 8, "--hmm_layers", 1, "--num_values", 4, "--trained_pairs", 2, "--measured_symbols", 3, 5)
-TINY += ("--trained_symbols", 3, "--batch_size", 4, "--architectures", "gru")
+TINY += ("--hmm_width", 8, "--hmm_layers", 1, "--architectures", "gru")
 
 
 def test_errors_are_averaged_over_positions_then_over_seeds():
     recipe = vars(load("wind_tunnels"))
-    settings = recipe["WindTunnelSettings"]("unused", tasks=["hmm"], architectures=["lstm"], measured_symbols=[20, 30])
+    settings = recipe["WindTunnelSettings"]("unused", tasks=["hmm"], architectures=["lstm"])
     shared = {"task": "hmm", "trained": 20, "architecture": "lstm", "parameters": 10, "steps": 2, "batch_size": 3}
-    trials = [shared | {"of_each": [level] * 20 + [1.0] * 10, "of_means": [0.0] * 30} for level in (0.1, 0.3)]
+    trials = [shared | {"of_each": [level] * 20 + [1.0] * 30, "of_means": [0.0] * 50} for level in (0.1, 0.3)]
     found = recipe["findings"](settings, trials)
-    assert [one.measured for one in found] == pytest.approx([0.2, (4 + 10) / 30])
+    assert [one.measured for one in found] == pytest.approx([0.2, (4 + 10) / 30, (4 + 30) / 50])
     assert found[0].standard_error == pytest.approx(0.1)
     assert (found[0].published, found[1].published) == ("0.411", None)
 
@@ -48,9 +47,9 @@ def test_the_experiment_runs_to_its_report(program, succeeded, tmp_path):
     config = ("--config", "recipes/experiments/wind_tunnels/small.yaml", "--output_dir", tmp_path)
     said = succeeded(program.run("recipes/experiments/wind_tunnels/run.py", *config, *TINY)).stdout
     result = json.loads((tmp_path / "result.json").read_text())
-    assert len(result["findings"]) == 2 + 2
-    assert len(list((tmp_path / "trials").iterdir())) == 2 * 2
+    assert len(result["findings"]) == 3 + 3
+    assert len(list((tmp_path / "trials").iterdir())) == 2 * (2 + 1)
     assert all(0 < one["measured"] < 3 for one in result["findings"])
-    assert result["tokens"] == 2 * 2 * 4 * (5 + 13)
+    assert result["tokens"] == 2 * 2 * 64 * (41 + 21 + 81)
     assert (tmp_path / "entropy_errors.png").read_bytes()[:4] == b"\x89PNG"
     assert "2512.22471" in said

@@ -18,7 +18,7 @@ def test_its_stages_train_the_same_model_under_each_strategy():
     assert all("--scale_learning_rate sqrt" in command for command in (commands[1], *commands[3:5]))
     first, second = (command.partition("--bf16 false")[2].rpartition(" --output_dir")[0] for command in commands[3:5])
     assert first == second != ""
-    settings.precision = "bf16"  # as in full.yaml; the launcher's flag for it once ended ZeRO
+    settings.bf16 = True  # as in full.yaml; the launcher's flag for it once ended ZeRO
     assert "--launch zero3 --num_processes 2 --bf16 true" in program["stages"](settings)[4][1]
     assert "--launch zero3 --num_processes 2" in commands[4]
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.training.models import ARCHITECTURES, architecture_config, new_model
+from hmm_datasets.training.architectures import ARCHITECTURES, architecture_config
+from hmm_datasets.training.model_configs import new_model
 
 
 @pytest.mark.parametrize("kind", ARCHITECTURES)

@@ -65,16 +65,14 @@ def test_another_tokenization_of_the_same_rows_is_seen(copied, tmp_path):
         start("sft", tmp_path / "run", copied, steps=4)
 
 
-def test_a_checkpoint_without_digests_continues_and_the_run_says_so(base, tmp_path, capsys):
+def test_a_checkpoint_without_digests_continues(base, tmp_path):
     start("sft", tmp_path, base)
     for folder in (tmp_path, tmp_path / "checkpoint-2"):
         identity = read_json(folder / "identity.json")
         del identity["content"]
         write_json(folder / "identity.json", identity)
     (tmp_path / "checkpoint-2" / "digests.json").unlink()
-    capsys.readouterr()
     assert start("sft", tmp_path, base, steps=4)["resumed_from"] == "checkpoint-2"
-    assert "checkpoint-2: has no digests of rows and tokens and weights" in capsys.readouterr().out
     assert {*read_json(tmp_path / "checkpoint-4" / "identity.json")["content"]} == {"rows", "tokens", "weights"}
 
 

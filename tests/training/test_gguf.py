@@ -15,8 +15,9 @@ from hmm_datasets.hub.download import ModelName
 from hmm_datasets.operations.checkpoints.convert import convert
 from hmm_datasets.text.tokenizers.bpe import train_bpe
 from hmm_datasets.text.tokenizers.chat_templates import load_tokenizer
-from hmm_datasets.training.models import load_pretrained, model_config, tokenizer_of
+from hmm_datasets.training.model_configs import model_config
 from hmm_datasets.training.post_training.trainers import FineTuner
+from hmm_datasets.training.pretrained import load_pretrained, tokenizer_of
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import SFTSettings
 

@@ -15,10 +15,11 @@ from hmm_datasets.files import read_json, read_jsonl
 from hmm_datasets.hub.kinds.recognition import detect_kind
 from hmm_datasets.text.tokenizers.bpe import train_bpe
 from hmm_datasets.training.content import weights_digest
-from hmm_datasets.training.models import load_pretrained, model_config
+from hmm_datasets.training.model_configs import model_config
 from hmm_datasets.training.plan.flops import unit_flops
 from hmm_datasets.training.post_training.lora import save_merged, with_adapter
 from hmm_datasets.training.post_training.trainers import FineTuner
+from hmm_datasets.training.pretrained import load_pretrained
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import SFTSettings
 

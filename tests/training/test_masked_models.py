@@ -14,7 +14,7 @@ from transformers import (
 )
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.training.models import load_pretrained
+from hmm_datasets.training.pretrained import load_pretrained
 
 SIZES = {
     "vocab_size": 40,

@@ -18,17 +18,10 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.files import write_json
 from hmm_datasets.hmm import processes
 from hmm_datasets.operations.planning import plan_recipe
-from hmm_datasets.training.models import (
-    ARCHITECTURES,
-    ModelSettings,
-    check_packed,
-    load_pretrained,
-    model_config,
-    new_model,
-    on_device,
-    set_attention,
-)
+from hmm_datasets.training.architectures import ARCHITECTURES
+from hmm_datasets.training.model_configs import ModelSettings, check_packed, model_config, new_model, set_attention
 from hmm_datasets.training.plan import forecast
+from hmm_datasets.training.pretrained import load_pretrained, on_device
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import PretrainSettings
 from hmm_datasets.training.sources import DataSettings

@@ -12,7 +12,7 @@ from transformers import LlamaForCausalLM
 from hmm_datasets.files import read_jsonl
 from hmm_datasets.text.tokenizers.bpe import train_bpe
 from hmm_datasets.text.tokenizers.named_templates import NAMES, set_chat_template
-from hmm_datasets.training.models import model_config
+from hmm_datasets.training.model_configs import model_config
 from hmm_datasets.training.post_training.trainers import FineTuner
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import SFTSettings

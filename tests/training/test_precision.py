@@ -14,7 +14,8 @@ from transformers import AutoModelForCausalLM, GPT2Config, T5Config
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json, read_yaml
 from hmm_datasets.runtime.shipped import shipped
-from hmm_datasets.training.models import PRESETS, count_parameters, model_config
+from hmm_datasets.training.model_configs import PRESETS, model_config
+from hmm_datasets.training.parameters import count_parameters
 from hmm_datasets.training.precision import find_precision, keep_loss_in_float32
 from hmm_datasets.training.settings import PretrainSettings, SFTSettings
 

@@ -23,9 +23,9 @@ from hmm_datasets.operations.evaluation_plan import plan_measurement
 from hmm_datasets.operations.planning import planned
 from hmm_datasets.text.tokenizers.chat_encoding import encode_conversation
 from hmm_datasets.text.tokenizers.chat_templates import end_of_turn, marked_template, stop_tokens
-from hmm_datasets.training.models import load_pretrained
 from hmm_datasets.training.post_training.conversations import prepared_rows
 from hmm_datasets.training.post_training.trainers import FineTuner
+from hmm_datasets.training.pretrained import load_pretrained
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import SFTSettings
 
@@ -126,7 +126,7 @@ import sys
 from pathlib import Path
 from transformers import AutoModelForCausalLM
 from hmm_datasets.evaluation.continuations import Row, score_rows
-from hmm_datasets.training.models import load_pretrained
+from hmm_datasets.training.pretrained import load_pretrained
 
 def memory(name):
     lines = Path("/proc/self/status").read_text().splitlines()

@@ -21,8 +21,8 @@ from hmm_datasets.evaluation.chat.chat_model import ChatModel, Sampling
 from hmm_datasets.evaluation.evaluation import EvaluationSettings, evaluate_model
 from hmm_datasets.text.tokenizers.bpe import train_bpe
 from hmm_datasets.text.tokenizers.chat_encoding import encode_conversation
-from hmm_datasets.training.models import load_pretrained
 from hmm_datasets.training.post_training.trainers import FineTuner, PreferenceTuner
+from hmm_datasets.training.pretrained import load_pretrained
 from hmm_datasets.training.settings import DPOSettings, SFTSettings
 
 SIZE = {

@@ -12,7 +12,8 @@ from hmm_datasets.compat.transformers_caches import CACHE_NAMES, output_cache
 from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation.beliefs import probe_beliefs
 from hmm_datasets.hmm import processes
-from hmm_datasets.training.models import is_recurrent, load_pretrained, model_config, new_model
+from hmm_datasets.training.model_configs import is_recurrent, model_config, new_model
+from hmm_datasets.training.pretrained import load_pretrained
 from hmm_datasets.training.recurrent import RecurrentConfig, RecurrentForCausalLM
 
 

@@ -21,7 +21,7 @@ from hmm_datasets.operations.replay import origins, replay
 from hmm_datasets.runtime.events import read_events
 from hmm_datasets.text.stream import TokenStream, write_tokens
 from hmm_datasets.text.tokenizers.bpe import train_bpe
-from hmm_datasets.training.models import ModelSettings, new_model
+from hmm_datasets.training.model_configs import ModelSettings, new_model
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import PretrainSettings
 from hmm_datasets.training.sources import DataSettings

@@ -14,7 +14,7 @@ from hmm_datasets.files import read_json
 from hmm_datasets.hmm import processes
 from hmm_datasets.runtime.command_line import parse_settings
 from hmm_datasets.runtime.credentials import SECRETS_VARIABLE
-from hmm_datasets.training.models import model_config, new_model
+from hmm_datasets.training.model_configs import model_config, new_model
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import DPOSettings, GRPOSettings, PretrainSettings, SFTSettings
 from hmm_datasets.training.trainer import Pretrainer

@@ -11,7 +11,8 @@ from transformers import LlamaForCausalLM
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.text.tokenizers.bpe import train_bpe
-from hmm_datasets.training.models import architecture_config, model_config, new_model
+from hmm_datasets.training.architectures import architecture_config
+from hmm_datasets.training.model_configs import model_config, new_model
 from hmm_datasets.training.post_training.trainers import FineTuner
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import DPOSettings, GRPOSettings, PretrainSettings, SFTSettings

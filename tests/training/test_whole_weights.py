@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaC
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import DIGESTS_NAME, write_digests
-from hmm_datasets.training.models import load_pretrained
+from hmm_datasets.training.pretrained import load_pretrained
 
 SIZES = {"vocab_size": 290, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
 

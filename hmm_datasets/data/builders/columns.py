@@ -127,31 +127,31 @@ def known_columns(
     columns = [name for name in columns if name in KNOWN_COLUMNS]
     if not columns:
         return {}
-    found: dict[str, pa.Array] = {}
+    known: dict[str, pa.Array] = {}
     if "states" in columns:
         tokens, states = source.sample_with_states(count, length, seed, first, step=step)
-        found["states"] = _lists(states)
+        known["states"] = _lists(states)
     else:
         tokens = source.sample(count, length, seed, first, step=step)
     if "beliefs" in columns:
-        found["beliefs"] = _lists(source.beliefs(tokens).astype(np.float32))
+        known["beliefs"] = _lists(source.beliefs(tokens).astype(np.float32))
     exact, oracle = {*_EXACT} & set(columns), {*_ORACLE} & set(columns)
     if exact or (oracle and not source.has_oracle):
         probs = source.next_token_probs(tokens)
         if "next_token_probs" in columns:
-            found["next_token_probs"] = _lists(probs.astype(np.float32))
-        found["log_probs"], found["entropies"] = _scores(probs, tokens)
+            known["next_token_probs"] = _lists(probs.astype(np.float32))
+        known["log_probs"], known["entropies"] = _scores(probs, tokens)
     if oracle and not source.has_oracle:  # nothing more to know
-        found["oracle_log_probs"], found["oracle_entropies"] = found["log_probs"], found["entropies"]
+        known["oracle_log_probs"], known["oracle_entropies"] = known["log_probs"], known["entropies"]
     elif oracle:
         probs = source.oracle_next_token_probs(tokens, seed, first, step=step)
-        found["oracle_log_probs"], found["oracle_entropies"] = _scores(probs, tokens)
+        known["oracle_log_probs"], known["oracle_entropies"] = _scores(probs, tokens)
     if "own_hmm" in columns and isinstance(source, HMM | Family):
-        found["own_hmm"] = pa.array([_tables(source, seed, (first + step * row) % (1 << 64)) for row in range(count)])
+        known["own_hmm"] = pa.array([_tables(source, seed, (first + step * row) % (1 << 64)) for row in range(count)])
     if "text" in columns:
         names = np.array(vocabulary_of(source), dtype=object)
-        found["text"] = pa.array([" ".join(row) for row in names[tokens]], pa.string())
-    return {name: found[name] for name in columns}
+        known["text"] = pa.array([" ".join(row) for row in names[tokens]], pa.string())
+    return {name: known[name] for name in columns}
 
 
 def _scores(probs: np.ndarray, tokens: np.ndarray) -> tuple[pa.Array, pa.Array]:
@@ -183,5 +183,5 @@ def vocabulary_of(source: Process) -> Sequence[str] | None:
     """The names of the symbols of a source, or None if they have none or not the same in all HMMs."""
     if not isinstance(source, Family):
         return source.vocabulary
-    found = {part.vocabulary for part in source.parts()}
-    return found.pop() if len(found) == 1 else None
+    vocabularies = {part.vocabulary for part in source.parts()}
+    return vocabularies.pop() if len(vocabularies) == 1 else None

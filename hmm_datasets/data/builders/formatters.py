@@ -35,14 +35,14 @@ class _NumbersAtOnce:
     def format_row(self, pa_table: pa.Table) -> dict:
         """Convert the only row of a table."""
         arrays, others = self._split(pa_table)
-        found = {name: self._tensor_of(array[0]) for name, array in arrays.items()}
-        return found if others is None else _in_order(found | super().format_row(others), pa_table)
+        row = {name: self._tensor_of(array[0]) for name, array in arrays.items()}
+        return row if others is None else _in_order(row | super().format_row(others), pa_table)
 
     def format_batch(self, pa_table: pa.Table) -> dict:
         """Convert all rows of a table."""
         arrays, others = self._split(pa_table)
-        found = {name: self._tensor_of(array) for name, array in arrays.items()}
-        return found if others is None else _in_order(found | super().format_batch(others), pa_table)
+        batch = {name: self._tensor_of(array) for name, array in arrays.items()}
+        return batch if others is None else _in_order(batch | super().format_batch(others), pa_table)
 
     def _split(self, table: pa.Table) -> tuple[dict[str, np.ndarray], pa.Table | None]:
         """The arrays of the columns that are converted here, and a table of the others, if there are any."""
@@ -76,8 +76,8 @@ def register_formatters() -> None:
     replace_formatters(numpy=NumberNumpyFormatter, torch=NumberTorchFormatter)
 
 
-def _in_order(found: dict, table: pa.Table) -> dict:
-    return {name: found[name] for name in table.column_names}
+def _in_order(columns: dict, table: pa.Table) -> dict:
+    return {name: columns[name] for name in table.column_names}
 
 
 def number_arrays(table: pa.Table) -> dict[str, np.ndarray]:

@@ -30,8 +30,9 @@ from ...hmm.integers import integer
 from ...hmm.loading import load_source
 from ...hmm.model import HMM
 from ...hmm.process import Process
+from ...hmm.process_storage import FAMILY_NAME, PROCESS_NAME
 from ...hmm.sampling import smallest_unsigned
-from ...hmm.storage import CONFIG_NAME, FAMILY_NAME, PROCESS_NAME, WEIGHTS_NAME
+from ...hmm.storage import CONFIG_NAME, WEIGHTS_NAME
 from ...hub.download import is_address, parent_of
 from ..sequences import ENDLESS, TEST_FIRST
 from .columns import bytes_per_row, check_columns, column_features, known_columns
@@ -103,8 +104,8 @@ class HMMBuilder(IndexedBuilder):
             return
         # If a folder has names like train.log or test/, `datasets` would find only those.
         if data_dir is not None and not files_named(WEIGHTS_NAME, data_files):
-            found = (Path(data_dir).expanduser() / name for name in (*_MARKS, WEIGHTS_NAME))
-            data_files = next((str(path.resolve()) for path in found if path.is_file()), data_files)
+            candidates = (Path(data_dir).expanduser() / name for name in (*_MARKS, WEIGHTS_NAME))
+            data_files = next((str(path.resolve()) for path in candidates if path.is_file()), data_files)
         super().__init__(*args, config_name=config_name, data_dir=data_dir, data_files=data_files, **settings)
 
     def _info(self) -> datasets.DatasetInfo:

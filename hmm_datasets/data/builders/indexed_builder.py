@@ -88,10 +88,10 @@ class IndexedExamples(IndexedExamplesIterable):
         while start < self.count:
             tokens, offsets = self._read_from(start, rows)
             count = len(offsets) - 1
-            found = self._more_columns(self.first + self.step * start, self.step, count)
+            extra = self._more_columns(self.first + self.step * start, self.step, count)
             for name in {*self.columns} & {*TOKEN_COLUMNS}:
-                found[name] = pa.ListArray.from_arrays(offsets.astype(np.int32), _token_column(name, tokens, offsets))
-            yield pa.table([found[name].cast(schema.field(name).type) for name in self.columns], schema=schema)
+                extra[name] = pa.ListArray.from_arrays(offsets.astype(np.int32), _token_column(name, tokens, offsets))
+            yield pa.table([extra[name].cast(schema.field(name).type) for name in self.columns], schema=schema)
             start += count
 
     def _more_columns(self, first: int, step: int, count: int) -> dict[str, pa.Array]:

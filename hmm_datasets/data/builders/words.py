@@ -68,11 +68,11 @@ class Words(IndexedBuilder):
     BUILDER_CONFIG_CLASS = WordsConfig
 
     def __init__(self, *args, data_dir: str | None = None, data_files: Any = None, **settings):
-        found = files_named(INDEX_NAME, data_files)
+        named = files_named(INDEX_NAME, data_files)
         if data_dir is not None:
             folder = Path(data_dir).expanduser()
-        elif len(found) == 1 and is_address(found[0]):
-            folder = download(parent_of(found[0]), [INDEX_NAME, ARRAYS_NAME], expected="a word corpus")
+        elif len(named) == 1 and is_address(named[0]):
+            folder = download(parent_of(named[0]), [INDEX_NAME, ARRAYS_NAME], expected="a word corpus")
         else:
             raise InputError(
                 "words reads a folder; pass data_dir=, a folder written by WordCorpus.save, or "
@@ -87,19 +87,19 @@ class Words(IndexedBuilder):
 
     def _split_generators(self, dl_manager) -> list[datasets.SplitGenerator]:
         config = cast(WordsConfig, self.config)
-        found = {}
+        splits = {}
         for name in ("train", "test", "unique"):
             sentences = getattr(self.corpus, name)
             if config.length is not None and len(sentences.tokens) >= config.length:
                 windows = self.corpus.as_windows(name, config.length, config.seed)
-                found[name] = Sentences(windows.ravel(), np.arange(0, windows.size + 1, config.length))
+                splits[name] = Sentences(windows.ravel(), np.arange(0, windows.size + 1, config.length))
             elif config.length is None and len(sentences):
-                found[name] = sentences
-        if "train" not in found:
+                splits[name] = sentences
+        if "train" not in splits:
             raise InputError(f"length={config.length}, but train has only {len(self.corpus.train.tokens)} symbols")
         return [
             self._split(name, WordExamples(rows, self.corpus.vocabulary, config.columns, config.num_shards))
-            for name, rows in found.items()
+            for name, rows in splits.items()
         ]
 
 

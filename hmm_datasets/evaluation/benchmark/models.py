@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM
 from ...errors import InputError
 from ...hmm.causal_lm import HMMForCausalLM
 from ...hub.download import ModelName
-from ...training.models import load_pretrained
+from ...training.pretrained import load_pretrained
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

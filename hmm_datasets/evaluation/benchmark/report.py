@@ -18,7 +18,7 @@ from ...hub.results import EVAL_RESULTS_NAME, write_eval_results
 from ...hub.weights_digest import weights_sha256
 from ...report.tables import figure_text, text_table
 from ...runtime.credentials import masked
-from ...training.models import tokenizer_of
+from ...training.pretrained import tokenizer_of
 from ...training.record import command_line, git_commit, package_versions
 from . import NAMES, SCORED, BenchmarkSettings, Track
 from .held_out import Benchmark, open_benchmark

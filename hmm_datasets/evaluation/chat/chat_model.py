@@ -30,7 +30,7 @@ from ...text.corpora.conversations import Messages
 from ...text.tokenizers.chat_encoding import encode_conversation
 from ...text.tokenizers.chat_templates import end_of_turn, stop_tokens
 from ...text.tokenizers.encoding import encode_texts
-from ...training.models import load_pretrained, tokenizer_of
+from ...training.pretrained import load_pretrained, tokenizer_of
 from ..model_limits import beginning_token, context_limit
 
 if TYPE_CHECKING:

@@ -98,15 +98,15 @@ def sampled_optimal_loss(process: Process, length: int, num_sequences: int, seed
 
 def sampled_entropies(process: Process, num_sequences: int, length: int, seed: int) -> Float[np.ndarray, "N L"]:
     """The entropy of the exact distribution of every token of sampled sequences, a few sequences at a time."""
-    found = np.empty((num_sequences, length))
+    entropies = np.empty((num_sequences, length))
     rows = max(1, _BLOCK_BYTES // (8 * (length + 1) * process.num_symbols))
     with progress_bar(num_sequences, " sequences", desc="entropies", leave=False) as bar:
         for first in range(0, num_sequences, rows):
             count = min(rows, num_sequences - first)
             probs = process.next_token_probs(process.sample(count, length, seed, first))[:, :length]
-            found[first : first + count] = entropy(probs)
+            entropies[first : first + count] = entropy(probs)
             bar.update(count)
-    return found
+    return entropies
 
 
 def bounds_of_rate(process: Process, rate: EntropyRate) -> EntropyRateBounds:
@@ -248,9 +248,9 @@ def _distribution_entropies(
     positions = max(1, _BLOCK_BYTES // (hmm.start.element_size() * len(tokens) * max(hmm.emission.shape)))
     with progress_bar(tokens.shape[1], " positions", desc="entropy rate", leave=False) as bar:
         for block in tokens.split(positions, dim=1):
-            found = beliefs(hmm, block, initial=belief_BH)
-            yield from torch.special.entr(next_token_probs(hmm, found[:, :-1])).sum(-1).T
-            belief_BH = found[:, -1]
+            belief = beliefs(hmm, block, initial=belief_BH)
+            yield from torch.special.entr(next_token_probs(hmm, belief[:, :-1])).sum(-1).T
+            belief_BH = belief[:, -1]
             bar.update(block.shape[1])
 
 

@@ -52,8 +52,8 @@ def window_losses(
     with progress_bar(tokens.size, " tokens") as bar:
         for start in range(0, count, rows):
             part = np.asarray(tokens[start : start + rows])
-            for found, seen in ((total, part), (before, part[:, :-1])):
-                found[start : start + rows] = _log_likelihood(source, seen, device)
+            for losses, seen in ((total, part), (before, part[:, :-1])):
+                losses[start : start + rows] = _log_likelihood(source, seen, device)
             bar.update(part.size)
     impossible = np.isinf(total)
     before[impossible] = 0.0
@@ -73,8 +73,8 @@ def mean_losses(
         raise InputError("tokens hold no sequence; expected one or more")
     names = ("cross_entropy", "final_token_cross_entropy")
     means = (float(losses.mean()) for losses in window_losses(source, tokens, device=device))
-    found = {name: mean if np.isfinite(mean) else None for name, mean in zip(names, means, strict=True)}
-    return {**found, "windows": len(tokens), "length": tokens.shape[1]}
+    finite_means = {name: mean if np.isfinite(mean) else None for name, mean in zip(names, means, strict=True)}
+    return {**finite_means, "windows": len(tokens), "length": tokens.shape[1]}
 
 
 def _log_likelihood(source: Process, tokens: np.ndarray, device: "torch.device | str | None") -> np.ndarray:

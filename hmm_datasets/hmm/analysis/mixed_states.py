@@ -217,11 +217,11 @@ class _Cells:
         keys = (np.floor(scaled).astype(np.int64), np.round(scaled).astype(np.int64))
         for index, pair in enumerate(zip(*keys, strict=True)):
             pair = tuple(key.tobytes() for key in pair)
-            found = [grid[key] for grid, key in zip(self._grids, pair, strict=True) if key in grid]
-            if not found:
-                found = [next_number + len(new)]
+            known_numbers = [grid[key] for grid, key in zip(self._grids, pair, strict=True) if key in grid]
+            if not known_numbers:
+                known_numbers = [next_number + len(new)]
                 new.append(index)
                 for grid, key in zip(self._grids, pair, strict=True):
-                    grid[key] = found[0]
-            numbers[index] = found[0]
+                    grid[key] = known_numbers[0]
+            numbers[index] = known_numbers[0]
         return numbers, np.array(new, dtype=np.int64)

@@ -82,8 +82,8 @@ class PredictiveTree(Tree):
         return self._signed(self.beliefs[rows])
 
     def _signed(self, beliefs: Float[np.ndarray, "M W"]) -> tuple[np.ndarray, np.ndarray]:
-        own, *others = self._parts(beliefs)
-        probs, sizes = own @ self.hmm.columns.T, np.abs(own) @ np.abs(self.hmm.columns.T)
+        own_part, *others = self._parts(beliefs)
+        probs, sizes = own_part @ self.hmm.columns.T, np.abs(own_part) @ np.abs(self.hmm.columns.T)
         spread = np.zeros_like(probs)
         for vectors, copy in zip(others, self._copies, strict=True):
             spread = np.maximum(spread, np.abs(vectors @ copy.columns.T - probs))
@@ -259,6 +259,6 @@ def optimal_loss(process: "GeneralizedHMM", length: int, num_sequences: int, see
     exact = exact_losses(PredictiveTree(process, process.initial[None]), length)
     if len(exact) == length:
         return OptimalLoss(exact, np.zeros(length))
-    found = sampled_optimal_loss(process, length, num_sequences, seed)
-    found.nats[: len(exact)], found.standard_error[: len(exact)] = exact, 0.0
-    return found
+    loss = sampled_optimal_loss(process, length, num_sequences, seed)
+    loss.nats[: len(exact)], loss.standard_error[: len(exact)] = exact, 0.0
+    return loss

@@ -127,8 +127,8 @@ def viterbi_predictions(tokens: Int[np.ndarray, "B T"], hmm: HMM) -> Float[np.nd
             shown = np.log(hmm.emission).T
         else:
             following, start, steps = hmm.edges.sum(-1).T, np.log(hmm.start), np.log(hmm.edges)
-    found = np.empty((*tokens.shape[:1], tokens.shape[1] + 1, hmm.num_symbols))
-    found[:, 0] = hmm.start @ (hmm.emission if hmm.edges is None else following)
+    predictions = np.empty((*tokens.shape[:1], tokens.shape[1] + 1, hmm.num_symbols))
+    predictions[:, 0] = hmm.start @ (hmm.emission if hmm.edges is None else following)
     rows = max(1, _BATCH_BYTES // (8 * hmm.num_states**2))
     for first in range(0, len(tokens), rows):
         part = tokens[first : first + rows]
@@ -138,8 +138,8 @@ def viterbi_predictions(tokens: Int[np.ndarray, "B T"], hmm: HMM) -> Float[np.nd
                 best = (best[:, :, None] + steps[part[:, t]]).max(1)
             else:
                 best = (best if t == 0 else (best[:, :, None] + moves).max(1)) + shown[part[:, t]]
-            found[first : first + rows, t + 1] = following[best.argmax(1)]
-    return found
+            predictions[first : first + rows, t + 1] = following[best.argmax(1)]
+    return predictions
 
 
 def bayes(tokens: Int[Tensor, "B T"], parameters: inference.Parameters) -> Float[Tensor, "B T+1 E"]:

@@ -103,10 +103,10 @@ def _shares(
             share[k] = total / leaving[k]
     result = np.zeros(len(weights))
     for last in lasts:
-        own = np.flatnonzero((of_class == last) & (share > 0))
-        slow = rate[own].min()
-        times = share[own] * (slow / rate[own] if slow > 0 else 1)
-        result[own] = weights[last] * (times / times.sum())
+        own_states = np.flatnonzero((of_class == last) & (share > 0))
+        slow = rate[own_states].min()
+        times = share[own_states] * (slow / rate[own_states] if slow > 0 else 1)
+        result[own_states] = weights[last] * (times / times.sum())
     return result / result.sum()
 
 

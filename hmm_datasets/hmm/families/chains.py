@@ -231,6 +231,6 @@ def urns(sizes: range, alpha: float, num_symbols: int, tokens: Int[Tensor, "B T"
     num_unseen = num_symbols - num_seen
     for size in sizes:
         fresh = (size - num_seen).clamp(min=0) * alpha / num_unseen.clamp(min=1)
-        own = torch.where(seen > 0, alpha + followed, fresh) / (size * alpha + times)
-        drawn = own[:, :-1].gather(2, tokens.unsqueeze(2)).squeeze(2)
-        yield pad(drawn.log().cumsum(1), (1, 0)), own
+        from_urn = torch.where(seen > 0, alpha + followed, fresh) / (size * alpha + times)
+        drawn = from_urn[:, :-1].gather(2, tokens.unsqueeze(2)).squeeze(2)
+        yield pad(drawn.log().cumsum(1), (1, 0)), from_urn

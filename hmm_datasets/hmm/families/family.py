@@ -81,12 +81,12 @@ class Family(Process):
         names = {field.name for field in dataclasses.fields(cls)}
         if "hmm" in names and len(parts) != 1:
             raise InputError(f"num_hmms is {len(parts)}; expected 1 for {cls.__name__}")
-        given = {"hmms": parts} if "hmms" in names else {"hmm": parts[0]} if "hmm" in names else {}
-        if set(settings) | set(given) != names:
-            odd = ", ".join(sorted((set(settings) | set(given)) ^ names))[:200]
+        components = {"hmms": parts} if "hmms" in names else {"hmm": parts[0]} if "hmm" in names else {}
+        if set(settings) | set(components) != names:
+            odd = ", ".join(sorted((set(settings) | set(components)) ^ names))[:200]
             raise InputError(f"settings: {odd} missing or unknown; expected those of {cls.__name__}")
         # JSON has lists where the settings have tuples.
-        return cls(**given, **{name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()})
+        return cls(**components, **{name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()})
 
     def hmm_at(self, seed: int, index: int) -> HMM:
         """The HMM of sequence `index` of the stream `seed`."""
@@ -94,8 +94,8 @@ class Family(Process):
 
     def _draw_states(self, seed: np.uint64, first: np.uint64, step: np.uint64, out: Rows, states: Rows | None) -> None:
         for begin, end, index in group_runs(self.group, int(first), int(step), len(out)):
-            tables, own = self._own_tables(int(seed), index), None if states is None else states[begin:end]
-            draw_tokens(*tables, self.num_symbols, seed, np.uint64(index), step, out[begin:end], own)
+            tables, own_states = self._own_tables(int(seed), index), None if states is None else states[begin:end]
+            draw_tokens(*tables, self.num_symbols, seed, np.uint64(index), step, out[begin:end], own_states)
 
     def _own_tables(self, seed: int, index: int) -> tuple[AliasTable, AliasTable, AliasTable | None]:
         """The alias tables of the HMM of sequence `index`."""

@@ -58,29 +58,32 @@ def posterior_mean(hypotheses: Iterable[Hypothesis]) -> Float[Tensor, "B T+1 E"]
     weight so far.
     """
     best = total = distribution = None
-    for log_weight, own in hypotheses:
+    for log_weight, estimate in hypotheses:
         if best is None:
-            best, total, distribution = torch.full_like(log_weight, -torch.inf), torch.zeros_like(log_weight), 0 * own
+            best, total = torch.full_like(log_weight, -torch.inf), torch.zeros_like(log_weight)
+            distribution = 0 * estimate
         highest = torch.maximum(best, log_weight)
         # If all hypotheses so far are impossible, `highest` is -inf, and -inf - -inf would be NaN. The clamp makes
         # their weights zero.
         old, new = ((log - highest.clamp(min=-1e300)).exp() for log in (best, log_weight))
         total = total * old + new
-        distribution = distribution * old.unsqueeze(-1) + own * new.unsqueeze(-1)
+        distribution = distribution * old.unsqueeze(-1) + estimate * new.unsqueeze(-1)
         best = highest
     return distribution / torch.where(total > 0, total, 1.0).unsqueeze(-1)
 
 
-def hypothesis(component: Process, tokens: Int[Tensor, "B T"], gives: Literal["law", "beliefs"] | None) -> Hypothesis:
-    """`log P(tokens before t)` under a component, and what it `gives`: its distributions, its beliefs or nothing."""
+def hypothesis(
+    component: Process, tokens: Int[Tensor, "B T"], returns: Literal["probs", "beliefs"] | None
+) -> Hypothesis:
+    """`log P(tokens before t)` under a component, and its distributions or its beliefs, as `returns` says."""
     if isinstance(component, HMM):
         parameters = component.parameters(device=tokens.device)
         filtered = inference.forward_filter(parameters, tokens)
-        own = inference.next_token_probs(parameters, filtered.beliefs) if gives == "law" else filtered.beliefs
-        return pad(filtered.log_scale.cumsum(1), (1, 0)), own
-    law = component.next_token_probs(tokens)
-    drawn = law[:, :-1].gather(2, tokens.unsqueeze(2)).squeeze(2).clamp(min=0.0)
-    return pad(drawn.log().cumsum(1), (1, 0)), component.beliefs(tokens) if gives == "beliefs" else law
+        estimate = inference.next_token_probs(parameters, filtered.beliefs) if returns == "probs" else filtered.beliefs
+        return pad(filtered.log_scale.cumsum(1), (1, 0)), estimate
+    probs = component.next_token_probs(tokens)
+    drawn = probs[:, :-1].gather(2, tokens.unsqueeze(2)).squeeze(2).clamp(min=0.0)
+    return pad(drawn.log().cumsum(1), (1, 0)), component.beliefs(tokens) if returns == "beliefs" else probs
 
 
 class Mixture(Process):
@@ -103,14 +106,14 @@ class Mixture(Process):
     @property
     def max_states(self) -> int | None:
         """Maximum number of states of a component."""
-        found = [component.max_states for component in self.components]
-        return None if None in found else max(states for states in found if states is not None)
+        maxima = [component.max_states for component in self.components]
+        return None if None in maxima else max(states for states in maxima if states is not None)
 
     @property
     def belief_width(self) -> int | None:
         """Sum of the widths of the components' beliefs, if all have beliefs: of an HMM its number of states."""
-        found = [component.belief_width for component in self.components]
-        return None if None in found else sum(width for width in found if width is not None)
+        widths = [component.belief_width for component in self.components]
+        return None if None in widths else sum(width for width in widths if width is not None)
 
     def belief_parts(self) -> dict[str, slice]:
         """Where the belief of each component lies, times its posterior: `component_0`, `component_1`, ..."""
@@ -149,7 +152,7 @@ class Mixture(Process):
         Args:
             tokens (array of shape `(B, T)`): symbols. The result for a tensor is a tensor, else a NumPy array.
         """
-        return self._infer(self._law, tokens)
+        return self._infer(self._probs, tokens)
 
     def component_posteriors(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 C"]:
         """`P(component | tokens before t)` for `t = 0 .. T`; zeros after tokens that no component can emit."""
@@ -176,41 +179,41 @@ class Mixture(Process):
         """
         values, _ = as_tokens(tokens, self.num_symbols)
         chosen = torch.from_numpy(self.components_at(len(values), seed, first, step=step)).to(values.device)
-        found = self._laws_of(chosen, values)
-        return found if isinstance(tokens, Tensor) else found.numpy()
+        distributions = self._probs_of(chosen, values)
+        return distributions if isinstance(tokens, Tensor) else distributions.numpy()
 
     def _infer(self, work: Callable[[Tensor], Tensor], tokens: Any) -> Any:
         values, _ = as_tokens(tokens, self.num_symbols)
-        found = self._apply(work, values)
-        return found if isinstance(tokens, Tensor) else found.numpy()
+        result = self._apply(work, values)
+        return result if isinstance(tokens, Tensor) else result.numpy()
 
     def _apply(self, work: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
         return work(values)
 
-    def _hypotheses(self, values: Tensor, gives: Literal["law", "beliefs"] | None) -> Iterator[Hypothesis]:
-        """`log P(component, tokens before t)` and what it gives, one component at a time."""
+    def _hypotheses(self, values: Tensor, returns: Literal["probs", "beliefs"] | None) -> Iterator[Hypothesis]:
+        """`log P(component, tokens before t)` and what `returns` names, one component at a time."""
         for component, weight in zip(self.components, self.weights, strict=True):
-            log_likelihood, own = hypothesis(component, values, gives)
-            yield log_likelihood.new_tensor(weight).log() + log_likelihood, own
+            log_likelihood, estimate = hypothesis(component, values, returns)
+            yield log_likelihood.new_tensor(weight).log() + log_likelihood, estimate
 
-    def _law(self, values: Tensor) -> Tensor:
-        return posterior_mean(self._hypotheses(values, "law"))
+    def _probs(self, values: Tensor) -> Tensor:
+        return posterior_mean(self._hypotheses(values, "probs"))
 
     def _posteriors(self, values: Tensor) -> Tensor:
         log_weights = torch.stack([log_weight for log_weight, _ in self._hypotheses(values, None)], dim=-1)
         return log_weights.softmax(-1).nan_to_num_(0.0)
 
     def _beliefs(self, values: Tensor) -> Tensor:
-        log_weights, own = zip(*self._hypotheses(values, "beliefs"), strict=True)
+        log_weights, beliefs = zip(*self._hypotheses(values, "beliefs"), strict=True)
         posteriors = torch.stack(log_weights, dim=-1).softmax(-1).nan_to_num_(0.0)
-        return torch.cat([part * posteriors[:, :, c : c + 1] for c, part in enumerate(own)], dim=-1)
+        return torch.cat([part * posteriors[:, :, c : c + 1] for c, part in enumerate(beliefs)], dim=-1)
 
-    def _laws_of(self, chosen: Int[Tensor, "B"], values: Int[Tensor, "B T"]) -> Float[Tensor, "B T+1 E"]:
+    def _probs_of(self, chosen: Int[Tensor, "B"], values: Int[Tensor, "B T"]) -> Float[Tensor, "B T+1 E"]:
         shape = len(values), values.shape[1] + 1, self.num_symbols
-        found = torch.empty(shape, dtype=torch.float64, device=values.device)
+        predictive = torch.empty(shape, dtype=torch.float64, device=values.device)
         for c in chosen.unique().tolist():
-            found[chosen == c] = self.components[c].next_token_probs(values[chosen == c]).double()
-        return found
+            predictive[chosen == c] = self.components[c].next_token_probs(values[chosen == c]).double()
+        return predictive
 
 
 def given_or_even(weights: Any, count: int) -> Float[np.ndarray, "C"]:
@@ -326,11 +329,11 @@ class ChainMixture(Mixture):
 
     def _posteriors(self, values: Tensor) -> Tensor:
         shape = len(values), values.shape[1] + 1, self.num_chains
-        found = torch.empty(shape, dtype=torch.float64, device=values.device)
+        posteriors = torch.empty(shape, dtype=torch.float64, device=values.device)
         for t, total in enumerate(self._log_weights(values)):
-            found[:, t] = total.softmax(-1)
+            posteriors[:, t] = total.softmax(-1)
         # Zeros after tokens that no chain can emit, where the softmax of -inf is not a number.
-        return found if self._all_positive else found.nan_to_num_(0.0)
+        return posteriors if self._all_positive else posteriors.nan_to_num_(0.0)
 
     @cached_property
     def _all_positive(self) -> bool:
@@ -338,27 +341,27 @@ class ChainMixture(Mixture):
 
     _beliefs = _posteriors
 
-    def _law(self, values: Tensor) -> Tensor:
+    def _probs(self, values: Tensor) -> Tensor:
         tables, start = (torch.tensor(table, device=values.device) for table in (self.tables, self.start))
         weights = self._posteriors(values)
-        found = weights.new_empty(len(values), values.shape[1] + 1, self.num_symbols)
-        found[:, 0] = weights[:, 0] @ start
-        after, later = weights[:, 1:], found[:, 1:]
+        predictive = weights.new_empty(len(values), values.shape[1] + 1, self.num_symbols)
+        predictive[:, 0] = weights[:, 0] @ start
+        after, later = weights[:, 1:], predictive[:, 1:]
         for x in values.unique().tolist():
             last = values == x
             later[last] = after[last] @ tables[:, x]
-        return found
+        return predictive
 
     def log_likelihood(self, tokens: Int[Any, "B T"]) -> Float[Any, "B"]:
         """Log-likelihood (nats) of each sequence; -inf if no chain can emit it."""
         return self._infer(lambda values: deque(self._log_weights(values), maxlen=1)[0].logsumexp(-1), tokens)
 
-    def _laws_of(self, chosen: Int[Tensor, "B"], values: Int[Tensor, "B T"]) -> Float[Tensor, "B T+1 E"]:
+    def _probs_of(self, chosen: Int[Tensor, "B"], values: Int[Tensor, "B T"]) -> Float[Tensor, "B T+1 E"]:
         tables, start = (torch.tensor(table, device=values.device) for table in (self.tables, self.start))
-        found = torch.cat([start[chosen].unsqueeze(1), tables[chosen.unsqueeze(1), values]], dim=1)
-        drawn = found[:, :-1].gather(2, values.unsqueeze(2)).squeeze(2)
-        found[:, 1:] *= (drawn > 0).cumprod(1).unsqueeze(-1)
-        return found
+        predictive = torch.cat([start[chosen].unsqueeze(1), tables[chosen.unsqueeze(1), values]], dim=1)
+        drawn = predictive[:, :-1].gather(2, values.unsqueeze(2)).squeeze(2)
+        predictive[:, 1:] *= (drawn > 0).cumprod(1).unsqueeze(-1)
+        return predictive
 
     def _apply(self, work: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
         rows = max(1, _BLOCK // ((values.shape[1] + 1) * self.num_chains))
@@ -521,13 +524,13 @@ class ProcessMixture(Mixture):
         # rows. So short sequences cost up to `C` times those of a component.
         chosen = self._chosen(seed, first, step, len(out))
         for c in np.unique(chosen).tolist():
-            rows, own = np.flatnonzero(chosen == c), derived_seed(int(seed), c)
+            rows, part_seed = np.flatnonzero(chosen == c), derived_seed(int(seed), c)
             draw, origin, width = self.components[c].sample, int(first), int(step)
             if len(rows) * _CALL_TOKENS < out.size:
                 for row in rows.tolist():
-                    out[row] = draw(1, out.shape[1], own, (origin + width * row) % (1 << 64), num_threads=1)[0]
+                    out[row] = draw(1, out.shape[1], part_seed, (origin + width * row) % (1 << 64), num_threads=1)[0]
             else:
-                out[rows] = draw(len(out), out.shape[1], own, origin, step=width, num_threads=1)[rows]
+                out[rows] = draw(len(out), out.shape[1], part_seed, origin, step=width, num_threads=1)[rows]
 
     def __repr__(self) -> str:
         return f"ProcessMixture({len(self.components)} components, {self.num_symbols} symbols)"

@@ -169,7 +169,8 @@ class PermutedSymbols(OfOneHMM):
             columns_PBE = origins.unsqueeze(1).expand(-1, len(values), -1)
 
             def advance(belief_PBH: Tensor, t: int) -> Tensor:
-                return parameters.advance(belief_PBH.flatten(0, 1), plain_PBT[:, :, t].flatten()).view_as(belief_PBH)
+                weights = parameters.forward_step(belief_PBH.flatten(0, 1), plain_PBT[:, :, t].flatten())
+                return weights.view_as(belief_PBH)
 
             def symbols(belief_PBH: Tensor) -> Tensor:
                 return next_token_probs(parameters, belief_PBH).gather(2, columns_PBE)

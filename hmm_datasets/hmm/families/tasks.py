@@ -61,15 +61,15 @@ class EpisodicTask(Process):
         """
         rows = token_array(tokens, self.num_symbols)
         batch, length = rows.shape
-        found = np.zeros((batch, length + 1, self.num_symbols))
+        probs = np.zeros((batch, length + 1, self.num_symbols))
         alive = np.ones(batch, dtype=bool)
         for t in range(length + 1):
             place = t % self.episode_length
             possible = self._possible(place, rows[:, t - place : t]) & alive[:, None]
-            found[:, t] = possible / self.choices[place]
+            probs[:, t] = possible / self.choices[place]
             if t < length:
                 alive &= possible[np.arange(batch), rows[:, t]]
-        return as_given(tokens, found)
+        return as_given(tokens, probs)
 
     def optimal_loss(self, length: int, *, num_sequences: int = 1024, seed: int = 0) -> "OptimalLoss":
         """The minimum expected loss at each of `length` positions: a closed form, whose standard error is 0.

@@ -134,9 +134,9 @@ class Workers:
         waiting = deque(self._pool.submit(function, batch) for batch in itertools.islice(mine, self._ahead))
         for first in range(0, len(batches), self.num_ranks):
             nothing = torch.zeros(size, dtype=torch.float64, device=self.device)
-            found = waiting.popleft().result() if waiting else nothing
+            result = waiting.popleft().result() if waiting else nothing
             waiting.extend(self._pool.submit(function, batch) for batch in itertools.islice(mine, 1))
-            vectors = self._gather(torch.cat([found, self._asked_to_stop()]))
+            vectors = self._gather(torch.cat([result, self._asked_to_stop()]))
             if any(bool(vector[-1]) for vector in vectors):
                 reason = None if self._requests is None else self._requests.reason
                 raise Stopped(reason or "requested on another rank")

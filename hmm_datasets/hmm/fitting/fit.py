@@ -5,9 +5,9 @@ rounding: about 1e-8 of it in float32. With `update_every=k` the sequences are s
 are updated after every `k` batches, by online EM (Cappé and Moulines, J. R. Stat. Soc. B 71, 2009). With `c_t` the
 expected counts of the batches under the tables `θ_t`, scaled up to all sequences,
 
-    S_t+1 = S_t + γ_t (c_t - S_t),    γ_t = (t + step_offset)^-step_exponent,    θ_t+1 = mode(S_t+1 + pseudocounts),
+    S_t+1 = S_t + γ_t (c_t - S_t),    γ_t = t^-step_exponent,    θ_t+1 = mode(S_t+1 + pseudocounts),
 
-for `t = 1, 2, ...`, except that the first update has step size 1. With an exponent in (1/2, 1] the sum of the `γ_t` is
+for `t = 1, 2, ...`. With an exponent in (1/2, 1] the sum of the `γ_t` is
 infinite and that of their squares finite, as the convergence of stochastic approximation requires (Robbins and Monro
 1951). With `update_rule="replace"` the tables are the mode given `c_t`, not scaled up, and the pseudocounts alone, as
 in libraries that fit a few batches at a time; this does not converge.
@@ -372,9 +372,8 @@ class _Fit:
         state.updates += 1
         if self.settings.update_every is not None and self.settings.update_rule == "stochastic":
             if state.statistics is None:
-                step_size, state.statistics = 1.0, Statistics.zeros(hmm.num_states, hmm.num_symbols)
-            else:
-                step_size = (state.updates + self.settings.step_offset) ** -self.settings.step_exponent
+                state.statistics = Statistics.zeros(hmm.num_states, hmm.num_symbols)
+            step_size = state.updates**-self.settings.step_exponent
             state.statistics.move_towards(counts, step_size, len(self.data.tokens))
             counts = state.statistics
         return maximize(counts, hmm, self.settings.pseudocounts)

@@ -34,10 +34,11 @@ def check_pomegranate(
     Raises:
         `InputError`: a setting is not supported; the message names the first one.
     """
-    priors = [name for name in ("start", "transition") if settings.pseudocounts[name] > 0]
-    if priors:
-        name, value = f"{priors[0]}_pseudocount", settings.pseudocounts[priors[0]]
-        raise InputError(f"{name} is {value}, but pomegranate has a prior on emissions only; set {name} to 0")
+    if settings.pseudocount > 0:
+        raise InputError(
+            f"pseudocount is {settings.pseudocount}, but pomegranate has a prior on emissions only; set pseudocount "
+            "to 0, and emission_pseudocount for that"
+        )
     if settings.pseudocounts["emission"] > 0 and initial is not None and (initial.emission == 0).any():
         state, symbol = np.argwhere(initial.emission == 0)[0].tolist()
         raise InputError(

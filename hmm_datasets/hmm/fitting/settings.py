@@ -14,9 +14,6 @@ CHOICES = {
 }
 
 
-_TABLES = ("start_", "transition_", "emission_")
-
-
 @dataclass(frozen=True)
 class FitSettings:
     """Settings of [`fit_hmm`]. The `help` text of each field describes it; recipes and the command line show the same.
@@ -38,9 +35,7 @@ class FitSettings:
     )
     patience: int = setting(5, "With held-out data, stop after this many epochs without improvement on them.")
     pseudocount: float = setting(1e-2, "Added to every expected count; it is the prior Dirichlet(1 + pseudocount).")
-    start_pseudocount: float | None = setting(None, "The same for the start table alone; pseudocount by default.")
-    transition_pseudocount: float | None = setting(None, "The same for the transition table alone.")
-    emission_pseudocount: float | None = setting(None, "The same for the emission table alone.")
+    emission_pseudocount: float | None = setting(None, "The same for the emissions alone; pseudocount by default.")
     update_every: int | None = setting(
         None, "Batches per update of the tables (stochastic EM); by default one update per epoch."
     )
@@ -50,9 +45,8 @@ class FitSettings:
         "batches before the last ones and does not converge.",
     )
     step_exponent: float = setting(
-        0.6, "With update_every, update t has the step size (t + step_offset)**-step_exponent."
+        0.6, "With update_every, update t, counted from 1, has the step size t**-step_exponent."
     )
-    step_offset: float = setting(0.0, "Offset in the step size of stochastic EM; see step_exponent.")
     batch_size: int | None = setting(None, "Sequences per batch on a thread or GPU; by default chosen by their size.")
     dtype: str = setting("float32", "Floating-point type of the recursions; sums over batches are always float64.")
     init: str = setting("random", "Initial tables: random, or contexts (k-means of the contexts of tokens).")
@@ -63,14 +57,14 @@ class FitSettings:
     backend: str = setting("torch", "Implementation: torch (of this package) or pomegranate.")
 
     def __post_init__(self):
-        defaults = {one.name: one.default for one in fields(self)}
+        defaults = {field.name: field.default for field in fields(self)}
         minima = {"num_states": 1, "max_epochs": 0, "patience": 1, "update_every": 1, "batch_size": 1}
         minima |= {"num_restarts": 1, "restart_epochs": 1, "seed": 0, "save_every": 1}
         for name, minimum in minima.items():
             value = getattr(self, name)
             if value is not None or defaults[name] is not None:
                 object.__setattr__(self, name, integer(name, value, minimum, 63))
-        for name in ("tolerance", "step_offset", *(f"{kind}pseudocount" for kind in ("", *_TABLES))):
+        for name in ("tolerance", "pseudocount", "emission_pseudocount"):
             value = getattr(self, name)
             if value is not None or defaults[name] is not None:
                 object.__setattr__(self, name, finite_number(name, value, 0))
@@ -87,5 +81,5 @@ class FitSettings:
     @property
     def pseudocounts(self) -> dict[str, float]:
         """The pseudocount of each table."""
-        own = {name.removesuffix("_"): getattr(self, f"{name}pseudocount") for name in _TABLES}
-        return {name: self.pseudocount if value is None else value for name, value in own.items()}
+        emission = self.pseudocount if self.emission_pseudocount is None else self.emission_pseudocount
+        return {"start": self.pseudocount, "transition": self.pseudocount, "emission": emission}

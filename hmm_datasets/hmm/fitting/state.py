@@ -85,10 +85,10 @@ class FitState:
     def ending(self, settings: FitSettings) -> Ending | None:
         """Why the fit is finished: the last epoch gained less than the tolerance, or held-out data has not improved
         for too long. None if it is not."""
-        found = self.gain()
-        if found is None:
+        last = self.gain()
+        if last is None:
             return None
-        gain = found[1]
+        gain = last[1]
         stale = self.epoch - 1 - self.best_epoch
         if abs(gain) < settings.tolerance:
             of = "log-posterior" if any(settings.pseudocounts.values()) else "log-likelihood"
@@ -224,27 +224,27 @@ class _Saved:
 
 def _read_statistics(path: Path, hmm: HMM) -> Statistics:
     """The statistics of stochastic EM, which are counts of an HMM of this size."""
-    expected, found = Statistics.zeros(hmm.num_states, hmm.num_symbols).tables(), read_tables(path)
-    for name in expected.keys() | found.keys():
-        table, like = found.get(name), expected.get(name)
+    expected, saved = Statistics.zeros(hmm.num_states, hmm.num_symbols).tables(), read_tables(path)
+    for name in expected.keys() | saved.keys():
+        table, like = saved.get(name), expected.get(name)
         if table is None or like is None or (table.shape, table.dtype) != (like.shape, like.dtype):
             raise InputError(f"{path}: {name} is not a table of counts of {hmm}; delete {path.parent}")
         if not (np.isfinite(table) & (table >= 0)).all():
             raise InputError(f"{path}: {name} has entries that are no counts; delete {path.parent}")
-    return Statistics(**found)
+    return Statistics(**saved)
 
 
 def checkpoints(folder: Path) -> list[tuple[int, Path]]:
     """Number of epochs and folder of every checkpoint `epoch-N`, in ascending order."""
     restore_all(folder)
-    found = [path for path in folder.glob("epoch-*") if path.is_dir() and path.name[6:].isdecimal()]
-    return sorted((int(path.name[6:]), path) for path in found)
+    folders = [path for path in folder.glob("epoch-*") if path.is_dir() and path.name[6:].isdecimal()]
+    return sorted((int(path.name[6:]), path) for path in folders)
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
     """The checkpoint with the most epochs, if there is one."""
-    found = checkpoints(folder)
-    return found[-1][1] if found else None
+    epochs = checkpoints(folder)
+    return epochs[-1][1] if epochs else None
 
 
 def chosen_restart(states: Sequence[FitState]) -> FitState:

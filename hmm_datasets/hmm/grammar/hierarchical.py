@@ -259,8 +259,8 @@ def random_hierarchy(
     ```
     """
     num_classes = num_features if num_classes is None else num_classes
-    given = {"num_features": num_features, "num_rules": num_rules, "depth": depth, "num_classes": num_classes}
-    for name, number in (given | {"branching": branching}).items():
+    sizes = {"num_features": num_features, "num_rules": num_rules, "depth": depth, "num_classes": num_classes}
+    for name, number in (sizes | {"branching": branching}).items():
         integer(name, number, 2 if name == "branching" else 1, 31)
     tuples = num_features**branching
     needed = max(num_features if depth > 1 else 0, num_classes) * num_rules

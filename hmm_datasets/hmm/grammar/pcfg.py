@@ -1,7 +1,6 @@
 """Probabilistic context-free grammars as processes: sentences one after the other.
 
-Time and memory of the distribution are in `law`, the random numbers of the sampler in `expansion`, and how rules of
-any form are brought into Chomsky normal form is in `rules`.
+How rules of any form are brought into Chomsky normal form is in `rules`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -184,14 +183,14 @@ class PCFG(Process):
             num_threads (`int`, *optional*): defaults to the number of usable cores when there is work for them.
         """
         rows = token_array(tokens, self.num_symbols)
-        found = np.empty((*rows.shape[:1], rows.shape[1] + 1, self.num_symbols))
+        probs = np.empty((*rows.shape[:1], rows.shape[1] + 1, self.num_symbols))
         tables = self._law_tables
 
         def fill(_: int, part: slice) -> None:
-            fill_next_token_probs(tables, rows[part], found[part])
+            fill_next_token_probs(tables, rows[part], probs[part])
 
-        fill_in_parallel(fill, 0, 1, found, num_threads)
-        return as_given(tokens, found)
+        fill_in_parallel(fill, 0, 1, probs, num_threads)
+        return as_given(tokens, probs)
 
     def __repr__(self) -> str:
         return f"PCFG({self.num_nonterminals} nonterminals, {self.num_symbols} symbols)"

@@ -44,25 +44,25 @@ _Row = dict[tuple[int, ...], float]  # right sides, with words as -1, -2, ..., a
 
 def as_rules(rules: Any, probs: Any) -> tuple[Int[np.ndarray, "R 3"], Float[np.ndarray, "R"]]:
     """Check binary rules `A, B, C` and their probabilities."""
-    found = _numbers("rules", rules, 3)
-    return found, _probabilities("rule_probs", probs, len(found))
+    numbered = _numbers("rules", rules, 3)
+    return numbered, _probabilities("rule_probs", probs, len(numbered))
 
 
 def as_words(
     words: Any, probs: Any, num_symbols: int | None
 ) -> tuple[Int[np.ndarray, "M 2"], Float[np.ndarray, "M"], int]:
     """Check rules `A, x` for words and their probabilities; return them and `E`."""
-    found = _numbers("words", words, 2)
-    if len(found) == 0:
+    numbered = _numbers("words", words, 2)
+    if len(numbered) == 0:
         raise InputError("words is empty; a grammar needs a rule A -> x for a word x")
-    needed = int(found[:, 1].max()) + 2
+    needed = int(numbered[:, 1].max()) + 2
     num_symbols = needed if num_symbols is None else integer("num_symbols", num_symbols, 1, 31)
     if num_symbols < needed:
         raise InputError(
             f"num_symbols is {num_symbols}; expected {needed} or more, since words has symbol {needed - 2} and the "
             "end symbol is the last one"
         )
-    return found, _probabilities("word_probs", probs, len(found)), int(num_symbols)
+    return numbered, _probabilities("word_probs", probs, len(numbered)), int(num_symbols)
 
 
 def check_sums(
@@ -114,27 +114,27 @@ def expected_lengths(
 
 
 def _numbers(name: str, values: Any, columns: int) -> np.ndarray:
-    found = integer_array(name, values, FILL_IN)
-    if found.size == 0:
+    numbers = integer_array(name, values, FILL_IN)
+    if numbers.size == 0:
         return np.zeros((0, columns), dtype=np.int64)
-    if found.ndim != 2 or found.shape[1] != columns:
-        raise InputError(f"{name} is {found.dtype} of shape {found.shape}; expected integers, {columns} per rule")
-    if found.min() < 0:
-        row = int(np.argwhere(found < 0)[0, 0])
-        raise InputError(f"{name}[{row}] is {found[row].tolist()}; expected numbers of 0 or more")
-    return found.astype(np.int64)
+    if numbers.ndim != 2 or numbers.shape[1] != columns:
+        raise InputError(f"{name} is {numbers.dtype} of shape {numbers.shape}; expected integers, {columns} per rule")
+    if numbers.min() < 0:
+        row = int(np.argwhere(numbers < 0)[0, 0])
+        raise InputError(f"{name}[{row}] is {numbers[row].tolist()}; expected numbers of 0 or more")
+    return numbers.astype(np.int64)
 
 
 def _probabilities(name: str, values: Any, count: int) -> np.ndarray:
     if count == 0 and np.size(values) == 0:
         return np.zeros(0)
-    found = array(name, values, 1)
-    if len(found) != count:
-        raise InputError(f"{name} has {len(found)} entries; expected {count}, one per rule")
-    bad = np.flatnonzero(~(np.isfinite(found) & (found > 0)))
+    probabilities = array(name, values, 1)
+    if len(probabilities) != count:
+        raise InputError(f"{name} has {len(probabilities)} entries; expected {count}, one per rule")
+    bad = np.flatnonzero(~(np.isfinite(probabilities) & (probabilities > 0)))
     if len(bad) > 0:
-        raise InputError(f"{name}[{bad[0]}] is {found[bad[0]]}; expected a positive probability")
-    return found
+        raise InputError(f"{name}[{bad[0]}] is {probabilities[bad[0]]}; expected a positive probability")
+    return probabilities
 
 
 def _named(number: int, names: Sequence[str] | None) -> str:
@@ -176,7 +176,7 @@ def parse_rules(text: str) -> dict[str, dict[str, float]]:
 
     ```
     """
-    found: dict[str, list[tuple[str, float | None]]] = {}
+    sides_by_symbol: dict[str, list[tuple[str, float | None]]] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         parts = [part for part in _PART.findall(line) if not part.startswith("#")]
         if not parts:
@@ -197,8 +197,8 @@ def parse_rules(text: str) -> dict[str, dict[str, float]]:
                 raise InputError(
                     f"line {number} has brackets within {' '.join(side)!r}; expected them after it, or in quotes"
                 )
-            found.setdefault(parts[0], []).append((" ".join(side), _number(written, number)))
-    return {left: _mapping(left, sides) for left, sides in found.items()}
+            sides_by_symbol.setdefault(parts[0], []).append((" ".join(side), _number(written, number)))
+    return {left: _mapping(left, sides) for left, sides in sides_by_symbol.items()}
 
 
 def _number(written: str | None, line: int) -> float | None:
@@ -211,13 +211,15 @@ def _number(written: str | None, line: int) -> float | None:
 
 
 def _mapping(left: str, sides: list[tuple[str, float | None]]) -> dict[str, float]:
-    given = [probability for _, probability in sides if probability is not None]
-    if given and len(given) < len(sides):
-        raise InputError(f"{left!r} has probabilities for {len(given)} of {len(sides)} right sides; give all or none")
-    found: dict[str, float] = {}
+    probabilities = [probability for _, probability in sides if probability is not None]
+    if probabilities and len(probabilities) < len(sides):
+        raise InputError(
+            f"{left!r} has probabilities for {len(probabilities)} of {len(sides)} right sides; give all or none"
+        )
+    mapping: dict[str, float] = {}
     for side, probability in sides:
-        found[side] = found.get(side, 0.0) + (1 / len(sides) if probability is None else probability)
-    return found
+        mapping[side] = mapping.get(side, 0.0) + (1 / len(sides) if probability is None else probability)
+    return mapping
 
 
 def normal_form(

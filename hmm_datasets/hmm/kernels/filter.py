@@ -165,11 +165,11 @@ def multiply_edges_back(values, edges, offset, block, out):
 def serves(hmm: "Parameters", *others: Tensor | None) -> bool:
     """Whether the kernels compute this: everything is on the CPU, in float32 or float64, and needs no gradient."""
     tables = [hmm.start, hmm.transition, hmm.emission, hmm.edges, *others]
-    given = [table for table in tables if table is not None]
-    needs_gradient = torch.is_grad_enabled() and any(table.requires_grad for table in given)
+    present = [table for table in tables if table is not None]
+    needs_gradient = torch.is_grad_enabled() and any(table.requires_grad for table in present)
     return (
         hmm.start.dtype in (torch.float32, torch.float64)
-        and all(table.device.type == "cpu" for table in given)
+        and all(table.device.type == "cpu" for table in present)
         and not needs_gradient
     )
 

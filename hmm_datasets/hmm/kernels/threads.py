@@ -1,5 +1,6 @@
 """Parts of a task side by side, in threads of this process."""
 
+import functools
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -21,7 +22,7 @@ def in_parallel(work: Callable[[Any], None], parts: Sequence[Any], num_threads: 
         for part in remaining:
             work(part)
 
-    helpers = [_helpers.submit(work_on) for _ in range(min(num_threads, len(parts)) - 1)]
+    helpers = [_helpers().submit(work_on) for _ in range(min(num_threads, len(parts)) - 1)]
     try:
         work_on()
     finally:
@@ -58,4 +59,7 @@ class _Helpers:
             self._pool = None
 
 
-_helpers = _Helpers()
+@functools.cache
+def _helpers() -> _Helpers:
+    """The threads of this process."""
+    return _Helpers()

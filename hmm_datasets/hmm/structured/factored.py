@@ -101,9 +101,9 @@ class FactoredProcess(Process):
         for k, factor in enumerate(self.factors):
             if not isinstance(factor, Process):
                 raise InputError(f"factors[{k}] is a {type(factor).__name__}; expected a process")
-        given = (None,) * len(self.factors) if parents is None else parents
+        chosen = (None,) * len(self.factors) if parents is None else parents
         self.parents = tuple(
-            None if parent is None else integer(f"parents[{k}]", parent, 0, 31) for k, parent in enumerate(given)
+            None if parent is None else integer(f"parents[{k}]", parent, 0, 31) for k, parent in enumerate(chosen)
         )
         self.symbols = symbols
         self.noise = float(noise)
@@ -263,11 +263,13 @@ class FactoredProcess(Process):
         # The symbols (N, S) of each factor in turn; those of the parents are kept until the end.
         kept: dict[int, np.ndarray] = {}
         for k, (factor, parent) in enumerate(zip(self.factors, self.parents, strict=True)):
-            own = derived_seed(seed, k)
+            factor_seed = derived_seed(seed, k)
             if parent is None:
-                drawn = factor.sample(count, steps, own, first, step=step, num_threads=num_threads)
+                drawn = factor.sample(count, steps, factor_seed, first, step=step, num_threads=num_threads)
             else:
-                drawn = _driven(factor).sample_given(kept[parent], own, first, step=step, num_threads=num_threads)
+                drawn = _driven(factor).sample_given(
+                    kept[parent], factor_seed, first, step=step, num_threads=num_threads
+                )
             if k in self.parents:
                 kept[k] = drawn
             yield drawn
@@ -298,34 +300,34 @@ class FactoredProcess(Process):
         if self.symbols == "product":
             return self._digits(tokens), right
         steps = -(-tokens.shape[1] // self.num_factors)
-        found = np.zeros((self.num_factors, len(tokens), steps), np.int64)
+        symbols_by_factor = np.zeros((self.num_factors, len(tokens), steps), np.int64)
         for k in range(self.num_factors):
             mine = tokens[:, k :: self.num_factors] - self._offsets[k]
             fits = (mine >= 0) & (mine < self.sizes[k])
             right[:, k :: self.num_factors] = fits
-            found[k, :, : mine.shape[1]] = np.where(fits, mine, 0)
-        return found, right
+            symbols_by_factor[k, :, : mine.shape[1]] = np.where(fits, mine, 0)
+        return symbols_by_factor, right
 
     def _factor_beliefs(self, symbols: Int[np.ndarray, "F B S"]) -> list[Float[np.ndarray, "B S_plus_1 W"]]:
-        found = []
+        beliefs = []
         for k, (factor, parent) in enumerate(zip(self.factors, self.parents, strict=True)):
-            found.append(
+            beliefs.append(
                 factor.beliefs(symbols[k])
                 if parent is None
                 else _driven(factor).filter_given(symbols[parent], symbols[k])[0]
             )
-        return found
+        return beliefs
 
     def _factor_probs(self, symbols: Int[np.ndarray, "F B S"]) -> list[Float[np.ndarray, "B S_plus_1 ..."]]:
         # (B, S+1, E_k) of a factor without a parent, (B, S+1, E_parent, E_k) of a driven one.
-        found = []
+        probs = []
         for k, (factor, parent) in enumerate(zip(self.factors, self.parents, strict=True)):
             if parent is None:
-                found.append(factor.next_token_probs(symbols[k]))
+                probs.append(factor.next_token_probs(symbols[k]))
             else:
                 beliefs, _ = _driven(factor).filter_given(symbols[parent], symbols[k])
-                found.append(np.einsum("bth,uhx->btux", beliefs, _driven(factor).emission, optimize=True))
-        return found
+                probs.append(np.einsum("bth,uhx->btux", beliefs, _driven(factor).emission, optimize=True))
+        return probs
 
     def factor_next_token_probs(self, tokens: Int[Any, "B T"]) -> list[Float[np.ndarray, "B T+1 ..."]]:
         """The distribution of each factor's next symbol given all steps before, for `symbols="product"`.
@@ -362,25 +364,31 @@ class FactoredProcess(Process):
                 f"than {_MAX_TABLE:,} numbers; expected fewer rows, or factor_next_token_probs"
             )
         symbols, right = self._split(values)
-        laws = self._factor_probs(symbols)
-        found = self._product_law(laws) if self.symbols == "product" else self._tuple_law(symbols, laws, right)
-        return as_given(tokens, found)
+        by_factor = self._factor_probs(symbols)
+        predictive = (
+            self._product_probs(by_factor)
+            if self.symbols == "product"
+            else self._tuple_probs(symbols, by_factor, right)
+        )
+        return as_given(tokens, predictive)
 
-    def _product_law(self, laws: Sequence[Float[np.ndarray, "B S_plus_1 ..."]]) -> Float[np.ndarray, "B S_plus_1 E"]:
+    def _product_probs(
+        self, by_factor: Sequence[Float[np.ndarray, "B S_plus_1 ..."]]
+    ) -> Float[np.ndarray, "B S_plus_1 E"]:
         """The distribution of the product symbol: a product over factors, each given its parent's symbol."""
-        batch = laws[0].shape[:2]
+        batch = by_factor[0].shape[:2]
         table = np.ones(batch)
-        for k, (law, parent) in enumerate(zip(laws, self.parents, strict=True)):
+        for k, (probs, parent) in enumerate(zip(by_factor, self.parents, strict=True)):
             axes = [1] * k + [self.sizes[k]]
             if parent is not None:
                 axes[parent] = self.sizes[parent]
-            table = table[..., None] * law.reshape(*batch, *axes)
+            table = table[..., None] * probs.reshape(*batch, *axes)
         return table.reshape(*batch, self.num_symbols)
 
-    def _tuple_law(
+    def _tuple_probs(
         self,
         symbols: Int[np.ndarray, "F B S"],
-        laws: Sequence[Float[np.ndarray, "B S_plus_1 ..."]],
+        by_factor: Sequence[Float[np.ndarray, "B S_plus_1 ..."]],
         right: Bool[np.ndarray, "B T"],
     ) -> Float[np.ndarray, "B T+1 E"]:
         """The distribution of each token where a step is `F` tokens: that of a factor, given its parent's symbol.
@@ -390,10 +398,10 @@ class FactoredProcess(Process):
         rows, length = right.shape
         result = np.zeros((rows, length + 1, self.num_symbols))
         alive = np.ones((rows, length + 1), dtype=bool)
-        for k, (law, parent) in enumerate(zip(laws, self.parents, strict=True)):
+        for k, (probs, parent) in enumerate(zip(by_factor, self.parents, strict=True)):
             steps = np.arange(len(range(k, length + 1, self.num_factors)))
             at = k + self.num_factors * steps
-            mine = law[:, steps]
+            mine = probs[:, steps]
             if parent is not None:
                 mine = np.take_along_axis(mine, symbols[parent][:, steps, None, None], axis=2)[:, :, 0]
             offset = self._offsets[k]
@@ -414,19 +422,19 @@ class FactoredProcess(Process):
             return as_given(tokens, marginals(joint, [final_of(factor) for factor in self.factors]))
         values = token_array(tokens, self.num_symbols)
         symbols, right = self._split(values)
-        found = np.concatenate(self._before_each_token(self._factor_beliefs(symbols), values.shape[1]), axis=2)
+        joined = np.concatenate(self._before_each_token(self._factor_beliefs(symbols), values.shape[1]), axis=2)
         if not right.all():
-            found[:, 1:] *= right.cumprod(axis=1)[:, :, None]
-        return as_given(tokens, found)
+            joined[:, 1:] *= right.cumprod(axis=1)[:, :, None]
+        return as_given(tokens, joined)
 
     def _before_each_token(
-        self, found: Sequence[Float[np.ndarray, "B S_plus_1 W"]], length: int
+        self, by_factor: Sequence[Float[np.ndarray, "B S_plus_1 W"]], length: int
     ) -> list[Float[np.ndarray, "B T+1 W"]]:
         """The factors' beliefs before each token, from those before each step."""
         if self.tokens_per_step == 1:
-            return list(found)
+            return list(by_factor)
         positions, factors = np.arange(length + 1), self.num_factors
-        return [beliefs[:, (positions - k + factors - 1) // factors] for k, beliefs in enumerate(found)]
+        return [beliefs[:, (positions - k + factors - 1) // factors] for k, beliefs in enumerate(by_factor)]
 
     def joint_beliefs(self, tokens: Int[Any, "B T"], *, max_states: int = 4096) -> Float[Any, "B T+1 J"]:
         """The distribution of the joint state of all factors, the last factor the least significant.
@@ -444,8 +452,8 @@ class FactoredProcess(Process):
             )
         if self.noise > 0:
             return self._joint.beliefs(tokens)
-        found = self.beliefs(token_array(tokens, self.num_symbols))
-        return as_given(tokens, outer_product([found[:, :, part] for part in self.belief_parts().values()]))
+        beliefs = self.beliefs(token_array(tokens, self.num_symbols))
+        return as_given(tokens, outer_product([beliefs[:, :, part] for part in self.belief_parts().values()]))
 
     def log_likelihood(self, tokens: Int[Any, "B T"]) -> Float[Any, "B"]:
         """Log-likelihood (nats) of each sequence: the sum of those of the factors, each given its parent."""
@@ -470,10 +478,10 @@ class FactoredProcess(Process):
         Raises:
             `InputError`: it has more than 2^26 entries, or a factor is not an HMM.
         """
-        found = self._joint
-        if not isinstance(found, HMM):
+        joint = self._joint
+        if not isinstance(joint, HMM):
             raise InputError(f"{self!r} has a factor that is a generalized HMM; joint_process gives the joint process")
-        return found
+        return joint
 
     def joint_process(self) -> HMM | GeneralizedHMM:
         """The joint process with product symbols, noise included: generalized if a factor is a generalized HMM.
@@ -533,8 +541,8 @@ class FactoredProcess(Process):
                 rate = factor.entropy_rate(**settings, seed=derived_seed(seed, self.num_factors + k))
                 value, variance = value + rate.value, variance + rate.standard_error**2
         if self.is_coupled:
-            found = self._driven_entropies(length, num_sequences, seed)
-            means = np.sum(list(found.values()), axis=0)[:, burn_in:].mean(axis=1)
+            entropies = self._driven_entropies(length, num_sequences, seed)
+            means = np.sum(list(entropies.values()), axis=0)[:, burn_in:].mean(axis=1)
             value, variance = value + means.mean(), variance + means.var(ddof=1) / num_sequences
         return EntropyRate(float(value) / self.tokens_per_step, float(np.sqrt(variance)) / self.tokens_per_step)
 
@@ -547,8 +555,8 @@ class FactoredProcess(Process):
 
         joint = self.noise > 0 or self.is_coupled
         parts = (self._joint,) if joint else self.factors
-        found = np.array([bounds_of_rate(one, one.entropy_rate()) for one in parts])
-        sums, errors = found[:, :2].sum(axis=0), np.sqrt(np.square(found[:, 2:]).sum(axis=0))
+        bounds = np.array([bounds_of_rate(part, part.entropy_rate()) for part in parts])
+        sums, errors = bounds[:, :2].sum(axis=0), np.sqrt(np.square(bounds[:, 2:]).sum(axis=0))
         return EntropyRateBounds(*map(float, np.concatenate([sums, errors]) / self.tokens_per_step))
 
     def optimal_loss(self, length: int, *, num_sequences: int = 1024, seed: int = 0) -> "OptimalLoss":
@@ -562,20 +570,20 @@ class FactoredProcess(Process):
         losses = {}
         for k, (factor, parent) in enumerate(zip(self.factors, self.parents, strict=True)):
             if parent is None:
-                own = derived_seed(seed, self.num_factors + k)
-                losses[k] = factor.optimal_loss(steps, num_sequences=num_sequences, seed=own)
-        found = self._driven_entropies(steps, num_sequences, seed) if self.is_coupled else {}
+                factor_seed = derived_seed(seed, self.num_factors + k)
+                losses[k] = factor.optimal_loss(steps, num_sequences=num_sequences, seed=factor_seed)
+        coupled = self._driven_entropies(steps, num_sequences, seed) if self.is_coupled else {}
         error = 1 / np.sqrt(num_sequences)
         if self.tokens_per_step > 1:
-            for k, entropies in found.items():
+            for k, entropies in coupled.items():
                 losses[k] = OptimalLoss(entropies.mean(axis=0), entropies.std(axis=0, ddof=1) * error)
             by_step = [losses[k] for k in range(self.num_factors)]
             nats, errors = (np.stack(values, axis=1).reshape(-1)[:length] for values in zip(*by_step, strict=True))
             return OptimalLoss(nats, errors)
         nats = sum((loss.nats for loss in losses.values()), np.zeros(steps))
         variance = sum((loss.standard_error**2 for loss in losses.values()), np.zeros(steps))
-        if found:
-            total = np.sum(list(found.values()), axis=0)
+        if coupled:
+            total = np.sum(list(coupled.values()), axis=0)
             nats, variance = nats + total.mean(axis=0), variance + total.var(axis=0, ddof=1) / num_sequences
         return OptimalLoss(nats, np.sqrt(variance))
 
@@ -583,16 +591,16 @@ class FactoredProcess(Process):
         """For each driven factor the entropy of its symbol given its past and its parent, in sampled sequences."""
         num_sequences = integer("num_sequences", num_sequences, 2, 63)
         drawn = list(self._drawn_factors(num_sequences, steps, seed, 0, 1, None))
-        found = {}
+        entropies = {}
         for k, (factor, parent) in enumerate(zip(self.factors, self.parents, strict=True)):
             if parent is None or not isinstance(factor, InputOutputHMM):
                 continue
-            found[k] = np.empty((num_sequences, steps))
+            entropies[k] = np.empty((num_sequences, steps))
             rows = max(1, _BLOCK // (max(steps, 1) * max(factor.num_outputs, factor.num_states)))
             for begin in range(0, num_sequences, rows):
                 part = slice(begin, begin + rows)
-                found[k][part] = entropy(factor.next_token_probs_given(drawn[parent][part], drawn[k][part]))
-        return found
+                entropies[k][part] = entropy(factor.next_token_probs_given(drawn[parent][part], drawn[k][part]))
+        return entropies
 
 
 def _driven(factor: Process) -> InputOutputHMM:
@@ -619,11 +627,11 @@ def marginals(
     table = joint.reshape(*joint.shape[:2], *map(len, finals))
 
     def without_others(kept: int) -> np.ndarray:
-        found = table
+        reduced = table
         for k in reversed(range(len(finals))):
             if k != kept:
-                found = np.moveaxis(found, 2 + k, -1) @ finals[k]
-        return found
+                reduced = np.moveaxis(reduced, 2 + k, -1) @ finals[k]
+        return reduced
 
     return np.concatenate([without_others(k) for k in range(len(finals))], axis=2)
 
@@ -638,14 +646,14 @@ def joint_operators(
         parents (sequence of `int` or `None`): which factor drives each.
         sizes (sequence of `int`): `E_k`.
     """
-    found = []
+    operators = []
     for symbols in itertools.product(*map(range, sizes)):
         moves = [
             table[x] if parent is None else table[symbols[parent], x]
             for table, parent, x in zip(tables, parents, symbols, strict=True)
         ]
-        found.append(kronecker_product(moves))
-    return np.stack(found)
+        operators.append(kronecker_product(moves))
+    return np.stack(operators)
 
 
 def _tables(part: HMM | GeneralizedHMM | InputOutputHMM) -> np.ndarray:

@@ -154,8 +154,8 @@ class FactorialHMM(Process):
 
     def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
         """The Bayes-optimal distribution of each token given those before it."""
-        found, _ = self._filtered(token_array(tokens, self.num_symbols))
-        return as_given(tokens, found @ self.emission.reshape(self.num_states, -1))
+        probs, _ = self._filtered(token_array(tokens, self.num_symbols))
+        return as_given(tokens, probs @ self.emission.reshape(self.num_states, -1))
 
     def log_likelihood(self, tokens: Int[Any, "B T"]) -> Float[Any, "B"]:
         """Log-likelihood (nats) of each sequence; -inf if the process cannot emit it."""

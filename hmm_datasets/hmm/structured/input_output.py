@@ -124,11 +124,11 @@ class InputOutputHMM(Process):
         It depends on `(self, seed, index)` and its inputs alone. Draws compare integers, so they are the same on
         every machine.
         """
-        given = token_array(inputs, self.num_inputs)
-        seed, first, step, out = checked_draw(self.num_outputs, *given.shape, seed, first, step)
+        input_values = token_array(inputs, self.num_inputs)
+        seed, first, step, out = checked_draw(self.num_outputs, *input_values.shape, seed, first, step)
 
         def fill(origin: int, rows: slice) -> None:
-            self._draw_given(given[rows], np.uint64(seed), np.uint64(origin), np.uint64(step), out[rows])
+            self._draw_given(input_values[rows], np.uint64(seed), np.uint64(origin), np.uint64(step), out[rows])
 
         fill_in_parallel(fill, first, step, out, num_threads)
         return out
@@ -180,8 +180,8 @@ class InputOutputHMM(Process):
 
     def beliefs_given(self, inputs: Int[Any, "B T"], tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 H"]:
         """`P(state before output t | inputs and outputs before t)`, for `t = 0 .. T`."""
-        given, values = self._checked(inputs, tokens)
-        return as_given(tokens, self.filter_given(given[:, : values.shape[1]], values)[0])
+        input_values, values = self._checked(inputs, tokens)
+        return as_given(tokens, self.filter_given(input_values[:, : values.shape[1]], values)[0])
 
     def next_token_probs_given(self, inputs: Int[Any, "B S"], tokens: Int[Any, "B T"]) -> Float[Any, "B S E"]:
         """The distribution of output `t` given inputs `0 .. t` and the outputs before it, for each input.
@@ -190,34 +190,34 @@ class InputOutputHMM(Process):
             inputs (array of shape `(B, S)`): inputs; `S` is `T`, or `T + 1` with that of the output to come.
             tokens (array of shape `(B, T)`): outputs, in `0 .. E - 1`. The result for a tensor is a tensor.
         """
-        given, values = self._checked(inputs, tokens)
-        beliefs, _ = self.filter_given(given[:, : values.shape[1]], values)
-        return as_given(tokens, self.output_probs(beliefs[:, : given.shape[1]], given))
+        input_values, values = self._checked(inputs, tokens)
+        beliefs, _ = self.filter_given(input_values[:, : values.shape[1]], values)
+        return as_given(tokens, self.output_probs(beliefs[:, : input_values.shape[1]], input_values))
 
     def output_probs(
         self, beliefs: Float[np.ndarray, "B T H"], inputs: Int[np.ndarray, "B T"]
     ) -> Float[np.ndarray, "B T E"]:
         """The distribution of the output, from the belief and the input of its step."""
-        found = np.empty((*beliefs.shape[:2], self.num_outputs))
+        probs = np.empty((*beliefs.shape[:2], self.num_outputs))
         for u in range(self.num_inputs):
             chosen = inputs == u
-            found[chosen] = beliefs[chosen] @ self.emission[u]
-        return found
+            probs[chosen] = beliefs[chosen] @ self.emission[u]
+        return probs
 
     def log_likelihood_given(self, inputs: Int[Any, "B T"], tokens: Int[Any, "B T"]) -> Float[Any, "B"]:
         """Log-likelihood (nats) of each sequence of outputs given its inputs; -inf if it is impossible."""
-        given, values = self._checked(inputs, tokens)
-        _, scales = self.filter_given(given[:, : values.shape[1]], values, keep=False)
+        input_values, values = self._checked(inputs, tokens)
+        _, scales = self.filter_given(input_values[:, : values.shape[1]], values, keep=False)
         return summed_logs(tokens, scales)
 
     def _checked(self, inputs: Any, tokens: Any) -> tuple[np.ndarray, np.ndarray]:
-        given, values = token_array(inputs, self.num_inputs), token_array(tokens, self.num_outputs)
-        if len(given) != len(values) or given.shape[1] - values.shape[1] not in (0, 1):
+        input_values, values = token_array(inputs, self.num_inputs), token_array(tokens, self.num_outputs)
+        if len(input_values) != len(values) or input_values.shape[1] - values.shape[1] not in (0, 1):
             raise InputError(
-                f"inputs have shape {given.shape}, tokens {values.shape}; expected as many rows, and as many inputs "
-                "as tokens or one more"
+                f"inputs have shape {input_values.shape}, tokens {values.shape}; expected as many rows, and as many "
+                "inputs as tokens or one more"
             )
-        return given, values
+        return input_values, values
 
     def _split(self, tokens: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         # Inputs (B, S) and outputs (B, T // 2) of interleaved tokens, and which tokens are of the right kind (B, T).
@@ -232,35 +232,35 @@ class InputOutputHMM(Process):
         # Inputs (B, S), beliefs before each output (B, T // 2 + 1, H), and probabilities of all tokens (B, T).
         inputs, outputs, right = self._split(tokens)
         beliefs, scales = self.filter_given(inputs[:, : outputs.shape[1]], outputs)
-        found = np.empty(right.shape)
-        found[:, 0::2], found[:, 1::2] = self.inputs[inputs], scales
-        return inputs, beliefs, np.where(right, found, 0.0)
+        probs = np.empty(right.shape)
+        probs[:, 0::2], probs[:, 1::2] = self.inputs[inputs], scales
+        return inputs, beliefs, np.where(right, probs, 0.0)
 
     def beliefs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 W"]:
         """The belief about the state before each token, and the input that has come and not had its output."""
-        inputs, states, found = self._filtered(tokens)
-        result = np.zeros((len(found), found.shape[1] + 1, self.belief_width))
+        inputs, states, beliefs = self._filtered(tokens)
+        result = np.zeros((len(beliefs), beliefs.shape[1] + 1, self.belief_width))
         state = result[:, :, : self.num_states]
         state[:, 0::2] = states
         state[:, 1::2] = states[:, : inputs.shape[1]]
         rows, steps = np.indices(inputs.shape)
         result[rows, 2 * steps + 1, self.num_states + inputs] = 1.0
-        result *= _possible(found)[:, :, None]
+        result *= _possible(beliefs)[:, :, None]
         return as_given(tokens, result)
 
     def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
         """The distribution of each token: of an input at even positions, of an output given its input at odd ones."""
-        inputs, states, found = self._filtered(tokens)
-        result = np.zeros((len(found), found.shape[1] + 1, self.num_symbols))
+        inputs, states, probs = self._filtered(tokens)
+        result = np.zeros((len(probs), probs.shape[1] + 1, self.num_symbols))
         result[:, 0::2, : self.num_inputs] = self.inputs
         result[:, 1::2, self.num_inputs :] = self.output_probs(states[:, : inputs.shape[1]], inputs)
-        result *= _possible(found)[:, :, None]
+        result *= _possible(probs)[:, :, None]
         return as_given(tokens, result)
 
     def log_likelihood(self, tokens: Int[Any, "B T"]) -> Float[Any, "B"]:
         """Log-likelihood (nats) of each sequence of inputs and outputs."""
-        _, _, found = self._filtered(tokens)
-        return summed_logs(tokens, found)
+        _, _, log_probs = self._filtered(tokens)
+        return summed_logs(tokens, log_probs)
 
     def entropy_rate(
         self, *, num_sequences: int = 256, length: int = 2048, burn_in: int = 512, seed: int = 0
@@ -277,24 +277,24 @@ class InputOutputHMM(Process):
 
 
 def _hmms_of_inputs(transition: Any, emission: Any, edges: Any, start: Any) -> list[HMM]:
-    given = {"transition": transition, "emission": emission, "edges": edges}
-    given = {name: tables for name, tables in given.items() if tables is not None}
-    counts = {len(tables) for tables in given.values()}
-    if given.keys() not in ({"edges"}, {"transition", "emission"}) or len(counts) != 1 or counts == {0}:
-        found = ", ".join(f"{name} of {len(tables)} inputs" for name, tables in given.items()) or "none"
+    tables_by_name = {"transition": transition, "emission": emission, "edges": edges}
+    tables_by_name = {name: tables for name, tables in tables_by_name.items() if tables is not None}
+    counts = {len(tables) for tables in tables_by_name.values()}
+    if tables_by_name.keys() not in ({"edges"}, {"transition", "emission"}) or len(counts) != 1 or counts == {0}:
+        description = ", ".join(f"{name} of {len(tables)} inputs" for name, tables in tables_by_name.items()) or "none"
         raise InputError(
             "an input-output HMM takes either transition= and emission=, with one table per input, or edges= alone; "
-            f"found {found}"
+            f"found {description}"
         )
     hmms = []
     for u in range(counts.pop()):
         try:
-            hmms.append(HMM(start=start, **{name: tables[u] for name, tables in given.items()}))
+            hmms.append(HMM(start=start, **{name: tables[u] for name, tables in tables_by_name.items()}))
         except InputError as error:
             raise InputError(f"input {u}: {error}") from None
     return hmms
 
 
-def _possible(found: Float[np.ndarray, "B T"]) -> np.ndarray:
+def _possible(log_likelihoods: Float[np.ndarray, "B T"]) -> np.ndarray:
     """Whether all tokens before position `t = 0 .. T` are possible, (B, T+1)."""
-    return np.pad((found > 0).cumprod(axis=1), ((0, 0), (1, 0)), constant_values=1)
+    return np.pad((log_likelihoods > 0).cumprod(axis=1), ((0, 0), (1, 0)), constant_values=1)

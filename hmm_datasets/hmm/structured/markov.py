@@ -142,14 +142,14 @@ class MarkovChain(Process):
         """The distribution of each token given those before it, by look-up."""
         values = token_array(tokens, self.num_symbols)
         batch, length = values.shape
-        found = np.empty((batch, length + 1, self.num_symbols))
+        probs = np.empty((batch, length + 1, self.num_symbols))
         for t in range(min(self.order, length + 1)):
-            found[:, t] = self._prefix_rows(t)[self._contexts(values[:, :t], t)[:, 0]]
+            probs[:, t] = self._prefix_rows(t)[self._contexts(values[:, :t], t)[:, 0]]
         if length >= self.order:
-            found[:, self.order :] = self.rows[self._contexts(values, self.order)]
+            probs[:, self.order :] = self.rows[self._contexts(values, self.order)]
         if self._has_zeros:
-            found[:, 1:] *= self._possible(found, values)[:, :, None]
-        return as_given(tokens, found)
+            probs[:, 1:] *= self._possible(probs, values)[:, :, None]
+        return as_given(tokens, probs)
 
     def beliefs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 W"]:
         """The distribution of the next `k` tokens before each token: what the past says about the future.
@@ -160,13 +160,13 @@ class MarkovChain(Process):
             raise InputError(f"{self!r} has {self.num_contexts:,} contexts; expected at most 4,096 for beliefs")
         values = token_array(tokens, self.num_symbols)
         batch, length = values.shape
-        found = np.empty((batch, length + 1, self.num_contexts))
+        beliefs = np.empty((batch, length + 1, self.num_contexts))
         for t in range(min(self.order, length + 1)):
-            found[:, t] = self._following(t)[self._contexts(values[:, :t], t)[:, 0]]
+            beliefs[:, t] = self._following(t)[self._contexts(values[:, :t], t)[:, 0]]
         if length >= self.order:
-            found[:, self.order :] = self._following(self.order)[self._contexts(values, self.order)]
-        found[:, 1:] *= self._possible(self.next_token_probs(values), values)[:, :, None]
-        return as_given(tokens, found)
+            beliefs[:, self.order :] = self._following(self.order)[self._contexts(values, self.order)]
+        beliefs[:, 1:] *= self._possible(self.next_token_probs(values), values)[:, :, None]
+        return as_given(tokens, beliefs)
 
     def _following(self, length: int) -> Float[np.ndarray, "C C"]:
         # The distribution of the next k tokens after each beginning of `length <= k` tokens.
@@ -178,9 +178,9 @@ class MarkovChain(Process):
         return rows / np.where(totals > 0, totals, 1.0)
 
     @staticmethod
-    def _possible(found: Float[np.ndarray, "B T_plus_1 E"], values: Int[np.ndarray, "B T"]) -> Int[np.ndarray, "B T"]:
+    def _possible(probs: Float[np.ndarray, "B T_plus_1 E"], values: Int[np.ndarray, "B T"]) -> Int[np.ndarray, "B T"]:
         # Whether each token and those before it are possible.
-        drawn = np.take_along_axis(found[:, :-1], values[:, :, None], axis=2)[:, :, 0]
+        drawn = np.take_along_axis(probs[:, :-1], values[:, :, None], axis=2)[:, :, 0]
         return (drawn > 0).cumprod(axis=1)
 
     def log_likelihood(self, tokens: Int[Any, "B T"]) -> Float[Any, "B"]:
@@ -206,8 +206,8 @@ class MarkovChain(Process):
             `InputError`: more contexts than that take more than 100,000 steps.
         """
         shape = self.table.shape[:-1]
-        given = self.__dict__.get("start")
-        weights = np.full(shape, 1 / self.num_contexts) if given is None else given
+        start = self.__dict__.get("start")
+        weights = np.full(shape, 1 / self.num_contexts) if start is None else start
         if self.num_contexts <= _DENSE_CONTEXTS:
             return cesaro_limit(weights.reshape(-1), self._moves()).reshape(shape)
         first, before = weights, np.inf

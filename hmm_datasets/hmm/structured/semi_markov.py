@@ -140,13 +140,13 @@ class SemiMarkov(Process):
 
     def beliefs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 W"]:
         """The filtering distribution over states and tokens left, before each token."""
-        found, _ = self._filtered(token_array(tokens, self.num_symbols))
-        return as_given(tokens, found.reshape(*found.shape[:2], self.belief_width))
+        beliefs, _ = self._filtered(token_array(tokens, self.num_symbols))
+        return as_given(tokens, beliefs.reshape(*beliefs.shape[:2], self.belief_width))
 
     def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
         """The Bayes-optimal distribution of each token given those before it."""
-        found, _ = self._filtered(token_array(tokens, self.num_symbols))
-        return as_given(tokens, found.sum(axis=3) @ self.emission)
+        probs, _ = self._filtered(token_array(tokens, self.num_symbols))
+        return as_given(tokens, probs.sum(axis=3) @ self.emission)
 
     def log_likelihood(self, tokens: Int[Any, "B T"]) -> Float[Any, "B"]:
         """Log-likelihood (nats) of each sequence; -inf if the process cannot emit it."""

@@ -22,7 +22,8 @@ from ...files import atomic_folder, write_json
 from ...hmm.families.family import Family
 from ...hmm.model import HMM
 from ...hmm.process import Process
-from ...hmm.storage import FAMILY_NAME, FORMAT_VERSION, PROCESS_NAME, WEIGHTS_NAME
+from ...hmm.process_storage import FAMILY_NAME, PROCESS_NAME
+from ...hmm.storage import FORMAT_VERSION, WEIGHTS_NAME
 from ...records import Finite, read_record
 from ...report.process_description import describe_process
 from ...report.tables import predictor_titles

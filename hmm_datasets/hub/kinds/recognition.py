@@ -14,7 +14,8 @@ from typing import Any
 from ...errors import InputError
 from ...files import read_json
 from ...hmm.loading import load_source
-from ...hmm.storage import CONFIG_NAME, FAMILY_NAME, PROCESS_NAME
+from ...hmm.process_storage import FAMILY_NAME, PROCESS_NAME
+from ...hmm.storage import CONFIG_NAME
 from ...runtime.run_records import read_run_record
 from ...text.corpora.local_files import SUFFIXES, has_rows
 from ...text.stream.index import INDEX_NAME

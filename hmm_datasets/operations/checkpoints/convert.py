@@ -56,8 +56,8 @@ from ...runtime.run_records import read_checkpoint_state, read_history
 from ...training.checkpoints.frameworks import FRAMEWORKS
 from ...training.checkpoints.parts import STATE_NAME, UNIVERSAL_NAME, companion_names, not_deleted, weight_names
 from ...training.checkpoints.verifying import Writer, universal_folder, verify_checkpoint, zero_shards
-from ...training.models import load_pretrained
 from ...training.optimizers import matrix_names, parameter_groups
+from ...training.pretrained import load_pretrained
 from ...training.record import HISTORY_NAME, RECORD_NAME
 from .saved_tensors import SavedTensors, save_tensors
 from .weights import WEIGHTS_NAME, TensorKind, Weights, write_weights

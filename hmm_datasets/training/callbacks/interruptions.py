@@ -9,6 +9,7 @@ If another process or machine dies without notice, no rank waits for it longer t
 
 import time
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 import torch
 from transformers import TrainerCallback
@@ -16,12 +17,17 @@ from transformers import TrainerCallback
 from ...compat.torch import set_timeout_of_all_groups
 from ...runtime.stop_requests import NOTHING, STOP, StopRequests
 
+if TYPE_CHECKING:
+    from ..run_context import RunContext
+    from ..step.loss import StepLoss
+
 
 class Interruptions(TrainerCallback):
     """Saves, or saves and stops, on request.
 
     Args:
-        trainer ([`~hmm_datasets.training.trainer.StepTrainer`]): the trainer of the run.
+        run ([`~hmm_datasets.training.run_context.RunContext`]): the run.
+        step_loss ([`~hmm_datasets.training.step.loss.StepLoss`]): gathers the requests of the ranks.
         time_limit (`timedelta`, *optional*): time limit of the job, counted from the creation of this callback.
 
     Attributes:
@@ -29,11 +35,11 @@ class Interruptions(TrainerCallback):
         reason (`str`, *optional*): what asked for it, on whatever rank.
     """
 
-    def __init__(self, trainer, time_limit: timedelta | None = None):
-        self.trainer = trainer
+    def __init__(self, run: "RunContext", step_loss: "StepLoss", time_limit: timedelta | None = None):
+        self._run, self._step_loss = run, step_loss
         self.interrupted = False
         self.reason: str | None = None
-        self._requests = StopRequests(trainer.args.output_dir, time_limit)
+        self._requests = StopRequests(run.args.output_dir, time_limit)
         self._longest_save = self._longest_step = 0.0
         self._step_ended: float | None = None
 
@@ -41,7 +47,7 @@ class Interruptions(TrainerCallback):
         """Listen for requests, and bound the time to wait for other ranks."""
         if args.world_size > 1:  # the Trainer sets the timeout of the first group alone, and not those of DeepSpeed
             set_timeout_of_all_groups(timedelta(seconds=args.ddp_timeout))
-            self.trainer.step_loss.request = self._look
+            self._step_loss.request = self._look
         self._requests.__enter__()
 
     def on_train_end(self, args, state, control, **kwargs):
@@ -61,7 +67,7 @@ class Interruptions(TrainerCallback):
         now = time.monotonic()
         if self._step_ended is not None:
             self._longest_step = max(self._longest_step, now - self._step_ended)
-        wanted = self.trainer.step_loss.requested if args.world_size > 1 else self._look()
+        wanted = self._step_loss.requested if args.world_size > 1 else self._look()
         self._step_ended = now
         if wanted == NOTHING:
             return
@@ -69,9 +75,9 @@ class Interruptions(TrainerCallback):
         self._requests.forget(wanted)
         control.should_save = True
         if wanted == STOP and state.global_step < state.max_steps:
-            control.should_training_stop = self.interrupted = self.trainer.is_interrupted = True
+            control.should_training_stop = self.interrupted = self._run.is_interrupted = True
         what = "saving and stopping" if self.interrupted else "saving"
-        self.trainer.say(f"step {state.global_step:,}: {what} ({self.reason})")
+        self._run.say(f"step {state.global_step:,}: {what} ({self.reason})")
 
     def on_save(self, args, state, control, **kwargs):
         """Measure how long saving takes, for the time limit."""
@@ -82,12 +88,12 @@ class Interruptions(TrainerCallback):
     def _reason(self) -> str | None:
         """What was asked for, on the first rank that was asked; a collective."""
         reasons = [self._requests.reason]
-        if self.trainer.args.world_size > 1:
-            reasons *= self.trainer.args.world_size
+        if self._run.args.world_size > 1:
+            reasons *= self._run.args.world_size
             torch.distributed.all_gather_object(reasons, self._requests.reason)
         return next(filter(None, reasons), None)
 
     def _look(self) -> int:
         """What is asked for on this rank."""
         needed = 2 * self._longest_save + 2 * self._longest_step
-        return self._requests.look(needed=needed, main=self.trainer.is_world_process_zero())
+        return self._requests.look(needed=needed, main=self._run.is_world_process_zero())

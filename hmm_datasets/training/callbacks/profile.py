@@ -9,11 +9,15 @@ lines. Recording slows the steps down, so their times in the log are not those o
 import shutil
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from transformers import TrainerCallback
 
 from ...files import atomic_file
+
+if TYPE_CHECKING:
+    from ..run_context import RunContext
 
 FOLDER_NAME = "profile"
 _LEFT_OUT = 3
@@ -24,12 +28,12 @@ class Profile(TrainerCallback):
     """Profiles the steps after the third one of this start.
 
     Args:
-        trainer ([`~hmm_datasets.training.trainer.StepTrainer`]): the trainer.
+        run ([`~hmm_datasets.training.run_context.RunContext`]): the run.
     """
 
-    def __init__(self, trainer):
-        self.trainer = trainer
-        self.folder = Path(trainer.args.output_dir) / FOLDER_NAME
+    def __init__(self, run: "RunContext"):
+        self._run = run
+        self.folder = Path(run.args.output_dir) / FOLDER_NAME
         self._profiler: torch.profiler.profile | None = None
         self._left = _LEFT_OUT
 
@@ -48,7 +52,7 @@ class Profile(TrainerCallback):
 
     def _start(self) -> None:
         activities = [torch.profiler.ProfilerActivity.CPU]
-        if self.trainer.args.device.type == "cuda":
+        if self._run.args.device.type == "cuda":
             activities.append(torch.profiler.ProfilerActivity.CUDA)
         self._profiler = torch.profiler.profile(activities=activities, acc_events=True)
         self._profiler.start()
@@ -56,17 +60,17 @@ class Profile(TrainerCallback):
     def _finish(self, first: int, last: int) -> None:
         profiler, self._profiler = self._profiler, None
         profiler.stop()
-        trace = self.folder / f"rank-{self.trainer.args.process_index}.json.gz"
+        trace = self.folder / f"rank-{self._run.args.process_index}.json.gz"
         with tempfile.TemporaryDirectory() as folder, atomic_file(trace) as temporary:
             compressed = Path(folder, trace.name)  # the profiler compresses if the name ends so
             profiler.export_chrome_trace(str(compressed))
             shutil.copyfile(compressed, temporary)
-        if self.trainer.args.process_index != 0:
+        if self._run.args.process_index != 0:
             return
-        by = "self_cuda_time_total" if self.trainer.args.device.type == "cuda" else "self_cpu_time_total"
+        by = "self_cuda_time_total" if self._run.args.device.type == "cuda" else "self_cpu_time_total"
         table = profiler.key_averages().table(sort_by=by, row_limit=_ROWS, max_name_column_width=48)
         text = f"Steps {first:,} to {last:,} on rank 0, recording included.\n{table}\n"
         with atomic_file(self.folder / "operations.txt") as temporary:
             temporary.write_text(text, encoding="utf-8")
-        self.trainer.say("\n".join(text.splitlines()[: _SHOWN + 4]))
-        self.trainer.say(f"{self.folder}/: operations.txt, and a trace of each rank for https://ui.perfetto.dev")
+        self._run.say("\n".join(text.splitlines()[: _SHOWN + 4]))
+        self._run.say(f"{self.folder}/: operations.txt, and a trace of each rank for https://ui.perfetto.dev")

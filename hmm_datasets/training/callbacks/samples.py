@@ -9,7 +9,7 @@ has a part of the weights. A prompt costs `max_new_tokens` forward passes of one
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import TrainerCallback
@@ -23,6 +23,11 @@ from ...foreign.json import parse_json
 from ...text.tokenizers.chat_encoding import encode_conversation
 from ..record import truncate_after_step
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from ..run_context import RunContext
+
 SAMPLES_NAME = "samples.jsonl"
 
 
@@ -34,12 +39,12 @@ def read_sample_kwargs(prompts: list[str], kwargs: Mapping[str, Any] | str | Non
     """
     if not all(prompts):
         raise InputError(f"sample_prompts: prompt {prompts.index('') + 1} is empty; write some words there")
-    given = parse_json(kwargs, "sample_kwargs") if isinstance(kwargs, str) else kwargs or {}
-    if not isinstance(given, Mapping):
-        raise InputError(f"sample_kwargs is {given!r}; expected a mapping, such as {{max_new_tokens: 100}}")
-    if not given.get("max_new_tokens", 1) >= 1:
-        raise InputError(f"sample_kwargs: max_new_tokens is {given['max_new_tokens']}; expected 1 or more")
-    return {"max_new_tokens": 48, "do_sample": False} | dict(given)
+    arguments = parse_json(kwargs, "sample_kwargs") if isinstance(kwargs, str) else kwargs or {}
+    if not isinstance(arguments, Mapping):
+        raise InputError(f"sample_kwargs is {arguments!r}; expected a mapping, such as {{max_new_tokens: 100}}")
+    if not arguments.get("max_new_tokens", 1) >= 1:
+        raise InputError(f"sample_kwargs: max_new_tokens is {arguments['max_new_tokens']}; expected 1 or more")
+    return {"max_new_tokens": 48, "do_sample": False} | dict(arguments)
 
 
 class Samples(TrainerCallback):
@@ -48,20 +53,21 @@ class Samples(TrainerCallback):
     A trainer for conversations gives them to the model as a user's messages.
 
     Args:
-        trainer ([`~hmm_datasets.training.trainer.StepTrainer`]): the trainer, with a tokenizer.
+        run ([`~hmm_datasets.training.run_context.RunContext`]): the run.
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`], *optional*): that of the model.
 
     Raises:
-        `InputError`: it has no tokenizer.
+        `InputError`: there is no tokenizer.
     """
 
-    def __init__(self, trainer):
-        if trainer.processing_class is None:
+    def __init__(self, run: "RunContext", tokenizer: "PreTrainedTokenizerBase | None"):
+        if tokenizer is None:
             raise InputError(
                 "sample_prompts is set, but there is no tokenizer to read them; leave it out, or give the trainer a "
                 "tokenizer as processing_class"
             )
-        self.trainer = trainer
-        self.path = Path(trainer.args.output_dir) / SAMPLES_NAME
+        self._run, self._tokenizer = run, tokenizer
+        self.path = Path(run.args.output_dir) / SAMPLES_NAME
         self._done_at: int | None = None
 
     def on_train_begin(self, args, state, control, **kwargs):
@@ -74,7 +80,7 @@ class Samples(TrainerCallback):
         if self._done_at == state.global_step:
             return
         self._done_at = state.global_step
-        is_sharded = self.trainer.is_fsdp_enabled or is_deepspeed_zero3_enabled()
+        is_sharded = self._run.is_fsdp_enabled or is_deepspeed_zero3_enabled()
         if not (state.is_world_process_zero or is_sharded):
             return
         for prompt, text in zip(args.sample_prompts, self._write(args), strict=True):
@@ -82,10 +88,10 @@ class Samples(TrainerCallback):
                 continue
             row = {"step": state.global_step, "tokens": state.num_input_tokens_seen, "time": time.time()}
             append_jsonl(self.path, row | {"prompt": prompt, "text": text})
-            self.trainer.say(f"step {state.global_step:>6,}  {prompt!r} -> {text!r}")
+            self._run.say(f"step {state.global_step:>6,}  {prompt!r} -> {text!r}")
 
     def _write(self, args) -> list[str]:
-        model = self.trainer.accelerator.unwrap_model(self.trainer.model)
+        model = self._run.accelerator.unwrap_model(self._run.model)
         was_training = model.training
         model.eval()
         devices = [args.device] if args.device.type == "cuda" else []
@@ -96,7 +102,7 @@ class Samples(TrainerCallback):
         return texts
 
     def _continue(self, model, prompt: str, args) -> str:
-        tokenizer = self.trainer.processing_class
+        tokenizer = self._tokenizer
         if isinstance(args, SFTConfig | DPOConfig | GRPOConfig) and tokenizer.chat_template is not None:
             question = [{"role": "user", "content": prompt}]
             asked = encode_conversation(tokenizer, question, add_generation_prompt=True)

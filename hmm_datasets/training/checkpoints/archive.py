@@ -33,9 +33,14 @@ def archive_newer(run: Path, start: Start | None) -> SetAside | None:
     if not run.is_dir():
         return None
     later = [f"checkpoint-{step}" for step in list_steps(run) if start is None or step > start.step]
-    own = None if start is None else run / start.folder.name
-    if own is not None and own.is_dir() and own.resolve() != start.folder.resolve() and not verify_checkpoint(own).ok:
-        later.append(own.name)  # its copy in the other place is whole
+    kept = None if start is None else run / start.folder.name
+    if (
+        kept is not None
+        and kept.is_dir()
+        and kept.resolve() != start.folder.resolve()
+        and not verify_checkpoint(kept).ok
+    ):
+        later.append(kept.name)  # its copy in the other place is whole
     spare = []
     if start is not None:
         # The run forgets the rows of later steps.

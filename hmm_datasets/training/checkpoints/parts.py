@@ -58,4 +58,4 @@ def companion_names(folder: Path) -> list[str]:
 
 
 def _matching(folder: Path, patterns: tuple[str, ...]) -> list[str]:
-    return sorted(path.name for path in folder.iterdir() if any(fnmatch(path.name, one) for one in patterns))
+    return sorted(path.name for path in folder.iterdir() if any(fnmatch(path.name, pattern) for pattern in patterns))

@@ -44,24 +44,24 @@ class Start:
 
 
 def possible_starts(
-    output_dir: str, passed_over: SkippedRows | None = None, *, copies: Path | None = None
+    output_dir: str, skipped_rows: SkippedRows | None = None, *, copies: Path | None = None
 ) -> Iterator[Start]:
     """The whole checkpoints of a run, newest first; none if there is no such run.
 
     Args:
         output_dir (`str`): folder of the run.
-        passed_over ([`~hmm_datasets.data.skipped_rows.SkippedRows`], *optional*): rows that the run leaves out;
+        skipped_rows ([`~hmm_datasets.data.skipped_rows.SkippedRows`], *optional*): rows that the run leaves out;
             without the checkpoints that have trained on some of them.
         copies (`Path`, *optional*): folder of the copies of its checkpoints; of the same step, the run's own is first.
     """
     places = [Path(place) for place in (output_dir, copies) if place is not None and Path(place).is_dir()]
-    found = [(-step, order, place) for order, place in enumerate(places) for step in list_steps(place)]
-    for step, _, place in sorted(found):
+    candidates = [(-step, order, place) for order, place in enumerate(places) for step in list_steps(place)]
+    for step, _, place in sorted(candidates):
         folder = place / f"checkpoint-{-step}"
         if not verify_checkpoint(folder).ok:
             continue
         start = _start_at(folder)
-        if start is not None and (passed_over is None or left_out_the_same(folder, start.rows, passed_over)):
+        if start is not None and (skipped_rows is None or left_out_the_same(folder, start.rows, skipped_rows)):
             yield start
 
 
@@ -103,7 +103,7 @@ def find_start(args) -> Start | None:
             checkpoint is used.
     """
     beyond = 0 if args.train_sampling_strategy == "sequential" else 1
-    starts = possible_starts(args.output_dir, args.passed_over, copies=args.copies) if args.resume else ()
+    starts = possible_starts(args.output_dir, args.skipped_rows, copies=args.copies) if args.resume else ()
     return next(
         (at for at in starts if at.step + beyond <= (args.max_steps if args.max_steps > 0 else at.max_steps)), None
     )

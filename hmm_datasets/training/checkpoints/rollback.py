@@ -35,7 +35,7 @@ MAX_ROLLBACKS = 3
 
 
 def go_back(
-    run: "RunContext", step: int, rollbacks: Sequence[Rollback], passed_over: SkippedRows, num_rows: int | None
+    run: "RunContext", step: int, rollbacks: Sequence[Rollback], skipped_rows: SkippedRows, num_rows: int | None
 ) -> str:
     """Record that the rows around a step are skipped, and go back to the newest checkpoint before them.
 
@@ -45,7 +45,7 @@ def go_back(
         run ([`~hmm_datasets.training.run_context.RunContext`]): the run.
         step (`int`): the step that spiked, counted from 1.
         rollbacks (sequence of [`~hmm_datasets.training.checkpoints.skipped_rows.Rollback`]): earlier ones of the run.
-        passed_over ([`~hmm_datasets.data.skipped_rows.SkippedRows`]): the rows that are skipped because of them.
+        skipped_rows ([`~hmm_datasets.data.skipped_rows.SkippedRows`]): the rows that are skipped because of them.
         num_rows (`int`, *optional*): number of rows of the data set; None if there are as many as the run needs.
 
     Returns:
@@ -58,40 +58,40 @@ def go_back(
     decision: list[Any] = [None]
     if run.is_world_process_zero():
         try:
-            decision = [_decide(run, step, rollbacks, passed_over, num_rows)]
+            decision = [_decide(run, step, rollbacks, skipped_rows, num_rows)]
         except InputError as error:
             decision = [error]
     if run.args.world_size > 1:
         broadcast_object_list(decision)
-    (found,) = decision
-    if isinstance(found, str):
-        return found
-    if isinstance(found, InputError):
-        raise found
-    where = f"checkpoint-{found.checkpoint}" if found.checkpoint else "its beginning"
+    (outcome,) = decision
+    if isinstance(outcome, str):
+        return outcome
+    if isinstance(outcome, InputError):
+        raise outcome
+    where = f"checkpoint-{outcome.checkpoint}" if outcome.checkpoint else "its beginning"
     line = (
-        f"step {step:,}: the run goes back to {where} and skips rows {found.first:,} to {found.end - 1:,} of "
+        f"step {step:,}: the run goes back to {where} and skips rows {outcome.first:,} to {outcome.end - 1:,} of "
         "the data set"
     )
     if run.is_world_process_zero():
         folder = Path(run.args.output_dir)
-        write_identity(folder, read_identity(folder) | rows_identity([*rollbacks, found]))
-        append_event(folder, "rollback", line, **asdict(found))
+        write_identity(folder, read_identity(folder) | rows_identity([*rollbacks, outcome]))
+        append_event(folder, "rollback", line, **asdict(outcome))
         run.say(line)
     run.accelerator.wait_for_everyone()
     raise RolledBack(f"{line}: start the same command again to continue")
 
 
 def _decide(
-    run: "RunContext", step: int, rollbacks: Sequence[Rollback], passed_over: SkippedRows, num_rows: int | None
+    run: "RunContext", step: int, rollbacks: Sequence[Rollback], skipped_rows: SkippedRows, num_rows: int | None
 ) -> "Rollback | str":
     """The rollback for a spike at a step, or why there can be none."""
     args, schedule = run.args, run.schedule
     margin = args.spike_margin
     # Steps are counted from 1. Those before a change of the global batch may have had more rows than it says.
-    first = passed_over.index(max(schedule.rows_before(max(step - 1 - margin, 0)), 0))
-    end = passed_over.end(schedule.rows_before(step + margin))
-    planned = SkippedRows([*passed_over.intervals, (first, end)])
+    first = skipped_rows.index(max(schedule.rows_before(max(step - 1 - margin, 0)), 0))
+    end = skipped_rows.end(schedule.rows_before(step + margin))
+    planned = SkippedRows([*skipped_rows.intervals, (first, end)])
     needed = schedule.rows_before(run.state.max_steps)
     if num_rows is not None and (kept := planned.number(num_rows)) < needed:
         return f"the {needed:,} rows that the run needs would no longer be there: {kept:,} would be left"
@@ -103,7 +103,7 @@ def _decide(
             "lower spike_margin"
         )
     checkpoint = starts[0].step if starts else 0
-    again = sum(one.checkpoint == checkpoint for one in rollbacks)
+    again = sum(rollback.checkpoint == checkpoint for rollback in rollbacks)
     if again >= MAX_ROLLBACKS:
         where = f"checkpoint-{checkpoint}" if checkpoint else "its beginning"
         raise InputError(

@@ -162,8 +162,8 @@ class ShardedTrainer(TrainerHooks):
 
 def _load(engine, checkpoint: str) -> None:
     with only_shards(checkpoint):
-        found, _ = engine.load_checkpoint(checkpoint, load_module_strict=False)
-    if found is None:
+        path, _ = engine.load_checkpoint(checkpoint, load_module_strict=False)
+    if path is None:
         raise InputError(f"{checkpoint}: DeepSpeed cannot read it; move it away to continue from the one before")
 
 

@@ -34,7 +34,7 @@ class Rollback:
 
 def rows_identity(rollbacks: Sequence[Rollback]) -> dict[str, Any]:
     """The section of an identity that names the rows skipped; empty if there are none."""
-    return {ROWS_SECTION: {"passed_over": [asdict(one) for one in rollbacks]}} if rollbacks else {}
+    return {ROWS_SECTION: {"passed_over": [asdict(rollback) for rollback in rollbacks]}} if rollbacks else {}
 
 
 def rollbacks_in(folder: Path) -> list[Rollback]:
@@ -51,18 +51,18 @@ def rollbacks_of(*folders: str | os.PathLike | None) -> list[Rollback]:
     """
     runs = [Path(folder) for folder in folders if folder is not None and Path(folder).is_dir()]
     places = [place for run in runs for place in (run, *(run / f"checkpoint-{step}" for step in list_steps(run)))]
-    return list(dict.fromkeys(one for place in places for one in rollbacks_in(place)))
+    return list(dict.fromkeys(rollback for place in places for rollback in rollbacks_in(place)))
 
 
-def rows_passed_over(rollbacks: Sequence[Rollback]) -> SkippedRows:
+def skipped_rows_of(rollbacks: Sequence[Rollback]) -> SkippedRows:
     """The rows that these rollbacks leave out."""
-    return SkippedRows((one.first, one.end) for one in rollbacks)
+    return SkippedRows((rollback.first, rollback.end) for rollback in rollbacks)
 
 
-def left_out_the_same(checkpoint: Path, rows: int | None, passed_over: SkippedRows) -> bool:
+def left_out_the_same(checkpoint: Path, rows: int | None, skipped_rows: SkippedRows) -> bool:
     """Whether a checkpoint that has trained on `rows` rows has left out, among them, what a run leaves out."""
-    own = rows_passed_over(rollbacks_in(checkpoint))
-    if own == passed_over or rows is None:
-        return own == passed_over
-    end = own.end(rows)
-    return own.before(end) == passed_over.before(end)
+    skipped = skipped_rows_of(rollbacks_in(checkpoint))
+    if skipped == skipped_rows or rows is None:
+        return skipped == skipped_rows
+    end = skipped.end(rows)
+    return skipped.before(end) == skipped_rows.before(end)

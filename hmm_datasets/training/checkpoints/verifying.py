@@ -146,15 +146,15 @@ def list_checkpoints(output_dir: str | os.PathLike) -> list[CheckpointReport]:
     Raises:
         `InputError`: no such folder.
     """
-    found = []
+    reports = []
     for path in _folders(output_dir):
         try:
-            found.append(verify_checkpoint(path))
+            reports.append(verify_checkpoint(path))
         except (FileNotFoundError, InputError):
             if path.is_dir():
                 raise
             # The run is running, and has just deleted it.
-    return found
+    return reports
 
 
 def list_steps(output_dir: str | os.PathLike) -> list[int]:
@@ -193,16 +193,16 @@ def optimizer_checkpoint(path: str | os.PathLike) -> Path:
 
     folder = Path(path)
     if folder.is_dir():
-        found = next(filter(has_optimizer, [folder, *good_checkpoints(folder)]), None)
-        if found is not None:
-            return found
+        checkpoint = next(filter(has_optimizer, [folder, *good_checkpoints(folder)]), None)
+        if checkpoint is not None:
+            return checkpoint
     raise InputError(f"{path}: has no checkpoint with an optimizer state; name a run with checkpoints, or one of them")
 
 
 def has_optimizer(folder: str | os.PathLike) -> bool:
     """Whether a checkpoint has the state of an optimizer, in the files of any framework."""
-    found = zero_shards(folder) is not None or universal_folder(folder) is not None
-    return found or any(Path(folder).glob("optimizer*"))
+    has_shards = zero_shards(folder) is not None or universal_folder(folder) is not None
+    return has_shards or any(Path(folder).glob("optimizer*"))
 
 
 def universal_folder(folder: str | os.PathLike) -> Path | None:
@@ -238,8 +238,8 @@ def _folders(output_dir: str | os.PathLike) -> list[Path]:
         raise InputError(f"{output_dir}: no such folder")
     restore_all(output_dir)
     mend(output_dir)
-    found = [path for path in output_dir.iterdir() if path.is_dir() and _step(path) is not None]
-    return sorted(found, key=_step, reverse=True)
+    folders = [path for path in output_dir.iterdir() if path.is_dir() and _step(path) is not None]
+    return sorted(folders, key=_step, reverse=True)
 
 
 def _check_archive(path: Path) -> None:
@@ -280,10 +280,10 @@ def _state_problems(folder: Path, step: int) -> list[str]:
     if not path.is_file():
         return [f"{STATE_NAME}: missing"]
     try:
-        found = as_record(read_json(path), CheckpointState, STATE_NAME).global_step
+        saved_step = as_record(read_json(path), CheckpointState, STATE_NAME).global_step
     except InputError as error:
         return [str(error)] if str(error).startswith(STATE_NAME) else []  # else already reported as no JSON
-    return [] if found == step else [f"{STATE_NAME}: global_step is {found}, the folder's name says {step}"]
+    return [] if saved_step == step else [f"{STATE_NAME}: global_step is {saved_step}, the folder's name says {step}"]
 
 
 def _rank_problems(folder: Path, shards: ZeroShards | None) -> list[str]:

@@ -15,7 +15,39 @@ from dataclasses import dataclass
 USABLE = 0.92
 """Share of a device's memory that is counted on: CUDA's context and fragmentation take some."""
 
-_T, _G = 1e12, 10**9
+_DEVICES = {
+    r"\bB200\b": ("B200", 2250.0, 2250.0, 180, 900),
+    r"H200 NVL": ("H200 NVL", 835.5, 835.5, 141, 450),
+    r"H200\b": ("H200", 989.4, 989.4, 141, 450),
+    r"H100 NVL": ("H100 NVL", 835.5, 835.5, 94, 300),
+    r"H100 PCIe": ("H100 PCIe", 756.0, 756.0, 80, 64),
+    r"H100\b|H800\b": ("H100 SXM", 989.4, 989.4, 80, 450),
+    r"A100\b|A800\b": ("A100", 312.0, 312.0, 80, 300),
+    r"L40S": ("L40S", 362.0, 362.0, 48, 32),
+    r"L40\b": ("L40", 181.0, 181.0, 48, 32),
+    r"L4\b": ("L4", 121.0, 121.0, 24, 32),
+    r"A40\b": ("A40", 149.7, 149.7, 48, 32),
+    r"A30\b": ("A30", 165.0, 165.0, 24, 32),
+    r"A10\b": ("A10", 125.0, 125.0, 24, 32),
+    r"RTX A6000": ("RTX A6000", 154.8, 154.8, 48, 32),
+    r"RTX 6000 Ada": ("RTX 6000 Ada", 364.2, 364.2, 48, 32),
+    r"RTX 4090\b": ("RTX 4090", 165.2, 165.2, 24, 32),
+    r"RTX 3090\b(?! Ti)": ("RTX 3090", 71.0, 71.0, 24, 32),
+    r"V100.*SXM": ("V100 SXM", 125.0, None, 32, 150),
+    r"V100.*PCIE": ("V100 PCIe", 112.0, None, 32, 16),
+    r"\bT4\b": ("T4", 65.0, None, 16, 16),
+    r"P100.*SXM": ("P100 SXM", 21.2, None, 16, 80),
+    r"P100\b": ("P100 PCIe", 18.7, None, 16, 16),
+    r"MI300X": ("MI300X", 1307.4, 1307.4, 192, 448),
+    # A core of a chip, which has two: a v3-8 is eight of them. The link is a pod's all-reduce bandwidth of 340 TB/s,
+    # divided by its cores.
+    r"TPU v3": ("TPU v3 core", 0.0, 61.5, 16 * 1.073741824, 166),
+    # A card has two dies, each of which is a device of its own. AMD's data sheet gives both together: 383 TFLOP/s and
+    # 128 GB.
+    r"MI250X": ("MI250X die", 191.5, 191.5, 64, 200),
+}
+"""By a pattern of the driver's name, of which the first that is found decides: name in reports, peaks in float16 and
+bfloat16 in TFLOP/s, memory and link in GB and GB/s; see [`Device`]."""
 
 
 @dataclass(frozen=True)
@@ -37,45 +69,6 @@ class Device:
     link: float
 
 
-def _device(name: str, teraflops: float, gigabytes: int, link: float, *, bf16: bool = True) -> Device:
-    peak = teraflops * _T
-    return Device(name, peak, peak if bf16 else None, gigabytes * _G, link * _G)
-
-
-# The first pattern found in the driver's name of the device decides, so longer patterns come first.
-_DEVICES = (
-    (r"\bB200\b", _device("B200", 2250.0, 180, 900)),
-    (r"H200 NVL", _device("H200 NVL", 835.5, 141, 450)),
-    (r"H200\b", _device("H200", 989.4, 141, 450)),
-    (r"H100 NVL", _device("H100 NVL", 835.5, 94, 300)),
-    (r"H100 PCIe", _device("H100 PCIe", 756.0, 80, 64)),
-    (r"H100\b|H800\b", _device("H100 SXM", 989.4, 80, 450)),
-    (r"A100\b|A800\b", _device("A100", 312.0, 80, 300)),
-    (r"L40S", _device("L40S", 362.0, 48, 32)),
-    (r"L40\b", _device("L40", 181.0, 48, 32)),
-    (r"L4\b", _device("L4", 121.0, 24, 32)),
-    (r"A40\b", _device("A40", 149.7, 48, 32)),
-    (r"A30\b", _device("A30", 165.0, 24, 32)),
-    (r"A10\b", _device("A10", 125.0, 24, 32)),
-    (r"RTX A6000", _device("RTX A6000", 154.8, 48, 32)),
-    (r"RTX 6000 Ada", _device("RTX 6000 Ada", 364.2, 48, 32)),
-    (r"RTX 4090\b", _device("RTX 4090", 165.2, 24, 32)),
-    (r"RTX 3090\b(?! Ti)", _device("RTX 3090", 71.0, 24, 32)),
-    (r"V100.*SXM", _device("V100 SXM", 125.0, 32, 150, bf16=False)),
-    (r"V100.*PCIE", _device("V100 PCIe", 112.0, 32, 16, bf16=False)),
-    (r"\bT4\b", _device("T4", 65.0, 16, 16, bf16=False)),
-    (r"P100.*SXM", _device("P100 SXM", 21.2, 16, 80, bf16=False)),
-    (r"P100\b", _device("P100 PCIe", 18.7, 16, 16, bf16=False)),
-    (r"MI300X", _device("MI300X", 1307.4, 192, 448)),
-    # A core of a chip, which has two: a v3-8 is eight of them. The link is a pod's all-reduce bandwidth of 340 TB/s,
-    # divided by its cores.
-    (r"TPU v3", Device("TPU v3 core", 0.0, 61.5 * _T, 16 << 30, 166 * _G)),
-    # A card has two dies, each of which is a device of its own. AMD's data sheet gives both together: 383 TFLOP/s and
-    # 128 GB.
-    (r"MI250X", _device("MI250X die", 191.5, 64, 200)),
-)
-
-
 def find_device(name: str) -> Device | None:
     """The device whose driver calls it `name` (`torch.cuda.get_device_name()`), or None if it is unknown.
 
@@ -85,7 +78,11 @@ def find_device(name: str) -> Device | None:
 
     ```
     """
-    return next((device for pattern, device in _DEVICES if re.search(pattern, name)), None)
+    entry = next((row for pattern, row in _DEVICES.items() if re.search(pattern, name)), None)
+    if entry is None:
+        return None
+    label, fp16, bf16, memory, link = entry
+    return Device(label, fp16 * 1e12, None if bf16 is None else bf16 * 1e12, round(memory * 1e9), link * 1e9)
 
 
 def peak_flops(name: str, precision: str) -> float | None:

@@ -90,7 +90,7 @@ class Budget:
     @property
     def given(self) -> dict[str, float]:
         """The budgets that are set, by name."""
-        return {one.name: value for one in fields(self) if (value := getattr(self, one.name)) is not None}
+        return {item.name: value for item in fields(self) if (value := getattr(self, item.name)) is not None}
 
     @property
     def name(self) -> str:

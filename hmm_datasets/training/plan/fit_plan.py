@@ -46,9 +46,9 @@ def plan_fit(
 
     ```
     """
-    given: dict[str, float] = {"num_tokens": num_tokens, "length": length, "num_symbols": num_symbols}
-    given |= {} if flops_per_second is None else {"flops_per_second": flops_per_second}
-    for name, value in given.items():
+    positive: dict[str, float] = {"num_tokens": num_tokens, "length": length, "num_symbols": num_symbols}
+    positive |= {} if flops_per_second is None else {"flops_per_second": flops_per_second}
+    for name, value in positive.items():
         if not value > 0:
             raise InputError(f"{name} is {value}; expected a positive number")
     states, dtype = settings.num_states, getattr(torch, settings.dtype)
@@ -56,7 +56,7 @@ def plan_fit(
     rows = min(shape[0], settings.batch_size or batch_rows(shape, states, dtype, torch.device("cuda")))
     per_epoch = 6 * num_tokens * states**2
     tables = states * (1 + states + num_symbols)
-    found = {
+    plan = {
         "parameters": (states - 1) + states * (states - 1) + states * (num_symbols - 1),
         "tokens_per_epoch": num_tokens,
         "flops_per_epoch": per_epoch,
@@ -66,6 +66,6 @@ def plan_fit(
         "memory": rows * length * states * dtype.itemsize + tables * (dtype.itemsize + 2 * 8),
     }
     if flops_per_second is None:
-        return found
-    seconds = found["flops"] / flops_per_second
-    return found | {"time": {"seconds": seconds, "device_hours": seconds / 3600}}
+        return plan
+    seconds = plan["flops"] / flops_per_second
+    return plan | {"time": {"seconds": seconds, "device_hours": seconds / 3600}}

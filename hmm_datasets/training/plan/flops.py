@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 from torch.nn import Embedding
 
 from ...compat.deepspeed import whole_shape
-from ..models import parameter_size
+from ..parameters import parameter_size
 
 if TYPE_CHECKING:
     import torch
@@ -47,17 +47,17 @@ def _multiplying(model: "PreTrainedModel") -> Iterator[tuple[int, bool]]:
     output = model.get_output_embeddings()
     looked_up = {id(module.weight) for module in model.modules() if isinstance(module, Embedding)}
     looked_up -= {id(output.weight) if output is not None else None}
-    named = [(name, found) for name, found in model.named_parameters() if id(found) not in looked_up]
+    named = [(name, parameter) for name, parameter in model.named_parameters() if id(parameter) not in looked_up]
     # Experts are one tensor for all, or modules with a number each.
-    numbered = {int(found[1]) for name, _ in named if (found := re.search(r"\bexperts\.(\d+)\.", name))}
+    numbered = {int(match[1]) for name, _ in named if (match := re.search(r"\bexperts\.(\d+)\.", name))}
     config = model.config.get_text_config()
     active = next((getattr(config, name) for name in _ACTIVE_EXPERTS if getattr(config, name, None)), None)
-    for name, found in named:
-        size = parameter_size(found)
+    for name, parameter in named:
+        size = parameter_size(parameter)
         if active is not None and re.search(r"\bexperts\.", name):
-            experts = len(numbered) or whole_shape(found)[0]
+            experts = len(numbered) or whole_shape(parameter)[0]
             size = size * min(active, experts) // experts
-        yield size, found.requires_grad
+        yield size, parameter.requires_grad
 
 
 def _attention_features(model: "PreTrainedModel") -> float:

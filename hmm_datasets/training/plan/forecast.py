@@ -50,7 +50,7 @@ from ...compat.transformers_models import attention_of, set_config_attention
 from ...errors import InputError
 from ...hmm.analysis.divergence import log_probabilities
 from ...runtime.run_records import read_history
-from ..models import default_dtype, is_recurrent, new_model, set_attention
+from ..model_configs import default_dtype, is_recurrent, new_model, set_attention
 from .accelerators import find_device, peak_flops
 
 if TYPE_CHECKING:
@@ -218,8 +218,13 @@ def memory_per_rank(
     shard, trained_shard = -(-n // world_size), -(-m // world_size)
     low = 2 if low_precision else 4
     if strategy == "ddp":
-        own = weight_bytes if m == n else 4
-        return Memory(weight_bytes * n, (2 if world_size > 1 else 1) * own * m, round(own * moments * m), activations)
+        bytes_each = weight_bytes if m == n else 4
+        return Memory(
+            weight_bytes * n,
+            (2 if world_size > 1 else 1) * bytes_each * m,
+            round(bytes_each * moments * m),
+            activations,
+        )
     if strategy == "fsdp2":
         gradients = 4 * trained_shard + (low * m if reduces_once and world_size > 1 else 0)
         optimizer = round(4 * moments * trained_shard)

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ...data.skipped_rows import SkippedRows
-from ..models import count_parameters
+from ..parameters import count_parameters
 from ..sources import TrainingData
 from .batch_schedule import BatchSchedule
 from .budget import Budget, accumulation_steps
@@ -36,7 +36,7 @@ class Plan:
         flops_per_token (`int`): FLOPs per token of the forward and the backward pass, with attention over a whole row.
         flops_per_pair (`int`): those of attention from one position to another.
         start ([`~hmm_datasets.training.checkpoints.resuming.Start`], *optional*): the checkpoint it continues from.
-        passed_over ([`~hmm_datasets.data.skipped_rows.SkippedRows`]): rows of the data that it leaves out.
+        skipped_rows ([`~hmm_datasets.data.skipped_rows.SkippedRows`]): rows that it leaves out.
     """
 
     budget: Budget
@@ -47,7 +47,7 @@ class Plan:
     flops_per_token: int
     flops_per_pair: int
     start: "Start | None" = None
-    passed_over: SkippedRows = field(default_factory=SkippedRows)
+    skipped_rows: SkippedRows = field(default_factory=SkippedRows)
 
     @cached_property
     def rows(self) -> int:
@@ -61,12 +61,12 @@ class Plan:
 
     def tokens_at(self, step: int) -> int:
         """Tokens consumed once `step` steps are done."""
-        return _tokens_of(self.data, self.schedule.rows_before(step), self.passed_over)
+        return _tokens_of(self.data, self.schedule.rows_before(step), self.skipped_rows)
 
     def train_rows(self) -> "Dataset":
         """A data set with enough rows for the run, in order, including those that it skips."""
         rows = max(self.rows, self.steps * self.schedule.global_batch_size)
-        return self.data.rows(rows + self.passed_over.count)
+        return self.data.rows(rows + self.skipped_rows.count)
 
     @property
     def flops(self) -> int:
@@ -96,14 +96,14 @@ class Plan:
             "tokens": self.tokens,
             "tokens_per_parameter": self.tokens / self.parameters["total"],
             "flops": self.flops,
-            "corpora": self.data.corpora(self.passed_over.end(self.rows)),
-        } | ({"passed_over_rows": self.passed_over.count} if self.passed_over else {})
+            "corpora": self.data.corpora(self.skipped_rows.end(self.rows)),
+        } | ({"passed_over_rows": self.skipped_rows.count} if self.skipped_rows else {})
 
 
-def _tokens_of(data: TrainingData, rows: int, passed_over: SkippedRows) -> int:
+def _tokens_of(data: TrainingData, rows: int, skipped_rows: SkippedRows) -> int:
     """Number of tokens in the first `rows` rows that are not skipped."""
-    end = passed_over.end(rows)
-    left_out = passed_over.before(end).intervals
+    end = skipped_rows.end(rows)
+    left_out = skipped_rows.before(end).intervals
     return data.tokens_of(end) - sum(data.tokens_of(stop) - data.tokens_of(first) for first, stop in left_out)
 
 
@@ -118,7 +118,7 @@ def make_plan(
     start: "Start | None" = None,
     rate: "Rate | None" = None,
     price_per_hour: float | None = None,
-    passed_over: SkippedRows | None = None,
+    skipped_rows: SkippedRows | None = None,
 ) -> Plan:
     """Plan a run.
 
@@ -133,13 +133,13 @@ def make_plan(
         rate ([`~hmm_datasets.training.plan.forecast.Rate`], *optional*): assumed rate, for a budget of hours or
         money.
         price_per_hour (`float`, *optional*): price of one device.
-        passed_over ([`~hmm_datasets.data.skipped_rows.SkippedRows`], *optional*): rows of the data that it leaves out.
+        skipped_rows ([`~hmm_datasets.data.skipped_rows.SkippedRows`], *optional*): rows that it leaves out.
 
     Raises:
         `InputError`: batches that do not divide, or a budget of less than one step.
     """
     accumulation_steps(schedule.global_batch_size, world_size, micro_batch_size)
-    passed_over = SkippedRows() if passed_over is None else passed_over
+    skipped_rows = SkippedRows() if skipped_rows is None else skipped_rows
     schedule = schedule.continued(start, world_size * micro_batch_size)
     parameters, (per_token, per_pair) = count_parameters(model), unit_flops(model)
     flops = per_token + per_pair * data.row_length
@@ -155,6 +155,6 @@ def make_plan(
     )
     # The first packed rows may hold fewer tokens than the average that `steps` was computed from.
     needed = budget.tokens(parameters["total"], flops)
-    while _tokens_of(data, schedule.rows_before(steps), passed_over) < needed:
+    while _tokens_of(data, schedule.rows_before(steps), skipped_rows) < needed:
         steps += 1
-    return Plan(budget, steps, schedule, data, parameters, flops, per_pair, start, passed_over)
+    return Plan(budget, steps, schedule, data, parameters, flops, per_pair, start, skipped_rows)

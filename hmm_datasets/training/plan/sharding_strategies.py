@@ -117,17 +117,19 @@ def options(job: Job, device: Device, world_size: int, *, mfu: float = 0.4, netw
         network (`float`, *optional*): bytes per second and device between machines of eight devices.
     """
     room = USABLE * device.memory
-    found = [
+    strategies = [
         option
         for micro, recomputes in _batches(job, world_size)
         for option in _with_batch(job, device, world_size, micro, recomputes, mfu, network)
         if option.memory <= room
     ]
     # Of equally fast ones first the one that communicates less, then the larger micro-batch: its products are larger.
-    on_device = [one for one in found if not one.host_memory]
-    on_device.sort(key=lambda one: (one.seconds, one.communicating, -one.micro_batch_size, one.memory))
-    offloaded = [one for one in found if one.host_memory]
-    offloaded.sort(key=lambda one: (one.recomputes, -one.micro_batch_size, one.memory))
+    on_device = [strategy for strategy in strategies if not strategy.host_memory]
+    on_device.sort(
+        key=lambda strategy: (strategy.seconds, strategy.communicating, -strategy.micro_batch_size, strategy.memory)
+    )
+    offloaded = [strategy for strategy in strategies if strategy.host_memory]
+    offloaded.sort(key=lambda strategy: (strategy.recomputes, -strategy.micro_batch_size, strategy.memory))
     return on_device + offloaded
 
 

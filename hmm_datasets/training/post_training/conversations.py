@@ -11,7 +11,7 @@ from ...text.corpora.loading import find_corpus, load_corpus, load_prompts
 from ...text.corpora.local_files import shorten
 from ...text.tokenizers.chat_templates import marked_template
 from ...text.tokenizers.named_templates import NAMES, set_chat_template
-from ..models import load_pretrained
+from ..pretrained import load_pretrained
 from ..sources import ConversationData, ConversationSettings, PreferenceData, PreferenceSettings
 from .tokenized import tokenized_conversations, tokenized_pairs
 
@@ -130,7 +130,10 @@ def prompts_of(rows: "Dataset", system: str | None = None) -> "Dataset":
         turn = next(iter(learnt_turns(row)), len(messages))
         asked = messages[:turn]
         if system is not None:
-            asked = [{"role": "system", "content": system}, *(one for one in asked if one["role"] != "system")]
+            asked = [
+                {"role": "system", "content": system},
+                *(message for message in asked if message["role"] != "system"),
+            ]
         answer = {"answer": messages[turn]["content"] if turn < len(messages) else None} if has_answers else {}
         return {"prompt": asked} | answer
 

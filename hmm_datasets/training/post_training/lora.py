@@ -13,7 +13,7 @@ from ...errors import InputError
 from ...files import atomic_folder
 from ...hub.weights import base_of_adapter
 from ...runtime.settings import setting
-from ..models import load_pretrained
+from ..pretrained import load_pretrained
 
 if TYPE_CHECKING:
     from peft import LoraConfig, PeftModel

@@ -55,10 +55,10 @@ def final_number(text: str) -> Decimal | None:
     ```
     """
     _, marked, after = text.rpartition("####")
-    found = _MARKED.findall(marked + after) if marked else _NUMBER.findall(text)
-    if not found:
+    numbers = _MARKED.findall(marked + after) if marked else _NUMBER.findall(text)
+    if not numbers:
         return None
-    digits = re.sub(r"[$€£\s,]", "", found[-1]).rstrip(".")
+    digits = re.sub(r"[$€£\s,]", "", numbers[-1]).rstrip(".")
     try:
         return Decimal(digits)
     except InvalidOperation:
@@ -67,15 +67,19 @@ def final_number(text: str) -> Decimal | None:
 
 def gsm8k(completions: Sequence, answer: Sequence[str], **_: Any) -> list[float]:
     """1 for each completion whose final number is that of the answer, else 0; both are compared as numbers."""
-    found = [final_number(text_of(completion)) for completion in completions]
+    numbers = [final_number(text_of(completion)) for completion in completions]
     return [
-        float(one is not None and one == final_number(str(right))) for one, right in zip(found, answer, strict=True)
+        float(number is not None and number == final_number(str(right)))
+        for number, right in zip(numbers, answer, strict=True)
     ]
 
 
 def exact(completions: Sequence, answer: Sequence[str], **_: Any) -> list[float]:
     """1 for each completion that is the answer, else 0; white space around both is left out."""
-    return [float(text_of(one).strip() == str(right).strip()) for one, right in zip(completions, answer, strict=True)]
+    return [
+        float(text_of(completion).strip() == str(right).strip())
+        for completion, right in zip(completions, answer, strict=True)
+    ]
 
 
 def text_of(completion: Any) -> str:
@@ -85,7 +89,7 @@ def text_of(completion: Any) -> str:
     """
     if isinstance(completion, str):
         return completion
-    return "\n".join(one.get("content") or "" for one in completion if one.get("role") != "tool")
+    return "\n".join(message.get("content") or "" for message in completion if message.get("role") != "tool")
 
 
 def reward(name: str) -> Reward:
@@ -153,13 +157,13 @@ def check_columns(rewards: Mapping[str, Reward], rows: "Dataset", name: str) -> 
 
 def _format(pattern: re.Pattern) -> Reward:
     def format(completions: Sequence, **_: Any) -> list[float]:
-        return [float(pattern.fullmatch(text_of(one).strip()) is not None) for one in completions]
+        return [float(pattern.fullmatch(text_of(completion).strip()) is not None) for completion in completions]
 
     return format
 
 
 def _length(limit: int) -> Reward:
     def length(completions: Sequence, **_: Any) -> list[float]:
-        return [min(1.0, max(0.0, 2 - len(text_of(one)) / limit)) for one in completions]
+        return [min(1.0, max(0.0, 2 - len(text_of(completion)) / limit)) for completion in completions]
 
     return length

@@ -17,7 +17,7 @@ from ...text.corpora.keys import weight_of
 from ...text.corpora.local_files import without_fillers
 from ...text.tokenizers.chat_encoding import encode_conversation, encode_marked
 from ...text.tokenizers.chat_templates import marked_template
-from ..models import limit_length
+from ..model_configs import limit_length
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
@@ -77,21 +77,21 @@ def tokenized_conversations(
         weights = row.get("weights")
         if weights is None:
             weights = [weight_of(message, message["role"], f"{name} row {number}") for message in messages]
-        found = encode_marked(tokenizer, messages, template, weights=weights, tools=_tools_of(row))
-        labels = [token if said else IGNORED for token, said in zip(found.tokens, found.said, strict=True)]
-        if not any(found.said):
+        encoding = encode_marked(tokenizer, messages, template, weights=weights, tools=_tools_of(row))
+        labels = [token if said else IGNORED for token, said in zip(encoding.tokens, encoding.said, strict=True)]
+        if not any(encoding.said):
             raise InputError(
                 f"{name} row {number}: no word to learn from; expected a turn of the assistant, and a chat template "
                 "that marks what it says"
             )
-        return {"input_ids": found.tokens[kept], "labels": labels[kept]}
+        return {"input_ids": encoding.tokens[kept], "labels": labels[kept]}
 
-    found = rows.map(tokenized, with_indices=True, remove_columns=rows.column_names, desc=f"Tokenizing {name}")
+    encoded = rows.map(tokenized, with_indices=True, remove_columns=rows.column_names, desc=f"Tokenizing {name}")
     if longest is None:
-        return found
-    without = [number for number, labels in enumerate(found["labels"]) if all(label == IGNORED for label in labels)]
+        return encoded
+    without = [number for number, labels in enumerate(encoded["labels"]) if all(label == IGNORED for label in labels)]
     remedy = f"raise max_length, now {longest}, where the model has more positions, or set truncation_mode to keep_end"
-    return _without(found, without, f"{name} conversations have no word of the assistant within max_length", remedy)
+    return _without(encoded, without, f"{name} conversations have no word of the assistant within max_length", remedy)
 
 
 def tokenized_pairs(
@@ -122,13 +122,13 @@ def tokenized_pairs(
         shared = min(_num_alike(prompt, side) for side in sides)
         return dict(zip(PAIR_COLUMNS, (prompt[:shared], *(side[shared:] for side in sides)), strict=True))
 
-    found = rows.map(tokenized, remove_columns=rows.column_names, desc=f"Tokenizing {name}")
+    encoded = rows.map(tokenized, remove_columns=rows.column_names, desc=f"Tokenizing {name}")
     longest = settings.max_length
     if longest is None or settings.truncation_mode != "keep_start":
-        return found
-    without = [number for number, prompt in enumerate(found["prompt_ids"]) if len(prompt) >= longest]
+        return encoded
+    without = [number for number, prompt in enumerate(encoded["prompt_ids"]) if len(prompt) >= longest]
     remedy = f"raise max_length, now {longest}, where the model has more positions, or set truncation_mode to keep_end"
-    return _without(found, without, f"{name} pairs have a prompt that fills max_length", remedy)
+    return _without(encoded, without, f"{name} pairs have a prompt that fills max_length", remedy)
 
 
 def fitting_prompts(
@@ -190,4 +190,4 @@ def _tools_of(row: Mapping[str, Any]) -> Any:
 
 def _num_alike(first: Sequence[int], second: Sequence[int]) -> int:
     pairs = enumerate(zip(first, second, strict=False))
-    return next((number for number, (one, other) in pairs if one != other), min(len(first), len(second)))
+    return next((number for number, (token, other) in pairs if token != other), min(len(first), len(second)))

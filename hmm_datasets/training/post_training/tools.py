@@ -40,12 +40,12 @@ def tool(name: str) -> Tool:
         return calculator
     if ":" not in name:
         raise InputError(f"tools: {name}: expected calculator or MODULE:FUNCTION")
-    found = imported_function("tools", name)
+    function = imported_function("tools", name)
     try:
-        get_json_schema(found)
+        get_json_schema(function)
     except Exception as error:  # several types, among them those of its docstring parser
         raise InputError(f"tools: {name}: no declaration can be made of it ({error})") from None
-    return found
+    return function
 
 
 def prepare_for_tools(tokenizer: "PreTrainedTokenizerBase", tools: Sequence[Tool]) -> None:

@@ -18,7 +18,7 @@ from ...errors import InputError
 from ...text.tokenizers.chat_encoding import encode_conversation
 from ...text.tokenizers.chat_templates import marked_template
 from ..content import rows_digest
-from ..models import check_packed
+from ..model_configs import check_packed
 from ..optimizers import replaced
 from ..plan.plan import Plan
 from ..settings import SFTSettings
@@ -91,11 +91,11 @@ def _marking(tokenizer, args: SFTSettings) -> Iterator[None]:
     if tokenizer is None or not args.assistant_only_loss:
         yield
         return
-    own, tokenizer.chat_template = tokenizer.chat_template, marked_template(tokenizer)
+    template, tokenizer.chat_template = tokenizer.chat_template, marked_template(tokenizer)
     try:
         yield
     finally:
-        tokenizer.chat_template = own
+        tokenizer.chat_template = template
 
 
 class FineTuner(AdapterTrainer, OpenSFTTrainer):

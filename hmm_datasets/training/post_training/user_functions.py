@@ -22,9 +22,9 @@ def imported_function(setting: str, name: str) -> Callable:
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
-        found = getattr(importlib.import_module(module), function)
+        value = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
         raise InputError(f"{setting}: {name}: cannot be imported ({error})") from None
-    if not callable(found):
-        raise InputError(f"{setting}: {name}: is {type(found).__name__}, expected a function")
-    return found
+    if not callable(value):
+        raise InputError(f"{setting}: {name}: is {type(value).__name__}, expected a function")
+    return value

@@ -93,7 +93,7 @@ def in_order(components: Sequence[Component]) -> list[Component]:
     """Components in the order given, but each after those that need it, whose `after_...` methods follow its own."""
     ordered, left = [], list(components)
     while left:
-        needed = {name for one in left for name in one.needs}
-        ordered.append(next(one for one in left if type(one).__name__ not in needed))
+        needed = {name for component in left for name in component.needs}
+        ordered.append(next(component for component in left if type(component).__name__ not in needed))
         left.remove(ordered[-1])
     return ordered

@@ -109,12 +109,12 @@ def _tensors(inputs: dict[str, Any], logits: torch.Tensor | None) -> dict[str, t
 @contextmanager
 def _first_not_finite(model: torch.nn.Module) -> Iterator[dict[str, Any]]:
     """A context in which the first module whose output is not finite, though its inputs are, is noted."""
-    found: dict[str, Any] = {}
+    evidence: dict[str, Any] = {}
 
     def note(name: str):
         def hook(module: torch.nn.Module, inputs: Any, kwargs: dict[str, Any], output: Any) -> None:
-            if not found and not _is_finite(output) and _is_finite([inputs, list(kwargs.values())]):
-                found.update(module=name, type=type(module).__name__, share=_share_not_finite(output))
+            if not evidence and not _is_finite(output) and _is_finite([inputs, list(kwargs.values())]):
+                evidence.update(module=name, type=type(module).__name__, share=_share_not_finite(output))
 
         return hook
 
@@ -122,7 +122,7 @@ def _first_not_finite(model: torch.nn.Module) -> Iterator[dict[str, Any]]:
         module.register_forward_hook(note(name), with_kwargs=True) for name, module in model.named_modules() if name
     ]
     try:
-        yield found
+        yield evidence
     finally:
         for hook in hooks:
             hook.remove()
@@ -136,8 +136,8 @@ def _values(nested: Any) -> Iterator[torch.Tensor]:
     elif isinstance(nested, dict):
         yield from _values(list(nested.values()))
     elif isinstance(nested, list | tuple):
-        for one in nested:
-            yield from _values(one)
+        for item in nested:
+            yield from _values(item)
 
 
 def _is_finite(nested: Any) -> bool:
@@ -147,4 +147,6 @@ def _is_finite(nested: Any) -> bool:
 
 def _share_not_finite(nested: Any) -> float:
     values = list(_values(nested))
-    return sum(float((~torch.isfinite(one)).sum()) for one in values) / max(1, sum(one.numel() for one in values))
+    return sum(float((~torch.isfinite(value)).sum()) for value in values) / max(
+        1, sum(value.numel() for value in values)
+    )

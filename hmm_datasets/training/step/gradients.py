@@ -57,5 +57,5 @@ def norms_by_layer(norms: dict[str, float]) -> dict[str, float]:
         layer = re.match(r".*?\.\d+(?=\.)", name)
         layer = layer[0] if layer else name.rpartition(".")[0]
         squares[layer] = squares.get(layer, 0.0) + norm**2
-    found = {layer: math.sqrt(square) for layer, square in squares.items()}
-    return dict(sorted(found.items(), key=lambda entry: -entry[1] if math.isfinite(entry[1]) else -math.inf))
+    by_layer = {layer: math.sqrt(square) for layer, square in squares.items()}
+    return dict(sorted(by_layer.items(), key=lambda entry: -entry[1] if math.isfinite(entry[1]) else -math.inf))

@@ -164,9 +164,9 @@ def gathering_rows_once(accelerator: Any) -> Iterator[None]:
     gather = accelerator.gather
 
     def once(tensors: Any) -> Any:
-        found, state = gather(tensors), accelerator.gradient_state
+        gathered, state = gather(tensors), accelerator.gradient_state
         is_last = state.end_of_dataloader and state.remainder > 0 and accelerator.num_processes > 1
-        return found[: state.remainder] if is_last and torch.is_tensor(found) else found
+        return gathered[: state.remainder] if is_last and torch.is_tensor(gathered) else gathered
 
     accelerator.gather = once
     try:

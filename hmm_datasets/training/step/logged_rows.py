@@ -42,8 +42,8 @@ class IndexedRows(Dataset):
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, torch.Tensor]]:
-        found = rows_at(self.rows, indices)
-        return [{**row, ROW_INDEX: torch.tensor(index)} for index, row in zip(indices, found, strict=True)]
+        rows = rows_at(self.rows, indices)
+        return [{**row, ROW_INDEX: torch.tensor(index)} for index, row in zip(indices, rows, strict=True)]
 
 
 class IndexedBatches:

@@ -73,8 +73,8 @@ class StepLoss(Component):
         for loss in self.losses:
             mine[0, 0] += loss.float().mean()
         gathered = self.run.accelerator.gather(mine)
-        found = torch.stack([gathered[:, 0].mean(), gathered[0, 1], gathered[:, 2].max()])
-        self.loss, self.norm, requested = found.tolist()
+        gathered_loss = torch.stack([gathered[:, 0].mean(), gathered[0, 1], gathered[:, 2].max()])
+        self.loss, self.norm, requested = gathered_loss.tolist()
         self.requested = int(requested)
 
     def after_optimizer(self) -> None:
@@ -95,9 +95,9 @@ class StepLoss(Component):
             mine["micro_batches"].append({"loss": loss} | ({} if rows is None else {"rows": rows[number]}))
         if run.args.world_size == 1:
             return [mine]
-        found: list[Any] = [None] * run.args.world_size
-        torch.distributed.all_gather_object(found, mine)
-        return found
+        gathered: list[Any] = [None] * run.args.world_size
+        torch.distributed.all_gather_object(gathered, mine)
+        return gathered
 
     def _own_means(self) -> list[float]:
         """The loss of each micro-batch as the mean over its own tokens.
@@ -111,8 +111,8 @@ class StepLoss(Component):
             return [loss * len(losses) for loss in losses]
         average = float(sum(counts))
         if self.run.args.average_tokens_across_devices:
-            own = torch.tensor([average], device=self.run.args.device)
-            average = float(self.run.accelerator.gather(own).mean())
+            mean = torch.tensor([average], device=self.run.args.device)
+            average = float(self.run.accelerator.gather(mean).mean())
         return [loss * average / count if count else loss for loss, count in zip(losses, counts, strict=True)]
 
 

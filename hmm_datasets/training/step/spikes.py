@@ -64,18 +64,18 @@ class LossSpikes(Component):
         if policy == "ignore":
             return
         loss, norm = self._step_loss.loss, self._step_loss.norm  # the same on all ranks
-        found = {
+        deviations = {
             "loss": self._detectors["loss"].add(loss),
             "gradient norm": self._detectors["gradient norm"].add(math.log(norm) if 0 < norm < math.inf else math.nan),
         }
-        found = {name: deviation for name, deviation in found.items() if deviation is not None}
-        if not found:
+        deviations = {name: deviation for name, deviation in deviations.items() if deviation is not None}
+        if not deviations:
             return
-        self._log(step, found, model, norm)
+        self._log(step, deviations, model, norm)
         if policy == "skip":
             self._is_skipped = True
             model.zero_grad(set_to_none=True)
-        elif policy == "rollback" and "loss" in found:
+        elif policy == "rollback" and "loss" in deviations:
             refusal = self._go_back(step)
             self.run.say(f"step {step:,}: not rolled back: {refusal}")
 
@@ -89,13 +89,13 @@ class LossSpikes(Component):
                 append_event(run.args.output_dir, "skipped", line, step=run.state.global_step + 1)
             run.say(line)
 
-    def _log(self, step: int, found: dict[str, Deviation], model: torch.nn.Module, norm: float) -> None:
+    def _log(self, step: int, deviations: dict[str, Deviation], model: torch.nn.Module, norm: float) -> None:
         """Write what is known of a spike to the events of the run, on rank 0."""
         run, loss = self.run, self._step_loss.loss
         ranks = self._step_loss.of_all_ranks()
         norms, not_finite = gradient_norms(run, model, norm)
         worst = highest(ranks)
-        measured = {name: _in_units(name, deviation) for name, deviation in found.items()}
+        measured = {name: _in_units(name, deviation) for name, deviation in deviations.items()}
         line = f"step {step:,}: " + " and ".join(
             f"the {name} is {seen['value']:.4g}, {seen['deviations']:.0f} deviations above {seen['level']:.4g}"
             for name, seen in measured.items()

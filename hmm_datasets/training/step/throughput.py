@@ -169,7 +169,7 @@ class Throughput(Component):
         forward = parts.get("forward", 0.0)
         rate, devices = (now.tokens - before.tokens) / seconds, self.run.args.world_size
         left = self.run.schedule.rows_before(self.run.state.max_steps) - now.rows
-        found = {
+        figures = {
             "step_seconds": seconds / steps,
             "data_seconds": parts.get("data", 0.0) / steps,
             "forward_seconds": forward / steps,
@@ -185,17 +185,17 @@ class Throughput(Component):
             "skipped_steps": self.run.totals.skipped_steps,
         }
         if (scale := self._loss_scale()) is not None:
-            found["loss_scale"] = scale
+            figures["loss_scale"] = scale
         if self.run.args.device.type == "cuda":
             peak = peak_flops(torch.cuda.get_device_name(self.run.args.device), self.run.args.mixed_precision)
             if peak is not None:
-                found["mfu"] = (now.flops - before.flops) / (seconds * devices * peak)
-            found["memory_allocated"] = float(torch.cuda.max_memory_allocated(self.run.args.device))
-            found["memory_reserved"] = float(torch.cuda.max_memory_reserved(self.run.args.device))
+                figures["mfu"] = (now.flops - before.flops) / (seconds * devices * peak)
+            figures["memory_allocated"] = float(torch.cuda.max_memory_allocated(self.run.args.device))
+            figures["memory_reserved"] = float(torch.cuda.max_memory_reserved(self.run.args.device))
         if self.run.args.price_per_hour is not None:
             self.run.totals.cost += seconds / 3600 * devices * self.run.args.price_per_hour
-            found["cost"] = self.run.totals.cost
-        return found
+            figures["cost"] = self.run.totals.cost
+        return figures
 
     def _loss_scale(self) -> float | None:
         """What the loss is multiplied by under float16, by torch's scaler or by DeepSpeed; None otherwise."""

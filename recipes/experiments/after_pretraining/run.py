@@ -26,6 +26,8 @@ from hmm_datasets.runtime.settings import setting
 if TYPE_CHECKING:
     from hmm_datasets.hmm.process import Process
 
+NEW_LEARNING_RATE = 1e-3
+"""Learning rate of the new models."""
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 CORE_TASKS = "arc_easy copa winograd"
 
@@ -44,7 +46,6 @@ class AfterPretrainingSettings:
     num_sequences: int = setting(32, "Held-out sequences, and windows of held-out text.")
     seeds: list[int] = setting([0, 1, 2], "Seeds of the new models.")
     learning_rate: float = setting(1e-4, "Learning rate of the pretrained model.")
-    new_learning_rate: float = setting(1e-3, "Learning rate of the new models.")
     core_data: str | None = setting(None, "Folder with the questions of CORE.")
 
     def __post_init__(self):
@@ -83,7 +84,7 @@ def write_sequences(settings: AfterPretrainingSettings, process: "Process") -> N
     from hmm_datasets.evaluation.benchmark.symbols import SymbolTokens
     from hmm_datasets.text.stream.tokenization import tokenizer_hash
     from hmm_datasets.text.stream.writer import write_tokens
-    from hmm_datasets.training.models import load_pretrained
+    from hmm_datasets.training.pretrained import load_pretrained
 
     tokenizer = load_pretrained(AutoTokenizer, settings.model)
     symbols = SymbolTokens.of(tokenizer, LETTERS[: process.num_symbols])
@@ -110,7 +111,7 @@ def write_new_models(settings: AfterPretrainingSettings) -> None:
     """Write models of the same configuration with random weights."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, set_seed
 
-    from hmm_datasets.training.models import load_pretrained
+    from hmm_datasets.training.pretrained import load_pretrained
 
     for seed in settings.seeds:
         folder = folder_of(settings, f"random_{seed}")
@@ -122,7 +123,9 @@ def write_new_models(settings: AfterPretrainingSettings) -> None:
 
 def stages(settings: AfterPretrainingSettings) -> list[tuple[str, str]]:
     """Title and command of every stage."""
-    root, model, text = (shlex.quote(one) for one in (settings.output_dir, settings.model, settings.text))
+    root, model, text = (
+        shlex.quote(text_of_flag) for text_of_flag in (settings.output_dir, settings.model, settings.text)
+    )
 
     def training(start: str, rate: float, seed: int, name: str) -> str:
         """The command that trains a model."""
@@ -144,7 +147,7 @@ def stages(settings: AfterPretrainingSettings) -> list[tuple[str, str]]:
         *(
             (
                 f"A new model, seed {seed}",
-                training(f"{root}/random_{seed}", settings.new_learning_rate, seed, f"new_{seed}"),
+                training(f"{root}/random_{seed}", NEW_LEARNING_RATE, seed, f"new_{seed}"),
             )
             for seed in settings.seeds
         ),
@@ -216,12 +219,12 @@ def report(settings: AfterPretrainingSettings, process: "Process", seconds: floa
     baselines = [[STYLES[name]["label"], f"{loss - losses['bayes']:.3f}"] for name, loss in losses.items()]
     tables.append(Table("Predictors, nats per symbol above the optimum", ["predictor", "excess"], baselines))
     known = {name: read_json(folder / "evaluation" / name / "report.json") for name in ("before", "after")}
-    facts = [one["completions"] for one in known.values()]
-    kept = [["facts", *(f"{one['facts_correct']} of {one['facts']}" for one in facts)]]
+    facts = [entry["completions"] for entry in known.values()]
+    kept = [["facts", *(f"{entry['facts_correct']} of {entry['facts']}" for entry in facts)]]
     if settings.core_data is not None:
-        scores = [one["core"] for one in known.values()]
+        scores = [entry["core"] for entry in known.values()]
         kept.append(
-            ["CORE subset", *(f"{one['score']:.3f} ({one['low']:.3f} to {one['high']:.3f})" for one in scores)]
+            ["CORE subset", *(f"{entry['score']:.3f} ({entry['low']:.3f} to {entry['high']:.3f})" for entry in scores)]
         )
     tables.append(Table("What the pretrained model knows, with 95% intervals", ["", "before", "after"], kept))
     write_json(
@@ -229,8 +232,8 @@ def report(settings: AfterPretrainingSettings, process: "Process", seconds: floa
         {"losses": losses, "curves": curves, "seconds": round(seconds, 1), "known": kept},
     )
     with atomic_file(folder / "report.md") as temporary:
-        temporary.write_text("\n\n".join(one.markdown() for one in tables) + "\n", encoding="utf-8")
-    print("\n\n".join(one.text() for one in tables))
+        temporary.write_text("\n\n".join(entry.markdown() for entry in tables) + "\n", encoding="utf-8")
+    print("\n\n".join(entry.text() for entry in tables))
     print(f"\n{folder / 'report.md'}: the tables; after_pretraining.png: the curves ({format_duration(seconds)})")
 
 
@@ -244,7 +247,7 @@ def draw(curves: Mapping[str, list[dict[str, Any]]], excess: Mapping[str, float]
     with rc_context(PAPER):
         figure = Figure(figsize=(WIDTH * 2, 2.6), layout="constrained")
         left, right = figure.subplots(1, 2)
-        first_new = next((one for one in curves if one != "pretrained"), "")
+        first_new = next((curve for curve in curves if curve != "pretrained"), "")
         labels = {"pretrained": "pretrained", first_new: "new, same configuration"}
         for name, rows in curves.items():
             color, marker = ("black", "o") if name == "pretrained" else ("#D55E00", "x")

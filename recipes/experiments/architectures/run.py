@@ -24,6 +24,9 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.runtime.program import run
 from hmm_datasets.runtime.settings import setting
 
+LAYERS = 2
+"""Layers of every model."""
+
 
 @dataclass
 class ArchitectureSettings:
@@ -33,7 +36,6 @@ class ArchitectureSettings:
     tasks: list[str] = setting(["recall", "automata"], "recall, automata.")
     architectures: list[str] = setting(["llama", "lstm", "gru"], "Some of llama, lstm, gru, mamba.")
     seeds: list[int] = setting([0], "Seeds of models and rows.")
-    layers: int = setting(2, "Layers of every model.")
     batch_size: int = setting(64, "Rows per optimizer step.")
     num_sequences: int = setting(512, "Held-out rows that models are measured on.")
     num_keys: int = setting(16, "Keys of the recall task, and its values.")
@@ -79,7 +81,7 @@ def source_of(settings: ArchitectureSettings, task: str):
 
 def trials_of(settings: ArchitectureSettings) -> list[dict[str, Any]]:
     """What determines each model and its measurement."""
-    shared = {name: getattr(settings, name) for name in ("layers", "batch_size", "num_sequences")}
+    shared = {"layers": LAYERS, "batch_size": settings.batch_size, "num_sequences": settings.num_sequences}
     lengths = {"recall": 4 * settings.num_pairs, "automata": settings.automata_length}
     return [
         {"task": task, "architecture": architecture, "width": width, "seed": seed, "length": lengths[task]}
@@ -105,7 +107,7 @@ def tried(settings: ArchitectureSettings, trial: dict[str, Any]) -> dict[str, An
 
 def measured(source: Any, trial: dict[str, Any], folder: Path) -> dict[str, Any]:
     """What is measured of the model of a trial, trained first if it is not yet, and its number of parameters."""
-    from hmm_datasets.training.models import architecture_config
+    from hmm_datasets.training.architectures import architecture_config
     from hmm_datasets.training.small_runs import SmallRun, trained_model
 
     sizes = {"vocab_size": source.num_symbols + 1, "length": trial["length"] + 1, "bos_token_id": source.num_symbols}
@@ -140,14 +142,14 @@ def automata_figures(model, family, trial: dict[str, Any]) -> dict[str, Any]:
     rows = torch.nn.functional.pad(tokens, (1, 0), value=family.num_symbols).to(model.device)
     with torch.inference_mode():
         logits = torch.cat([model(input_ids=part, use_cache=False).logits for part in rows.split(128)])
-    found = logits[:, :-1, :-1].double().softmax(-1).cpu()
-    accuracy, excess, by_token = scores(found, oracle, tokens)
+    probs = logits[:, :-1, :-1].double().softmax(-1).cpu()
+    accuracy, excess, by_token = scores(probs, oracle, tokens)
     grams = [scores(ngram(tokens, family.num_symbols, order)[:, :-1], oracle, tokens)[:2] for order in (1, 2, 3)]
-    by_token = [float(f"{one:.5g}") for one in by_token]
+    by_token = [float(f"{share:.5g}") for share in by_token]
     return {"accuracy": accuracy, "excess": excess, "excess_by_token": by_token, "ngrams": grams}
 
 
-def scores(found, oracle, tokens) -> tuple[float, float, Any]:
+def scores(probs, oracle, tokens) -> tuple[float, float, Any]:
     """Share of positions whose likeliest token is possible, and nats per token above the oracle, in all and by token.
 
     Args:
@@ -162,8 +164,8 @@ def scores(found, oracle, tokens) -> tuple[float, float, Any]:
 
     ```
     """
-    possible = oracle.gather(-1, found.argmax(-1, keepdim=True)) > 0
-    ratio = (oracle.gather(-1, tokens[..., None]) / found.gather(-1, tokens[..., None])).log()[..., 0]
+    possible = oracle.gather(-1, probs.argmax(-1, keepdim=True)) > 0
+    ratio = (oracle.gather(-1, tokens[..., None]) / probs.gather(-1, tokens[..., None])).log()[..., 0]
     return possible.double().mean().item(), ratio.mean().item(), ratio.mean(0).numpy()
 
 
@@ -172,19 +174,21 @@ def findings(settings: ArchitectureSettings, trials: list[dict[str, Any]]) -> li
     from hmm_datasets.report.published import Finding
     from hmm_datasets.statistics import clustered_mean
 
-    found = []
-    kinds = dict.fromkeys((one["task"], one["architecture"], one["width"]) for one in trials)
+    entries = []
+    kinds = dict.fromkeys((trial["task"], trial["architecture"], trial["width"]) for trial in trials)
     for task, name, width in kinds:
-        chosen = [one for one in trials if (one["task"], one["architecture"], one["width"]) == (task, name, width)]
+        chosen = [
+            trial for trial in trials if (trial["task"], trial["architecture"], trial["width"]) == (task, name, width)
+        ]
         for figure, unit in (("accuracy", ""), ("excess", " over the oracle (nats per token)")):
             if figure not in chosen[0]:
                 continue
-            mean, error, *_ = clustered_mean([[one[figure]] for one in chosen])
+            mean, error, *_ = clustered_mean([[trial[figure]] for trial in chosen])
             rows = chosen[0]["steps"] * chosen[0]["batch_size"]
             size = f"{chosen[0]['parameters']:,} parameters, {rows:,} rows"
             label = f"{task}, {name} of width {width}: {figure}{unit}"
-            found.append(Finding(label, mean, error, difference=size))
-    return found
+            entries.append(Finding(label, mean, error, difference=size))
+    return entries
 
 
 def report(settings: ArchitectureSettings, trials: list[dict[str, Any]], seconds: float) -> None:
@@ -196,7 +200,7 @@ def report(settings: ArchitectureSettings, trials: list[dict[str, Any]], seconds
     folder.mkdir(parents=True, exist_ok=True)
     draw_panels(panels_of(settings, trials), folder / "architectures.png")
     protocol = (
-        f"{settings.layers} layers; the same width and steps for every architecture, not the same number of "
+        f"{LAYERS} layers; the same width and steps for every architecture, not the same number of "
         f"parameters; {len(settings.seeds)} seeds. Recall: {settings.num_keys} keys and values, {settings.num_pairs} "
         f"pairs, {settings.recall_steps:,} steps of {settings.batch_size} rows. Automata: {settings.num_states[0]} to "
         f"{settings.num_states[1]} states, {settings.num_letters} letters, {settings.automata_length} tokens, "
@@ -208,8 +212,8 @@ def report(settings: ArchitectureSettings, trials: list[dict[str, Any]], seconds
         Paper("Zoology, and In-context language learning", "2312.04927 and 2401.12973", "recall, and random automata"),
         findings(settings, trials),
         protocol=protocol,
-        tokens=sum(one["steps"] * one["batch_size"] * (one["length"] + 1) for one in trials),
-        seconds=max(seconds, sum(one["seconds"] for one in trials)),
+        tokens=sum(trial["steps"] * trial["batch_size"] * (trial["length"] + 1) for trial in trials),
+        seconds=max(seconds, sum(trial["seconds"] for trial in trials)),
         pictures=["architectures.png"],
     )
 
@@ -222,14 +226,16 @@ def panels_of(settings: ArchitectureSettings, trials: list[dict[str, Any]]) -> l
 
     def curves(task: str, values) -> dict[str, np.ndarray]:
         of = {
-            name: [one for one in trials if (one["task"], one["architecture"]) == (task, name)]
+            name: [trial for trial in trials if (trial["task"], trial["architecture"]) == (task, name)]
             for name in settings.architectures
         }
         return {name: np.array([values(chosen, seed) for seed in settings.seeds]) for name, chosen in of.items()}
 
     panels = []
     if "recall" in settings.tasks:
-        by_width = curves("recall", lambda chosen, seed: [one["accuracy"] for one in chosen if one["seed"] == seed])
+        by_width = curves(
+            "recall", lambda chosen, seed: [trial["accuracy"] for trial in chosen if trial["seed"] == seed]
+        )
         title = f"recall of {settings.num_pairs} pairs"
         axes = {
             "x_label": "width",
@@ -243,8 +249,8 @@ def panels_of(settings: ArchitectureSettings, trials: list[dict[str, Any]]) -> l
         smooth = np.ones(8) / 8
 
         def excess(chosen, seed):
-            (one,) = [one for one in chosen if (one["seed"], one["width"]) == (seed, widest)]
-            return np.convolve(one["excess_by_token"], smooth, "valid")
+            (trial,) = [trial for trial in chosen if (trial["seed"], trial["width"]) == (seed, widest)]
+            return np.convolve(trial["excess_by_token"], smooth, "valid")
 
         by_token = curves("automata", excess)
         x = np.arange(settings.automata_length - 7) + 4.5

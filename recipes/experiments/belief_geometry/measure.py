@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from hmm_datasets.data.sequences import TEST_FIRST
 from hmm_datasets.evaluation.linear_probes import LinearProbe, split_sequences
 from hmm_datasets.hmm.model import HMM
-from hmm_datasets.training.models import load_pretrained
+from hmm_datasets.training.pretrained import load_pretrained
 
 
 def probed_beliefs(
@@ -37,7 +37,7 @@ def probed_beliefs(
     tokens = torch.from_numpy(process.sample(num_sequences, length, seed=seed, first=TEST_FIRST).astype(np.int64))
     beliefs, rows = process.beliefs(tokens), torch.nn.functional.pad(tokens, (1, 0), value=process.num_symbols)
     probes: dict[str, LinearProbe] = {}
-    true, found = [], {name: [] for name in PROBES}
+    true, probed = [], {name: [] for name in PROBES}
     for half, held_out in zip(split_sequences(num_sequences, seed), (False, True), strict=True):
         for part in torch.from_numpy(half).split(256):
             with torch.inference_mode():
@@ -48,9 +48,9 @@ def probed_beliefs(
                 flat = table.flatten(0, 1)
                 probe = probes.setdefault(name, LinearProbe([flat.shape[1]], {"belief": process.num_states}))
                 if held_out:
-                    found[name].append(probe.test(flat, targets).cpu().numpy())
+                    probed[name].append(probe.test(flat, targets).cpu().numpy())
                 else:
                     probe.fit(flat, targets)
             if held_out:
                 true.append(targets["belief"].cpu().numpy())
-    return ProbedBeliefs(np.concatenate(true), {name: np.concatenate(parts) for name, parts in found.items()})
+    return ProbedBeliefs(np.concatenate(true), {name: np.concatenate(parts) for name, parts in probed.items()})

@@ -51,10 +51,10 @@ class ProbedBeliefs:
         ```
         """
         beliefs = self.distinct
-        own = ((self.true[:, None] - beliefs) ** 2).sum(-1).argmin(1)
+        own_number = ((self.true[:, None] - beliefs) ** 2).sum(-1).argmin(1)
         return {
-            name: float((((found[:, None] - beliefs) ** 2).sum(-1).argmin(1) == own).mean())
-            for name, found in self.probed.items()
+            name: float((((probed[:, None] - beliefs) ** 2).sum(-1).argmin(1) == own_number).mean())
+            for name, probed in self.probed.items()
         }
 
 
@@ -94,12 +94,12 @@ def plot_belief_layers(
     """
     figure = Figure(figsize=(2 * WIDTH, 1.8 * len(beliefs) + 0.3), layout="constrained")
     rows = figure.subplots(len(beliefs), 4, squeeze=False)
-    for panels, (name, found) in zip(rows, beliefs.items(), strict=True):
-        distinct = found.distinct
+    for panels, (name, cloud) in zip(rows, beliefs.items(), strict=True):
+        distinct = cloud.distinct
         count = f", {len(distinct)} different" if len(distinct) <= 100 else ""
-        clouds = {f"{name}: true beliefs{count}": found.true, **found.probed}
+        clouds = {f"{name}: true beliefs{count}": cloud.true, **cloud.probed}
         for axes, (title, points) in zip(panels, clouds.items(), strict=False):
-            _draw_cloud(axes, found.true, points)
+            _draw_cloud(axes, cloud.true, points)
             axes.set_title(title, pad=10)
         panels[0].set_ylabel("second component")
         _draw_layers(panels[-1], figures[name])

@@ -68,9 +68,9 @@ def main(settings: BeliefGeometrySettings) -> None:
     from hmm_datasets.operations.stages import run_or_exit
 
     folder, began = Path(settings.output_dir), time.monotonic()
-    found = {"mess3": processes.mess3(x=0.05, a=0.85), "rrxor": processes.rrxor()}
+    sources = {"mess3": processes.mess3(x=0.05, a=0.85), "rrxor": processes.rrxor()}
     for name in settings.processes:
-        found[name].save_pretrained(folder / name / "hmm")
+        sources[name].save_pretrained(folder / name / "hmm")
     run_or_exit([stage for name in settings.processes for stage in stages(settings, folder / name, name)])
     report(settings, folder, time.monotonic() - began)
 
@@ -86,7 +86,7 @@ def stages(settings: BeliefGeometrySettings, folder: Path, name: str) -> list[tu
         f"--data_seed {settings.seed} "
         f"--train_tokens {trained_tokens(settings, name)} --output_dir {where['pretrain']}"
     )
-    found = [
+    commands = [
         (f"A Llama on sequences of {name}", training),
         (
             f"{name}: its distance from the optimum, and probes for the beliefs",
@@ -95,10 +95,10 @@ def stages(settings: BeliefGeometrySettings, folder: Path, name: str) -> list[tu
     ]
     if settings.checkpoints:
         chosen = "--tasks beliefs training --checkpoints true --checkpoint_sequences 512"
-        found.append(
+        commands.append(
             (f"{name}: probes at every checkpoint", f"{evaluate}{chosen} --output_dir {where['checkpoints']}")
         )
-    return found
+    return commands
 
 
 def trained_tokens(settings: BeliefGeometrySettings, name: str) -> int:
@@ -125,15 +125,15 @@ def report(settings: BeliefGeometrySettings, folder: Path, seconds: float) -> No
         )
         for name in settings.processes
     }
-    figures = {name: found["beliefs"]["layers"] for name, found in reports.items()}
+    figures = {name: result["beliefs"]["layers"] for name, result in reports.items()}
     plot_belief_layers(figures, clouds, folder / "beliefs.png")
     shown = {
         "mess3": "represented in the final residual stream",
         "rrxor": "distributed over the residual streams of several layers",
     }
     findings = []
-    for name, found in reports.items():
-        layers, gap = found["beliefs"]["layers"], found["optimum"]["bayes_gap"]
+    for name, result in reports.items():
+        layers, gap = result["beliefs"]["layers"], result["optimum"]["bayes_gap"]
         last = str(len(layers) - 2)
         stated = {"published": shown[name], "where": "abstract"}
         findings += [

@@ -22,7 +22,7 @@ def main() -> None:
     from hmm_datasets.runtime.one_line_errors import one_line_errors
     from hmm_datasets.text.corpora.loading import load_corpus
     from hmm_datasets.text.tokenizers.chat_templates import stop_tokens
-    from hmm_datasets.training.models import load_pretrained
+    from hmm_datasets.training.pretrained import load_pretrained
 
     parser = argparse.ArgumentParser(description="Preferences between a model's own answers.")
     parser.add_argument("--model", required=True, help="folder of the fine-tuned model")
@@ -41,14 +41,14 @@ def main() -> None:
         set_seed(0)
         torch.set_num_threads(2)
         stop = stop_tokens(tokenizer, model.generation_config)
-        given = answer(model, tokenizer, asked, stop=stop, max_new_tokens=16, batch_size=64, temperature=1.0)
+        answers = answer(model, tokenizer, asked, stop=stop, max_new_tokens=16, batch_size=64, temperature=1.0)
         pairs = [
             {
                 "prompt": question.messages,
                 "chosen": [{"role": "assistant", "content": question.expected}],
                 "rejected": [{"role": "assistant", "content": said.strip()}],
             }
-            for question, said in zip(asked, given, strict=True)
+            for question, said in zip(asked, answers, strict=True)
             if said.strip() and not is_right(question, said)
         ]
         write_jsonl(arguments.output, pairs)

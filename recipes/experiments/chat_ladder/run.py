@@ -24,6 +24,8 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.runtime.program import run
 from hmm_datasets.runtime.settings import setting
 
+MAX_PROMPTS = 4000
+"""Questions to make preferences of."""
 STAGES = ("pretrain", "midtrain", "sft", "dpo", "grpo")
 QUESTIONS, INSTRUCTIONS = "story-questions", "instructions-sample"
 CORE_TASKS = "arc_easy copa winograd"
@@ -38,7 +40,6 @@ class ChatLadderSettings:
     preferences: str | None = setting(None, "With a model: a corpus of preferences.")
     text: str = setting("tinystories-sample", "With a model: the text whose bits per byte are measured.")
     core_data: str | None = setting(None, "Folder with the questions of CORE.")
-    max_prompts: int = setting(4000, "Questions to make preferences of.")
 
     def __post_init__(self):
         if (self.model is None) != (self.preferences is None):
@@ -55,10 +56,11 @@ def main(settings: ChatLadderSettings) -> None:
 def stages_from_a_model(settings: ChatLadderSettings) -> list[tuple[str, str]]:
     """Title and command of every stage that begins with a pretrained model."""
     root, model, preferences, text = (
-        shlex.quote(str(one)) for one in (settings.output_dir, settings.model, settings.preferences, settings.text)
+        shlex.quote(str(argument))
+        for argument in (settings.output_dir, settings.model, settings.preferences, settings.text)
     )
     tuned = f"hmm-datasets sft --config chat_ladder/pretrained_sft.yaml --conversations {INSTRUCTIONS}"
-    found = [
+    commands = [
         (
             "lora: 500 instructions, an adapter",
             f"{tuned} --model {model} --use_peft --learning_rate 2e-4 --output_dir {root}/lora",
@@ -77,8 +79,8 @@ def stages_from_a_model(settings: ChatLadderSettings) -> list[tuple[str, str]]:
     measured = {"pretrained": model} | {name: f"{root}/{name}" for name in ("lora", "sft", "dpo")}
     for name, folder in measured.items():
         command = f"hmm-datasets evaluate {folder} {measures} --output_dir {root}/evaluation/{name}"
-        found.append((f"{name}: on stories and held-out instructions", command))
-    return [*found, _compared(root, list(measured))]
+        commands.append((f"{name}: on stories and held-out instructions", command))
+    return [*commands, _compared(root, list(measured))]
 
 
 def stages_from_text(settings: ChatLadderSettings) -> list[tuple[str, str]]:
@@ -91,7 +93,7 @@ def stages_from_text(settings: ChatLadderSettings) -> list[tuple[str, str]]:
         """The command of a stage that trains, whose run is named by its recipe."""
         return f"hmm-datasets {recipe} --launch cpu2 --config {config} --output_dir {root}/{recipe} {flags}"
 
-    found = [
+    commands = [
         ("BPE, token streams", f"hmm-datasets tokenize --config demo/tokenize_corpus.yaml --output_dir {tokens}"),
         (
             "pretrain: a Llama on stories",
@@ -110,7 +112,7 @@ def stages_from_text(settings: ChatLadderSettings) -> list[tuple[str, str]]:
         (
             "Right and wrong answers of that model",
             f"python {_beside('preferences.py')} --model {root}/sft --output {root}/preferences.jsonl "
-            f"--max_prompts {settings.max_prompts}",
+            f"--max_prompts {MAX_PROMPTS}",
         ),
         (
             "dpo: right answers rather than wrong ones",
@@ -121,7 +123,7 @@ def stages_from_text(settings: ChatLadderSettings) -> list[tuple[str, str]]:
             trained("grpo", "chat_ladder/grpo.yaml", f"--model {root}/sft --prompts {QUESTIONS}"),
         ),
     ]
-    found += [
+    commands += [
         (
             f"{name}: on held-out stories and questions",
             f"hmm-datasets evaluate {root}/{name} --targets {tokens}/text/test --window 128 --by_document true "
@@ -130,7 +132,7 @@ def stages_from_text(settings: ChatLadderSettings) -> list[tuple[str, str]]:
         )
         for name in STAGES
     ]
-    return [*found, _compared(root, STAGES)]
+    return [*commands, _compared(root, STAGES)]
 
 
 def _tasks(settings: ChatLadderSettings, questions: int) -> str:

@@ -26,7 +26,7 @@ def main() -> None:
         for name in arguments.stages:
             report = reports[name] = read_json(arguments.folder / "evaluation" / name / "report.json")
             text, chat, core = report["text"], report["chat"], report.get("core")
-            shares = [chat["shares"][one] for one in SHARES]
+            shares = [chat["shares"][share] for share in SHARES]
             trained = arguments.folder / name / "summary.json"  # none of a model that was not trained here
             facts = f"{report['completions']['facts_correct']} of {report['completions']['facts']}"
             rows.append([
@@ -34,7 +34,7 @@ def main() -> None:
                 f"{read_json(trained)['tokens']:,}" if trained.is_file() else "-",
                 _with_interval(text["bits_per_byte"], text["bits_per_byte_low"], text["bits_per_byte_high"]),
                 _with_interval(chat["loss"], chat["loss_low"], chat["loss_high"]),
-                *(_with_interval(one["share"], one["low"], one["high"], ".1%") for one in shares),
+                *(_with_interval(share["share"], share["low"], share["high"], ".1%") for share in shares),
                 facts,
                 "-" if core is None else _with_interval(core["score"], core["low"], core["high"]),
             ])  # fmt: skip
@@ -47,7 +47,7 @@ def main() -> None:
         for index in range(min(arguments.transcripts, *map(len, items.values()))):
             asked = items[arguments.stages[0]][index]
             lines.append(f"> {asked['messages'][-1]['content']}\n\nexpected: `{asked['expected']}`")
-            lines.append("\n".join(f"- {name}: `{found[index]['answer']!r}`" for name, found in items.items()))
+            lines.append("\n".join(f"- {name}: `{examples[index]['answer']!r}`" for name, examples in items.items()))
         with atomic_file(arguments.folder / "stages.md") as temporary:
             temporary.write_text("\n\n".join(lines) + "\n", encoding="utf-8")
         print(f"\n{arguments.folder / 'stages.md'}: the table, and the first answers of every stage")

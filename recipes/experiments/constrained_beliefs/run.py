@@ -30,6 +30,11 @@ from typing import Any
 from hmm_datasets.runtime.program import run
 from hmm_datasets.runtime.settings import setting
 
+HEADS = [1, 2]
+"""Numbers of attention heads."""
+WIDTH = 64
+"""Width of the layer."""
+
 
 @dataclass
 class ConstrainedBeliefsSettings:
@@ -38,9 +43,7 @@ class ConstrainedBeliefsSettings:
     output_dir: str = setting(MISSING, "Output folder.")
     values: list[float] = setting([0.05, 0.5], "Values of x of Mess3.")
     a: float = setting(0.85, "Share of the state's own symbol in Mess3.")
-    heads: list[int] = setting([1, 2], "Numbers of attention heads.")
     context: int = setting(10, "Symbols that models predict the next one from, at most.")
-    width: int = setting(64, "Width of the layer.")
     steps: int = setting(1500, "Optimizer steps of each model.")
     batch_size: int = setting(128, "Sequences per optimizer step.")
     learning_rate: float = setting(3e-3, "Peak learning rate.")
@@ -54,10 +57,10 @@ def main(settings: ConstrainedBeliefsSettings) -> None:
 
     began = time.monotonic()
     folder = Path(settings.output_dir)
-    found, drawn = [], []
+    results, drawn = [], []
     for x in settings.values:
         words = all_words(processes.mess3(x=x, a=settings.a), settings.context)
-        for heads in settings.heads:
+        for heads in HEADS:
             row, panels = measured(settings, folder, words, x, heads)
             print(
                 f"x = {x:g}, heads {heads}: after attention R2 {row['attention_constrained_r2']:.4f} of constrained "
@@ -65,10 +68,10 @@ def main(settings: ConstrainedBeliefsSettings) -> None:
                 f"decay by {row['decay']:.3f}",
                 flush=True,
             )
-            found.append(row)
+            results.append(row)
             drawn.append((words, panels))
-    draw(found, drawn, folder / "constrained_beliefs.png")
-    write(settings, folder, found, time.monotonic() - began)
+    draw(results, drawn, folder / "constrained_beliefs.png")
+    write(settings, folder, results, time.monotonic() - began)
 
 
 def constrained_beliefs(words: Any) -> Any:
@@ -97,11 +100,11 @@ def additive_features(words: Any) -> Any:
     import numpy as np
 
     length, symbols = words.tokens.shape[1], words.process.num_symbols
-    found = np.zeros((len(words.rows), length, symbols), np.float32)
+    features = np.zeros((len(words.rows), length, symbols), np.float32)
     for distance in range(length):
         has = np.flatnonzero(words.lengths > distance)
-        found[has, distance, words.tokens[words.rows[has], words.lengths[has] - 1 - distance]] = 1
-    return found.reshape(len(found), -1)
+        features[has, distance, words.tokens[words.rows[has], words.lengths[has] - 1 - distance]] = 1
+    return features.reshape(len(features), -1)
 
 
 def measured(
@@ -112,12 +115,13 @@ def measured(
     from transformers import set_seed
 
     from hmm_datasets.evaluation.word_probes import fit_words, mean_excess
-    from hmm_datasets.training.models import architecture_config, new_model
+    from hmm_datasets.training.architectures import architecture_config
+    from hmm_datasets.training.model_configs import new_model
     from hmm_datasets.training.small_runs import SmallRun, trained_model
 
     process, bos = words.process, words.process.num_symbols
     length = settings.context + 1
-    sizes = {"width": settings.width, "layers": 1, "heads": heads}
+    sizes = {"width": WIDTH, "layers": 1, "heads": heads}
     config = architecture_config("llama", vocab_size=bos + 1, length=length + 1, bos_token_id=bos, **sizes)
     model = trained_model(folder / f"x{x:g}-{heads}", config, process, SmallRun.of(settings, length=length))
     set_seed(settings.seed)
@@ -138,7 +142,7 @@ def measured(
     row |= {"additive_weights": best.tolist(), "additive_decay": decay_of(best[1:])}
     shown = (("attention", "constrained"), ("output", "full"))
     panels = {"true": targets, "probed": {name: fits[place, name].predictions for place, name in shown}}
-    panels["probed"] = {name: np.asarray(one, np.float32) for name, one in panels["probed"].items()}
+    panels["probed"] = {name: np.asarray(panel, np.float32) for name, panel in panels["probed"].items()}
     return row, panels
 
 
@@ -165,8 +169,8 @@ def read(model: Any, words: Any, bos: int, batch_size: int = 2048) -> tuple[Any,
             mine = slice(*np.searchsorted(words.rows, [first, first + len(tokens)]))
             where = words.rows[mine] - first, words.lengths[mine]
             distribution = output.logits[..., : words.process.num_symbols].softmax(-1)
-            found = [table.cpu().numpy()[where] for table in (kept.pop(), output.hidden_states[-1], distribution)]
-            parts.append((*found, output.attentions[0][:, :, -1].cpu().numpy()))
+            outputs = [table.cpu().numpy()[where] for table in (kept.pop(), output.hidden_states[-1], distribution)]
+            parts.append((*outputs, output.attentions[0][:, :, -1].cpu().numpy()))
     handle.remove()
     after, last, distributions, attention = (np.concatenate(tables) for tables in zip(*parts, strict=True))
     return after, last, attention, distributions
@@ -240,7 +244,7 @@ def decay_of(weights: Any) -> float:
     return float(rates[np.square(scales[:, None] * powers - wanted).sum(1).argmin(), 0])
 
 
-def draw(found: list[dict], drawn: list[tuple[Any, dict]], path: Path) -> None:
+def draw(results: list[dict], drawn: list[tuple[Any, dict]], path: Path) -> None:
     """One row for each model: constrained beliefs and full ones, true and probed, and the weights by distance."""
     import numpy as np
     from matplotlib import rc_context
@@ -250,9 +254,9 @@ def draw(found: list[dict], drawn: list[tuple[Any, dict]], path: Path) -> None:
 
     titles = ("constrained: theory", "after attention", "full: theory", "output")
     with rc_context(PAPER):
-        figure = Figure(figsize=(8.2, 1.65 * len(found) + 0.3), layout="constrained")
-        grid = figure.subplots(len(found), 5, squeeze=False, width_ratios=[1, 1, 1, 1, 1.35])
-        for axes, row, (words, panels) in zip(grid, found, drawn, strict=True):
+        figure = Figure(figsize=(8.2, 1.65 * len(results) + 0.3), layout="constrained")
+        grid = figure.subplots(len(results), 5, squeeze=False, width_ratios=[1, 1, 1, 1, 1.35])
+        for axes, row, (words, panels) in zip(grid, results, drawn, strict=True):
             shown = np.random.default_rng(0).permutation(len(words.rows))[:6000]
             colors = words.beliefs[shown]
             for start, name in ((0, "constrained"), (2, "full")):
@@ -293,7 +297,7 @@ def _draw_weights(axes: Any, row: dict) -> None:
     axes.legend(loc="best")
 
 
-def write(settings: ConstrainedBeliefsSettings, folder: Path, found: list[dict], seconds: float) -> None:
+def write(settings: ConstrainedBeliefsSettings, folder: Path, results: list[dict], seconds: float) -> None:
     """The numbers beside the predictions of the paper."""
     from hmm_datasets.report.published import Paper, write_result
 
@@ -304,26 +308,26 @@ def write(settings: ConstrainedBeliefsSettings, folder: Path, found: list[dict],
             "2502.01954",
             "intermediate geometry and attention pattern of one layer",
         ),
-        findings(found),
+        findings(results),
         protocol=(
-            f"Llamas of one layer of width {settings.width}, {settings.steps:,} steps of {settings.batch_size} "
+            f"Llamas of one layer of width {WIDTH}, {settings.steps:,} steps of {settings.batch_size} "
             f"sequences of Mess3 with a = {settings.a:g}, AdamW at a peak of {settings.learning_rate:g}, one seed. "
             f"Affine maps over all words of up to {settings.context} symbols, weighted by probability. A Llama has "
             "rotary positions and a beginning token, which takes the attention that symbols leave."
         ),
-        tokens=len(found) * settings.steps * settings.batch_size * (settings.context + 2),
+        tokens=len(results) * settings.steps * settings.batch_size * (settings.context + 2),
         seconds=seconds,
         pictures=["constrained_beliefs.png"],
-        more={"models": found},
+        more={"models": results},
     )
 
 
-def findings(found: list[dict]) -> list[Any]:
+def findings(results: list[dict]) -> list[Any]:
     """R2 of both kinds of beliefs in both places, and the decay, of each model."""
     from hmm_datasets.report.published import Finding
 
     rows = []
-    for row in found:
+    for row in results:
         name = f"x = {row['x']:g}, heads {row['heads']}"
         for place, words in (("attention", "after attention"), ("output", "in the output")):
             rows += [

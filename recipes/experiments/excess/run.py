@@ -18,6 +18,11 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.runtime.program import run
 from hmm_datasets.runtime.settings import setting
 
+LAYERS = 4
+"""Layers of the Llama."""
+HEADS = 4
+"""Its attention heads."""
+
 
 @dataclass
 class ExcessSettings:
@@ -26,9 +31,7 @@ class ExcessSettings:
     output_dir: str = setting(MISSING, "Output folder.")
     processes: list[str] = setting([], "Names in the benchmark; all by default.")
     seeds: list[int] = setting([0, 1, 2], "Seeds of models and data.")
-    layers: int = setting(4, "Layers of the Llama.")
     width: int = setting(64, "Its width.")
-    heads: int = setting(4, "Its attention heads.")
     train_tokens: int = setting(5_000_000, "Tokens that each model is trained on.")
     learning_rate: float = setting(1e-2, "Peak learning rate.")
     num_sequences: int = setting(256, "Held-out sequences per process.")
@@ -61,11 +64,11 @@ def configuration(settings: ExcessSettings, length: int) -> dict[str, Any]:
     """The configuration of the Llama, for sequences of `length` symbols and a beginning token."""
     return {
         "model_type": "llama",
-        "num_hidden_layers": settings.layers,
+        "num_hidden_layers": LAYERS,
         "hidden_size": settings.width,
         "intermediate_size": 32 * round(8 * settings.width / 3 / 32),
-        "num_attention_heads": settings.heads,
-        "num_key_value_heads": settings.heads,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": HEADS,
         "max_position_embeddings": length + 1,
     }
 
@@ -92,13 +95,16 @@ def report(settings: ExcessSettings, folder: Path, names: list[str], seconds: fl
 
     accelerator = Accelerator()
     held_out = open_benchmark(processes=names, num_sequences=settings.num_sequences).processes
-    found = []
+    by_seed = []
     for seed in settings.seeds:
         models = load_models(str(folder / f"seed-{seed}"), names, accelerator)
-        found.append(score_model(models, None, held_out, accelerator)["processes"])
-    excess = np.array([[scores[name]["excess"] for name in names] for scores in found])
+        by_seed.append(score_model(models, None, held_out, accelerator)["processes"])
+    excess = np.array([[scores[name]["excess"] for name in names] for scores in by_seed])
     rows = [
-        [name, *(f"{value:.5f}" for value in (of.mean(), of.min(), of.max(), found[0][name]["baselines"]["uniform"]))]
+        [
+            name,
+            *(f"{value:.5f}" for value in (of.mean(), of.min(), of.max(), by_seed[0][name]["baselines"]["uniform"])),
+        ]
         for name, of in zip(names, excess.T, strict=True)
     ]
     print(Table("excess, nats per symbol", ["process", "mean", "min", "max", "uniform predictor"], rows).text())
@@ -116,7 +122,7 @@ def report(settings: ExcessSettings, folder: Path, names: list[str], seconds: fl
         Paper("Markovian circuit tracing", "2605.20824", "mean excess loss"),
         [finding],
         protocol=(
-            f"One Llama per process of {settings.layers} layers and width {settings.width}, {settings.train_tokens:,} "
+            f"One Llama per process of {LAYERS} layers and width {settings.width}, {settings.train_tokens:,} "
             f"tokens each, seeds {', '.join(map(str, settings.seeds))}; scored on {settings.num_sequences} held-out "
             "sequences of 128 symbols per process. The error is over seeds."
         ),

@@ -125,5 +125,5 @@ class FactoredMeasure:
 
 
 def _dimensions(curve: np.ndarray) -> dict[str, Any]:
-    found = {f"{share:g}": effective_dimension(curve, share) for share in SHARES}
-    return {**found, "explained": [round(float(value), 6) for value in curve[:256]]}
+    dimensions = {f"{share:g}": effective_dimension(curve, share) for share in SHARES}
+    return {**dimensions, "explained": [round(float(value), 6) for value in curve[:256]]}

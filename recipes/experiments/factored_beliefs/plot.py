@@ -36,7 +36,7 @@ def write_factored_beliefs(
     write_result(
         folder,
         PAPER_OF_FACTORS,
-        [one for noise, result in results.items() for one in factored_findings(noise, result)],
+        [finding for noise, result in results.items() for finding in factored_findings(noise, result)],
         protocol=protocol,
         tokens=sum(result["tokens"] for result in results.values()),
         seconds=sum(result["seconds"] for result in results.values()),
@@ -56,7 +56,7 @@ def factored_findings(noise: float, result: Mapping[str, Any]) -> list[Finding]:
     )
     predicted = f"sum of (d - 1) is {exact['sum']}, product minus 1 is {exact['product']}; the abstract has no number"
     components = "components with {} % of the variance" + under
-    found = [
+    entries = [
         Finding(components.format(95), last["dimensions"]["0.95"], None, stated, "ICML abstract", predicted),
         Finding(components.format(99), last["dimensions"]["0.99"]),
     ]
@@ -66,7 +66,7 @@ def factored_findings(noise: float, result: Mapping[str, Any]) -> list[Finding]:
     by_factors = exact["joint_r2_of_factors"]
     others = f"{first['joint']:.3f} before training; exact beliefs of the factors explain {by_factors:.3f} of it"
     return [
-        *found,
+        *entries,
         Finding(f"smallest R2 of a factor's belief{under}", min(r2), difference=f"{untrained:.3f} before training"),
         Finding(f"R2 of the joint belief{under}", last["r2"]["joint"], difference=others),
         Finding(

@@ -37,9 +37,9 @@ def residual_stream(
     states, losses = [], []
     try:
         for rows in tokens.to(model.device).split(batch_size):
-            found = model(input_ids=rows, use_cache=False, output_hidden_states=True)
-            states.append(torch.stack([*found.hidden_states[:-1], kept.pop()]).float().cpu())
-            log_probs = found.logits[:, :-1].double().log_softmax(-1)
+            output = model(input_ids=rows, use_cache=False, output_hidden_states=True)
+            states.append(torch.stack([*output.hidden_states[:-1], kept.pop()]).float().cpu())
+            log_probs = output.logits[:, :-1].double().log_softmax(-1)
             losses.append(-log_probs.gather(-1, rows[:, 1:, None]).sum((1, 2)).cpu())
     finally:
         hook.remove()
@@ -102,13 +102,13 @@ def factor_subspaces(
     centered = np.asarray(hidden, float) - np.mean(hidden, axis=0)
     parts = [np.asarray(part, float) - np.mean(part, axis=0) for part in beliefs]
     coefficients = np.linalg.lstsq(np.concatenate(parts, axis=1), centered, rcond=_RANK)[0]
-    found, begin = [], 0
+    subspaces, begin = [], 0
     for part in parts:
         rank = int(np.linalg.matrix_rank(part, tol=_RANK * np.linalg.norm(part, 2)))
         covered = np.linalg.qr(part)[1] @ coefficients[begin : begin + part.shape[1]]
-        found.append(np.linalg.svd(covered, full_matrices=False)[2][:rank].T)
+        subspaces.append(np.linalg.svd(covered, full_matrices=False)[2][:rank].T)
         begin += part.shape[1]
-    return found
+    return subspaces
 
 
 def principal_angles(first: Float[np.ndarray, "D R"], second: Float[np.ndarray, "D S"]) -> Float[np.ndarray, "K"]:

@@ -22,6 +22,11 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.runtime.program import run
 from hmm_datasets.runtime.settings import setting
 
+LENGTH = 8
+"""Symbols per sequence."""
+HEADS = 4
+"""Attention heads."""
+
 
 @dataclass
 class FactoredBeliefsSettings:
@@ -32,10 +37,8 @@ class FactoredBeliefsSettings:
         ["process:mess3(x=0.05,a=0.85)", "process:bloch_walk"], "Processes by name or folder."
     )
     noises: list[float] = setting([0.0], "Probabilities that a token is replaced by a uniform one.")
-    length: int = setting(8, "Symbols per sequence.")
     layers: int = setting(3, "Layers of the model.")
     width: int = setting(64, "Width of the model.")
-    heads: int = setting(4, "Attention heads.")
     steps: int = setting(1000, "Optimizer steps.")
     batch_size: int = setting(256, "Sequences per optimizer step.")
     learning_rate: float = setting(3e-3, "Peak learning rate.")
@@ -51,17 +54,17 @@ def main(settings: FactoredBeliefsSettings) -> None:
 
     from hmm_datasets.hmm.families import load_source
     from hmm_datasets.hmm.structured.factored import FactoredProcess
-    from hmm_datasets.training.models import architecture_config
+    from hmm_datasets.training.architectures import architecture_config
     from hmm_datasets.training.small_runs import SmallRun, log_spaced_steps, measured_run
 
     folder = Path(settings.output_dir)
     factors = [load_source(name) for name in settings.factors]
-    shape = {"width": settings.width, "layers": settings.layers, "heads": settings.heads}
+    shape = {"width": settings.width, "layers": settings.layers, "heads": HEADS}
     at = log_spaced_steps(settings.steps, settings.measurements_per_doubling)
     results: dict[float, dict[str, Any]] = {}
     for noise in settings.noises:
         process = FactoredProcess(factors, noise=noise)
-        measure = FactoredMeasure(process, settings.length, settings.num_sequences)
+        measure = FactoredMeasure(process, LENGTH, settings.num_sequences)
         if (constant := measure.constant_factor()) is not None:
             raise InputError(
                 f"factors has {settings.factors[constant]}, whose belief is the same after every symbol; expected "
@@ -69,17 +72,15 @@ def main(settings: FactoredBeliefsSettings) -> None:
             )
         print(f"noise {noise:g}: {process.describe()}", flush=True)
         bos = process.num_symbols
-        config = architecture_config(
-            "llama", vocab_size=bos + 1, length=settings.length + 1, bos_token_id=bos, **shape
-        )
+        config = architecture_config("llama", vocab_size=bos + 1, length=LENGTH + 1, bos_token_id=bos, **shape)
         measured = {"num_sequences": settings.num_sequences}
-        found = measured_run(
-            folder / f"noise-{noise:g}", config, process, SmallRun.of(settings), measure, at, **measured
+        outcome = measured_run(
+            folder / f"noise-{noise:g}", config, process, SmallRun.of(settings, length=LENGTH), measure, at, **measured
         )
-        results[noise] = {**found, "exact": measure.exact()}
+        results[noise] = {**outcome, "exact": measure.exact()}
     protocol = (
         f"One Llama of {settings.layers} layers, width {settings.width}, for each noise: {settings.steps:,} steps of "
-        f"{settings.batch_size} sequences of {settings.length} symbols. Measured on {settings.num_sequences:,} "
+        f"{settings.batch_size} sequences of {LENGTH} symbols. Measured on {settings.num_sequences:,} "
         "held-out sequences, in the residual stream after the last block, before the final norm, at all positions "
         "after a symbol."
     )

@@ -64,8 +64,8 @@ class NearestAlgorithm:
         Returns:
             `dict`: `mixture` and `new` with the divergence from each algorithm, and `nearest`, the name of one.
         """
-        found = {kind: self._divergences(model, kind) for kind in self.tokens}
-        return {**found, "nearest": nearest(found)}
+        divergences = {kind: self._divergences(model, kind) for kind in self.tokens}
+        return {**divergences, "nearest": nearest(divergences)}
 
     @torch.inference_mode()
     def _divergences(self, model: "PreTrainedModel", kind: str) -> dict[str, float]:
@@ -97,7 +97,7 @@ def nearest(divergences: dict[str, dict[str, float]]) -> str:
     ```
     """
     names = next(iter(divergences.values()))
-    return min(names, key=lambda name: sum(found[name] for found in divergences.values()))
+    return min(names, key=lambda name: sum(kind[name] for kind in divergences.values()))
 
 
 def _tensor(tokens: Any) -> Tensor:

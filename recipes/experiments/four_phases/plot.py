@@ -62,30 +62,30 @@ def phases(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, str]]:
 
     ```
     """
-    found: list[tuple[int, str]] = []
+    changes: list[tuple[int, str]] = []
     for row in rows:
-        if row["step"] > 0 and (not found or found[-1][1] != row["nearest"]):
-            found.append((row["step"], row["nearest"]))
-    return found
+        if row["step"] > 0 and (not changes or changes[-1][1] != row["nearest"]):
+            changes.append((row["step"], row["nearest"]))
+    return changes
 
 
 def phase_findings(results: Mapping[int, Mapping[str, Any]]) -> list[Finding]:
     """The divergence of each model from its optimum at the end, and its phases in words."""
-    found = []
+    entries = []
     for chains, result in results.items():
         order = ", ".join(f"{_named(name)} from step {step:,}" for step, name in phases(result["rows"]))
         last = result["rows"][-1]
         where = "of the mixture", "of new chains"
         pairs = (("mixture", "bigram_retrieval"), ("new", "bigram_inference"))
         for (kind, name), words in zip(pairs, where, strict=True):
-            found.append(
+            entries.append(
                 Finding(
                     f"{chains:,} chains: KL({_named(name)} || model) on sequences {words} (nats per token)",
                     last[kind][name],
                     difference=f"nearest: {order}" if kind == "mixture" else "",
                 )
             )
-    return found
+    return entries
 
 
 @rc_context(PAPER)
@@ -113,7 +113,7 @@ def plot_four_phases(results: Mapping[int, Mapping[str, Any]], path: str | Path)
 def _plot_diagram(axes: Axes, results: Mapping[int, Mapping[str, Any]]) -> None:
     rows = [[row for row in result["rows"] if row["step"] > 0] for result in results.values()]
     steps = np.log([row["step"] for row in rows[0]])
-    codes = [[list(_COLOURS).index(row["nearest"]) for row in one] for one in rows]
+    codes = [[list(_COLOURS).index(row["nearest"]) for row in line] for line in rows]
     levels = np.log2(list(results))
     edges_x, edges_y = np.exp(_edges(steps)), 2 ** _edges(levels)
     colours = ListedColormap(list(_COLOURS.values()))

@@ -19,6 +19,11 @@ from typing import Any
 from hmm_datasets.runtime.program import run
 from hmm_datasets.runtime.settings import setting
 
+LAYERS = 2
+"""Layers of the models."""
+WIDTH = 64
+"""Width of the models."""
+
 
 @dataclass
 class FourPhasesSettings:
@@ -29,8 +34,6 @@ class FourPhasesSettings:
     symbols: int = setting(10, "Symbols of a chain.")
     alpha: float = setting(1.0, "Concentration per symbol of the rows of a chain.")
     length: int = setting(64, "Symbols per sequence.")
-    layers: int = setting(2, "Layers of the models.")
-    width: int = setting(64, "Width of the models.")
     heads: int = setting(2, "Attention heads.")
     steps: int = setting(600, "Optimizer steps.")
     batch_size: int = setting(32, "Sequences per optimizer step.")
@@ -46,12 +49,12 @@ def main(settings: FourPhasesSettings) -> None:
     from plot import write_four_phases
 
     from hmm_datasets.hmm.families.mixture import random_chain_mixture
-    from hmm_datasets.training.models import architecture_config
+    from hmm_datasets.training.architectures import architecture_config
     from hmm_datasets.training.small_runs import SmallRun, log_spaced_steps, measured_run
 
     folder = Path(settings.output_dir)
     sizes = {"vocab_size": settings.symbols + 1, "length": settings.length + 1, "bos_token_id": settings.symbols}
-    sizes |= {"width": settings.width, "layers": settings.layers, "heads": settings.heads}
+    sizes |= {"width": WIDTH, "layers": LAYERS, "heads": settings.heads}
     config = architecture_config("llama", **sizes)
     at = log_spaced_steps(settings.steps, settings.measurements_per_doubling)
     results: dict[int, dict[str, Any]] = {}
@@ -63,7 +66,7 @@ def main(settings: FourPhasesSettings) -> None:
         run = SmallRun.of(settings)
         results[count] = measured_run(folder / f"chains-{count}", config, mixture, run, measure, at, **measured)
     protocol = (
-        f"One Llama of {settings.layers} layers, width {settings.width}, for each number of chains over "
+        f"One Llama of {LAYERS} layers, width {WIDTH}, for each number of chains over "
         f"{settings.symbols} symbols: {settings.steps:,} steps of {settings.batch_size} sequences of "
         f"{settings.length} symbols. Measured on {settings.num_sequences:,} held-out sequences of the mixture and as "
         "many of new chains; the nearest algorithm has the smallest mean of both divergences, which is our reading of "

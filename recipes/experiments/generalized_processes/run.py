@@ -26,6 +26,10 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.runtime.program import run
 from hmm_datasets.runtime.settings import setting
 
+WIDTH = 64
+"""Width of all layers."""
+BATCH_SIZE = 128
+"""Sequences per optimizer step."""
 ORDER = 3
 """Order of the Markov approximation, as in the paper."""
 OF_PAPER = {
@@ -49,11 +53,9 @@ class GeneralizedProcessesSettings:
         ["mess3(x=0.05, a=0.85)", "bloch_walk()", "frdn()", "moon()"], "Calls of processes."
     )
     architectures: list[str] = setting(["llama", "gru"], "Some of llama, lstm, gru, mamba.")
-    context: int = setting(8, "Symbols that models predict the next one from, at most.")
-    width: int = setting(64, "Width of all layers.")
     layers: int = setting(2, "Number of layers.")
+    context: int = setting(8, "Symbols that models predict the next one from, at most.")
     steps: int = setting(2000, "Optimizer steps of each model.")
-    batch_size: int = setting(128, "Sequences per optimizer step.")
     learning_rate: float = setting(5e-3, "Peak learning rate.")
     seed: int = setting(0, "Seed of weights and sequences.")
 
@@ -67,7 +69,7 @@ def main(settings: GeneralizedProcessesSettings) -> None:
 
     began = time.monotonic()
     folder = Path(settings.output_dir)
-    found, drawn, fingerprints = [], {}, {load_source(f"process:{call}").fingerprint(): call for call in OF_PAPER}
+    results, drawn, fingerprints = [], {}, {load_source(f"process:{call}").fingerprint(): call for call in OF_PAPER}
     for call in settings.processes:
         process = load_source(f"process:{call}")
         of_paper = fingerprints.get(process.fingerprint())
@@ -78,19 +80,19 @@ def main(settings: GeneralizedProcessesSettings) -> None:
         if words.beliefs.std(0).max() < _CONSTANT:
             raise InputError(f"processes has {call}, whose predictive vectors are all the same; nothing can be probed")
         drawn[name] = {"words": words, "probed": {}, "of_paper": of_paper}
-    for name, one in drawn.items():
+    for name, panels in drawn.items():
         for kind in settings.architectures:
-            row, probed = measured(settings, folder, one["words"], kind, name)
-            row["of_paper"] = one["of_paper"]
+            row, probed = measured(settings, folder, panels["words"], kind, name)
+            row["of_paper"] = panels["of_paper"]
             print(
                 f"{name}, {kind}: RMSE {row['rmse']:.4f}, Markov order {ORDER} {row['markov_rmse']:.4f}, untrained "
                 f"{row['untrained_rmse']:.4f}; {row['excess']:.5f} nats per token above the optimum",
                 flush=True,
             )
-            found.append(row)
-            one["probed"][kind] = probed.astype(np.float32)
-    draw(found, drawn, folder / "generalized_processes.png")
-    write(settings, folder, found, time.monotonic() - began)
+            results.append(row)
+            panels["probed"][kind] = probed.astype(np.float32)
+    draw(results, drawn, folder / "generalized_processes.png")
+    write(settings, folder, results, time.monotonic() - began)
 
 
 def measured(
@@ -101,16 +103,19 @@ def measured(
     from transformers import set_seed
 
     from hmm_datasets.evaluation.word_probes import best_of_order, fit_words, hidden_states, markov_states, mean_excess
-    from hmm_datasets.training.models import architecture_config, new_model
+    from hmm_datasets.training.architectures import architecture_config
+    from hmm_datasets.training.model_configs import new_model
     from hmm_datasets.training.small_runs import SmallRun, trained_model
 
     process, bos = words.process, words.process.num_symbols
     # One symbol more than the context, so that it is predicted from the whole context; and the beginning token.
     length = settings.context + 1
-    sizes = {"width": settings.width, "layers": settings.layers}
+    sizes = {"width": WIDTH, "layers": settings.layers}
     config = architecture_config(kind, vocab_size=bos + 1, length=length + 1, bos_token_id=bos, **sizes)
     place = re.sub(r"[^\w.,=()-]+", "", name)
-    model = trained_model(folder / f"{place}-{kind}", config, process, SmallRun.of(settings, length=length))
+    model = trained_model(
+        folder / f"{place}-{kind}", config, process, SmallRun.of(settings, length=length, batch_size=BATCH_SIZE)
+    )
     layers, predicted = hidden_states(model, words, bos)
     fit = fit_words(words, np.concatenate(layers, axis=1), words.beliefs)
     markov = fit_words(words, np.concatenate(layers, axis=1), markov_states(words, ORDER))
@@ -123,7 +128,9 @@ def measured(
     row |= {"untrained_rmse": untrained.rmse, "untrained_r2": untrained.r2}
     row |= {"untrained_held_out_rmse": untrained.held_out_rmse, "best_of_order_3": best_of_order(words, ORDER)}
     row["cosines_r2"] = cosines_r2(words.beliefs, fit.predictions)
-    row["layers"] = [{"rmse": one.rmse, "r2": one.r2} for one in (fit_words(words, h, words.beliefs) for h in layers)]
+    row["layers"] = [
+        {"rmse": layer.rmse, "r2": layer.r2} for layer in (fit_words(words, h, words.beliefs) for h in layers)
+    ]
     return row, fit.predictions
 
 
@@ -190,7 +197,7 @@ def limits(points: Any) -> tuple[Any, Any]:
     return middle - half, middle + half
 
 
-def draw(found: list[dict], drawn: dict[str, Any], path: Path) -> None:
+def draw(results: list[dict], drawn: dict[str, Any], path: Path) -> None:
     """One row for each process: the true vectors, those probed in each network, and the errors."""
     import numpy as np
     from matplotlib import rc_context
@@ -198,12 +205,12 @@ def draw(found: list[dict], drawn: dict[str, Any], path: Path) -> None:
 
     from hmm_datasets.report.plots import PAPER, save_figure
 
-    kinds = list(dict.fromkeys(row["architecture"] for row in found))
+    kinds = list(dict.fromkeys(row["architecture"] for row in results))
     with rc_context(PAPER):
         figure = Figure(figsize=(1.6 * (len(kinds) + 1) + 2.3, 1.65 * len(drawn) + 0.5), layout="constrained")
         grid = figure.subplots(len(drawn), len(kinds) + 2, squeeze=False, width_ratios=[1] * (len(kinds) + 1) + [1.4])
-        for axes, (name, one) in zip(grid, drawn.items(), strict=True):
-            words = one["words"]
+        for axes, (name, panels) in zip(grid, drawn.items(), strict=True):
+            words = panels["words"]
             centre, directions = plane(words.beliefs, words.weights)
             true = (words.beliefs - centre) @ directions
             shown = np.random.default_rng(0).permutation(len(true))[:6000]
@@ -212,7 +219,7 @@ def draw(found: list[dict], drawn: dict[str, Any], path: Path) -> None:
             sizes = 1 + 12 * np.sqrt(words.weights[shown] / words.weights.max())
             style = {"c": np.stack([0.9 * x, 0.75 * y, 0.9 * (1 - x)], axis=1), "s": sizes, "linewidths": 0}
             for panel, title in zip(axes, ("true", *kinds), strict=False):
-                vectors = words.beliefs if title == "true" else one["probed"][title]
+                vectors = words.beliefs if title == "true" else panels["probed"][title]
                 panel.scatter(*((vectors - centre) @ directions)[shown].T, rasterized=True, **style)
                 margin = 0.12 * (high - low)
                 panel.set(
@@ -223,7 +230,7 @@ def draw(found: list[dict], drawn: dict[str, Any], path: Path) -> None:
                 if panel.get_subplotspec().is_first_row():
                     panel.set_title(title)
             axes[0].set_ylabel(name)
-            _draw_errors(axes[-1], [row for row in found if row["process"] == name])
+            _draw_errors(axes[-1], [row for row in results if row["process"] == name])
         grid[0, -1].set_title("RMSE of the affine map")
         figure.legend(*grid[0, -1].get_legend_handles_labels(), loc="outside lower center", ncols=2)
         save_figure(figure, path)
@@ -248,7 +255,7 @@ def _draw_errors(axes: Any, rows: list[dict]) -> None:
     axes.grid(axis="x", visible=False)
 
 
-def write(settings: GeneralizedProcessesSettings, folder: Path, found: list[dict], seconds: float) -> None:
+def write(settings: GeneralizedProcessesSettings, folder: Path, results: list[dict], seconds: float) -> None:
     """The numbers beside those of the paper."""
     from hmm_datasets.report.published import Paper, write_result
 
@@ -260,28 +267,28 @@ def write(settings: GeneralizedProcessesSettings, folder: Path, found: list[dict
             "2507.07432",
             "figures 5 to 8",
         ),
-        findings(found, settings.steps),
+        findings(results, settings.steps),
         protocol=(
-            f"{', '.join(settings.architectures)} of {settings.layers} layers of width {settings.width}, "
-            f"{settings.steps:,} steps of {settings.batch_size} sequences, AdamW at a peak of "
+            f"{', '.join(settings.architectures)} of {settings.layers} layers of width {WIDTH}, "
+            f"{settings.steps:,} steps of {BATCH_SIZE} sequences, AdamW at a peak of "
             f"{settings.learning_rate:g}, one seed. Affine maps from all layers together, over all words of up to "
             f"{settings.context} symbols. The paper's networks have 4 layers of width 64 (a transformer with learned "
             "positions instead of a Llama, and an RNN instead of a Mamba), without a beginning token; they were "
             "trained for up to 4 million steps of 128 sequences."
         ),
-        tokens=models * settings.steps * settings.batch_size * (settings.context + 2),
+        tokens=models * settings.steps * BATCH_SIZE * (settings.context + 2),
         seconds=seconds,
         pictures=["generalized_processes.png"],
-        more={"models": found},
+        more={"models": results},
     )
 
 
-def findings(found: list[dict], steps: int) -> list[Any]:
+def findings(results: list[dict], steps: int) -> list[Any]:
     """The result for each network in turn, and how often the order of the errors is that of the paper."""
     from hmm_datasets.report.published import Finding
 
     rows = []
-    for row in found:
+    for row in results:
         name, of_paper = f"{row['process']}, {row['architecture']}", row["of_paper"]
         figure = {"llama": "figure 5", "lstm": "figure 6", "gru": "figure 8"}.get(row["architecture"], "")
         shown = {"published": "a bar, no number", "where": figure} if of_paper else {"difference": OTHER}
@@ -298,7 +305,7 @@ def findings(found: list[dict], steps: int) -> list[Any]:
             rows.append(Finding(f"{name}: RMSE over that untrained", ratio, None, "below 0.2", "section V", why))
     claims = []
     for of_paper, named in ((True, "the paper's processes"), (False, "other processes")):
-        chosen = [row for row in found if bool(row["of_paper"]) == of_paper]
+        chosen = [row for row in results if bool(row["of_paper"]) == of_paper]
         lower = sum(row["rmse"] < min(row["markov_rmse"], row["untrained_rmse"]) for row in chosen)
         stated = {"published": f"all of {len(chosen)}", "where": "figures 5 to 8"} if of_paper else {}
         stated = stated or {"difference": f"of {len(chosen)}; {OTHER}"}

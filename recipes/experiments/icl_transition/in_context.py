@@ -46,15 +46,23 @@ def divergences(
     }
 
 
-def summarize(found: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+def summarize(by_predictor: dict[str, np.ndarray]) -> list[dict[str, Any]]:
     """Means over spans of context, each twice as long as the one before, with standard errors over sequences."""
     rows = []
-    for first, last in context_spans(next(iter(found.values())).shape[1] + 1):
-        means = {name: clustered_mean(values[:, first - 1 : last - 1]) for name, values in found.items()}
+    for first, last in context_spans(next(iter(by_predictor.values())).shape[1] + 1):
+        means = {name: clustered_mean(values[:, first - 1 : last - 1]) for name, values in by_predictor.items()}
         nearest = min(means, key=lambda name: means[name].mean)
         rows.append(
-            {"first": first, "last": last - 1, "nearest": nearest, "num_sequences": len(next(iter(found.values())))}
-            | {name: {"kl": one.mean, "standard_error": one.standard_error} for name, one in means.items()}
+            {
+                "first": first,
+                "last": last - 1,
+                "nearest": nearest,
+                "num_sequences": len(next(iter(by_predictor.values()))),
+            }
+            | {
+                name: {"kl": estimate.mean, "standard_error": estimate.standard_error}
+                for name, estimate in means.items()
+            }
         )
     return rows
 
@@ -73,9 +81,9 @@ def table(rows: list[dict[str, Any]], title: str) -> Table:
     return Table(title, ["symbols read", *(STYLES[name]["label"] for name in names), "nearest"], cells)
 
 
-def _with_error(found: dict[str, Any], num_sequences: int) -> str:
-    half = half_width(found["standard_error"], num_sequences)
-    return f"{found['kl']:.3f}" + ("" if half is None else f" ± {half:.3f}")
+def _with_error(row: dict[str, Any], num_sequences: int) -> str:
+    half = half_width(row["standard_error"], num_sequences)
+    return f"{row['kl']:.3f}" + ("" if half is None else f" ± {half:.3f}")
 
 
 def draw(models: dict[str, list[dict[str, Any]]], path: Path) -> None:
@@ -85,7 +93,7 @@ def draw(models: dict[str, list[dict[str, Any]]], path: Path) -> None:
         panels = figure.subplots(1, len(models), squeeze=False, sharey=True)[0]
         for axes, (name, rows) in zip(panels, models.items(), strict=True):
             middle = [(row["first"] * row["last"]) ** 0.5 for row in rows]
-            for number, predictor in enumerate(one for one in rows[0] if one in STYLES):
+            for number, predictor in enumerate(label for label in rows[0] if label in STYLES):
                 means = [row[predictor]["kl"] for row in rows]
                 errors = [half_width(row[predictor]["standard_error"], row["num_sequences"]) for row in rows]
                 axes.errorbar(middle, means, yerr=errors, marker="osD^"[number % 4], **STYLES[predictor])

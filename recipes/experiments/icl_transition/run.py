@@ -33,6 +33,8 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.runtime.program import run
 from hmm_datasets.runtime.settings import setting
 
+BATCH_SIZE = 4
+"""With models: sequences of a forward pass."""
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
@@ -52,7 +54,6 @@ class ICLTransitionSettings:
     models: list[str] = setting([], "Folders or names of pretrained models to measure instead.")
     seed: int = setting(0, "Seed of the weights and of the sequences.")
     separator: str = setting("\n", "With models: the text between two symbols.")
-    batch_size: int = setting(4, "With models: sequences of a forward pass.")
 
     def __post_init__(self):
         if self.models and self.num_states > len(LETTERS):
@@ -80,27 +81,27 @@ def measure(settings: ICLTransitionSettings) -> None:
     from hmm_datasets.evaluation.benchmark.models import load_causal_lm
     from hmm_datasets.evaluation.benchmark.symbols import SymbolTokens
     from hmm_datasets.files import atomic_file, write_json
-    from hmm_datasets.training.models import load_pretrained
+    from hmm_datasets.training.pretrained import load_pretrained
 
     process = chains(settings)
     tokens = process.sample(
         settings.num_sequences, settings.length, seed=settings.seed + 1
     )  # not the stream trained on
-    found, tables = {}, []
+    measured, tables = {}, []
     for name in settings.models:
         symbols = SymbolTokens.of(
             load_pretrained(AutoTokenizer, name), list(LETTERS[: settings.num_states]), settings.separator
         )
         model = load_causal_lm(name, Accelerator())
-        found[name] = summarize(divergences(model, symbols, process, tokens, settings.batch_size))
-        tables.append(table(found[name], f"Divergence of {name} from each predictor, nats, with 95% intervals"))
+        measured[name] = summarize(divergences(model, symbols, process, tokens, BATCH_SIZE))
+        tables.append(table(measured[name], f"Divergence of {name} from each predictor, nats, with 95% intervals"))
         print(tables[-1].text(), flush=True)
     folder = Path(settings.output_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    draw({Path(name).name: rows for name, rows in found.items()}, folder / "in_context.png")
-    write_json(folder / "in_context.json", {"settings": asdict(settings), "models": found})
+    draw({Path(name).name: rows for name, rows in measured.items()}, folder / "in_context.png")
+    write_json(folder / "in_context.json", {"settings": asdict(settings), "models": measured})
     with atomic_file(folder / "in_context.md") as temporary:
-        temporary.write_text("\n\n".join(one.markdown() for one in tables) + "\n", encoding="utf-8")
+        temporary.write_text("\n\n".join(part.markdown() for part in tables) + "\n", encoding="utf-8")
     print(f"\n{folder / 'in_context.md'}: the tables; in_context.png: the picture")
 
 

@@ -55,7 +55,7 @@ def results(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """
     from hmm_datasets.files import read_json
 
-    found = []
+    rows = []
     for cell in cells:
         if cell["state"] != "finished":
             raise InputError(f"{cell['folder']}: the model is not finished; start the experiment again")
@@ -63,7 +63,7 @@ def results(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         states, words, kind = re.fullmatch(r"H(\d+)-E(\d+)-(\w+)", name).groups()
         report = read_json(Path(cell["folder"]) / "run" / "evaluation" / "report.json")
         optimum = report["optimum"]
-        found.append(
+        rows.append(
             {
                 "kind": kind,
                 "states": int(states),
@@ -75,12 +75,13 @@ def results(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 "floor": optimum["floor"],
                 "excess": optimum["bayes_gap"]["bayes_gap"],
                 "error": optimum["bayes_gap"]["standard_error"],
-                "kl": {predictor: one["kl"] for predictor, one in optimum["kl"].items()},
+                "kl": {predictor: divergence["kl"] for predictor, divergence in optimum["kl"].items()},
             }
         )
-    kinds = list(dict.fromkeys(row["kind"] for row in found))
+    kinds = list(dict.fromkeys(row["kind"] for row in rows))
     return sorted(
-        found, key=lambda row: (kinds.index(row["kind"]), row["states"], row["words"], row["parameters"], row["seed"])
+        rows,
+        key=lambda row: (kinds.index(row["kind"]), row["states"], row["words"], row["parameters"], row["seed"]),
     )
 
 
@@ -147,7 +148,7 @@ def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
             points = _means(chosen, places, lambda row: row["excess"])
             panels[-1].plot(*points, marker="o", markersize=3, label=f"{kind}, {size}", **run_style(number))
         floors = {kind: {row["floor"] for row in rows if row["kind"] == kind} for kind in kinds}
-        mixed = any("oracle" in found for found in floors.values())
+        mixed = any("oracle" in floor for floor in floors.values())
         panels[-1].set(title="quality", ylabel=f"excess over the optimum{' or oracle' * mixed} (nats)")
         panels[-1].legend()
         for axes in panels:
@@ -162,12 +163,12 @@ def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 def _means(rows: Sequence[Mapping[str, Any]], places: Mapping[tuple[int, int], int], value) -> tuple[list, list]:
     """Places and means over seeds of a value, where there is one."""
-    found: dict[int, list[float]] = {}
+    values: dict[int, list[float]] = {}
     for row in rows:
         number = value(row)
         if math.isfinite(number):
-            found.setdefault(places[row["states"], row["words"]], []).append(number)
-    return list(found), [sum(numbers) / len(numbers) for numbers in found.values()]
+            values.setdefault(places[row["states"], row["words"]], []).append(number)
+    return list(values), [sum(numbers) / len(numbers) for numbers in values.values()]
 
 
 if __name__ == "__main__":

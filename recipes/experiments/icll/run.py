@@ -43,13 +43,12 @@ class ICLLSettings:
     length: int = setting(64, "Symbols per sequence of the models.")
     train_tokens: int = setting(200_000, "Tokens that each model is trained on.")
     global_batch_size: int = setting(32, "Sequences per optimizer step.")
-    micro_batch_size: int = setting(16, "Sequences per process in one forward pass.")
+    per_device_train_batch_size: int = setting(16, "Sequences per process in one forward pass.")
     learning_rate: float = setting(3e-3, "Peak learning rate.")
-    precision: str | None = setting(None, "fp32, or bf16 for mixed precision; by default bf16 on GPUs that have it.")
+    bf16: bool | None = setting(None, "Compute in bfloat16; by default on GPUs that have it.")
     num_sequences: int = setting(256, "Held-out sequences that models are measured on.")
     plan: bool = setting(False, "Print the plans, and end.")
-    devices: list[str] = setting([], "Devices that plans compare; the first is assumed for hours.")
-    price_per_hour: float | None = setting(None, "Price per device and hour in plans.")
+    assumed_rate: str | None = setting(None, "Device that plans assume, such as H200, or H200:0.5; see pretrain.")
     assumed_tokens: int | None = setting(None, "Tokens per epoch of a fit in plans.")
     assumed_flops: float | None = setting(None, "FLOP/s of a fit in plans.")
 
@@ -59,8 +58,6 @@ class ICLLSettings:
         for kind in self.kinds:
             if kind not in KINDS:
                 raise InputError(f"kinds has {kind!r}; expected some of {', '.join(KINDS)}")
-        if self.precision not in (None, "fp32", "bf16"):
-            raise InputError(f"precision is {self.precision!r}; expected fp32 or bf16")
 
 
 def size_of(name: str) -> tuple[int, int]:
@@ -72,10 +69,10 @@ def size_of(name: str) -> tuple[int, int]:
 
     ```
     """
-    found = re.fullmatch(r"H([1-9]\d*)-E([1-9]\d*)", name)
-    if found is None:
+    match = re.fullmatch(r"H([1-9]\d*)-E([1-9]\d*)", name)
+    if match is None:
         raise InputError(f"hmms has {name!r}; expected names such as H500-E100, for 500 states and 100 words")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 def main(settings: ICLLSettings) -> None:
@@ -93,7 +90,7 @@ def main(settings: ICLLSettings) -> None:
             stand_ins(settings, Path(folder))
             models = Path(folder) / "models.yaml"
             write_yaml(models, models_sweep(settings, Path(folder)))
-            run_or_exit(planning(settings, fits, models))
+            run_or_exit(planning(fits, models))
         return
     write_yaml(models, models_sweep(settings, root))
     compare = _quoted(Path(__file__).with_name("compare.py"))
@@ -103,10 +100,10 @@ def main(settings: ICLLSettings) -> None:
     ]
     fitting = [("HMMs fitted to the words of the corpus", f"hmm-datasets sweep {_quoted(fits)}")]
     run_or_exit(fitting, later=training, made=[root / "sources"])
-    found = {
+    cells = {
         f"H{cell.varied['num_states']}-E{cell.varied['vocabulary_size']}": cell for cell in read_sweep(fits).cells
     }
-    for name, cell in found.items():
+    for name, cell in cells.items():
         if not (cell.output_dir / "hmm").is_dir():
             raise InputError(f"{cell.folder}: the fit is not finished; the same command continues")
         save_sources(name, HMM.from_pretrained(cell.output_dir / "hmm"), settings, root)
@@ -134,10 +131,12 @@ def models_sweep(settings: ICLLSettings, root: Path) -> dict[str, Any]:
     shared: dict[str, Any] = {
         name: getattr(settings, name) for name in ("length", "train_tokens", "global_batch_size")
     }
-    shared |= {"per_device_train_batch_size": settings.micro_batch_size, "learning_rate": settings.learning_rate}
-    shared |= {} if settings.precision is None else {"bf16": settings.precision == "bf16"}
-    shared |= {} if not settings.devices else {"assumed_rate": settings.devices[0]}
-    shared |= {} if settings.price_per_hour is None else {"price_per_hour": settings.price_per_hour}
+    shared |= {
+        "per_device_train_batch_size": settings.per_device_train_batch_size,
+        "learning_rate": settings.learning_rate,
+    }
+    shared |= {} if settings.bf16 is None else {"bf16": settings.bf16}
+    shared |= {} if settings.assumed_rate is None else {"assumed_rate": settings.assumed_rate}
     sources = [str(root / "sources" / f"{name}-{kind}") for name in settings.hmms for kind in settings.kinds]
     return {
         "recipe": "pretrain",
@@ -169,32 +168,12 @@ def stand_ins(settings: ICLLSettings, root: Path) -> None:
         save_sources(name, processes.random(*size_of(name), alpha=1.0), settings, root)
 
 
-def planning(settings: ICLLSettings, fits: Path, models: Path) -> list[tuple[str, str]]:
+def planning(fits: Path, models: Path) -> list[tuple[str, str]]:
     """Title and command of the plans."""
-    found = [
+    return [
         ("What the fits consume", f"hmm-datasets sweep {_quoted(fits)} --plan"),
         ("What the models consume", f"hmm-datasets sweep {_quoted(models)} --plan"),
     ]
-    if settings.devices:
-        sweep = models_sweep(settings, models.parent)
-        names = (
-            "length",
-            "train_tokens",
-            "global_batch_size",
-            "per_device_train_batch_size",
-            "bf16",
-            "price_per_hour",
-        )
-        shared = {name: sweep["settings"][name] for name in names if name in sweep["settings"]}
-        flags = " ".join(f"--{name} {value}" for name, value in shared.items())
-        found.append(
-            (
-                "One model on several devices",
-                f"hmm-datasets plan icll/pretrain.yaml --devices {' '.join(map(shlex.quote, settings.devices))} "
-                f"--models {' '.join(settings.models)} --hmm {shlex.quote(sweep['grid']['hmm'][0])} {flags}",
-            )
-        )
-    return found
 
 
 def _quoted(path: Path) -> str:

@@ -21,8 +21,8 @@ from hmm_datasets.evaluation.symbol_predictions import symbol_log_probs
 from hmm_datasets.files import append_jsonl
 from hmm_datasets.hmm.causal_lm import HMMForCausalLM
 from hmm_datasets.hmm.tilted import TiltedHMM
-from hmm_datasets.training.models import load_pretrained
 from hmm_datasets.training.post_training.trainers import PolicyTuner, PreferenceTuner
+from hmm_datasets.training.pretrained import load_pretrained
 from hmm_datasets.training.record import truncate_after_step
 from hmm_datasets.training.settings import DPOSettings, GRPOSettings
 

@@ -67,8 +67,8 @@ def plot_frontier(hmm: HMM, results: Sequence[dict[str, Any]], path: str | Path)
     figure = Figure(figsize=(WIDTH, 3.2), layout="constrained")
     axes = figure.subplots()
     axes.plot(
-        [one.kl_to_reference for one in optima],
-        [one.expected_reward for one in optima],
+        [optimum.kl_to_reference for optimum in optima],
+        [optimum.expected_reward for optimum in optima],
         color="black",
         linewidth=1.0,
         label="exact optima of all beta",
@@ -105,6 +105,8 @@ def plot_frontier(hmm: HMM, results: Sequence[dict[str, Any]], path: str | Path)
     furthest = max(row["kl_to_reference"] for result in results for row in [*result["along"], result["final"]])
     axes.set(xlabel="KL(policy || HMM), nats per sequence", ylabel="expected reward of a sequence")
     axes.set_xlim(-0.05, 1.15 * furthest)
-    axes.set_ylim(None, 1.1 * max(one.expected_reward for one in optima if one.kl_to_reference < 1.15 * furthest))
+    axes.set_ylim(
+        None, 1.1 * max(optimum.expected_reward for optimum in optima if optimum.kl_to_reference < 1.15 * furthest)
+    )
     axes.legend(loc="lower right")
     save_figure(figure, path)

@@ -17,25 +17,29 @@ from pathlib import Path
 from hmm_datasets.runtime.program import run
 from hmm_datasets.runtime.settings import setting
 
+LENGTH = 16
+"""Symbols per sequence."""
+REWARDS = [0.0, 0.3, -0.3]
+"""Reward of each of the three symbols."""
+BATCH_SIZES = {"dpo": 256, "grpo": 512}
+"""Pairs or rollouts per optimizer step."""
+LEARNING_RATE = 1e-3
+"""Peak learning rate."""
+MEASUREMENTS = 5
+"""Measurements of each policy along training."""
+
 
 @dataclass
 class KnownOptimumSettings:
     """Settings of the experiment."""
 
     output_dir: str = setting(MISSING, "Output folder.")
-    length: int = setting(16, "Symbols per sequence.")
-    rewards: list[float] = setting([0.0, 0.3, -0.3], "Reward of each of the three symbols.")
     betas: list[float] = setting([1.0], "Weights of the divergence from the reference.")
     trials: list[str] = setting([], "Names in trials.yaml; all by default.")
     pretrain_tokens: int = setting(4_000_000, "Tokens to pretrain on.")
     dpo_steps: int = setting(300, "Optimizer steps of DPO.")
-    dpo_batch_size: int = setting(256, "Pairs per optimizer step of DPO.")
-    dpo_learning_rate: float = setting(1e-3, "Peak learning rate of DPO.")
     grpo_steps: int = setting(125, "Optimizer steps of GRPO.")
-    grpo_batch_size: int = setting(512, "Rollouts per optimizer step of GRPO.")
-    grpo_learning_rate: float = setting(1e-3, "Peak learning rate of GRPO.")
     num_sequences: int = setting(4096, "Sequences drawn from each policy at the end.")
-    measurements: int = setting(5, "Measurements of each policy along training.")
     seed: int = setting(0, "Seed of pairs, rollouts and trainers.")
 
 
@@ -51,7 +55,7 @@ def main(settings: KnownOptimumSettings) -> None:
     processes.mess3(x=0.05, a=0.85).save_pretrained(folder / "hmm")
     pretrain = (
         f"hmm-datasets pretrain --config known_optimum/pretrain.yaml --hmm {_quoted(folder / 'hmm')} "
-        f"--length {settings.length} --train_tokens {settings.pretrain_tokens} "
+        f"--length {LENGTH} --train_tokens {settings.pretrain_tokens} "
         f"--output_dir {_quoted(folder / 'pretrain')}"
     )
     run_or_exit((("A small Llama on sequences of Mess3", pretrain),))
@@ -88,21 +92,21 @@ def tried(settings: KnownOptimumSettings, folder: Path, name: str, beta: float, 
     from hmm_datasets.evaluation.policy import measure_policy
     from hmm_datasets.files import read_json, read_log, write_json
     from hmm_datasets.hmm.model import HMM
-    from hmm_datasets.training.models import load_pretrained
+    from hmm_datasets.training.pretrained import load_pretrained
     from hmm_datasets.training.run import train_and_save
 
     method, base = trial["method"], folder / "pretrain"
-    optimum = TiltedHMM(HMM.from_pretrained(folder / "hmm"), settings.rewards, beta, settings.length)
-    parts = ("steps", "batch_size", "learning_rate")
-    budget = {part: trial.get(part, getattr(settings, f"{method}_{part}")) for part in parts}
-    budget["seed"] = settings.seed
+    optimum = TiltedHMM(HMM.from_pretrained(folder / "hmm"), REWARDS, beta, LENGTH)
+    steps = {"dpo": settings.dpo_steps, "grpo": settings.grpo_steps}[method]
+    budget = {"steps": trial.get("steps", steps), "batch_size": BATCH_SIZES[method]}
+    budget |= {"learning_rate": LEARNING_RATE, "seed": settings.seed}
     described = {"name": name, **trial, "beta": beta, "optimum": optimum.fingerprint(), **budget}
     run_folder = folder / "trials" / f"{name}-{beta:g}"
     path = run_folder / "result.json"
-    found = read_json(path) if path.exists() else {}
-    if {key: found.get(key) for key in described} == described:
+    recorded = read_json(path) if path.exists() else {}
+    if {key: recorded.get(key) for key in described} == described:
         print(f"{path}: already done", flush=True)
-        return found
+        return recorded
 
     def measure(model, num_sequences: int = 1024, seed: int = 0) -> dict:
         return dataclasses.asdict(measure_policy(model, optimum, num_sequences, seed=seed)) | {
@@ -112,7 +116,7 @@ def tried(settings: KnownOptimumSettings, folder: Path, name: str, beta: float, 
     make = {"dpo": preference_tuner, "grpo": policy_tuner}[method]
     options = {key: trial[key] for key in ("reference", "divergence_in", "settings") if key in trial}
     trainer = make(base, optimum, output_dir=run_folder, **budget, **options)
-    trainer.add_callback(Measurements(measure, settings.measurements))
+    trainer.add_callback(Measurements(measure, MEASUREMENTS))
     summary = train_and_save(trainer, settings=dataclasses.asdict(settings), base=str(base), data=described)
     if "interrupted" in summary:
         return None
@@ -122,7 +126,7 @@ def tried(settings: KnownOptimumSettings, folder: Path, name: str, beta: float, 
         "expected_reward": optimum.expected_reward,
         "kl_to_reference": optimum.kl_to_reference,
         "length": optimum.length,
-        "rewards": list(settings.rewards),
+        "rewards": list(REWARDS),
     }
     along = read_log(run_folder / MEASUREMENTS_NAME)
     result = {**described, "seconds": summary["seconds"], "final": final, "along": along, "exact": points}

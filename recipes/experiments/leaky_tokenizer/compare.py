@@ -48,10 +48,10 @@ def main(settings: ComparisonSettings) -> None:
     for split, name in (("test", "held-out"), ("train", "train")):
         print(_compression_table(name, compression[split]), end="\n\n")
     print(_leaked_table(leaked), end="\n\n")
-    for size, found in models.items():
-        print(_models_table(size, found), end="\n\n")
+    for size, compared in models.items():
+        print(_models_table(size, compared), end="\n\n")
     report = {
-        "compression": {split: asdict(found) for split, found in compression.items()},
+        "compression": {split: asdict(compared) for split, compared in compression.items()},
         "tokens_from_test": asdict(leaked),
         "models": models,
         "settings": made_of,
@@ -69,16 +69,16 @@ def evaluations(root: Path) -> dict[str, dict[int, dict[str, Path]]]:
     """
     from hmm_datasets.files import read_json
 
-    found: dict[str, dict[int, dict[str, Path]]] = {}
+    folders: dict[str, dict[int, dict[str, Path]]] = {}
     for cell in read_json(root / "models" / "sweep.json")["cells"]:
         if cell["state"] != "finished":
             raise InputError(f"{cell['folder']}: the model is not finished; start the experiment again")
         settings = cell["settings"]
         name = Path(settings["tokens"]).parent.name
-        found.setdefault(settings["model"], {}).setdefault(settings["seed"], {})[name] = (
+        folders.setdefault(settings["model"], {}).setdefault(settings["seed"], {})[name] = (
             Path(cell["folder"]) / "run" / "evaluation"
         )
-    return found
+    return folders
 
 
 def compare_models(folders: Mapping[int, Mapping[str, Path]]) -> dict[str, Any]:
@@ -100,25 +100,25 @@ def compare_models(folders: Mapping[int, Mapping[str, Path]]) -> dict[str, Any]:
 
     rows, losses, reference = [], {"clean": [], "leaky": []}, None
     for seed, pair in folders.items():
-        found = {}
+        comparisons = {}
         for name in losses:
             folder = pair[name]
             documents = read_jsonl(folder / "items" / "text.jsonl")
             losses[name].append(np.array([row["nats"] for row in documents]) / math.log(2))
-            found[name] = read_json(folder / "report.json")["text"]["bits_per_byte"]
+            comparisons[name] = read_json(folder / "report.json")["text"]["bits_per_byte"]
             sizes = np.array([row["bytes"] for row in documents])
             if reference is not None and not np.array_equal(sizes, reference):
                 raise InputError(f"{folder}: its documents differ from those of the other runs; evaluate all again")
             reference = sizes
         difference = paired_difference(losses["clean"][-1], losses["leaky"][-1], sizes)
-        rows.append({"seed": seed, **found, "difference": asdict(difference)})
+        rows.append({"seed": seed, **comparisons, "difference": asdict(difference)})
     means = {name: np.mean(values, axis=0) for name, values in losses.items()}
     mean = {name: float(values.sum() / sizes.sum()) for name, values in means.items()}
     mean["difference"] = asdict(paired_difference(means["clean"], means["leaky"], sizes))
     return {"seeds": rows, "mean": mean, "documents": len(sizes), "bytes": int(sizes.sum())}
 
 
-def _compression_table(name: str, found) -> str:
+def _compression_table(name: str, lengths) -> str:
     from hmm_datasets.report.tables import interval_text, text_table
 
     figures = {
@@ -129,11 +129,11 @@ def _compression_table(name: str, found) -> str:
     }
     rows = []
     for title, figure in figures.items():
-        difference = getattr(found, figure)
-        values = [getattr(found.first, figure), getattr(found.second, figure), difference.value]
+        difference = getattr(lengths, figure)
+        values = [getattr(lengths.first, figure), getattr(lengths.second, figure), difference.value]
         rows.append([title, *(f"{value:.4f}" for value in values), interval_text(difference.low, difference.high)])
-    header = [f"{name} text", "clean", "leaky", "leaky - clean", f"{found.level:.0%} interval"]
-    counts = f"{found.first.documents:,} documents, {found.first.bytes:,} bytes"
+    header = [f"{name} text", "clean", "leaky", "leaky - clean", f"{lengths.level:.0%} interval"]
+    counts = f"{lengths.first.documents:,} documents, {lengths.first.bytes:,} bytes"
     return f"{text_table(header, rows)}\n({counts})"
 
 
@@ -169,11 +169,11 @@ def draw(compression: dict[str, Any], models: dict[str, Any], path: Path) -> Non
     from hmm_datasets.report.plots import save_figure
 
     left = {"train text": compression["train"].bytes_per_token, "held-out text": compression["test"].bytes_per_token}
-    left = {name: (found.value, found.low, found.high) for name, found in left.items()}
+    left = {name: (interval.value, interval.low, interval.high) for name, interval in left.items()}
     right = {
         f"{size}, {'mean' if row['seed'] == 'mean' else 'seed ' + str(row['seed'])}": tuple(row["difference"].values())
-        for size, found in models.items()
-        for row in [*found["seeds"], {"seed": "mean", **found["mean"]}]
+        for size, interval in models.items()
+        for row in [*interval["seeds"], {"seed": "mean", **interval["mean"]}]
     }
     figure = Figure(figsize=(9, 0.9 + 0.5 * max(len(left), len(right))), layout="constrained")
     panels = figure.subplots(1, 2)

@@ -211,7 +211,7 @@ def tokens_from_test(
     in_test, test_bytes = _occurrences(encoder, test_texts, len(leaky))
     if not train_bytes or not test_bytes:
         raise InputError("train_texts or test_texts are empty; pass texts with at least one character each")
-    found = [
+    shares = [
         TokenFromTest(
             token_id=number,
             text=decoder.decode([token]),
@@ -223,8 +223,8 @@ def tokens_from_test(
         for number, token in new.items()
         if in_test[number] * train_bytes > in_train[number] * test_bytes
     ]
-    found.sort(key=lambda token: (-token.in_test, token.token_id))
-    return TokensFromTest(len(new), sum(bool(in_test[number]) for number in new), tuple(found))
+    shares.sort(key=lambda token: (-token.in_test, token.token_id))
+    return TokensFromTest(len(new), sum(bool(in_test[number]) for number in new), tuple(shares))
 
 
 def _batches(texts: Iterable[str]) -> Iterator[list[str]]:

@@ -16,13 +16,11 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
-from hmm_datasets.errors import InputError
 from hmm_datasets.runtime.program import run
 from hmm_datasets.runtime.settings import setting
 
 TOKENIZERS = {"clean": "train", "leaky": "train test"}
 """Name of each tokenizer and the splits that it is trained on."""
-PRECISIONS = {"fp32": {"bf16": False}, "bf16": {"bf16": True}, "fp16": {"fp16": True}}
 
 
 @dataclass
@@ -34,27 +32,20 @@ class LeakySettings:
     test_fraction: float = setting(0.25, "Share of the documents that is held out.")
     max_documents: int | None = setting(None, "Maximum number of rows of the corpus to read.")
     vocab_size: int = setting(4096, "Vocabulary size of each tokenizer, special tokens included.")
-    split_pattern: str = setting("gpt4", "gpt2, gpt4, or a regular expression.")
     models: list[str] = setting(["1m"], "Sizes (1m to 500m) of the models.")
     length: int = setting(128, "Tokens per window, in training and evaluation.")
     train_tokens: int = setting(1_000_000, "Number of tokens that each model is trained on.")
     global_batch_size: int = setting(32, "Windows per optimizer step.")
-    micro_batch_size: int = setting(16, "Windows per process in one forward pass.")
+    per_device_train_batch_size: int = setting(16, "Windows per process in one forward pass.")
     learning_rate: float = setting(3e-3, "Peak learning rate.")
-    schedule: str = setting("cosine_with_min_lr", "Schedule of the learning rate after the warm-up.")
+    lr_scheduler_type: str = setting("cosine_with_min_lr", "Schedule of the learning rate after the warm-up.")
     warmup_steps: float = setting(0.05, "Steps of warm-up; below 1, a share of the run.")
-    precision: str | None = setting(
-        None, "fp32, or bf16 or fp16 for mixed precision; by default bf16 on GPUs that have it."
-    )
+    bf16: bool | None = setting(None, "Compute in bfloat16; by default on GPUs that have it.")
+    fp16: bool | None = setting(None, "Compute in float16, for GPUs without bfloat16.")
     seeds: list[int] = setting([0], "Seeds; one model per tokenizer, size and seed.")
     launcher: str | None = setting(None, "Launch configuration of each training; by default one process per model.")
     plan: bool = setting(False, "Print the plans, and end.")
-    devices: list[str] = setting([], "Devices that plans compare; the first is assumed for hours.")
-    price_per_hour: float | None = setting(None, "Price per device and hour in plans.")
-
-    def __post_init__(self):
-        if self.precision not in (None, *PRECISIONS):
-            raise InputError(f"precision is {self.precision!r}; expected fp32, bf16 or fp16")
+    assumed_rate: str | None = setting(None, "Device that plans assume, such as H200, or H200:0.5; see pretrain.")
 
 
 def main(settings: LeakySettings) -> None:
@@ -67,7 +58,7 @@ def main(settings: LeakySettings) -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "models.yaml"
             write_yaml(path, planned_sweep(settings, Path(folder)))
-            run_or_exit(planning(settings, path))
+            run_or_exit([("What the models consume", f"hmm-datasets sweep {_quoted(path)} --plan")])
     else:
         write_yaml(path, models_sweep(settings))
         run_or_exit(stages(settings))
@@ -76,7 +67,7 @@ def main(settings: LeakySettings) -> None:
 def stages(settings: LeakySettings) -> list[tuple[str, str]]:
     """Title and command of every stage."""
     root = Path(settings.output_dir)
-    text = _flags(settings, "corpus", "test_fraction", "max_documents", "vocab_size", "split_pattern")
+    text = _flags(settings, "corpus", "test_fraction", "max_documents", "vocab_size")
     result = [
         (
             f"The {name} tokenizer, trained on {splits.replace(' ', ' and ')} text; both texts tokenized",
@@ -103,10 +94,13 @@ def models_sweep(settings: LeakySettings) -> dict[str, Any]:
     shared: dict[str, Any] = {
         name: getattr(settings, name) for name in ("length", "train_tokens", "global_batch_size")
     }
-    shared |= {"per_device_train_batch_size": settings.micro_batch_size, "learning_rate": settings.learning_rate}
-    shared |= {"lr_scheduler_type": settings.schedule, "warmup_steps": settings.warmup_steps}
+    shared |= {
+        "per_device_train_batch_size": settings.per_device_train_batch_size,
+        "learning_rate": settings.learning_rate,
+    }
+    shared |= {"lr_scheduler_type": settings.lr_scheduler_type, "warmup_steps": settings.warmup_steps}
     shared |= {"save_steps": 500, "save_total_limit": 1}
-    shared |= {} if settings.precision is None else PRECISIONS[settings.precision]
+    shared |= {name: chosen for name in ("bf16", "fp16") if (chosen := getattr(settings, name)) is not None}
     return {
         "recipe": "pretrain",
         "output_dir": f"{settings.output_dir}/models",
@@ -135,32 +129,13 @@ def planned_sweep(settings: LeakySettings, folder: Path) -> dict[str, Any]:
     sweep = models_sweep(settings)
     sweep["cells"] = [{"hmm": str(folder / name)} for name in TOKENIZERS]
     sweep["settings"] |= {"length": settings.length - 1}
-    sweep["settings"] |= {} if not settings.devices else {"assumed_rate": settings.devices[0]}
-    sweep["settings"] |= {} if settings.price_per_hour is None else {"price_per_hour": settings.price_per_hour}
+    sweep["settings"] |= {} if settings.assumed_rate is None else {"assumed_rate": settings.assumed_rate}
     return sweep | {"then": [], "table": {}}
 
 
-def planning(settings: LeakySettings, models: Path) -> list[tuple[str, str]]:
-    """Title and command of the plans; writes the settings of one model beside the sweep."""
-    from hmm_datasets.files import read_yaml, write_yaml
-
-    found = [("What the models consume", f"hmm-datasets sweep {_quoted(models)} --plan")]
-    if settings.devices:
-        sweep, one = read_yaml(models), models.with_name("one.yaml")
-        write_yaml(one, {**sweep["settings"], **sweep["cells"][0], "output_dir": str(models.with_name("one"))})
-        found.append(
-            (
-                "One model of each size on several devices",
-                f"hmm-datasets plan {_quoted(one)} --devices {' '.join(map(shlex.quote, settings.devices))} "
-                f"--models {' '.join(settings.models)}",
-            )
-        )
-    return found
-
-
 def _flags(settings: LeakySettings, *names: str) -> str:
-    given = {name: getattr(settings, name) for name in names}
-    return " ".join(f"--{name} {shlex.quote(str(value))}" for name, value in given.items() if value is not None)
+    chosen = {name: getattr(settings, name) for name in names}
+    return " ".join(f"--{name} {shlex.quote(str(value))}" for name, value in chosen.items() if value is not None)
 
 
 def _quoted(path: Path) -> str:

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from hmm_datasets.hmm.analysis.divergence import kl_divergence
 
 
-def agreement(exact: Float[np.ndarray, "N T E"], found: Float[np.ndarray, "N T E"]) -> dict[str, np.ndarray]:
+def agreement(exact: Float[np.ndarray, "N T E"], predicted: Float[np.ndarray, "N T E"]) -> dict[str, np.ndarray]:
     """How good predictions are under the exact distributions, at every position, as means over sequences.
 
     Returns:
@@ -22,8 +22,8 @@ def agreement(exact: Float[np.ndarray, "N T E"], found: Float[np.ndarray, "N T E
 
     ```
     """
-    chosen = np.take_along_axis(exact, found.argmax(-1)[..., None], -1)[..., 0]
-    truth, other = (torch.from_numpy(np.ascontiguousarray(table)) for table in (exact, found))
+    chosen = np.take_along_axis(exact, predicted.argmax(-1)[..., None], -1)[..., 0]
+    truth, other = (torch.from_numpy(np.ascontiguousarray(table)) for table in (exact, predicted))
     divergence = kl_divergence(truth, other.log()).numpy()
-    distance = np.sqrt(((np.sqrt(exact) - np.sqrt(found)) ** 2).sum(-1) / 2)
+    distance = np.sqrt(((np.sqrt(exact) - np.sqrt(predicted)) ** 2).sum(-1) / 2)
     return {"accuracy": chosen.mean(0), "kl": divergence.mean(0), "hellinger": distance.mean(0)}

@@ -28,6 +28,15 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.runtime.program import run
 from hmm_datasets.runtime.settings import setting
 
+STATES = 6
+"""States and symbols of each HMM."""
+ALPHABET = "ABCDEF"
+"""A character for each symbol."""
+SEPARATOR = " "
+"""With MODEL: the text between two symbols."""
+TRAIN_HMMS = 512
+"""Random HMMs that it is trained on."""
+
 
 @dataclass
 class LLMOnHMMsSettings:
@@ -35,21 +44,15 @@ class LLMOnHMMsSettings:
 
     model: str | None = setting(None, "Folder or Hub name of a causal language model; by default one is trained.")
     output_dir: str = setting("outputs/llm_on_hmms", "Output folder.")
-    states: int = setting(6, "States and symbols of each HMM.")
     mixing: list[float] = setting([0.5, 0.8, 0.95], "Moduli of the second eigenvalues of the chains.")
     noise: list[float] = setting([0.05, 0.3], "Probabilities that a state shows any symbol.")
-    alphabet: str = setting("ABCDEFGHIJKLMNOP", "A character for each symbol.")
-    separator: str = setting(" ", "With MODEL: the text between two symbols.")
     length: int = setting(256, "Symbols per sequence.")
     num_sequences: int = setting(64, "Sequences of each HMM.")
     batch_size: int = setting(1, "Sequences of a forward pass.")
     seed: int = setting(0, "Seed of the HMMs and of their sequences.")
     train_tokens: int = setting(2_000_000, "Tokens that a model is trained on, without MODEL.")
-    train_hmms: int = setting(512, "Random HMMs that it is trained on.")
 
     def __post_init__(self):
-        if not 2 <= self.states <= len(set(self.alphabet)):
-            raise InputError(f"states is {self.states}; expected 2 to {len(set(self.alphabet))}, as in alphabet")
         if self.length < 8:
             raise InputError(f"length is {self.length}; expected 8 or more")
         for name in ("mixing", "noise"):
@@ -70,7 +73,7 @@ def main(settings: LLMOnHMMsSettings) -> None:
         run_or_exit([training(settings, folder)])
         name = str(folder / "model")
     hmms = {
-        (mixing, noise): cycle(settings.states, mixing, noise, settings.seed + number)
+        (mixing, noise): cycle(STATES, mixing, noise, settings.seed + number)
         for number, (mixing, noise) in enumerate((m, n) for m in settings.mixing for n in settings.noise)
     }
     measured = measure(settings, name, hmms)
@@ -85,9 +88,9 @@ def training_mixture(settings: LLMOnHMMsSettings) -> Any:
     from hmm_datasets.evaluation.benchmark.processes import cycle
     from hmm_datasets.hmm.families import HMMMixture
 
-    drawn = np.random.default_rng([settings.seed, 1]).uniform((0.3, 0.0), (1.0, 0.5), size=(settings.train_hmms, 2))
+    drawn = np.random.default_rng([settings.seed, 1]).uniform((0.3, 0.0), (1.0, 0.5), size=(TRAIN_HMMS, 2))
     first = settings.seed + 1_000_000  # seeds of other cycles than those measured on
-    hmms = [cycle(settings.states, *pair, first + number) for number, pair in enumerate(drawn.tolist())]
+    hmms = [cycle(STATES, *pair, first + number) for number, pair in enumerate(drawn.tolist())]
     return HMMMixture(hmms, [1 / len(hmms)] * len(hmms))
 
 
@@ -96,7 +99,7 @@ def training(settings: LLMOnHMMsSettings, folder: Path) -> tuple[str, str]:
     words: list[object] = ["--hmm", folder / "process", "--length", settings.length, "--seed", settings.seed]
     words += ["--train_tokens", settings.train_tokens, "--output_dir", folder / "model"]
     return (
-        f"A small Llama on sequences of {settings.train_hmms:,} random HMMs",
+        f"A small Llama on sequences of {TRAIN_HMMS:,} random HMMs",
         f"hmm-datasets pretrain --config llm_on_hmms/pretrain.yaml {shlex.join(map(str, words))}",
     )
 
@@ -112,12 +115,12 @@ def measure(settings: LLMOnHMMsSettings, name: str, hmms: dict[tuple[float, floa
     from hmm_datasets.evaluation.benchmark.models import load_causal_lm
     from hmm_datasets.evaluation.benchmark.symbols import SymbolTokens, symbol_predictions
     from hmm_datasets.hmm.analysis.predictors import bigram, viterbi_predictions
-    from hmm_datasets.training.models import load_pretrained
+    from hmm_datasets.training.pretrained import load_pretrained
 
     model = load_causal_lm(name, Accelerator())
-    names = list(dict.fromkeys(settings.alphabet))[: settings.states]
-    symbols = SymbolTokens.of(load_pretrained(AutoTokenizer, name), names, settings.separator)
-    found = {}
+    names = list(ALPHABET)
+    symbols = SymbolTokens.of(load_pretrained(AutoTokenizer, name), names, SEPARATOR)
+    results = {}
     for number, (key, hmm) in enumerate(hmms.items()):
         print(f"mixing {key[0]:g}, noise {key[1]:g}", flush=True)
         tokens = hmm.sample(settings.num_sequences, settings.length, seed=settings.seed + number)
@@ -129,8 +132,8 @@ def measure(settings: LLMOnHMMsSettings, name: str, hmms: dict[tuple[float, floa
             "viterbi": viterbi_predictions(tokens, hmm)[:, 1:-1],
             "bigram": bigram(values, hmm.num_symbols)[:, 1:-1].numpy(),
         }
-        found[key] = {who: agreement(exact, one) for who, one in predictions.items()}
-    return found
+        results[key] = {who: agreement(exact, predicted) for who, predicted in predictions.items()}
+    return results
 
 
 def draw(measured: dict[Any, Any], hmms: dict[Any, Any], path: Path) -> None:
@@ -152,10 +155,10 @@ def draw(measured: dict[Any, Any], hmms: dict[Any, Any], path: Path) -> None:
         size = (max(WIDTH, 0.66 * WIDTH * len(mixings)), 1.75 * len(noises) + 0.5)
         figure = Figure(figsize=size, layout="constrained")
         panels = figure.subplots(len(noises), len(mixings), squeeze=False, sharex=True, sharey=True)
-        for (mixing, noise), found in measured.items():
+        for (mixing, noise), result in measured.items():
             axes = panels[noises.index(noise), mixings.index(mixing)]
             for who, style in styles.items():
-                values = found[who]["accuracy"]
+                values = result[who]["accuracy"]
                 parts = context_spans(len(values) + 1)
                 means = [values[a - 1 : b - 1].mean() for a, b in parts]
                 axes.plot([(a * (b - 1)) ** 0.5 for a, b in parts], means, **style)
@@ -183,7 +186,7 @@ def report(settings: LLMOnHMMsSettings, folder: Path, measured: dict[Any, Any], 
     who_is = settings.model or "a Llama trained here on random HMMs, no pretrained language model"
 
     def mean(who: str, figure: str) -> float:
-        return float(np.mean([found[who][figure][first - 1 : last - 1].mean() for found in measured.values()]))
+        return float(np.mean([result[who][figure][first - 1 : last - 1].mean() for result in measured.values()]))
 
     stated = {"published": "approaches Viterbi's", "where": "abstract", "difference": "other models and HMMs"}
     findings = [
@@ -204,7 +207,7 @@ def report(settings: LLMOnHMMsSettings, folder: Path, measured: dict[Any, Any], 
         findings,
         protocol=(
             f"The model is {who_is}. {settings.num_sequences} sequences of {settings.length} symbols of each of "
-            f"{len(measured)} HMMs of {settings.states} states; means over HMMs and contexts of {first} to {last - 1} "
+            f"{len(measured)} HMMs of {STATES} states; means over HMMs and contexts of {first} to {last - 1} "
             "symbols. The paper's optimum is read as: the last state of the most probable path of the symbols so far "
             "is taken for certain. Its numbers were not read, only its abstract."
         ),
@@ -215,8 +218,11 @@ def report(settings: LLMOnHMMsSettings, folder: Path, measured: dict[Any, Any], 
             "model": who_is,
             "hmms": [
                 {"mixing": mixing, "noise": noise}
-                | {who: {name: values.tolist() for name, values in one.items()} for who, one in found.items()}
-                for (mixing, noise), found in measured.items()
+                | {
+                    who: {name: values.tolist() for name, values in values_by_figure.items()}
+                    for who, values_by_figure in result.items()
+                }
+                for (mixing, noise), result in measured.items()
             ],
         },
     )

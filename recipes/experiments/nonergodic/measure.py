@@ -75,8 +75,8 @@ def excess_by_position(
         tokens = process.sample(min(rows, num_sequences - start), length, seed=seed, first=first + start)
         values = torch.from_numpy(tokens.astype(np.int64))
         told = process.oracle_next_token_probs(values, seed, first + start)[:, :-1]
-        found = process.next_token_probs(values)[:, :-1] if predictor is None else predictor(values)
-        parts.append(kl_divergence(told, found.to(told).log()).numpy())
+        probs = process.next_token_probs(values)[:, :-1] if predictor is None else predictor(values)
+        parts.append(kl_divergence(told, probs.to(told).log()).numpy())
     return np.concatenate(parts)
 
 

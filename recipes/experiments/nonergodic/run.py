@@ -27,6 +27,9 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.runtime.program import run
 from hmm_datasets.runtime.settings import setting
 
+FIT_FIRST = 16
+"""First position of the fitted power law."""
+
 
 @dataclass
 class NonergodicSettings:
@@ -35,16 +38,13 @@ class NonergodicSettings:
     output_dir: str = setting(MISSING, "Output folder.")
     counts: list[int] = setting([16, 128, 1024], "Chains of each mixture.")
     mess3: int = setting(64, "Components of the mixture of Mess3 processes; 0 for none.")
-    limit: bool = setting(True, "Also infinitely many chains.")
     length: int = setting(512, "Symbols per sequence.")
     num_sequences: int = setting(2048, "Held-out sequences of each process.")
-    fit_first: int = setting(16, "First position of the fitted power law.")
     fit_last: int = setting(128, "Last position of the fitted power law.")
     model: str = setting("recipes/experiments/nonergodic/llama.json", "A size or a configuration of transformers.")
     train_tokens: int = setting(2_000_000, "Tokens that the model is trained on.")
     global_batch_size: int = setting(8, "Sequences per optimizer step.")
     learning_rate: float = setting(3e-3, "Peak learning rate.")
-    launch: str = setting("", "Launch configuration of the training; empty for none.")
     seed: int = setting(0, "Seed of the chains, the sequences and the model.")
 
     def __post_init__(self):
@@ -52,10 +52,9 @@ class NonergodicSettings:
             raise InputError(f"counts is {self.counts}; expected numbers of chains, 2 or more, so that one is unknown")
         if self.mess3 == 1 or self.mess3 < 0:
             raise InputError(f"mess3 is {self.mess3}; expected 2 components or more, or 0 for none")
-        if not 1 <= self.fit_first <= self.fit_last / 2 or self.fit_last >= self.length:
+        if not 2 * FIT_FIRST <= self.fit_last < self.length:
             raise InputError(
-                f"fit_first is {self.fit_first}, fit_last {self.fit_last}; expected 1 or more, to at least twice as "
-                f"many and less than length {self.length}"
+                f"fit_last is {self.fit_last}; expected at least {2 * FIT_FIRST} and less than length {self.length}"
             )
 
 
@@ -73,13 +72,13 @@ def main(settings: NonergodicSettings) -> None:
         print(f"excess of the optimum of {name}", flush=True)
         excess[name] = excess_by_position(source, settings.num_sequences, settings.length, seed=settings.seed + 1)
         # Before the training, which is in vain if there is nothing to fit.
-        fits[name] = fit_power_law(excess[name], settings.fit_first, settings.fit_last)
+        fits[name] = fit_power_law(excess[name], FIT_FIRST, settings.fit_last)
     sources[largest].save_pretrained(folder / "process")
     run_or_exit([training(settings, folder)])
     predictor = predictor_of(folder / "model")
     held_out = {"seed": settings.seed + 1, "predictor": predictor}
     excess["model"] = excess_by_position(sources[largest], settings.num_sequences, settings.length, **held_out)
-    fits["model"] = fit_power_law(excess["model"], settings.fit_first, settings.fit_last)
+    fits["model"] = fit_power_law(excess["model"], FIT_FIRST, settings.fit_last)
     draw(excess, fits, settings, folder / "excess.png")
     report(settings, folder, excess, fits, largest, time.monotonic() - began)
 
@@ -92,15 +91,16 @@ def processes_of(settings: NonergodicSettings) -> dict[str, Any]:
     from hmm_datasets.hmm.families import HMMMixture, RandomChains
     from hmm_datasets.hmm.families.mixture import random_chain_mixture
 
-    found: dict[str, Any] = {f"{n:,} chains": random_chain_mixture(n, 2, seed=settings.seed) for n in settings.counts}
-    if settings.limit:
-        found["all chains"] = RandomChains(num_states=2, alpha=1.0)
+    sources: dict[str, Any] = {
+        f"{n:,} chains": random_chain_mixture(n, 2, seed=settings.seed) for n in settings.counts
+    }
+    sources["all chains"] = RandomChains(num_states=2, alpha=1.0)
     if settings.mess3:
         generator = np.random.default_rng(settings.seed)
         drawn = generator.uniform((0.02, 0.4), (0.3, 0.98), size=(settings.mess3, 2)).tolist()
         hmms = [processes.mess3(x=x, a=a) for x, a in drawn]
-        found[f"{settings.mess3:,} Mess3"] = HMMMixture(hmms, [1 / len(hmms)] * len(hmms))
-    return found
+        sources[f"{settings.mess3:,} Mess3"] = HMMMixture(hmms, [1 / len(hmms)] * len(hmms))
+    return sources
 
 
 def training(settings: NonergodicSettings, folder: Path) -> tuple[str, str]:
@@ -109,8 +109,7 @@ def training(settings: NonergodicSettings, folder: Path) -> tuple[str, str]:
     words += ["--train_tokens", settings.train_tokens, "--global_batch_size", settings.global_batch_size]
     words += ["--learning_rate", settings.learning_rate, "--seed", settings.seed, "--data_seed", settings.seed]
     words += ["--output_dir", folder / "model"]
-    launch = f"--launch {settings.launch} " if settings.launch else ""
-    command = f"hmm-datasets pretrain {launch}--config nonergodic/pretrain.yaml {shlex.join(map(str, words))}"
+    command = f"hmm-datasets pretrain --config nonergodic/pretrain.yaml {shlex.join(map(str, words))}"
     return f"A Llama on a mixture of {max(settings.counts):,} chains", command
 
 
@@ -120,7 +119,7 @@ def predictor_of(folder: Path) -> Any:
     from transformers import AutoModelForCausalLM
 
     from hmm_datasets.evaluation.symbol_predictions import symbol_log_probs
-    from hmm_datasets.training.models import load_pretrained
+    from hmm_datasets.training.pretrained import load_pretrained
 
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
     model = load_pretrained(AutoModelForCausalLM, str(folder)).to(device).eval()
@@ -148,7 +147,7 @@ def draw(excess: dict[str, Any], fits: dict[str, Any], settings: NonergodicSetti
     with rc_context(PAPER):
         figure = Figure(figsize=(1.35 * WIDTH, 3.1), layout="constrained")
         axes = figure.subplots()
-        axes.axvspan(settings.fit_first, settings.fit_last, color="black", alpha=0.06, linewidth=0)
+        axes.axvspan(FIT_FIRST, settings.fit_last, color="black", alpha=0.06, linewidth=0)
         for number, (name, rows) in enumerate(excess.items()):
             means = [rows[:, a:b].mean() for a, b in spans]
             color = "black" if name == "model" else colors[number % len(colors)]
@@ -158,7 +157,7 @@ def draw(excess: dict[str, Any], fits: dict[str, Any], settings: NonergodicSetti
             axes.plot(centers, means, color=color, label=label, **markers(number, len(centers)))
         axes.plot(centers, [1 / t for t in centers], color="grey", linestyle=":", label="theory for chains: 1/t")
         axes.set(xscale="log", yscale="log", xlabel="symbols of context, t", ylabel="excess over the oracle (nats)")
-        axes.set_title(f"exponents fitted in the grey range, {settings.fit_first} to {settings.fit_last}")
+        axes.set_title(f"exponents fitted in the grey range, {FIT_FIRST} to {settings.fit_last}")
         axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
         save_figure(figure, path, vector=True)
 
@@ -210,7 +209,7 @@ def report(
         protocol=(
             f"Mixtures of random Markov chains over two symbols and of Mess3 processes, {settings.num_sequences:,} "
             f"sequences of {settings.length} symbols each; a Llama ({settings.model}) trained on {largest}, "
-            f"{settings.train_tokens:,} tokens, one seed. Exponents are fitted at positions {settings.fit_first} to "
+            f"{settings.train_tokens:,} tokens, one seed. Exponents are fitted at positions {FIT_FIRST} to "
             f"{settings.fit_last}; the data and exponents of the paper were not read, so these data are ours. Errors "
             "and intervals resample sequences; those of mixtures are for the components that were drawn."
         ),

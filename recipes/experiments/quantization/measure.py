@@ -15,7 +15,7 @@ from hmm_datasets.evaluation.symbol_predictions import symbol_log_probs
 from hmm_datasets.hmm.analysis.divergence import kl_divergence
 from hmm_datasets.hmm.loading import load_source
 from hmm_datasets.statistics import clustered_mean
-from hmm_datasets.training.models import load_pretrained
+from hmm_datasets.training.pretrained import load_pretrained
 
 _BLOCK = 32  # weights that share a scale in int4, as in llama.cpp's formats
 
@@ -89,18 +89,18 @@ def measure(folder: Path, settings: Any) -> dict[str, Any]:
     exact = torch.as_tensor(source.next_token_probs(tokens))[:, :-1].double()
     plain = predictions(model, tokens, source.num_symbols)
     before = kl_divergence(exact, plain)
-    found = {"parameters": model.num_parameters(), "exact": _figure(before), "formats": {}}
+    figures = {"parameters": model.num_parameters(), "exact": _figure(before), "formats": {}}
     for name in settings.formats:
         changed, bits = quantized(model, name)
         after = predictions(changed, tokens, source.num_symbols)
         divergence = kl_divergence(exact, after)
-        found["formats"][name] = {
+        figures["formats"][name] = {
             "bits": bits,
             "exact": _figure(divergence),
             "rise": _figure(divergence - before),
             "float32": _figure(kl_divergence(plain.exp(), after)),
         }
-    return found
+    return figures
 
 
 def _figure(values: Float[Tensor, "N L"]) -> dict[str, float | None]:

@@ -65,9 +65,9 @@ def main(settings: QuantizationSettings) -> None:
     check_packages(settings.formats)  # before anything is trained
     folder, began = Path(settings.output_dir), time.monotonic()
     run_or_exit([Parallel([[training(settings, model)] for model in settings.models])])
-    found = {model: measure(folder_of(settings, model), settings) for model in settings.models}
-    draw(found, folder / "quantization.png")
-    report(settings, folder, found, time.monotonic() - began)
+    results = {model: measure(folder_of(settings, model), settings) for model in settings.models}
+    draw(results, folder / "quantization.png")
+    report(settings, folder, results, time.monotonic() - began)
 
 
 def check_packages(formats: Sequence[str]) -> None:
@@ -97,7 +97,7 @@ def training(settings: QuantizationSettings, model: str) -> tuple[str, str]:
     )
 
 
-def draw(found: Mapping[str, Mapping[str, Any]], path: Path) -> None:
+def draw(results: Mapping[str, Mapping[str, Any]], path: Path) -> None:
     """Draw what every format adds to the divergence from the exact distributions, and that from float32.
 
     There is a panel for each model. The axis is linear near 0, since a format may come closer to the truth by chance.
@@ -118,9 +118,9 @@ def draw(found: Mapping[str, Mapping[str, Any]], path: Path) -> None:
         },
     }
     with rc_context(PAPER):
-        figure = Figure(figsize=(0.95 * WIDTH * len(found), 3.2), layout="constrained")
-        panels = figure.subplots(1, len(found), squeeze=False, sharey=True)[0]
-        for axes, (model, result) in zip(panels, found.items(), strict=True):
+        figure = Figure(figsize=(0.95 * WIDTH * len(results), 3.2), layout="constrained")
+        panels = figure.subplots(1, len(results), squeeze=False, sharey=True)[0]
+        for axes, (model, result) in zip(panels, results.items(), strict=True):
             names = list(result["formats"])
             for key, style in series.items():
                 rows = [result["formats"][name][key] for name in names]
@@ -140,7 +140,7 @@ def draw(found: Mapping[str, Mapping[str, Any]], path: Path) -> None:
 
 
 def report(
-    settings: QuantizationSettings, folder: Path, found: Mapping[str, Mapping[str, Any]], seconds: float
+    settings: QuantizationSettings, folder: Path, results: Mapping[str, Mapping[str, Any]], seconds: float
 ) -> None:
     """Write `report.json` and `report.md`, and print the table."""
     from hmm_datasets.files import atomic_file, write_json
@@ -153,25 +153,25 @@ def report(
         "seed. Bits per weight of the linear layers, with scales. The rise is KL(exact || quantized) - "
         "KL(exact || float32), sequence by sequence."
     )
-    table = Table("Divergence before and after quantization", header, rows_of(found), note)
-    write_json(folder / "report.json", {"models": found, "seconds": round(seconds, 1)})
+    table = Table("Divergence before and after quantization", header, rows_of(results), note)
+    write_json(folder / "report.json", {"models": results, "seconds": round(seconds, 1)})
     with atomic_file(folder / "report.md") as temporary:
         temporary.write_text(f"{table.markdown()}\n\n![Divergences](quantization.png)\n", encoding="utf-8")
     print(f"\n{table.text()}\n\n{folder}/: report.md, report.json, quantization.png; {seconds:.0f} s")
 
 
-def rows_of(found: Mapping[str, Mapping[str, Any]]) -> Sequence[Sequence[str]]:
+def rows_of(results: Mapping[str, Mapping[str, Any]]) -> Sequence[Sequence[str]]:
     """The rows of the table: for each model float32, and then the formats."""
 
     def text(figure: Mapping[str, float]) -> str:
         return f"{1e6 * figure['mean']:,.1f} +- {1e6 * figure['standard_error']:.1f}"
 
     rows = []
-    for model, result in found.items():
+    for model, result in results.items():
         rows.append([model, "float32", "32", text(result["exact"]), "", ""])
-        for name, one in result["formats"].items():
-            bits = f"{one['bits']:.3g}"
-            rows.append([model, name, bits, *(text(one[key]) for key in ("exact", "rise", "float32"))])
+        for name, figures in result["formats"].items():
+            bits = f"{figures['bits']:.3g}"
+            rows.append([model, name, bits, *(text(figures[key]) for key in ("exact", "rise", "float32"))])
     return rows
 
 

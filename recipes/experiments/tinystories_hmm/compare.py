@@ -49,11 +49,11 @@ def main(settings: ComparisonSettings) -> None:
     for name, title in lists.items():
         print(f"{title}\n" + "".join(f"  {sentence}\n" for sentence in said[name]))
     parts = [table.markdown() for table in tables]
-    parts += [f"{title}\n\n" + "\n".join(f"- {one}" for one in said[name]) for name, title in lists.items()]
+    parts += [f"{title}\n\n" + "\n".join(f"- {item}" for item in said[name]) for name, title in lists.items()]
     parts.append("Figures: `updates.png`, `emissions.png`, and the heat maps in `sizes/plots/`.")
     with atomic_file(root / "report.md") as temporary:
         temporary.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
-    rows = [{**one, "rule": rule, "update_every": every} for (every, rule), one in curves.items()]
+    rows = [{**item, "rule": rule, "update_every": every} for (every, rule), item in curves.items()]
     write_json(root / "report.json", {"best": settings.best, "updates": rows, "sentences": said, "llama": optimum})
     print(f"{root}/: report.md, report.json, updates.png, emissions.png, sizes/sweep.csv, updates/sweep.csv")
 
@@ -69,7 +69,7 @@ def sizes_table(cells: Sequence[Mapping[str, Any]]):
     for key, group in _grouped(cells, ("vocabulary_size", "num_states", "length")).items():
         numbers = [-_mean(cell["values"]["train_log_likelihood"] for cell in group)]
         numbers += [_mean(cell["values"][path] for cell in group) for path in paths]
-        rows.append([*map(str, key), *("-" if math.isnan(one) else f"{one:.4f}" for one in numbers)])
+        rows.append([*map(str, key), *("-" if math.isnan(number) else f"{number:.4f}" for number in numbers)])
     note = "Losses in nats per token. Losses of different E are of different texts and do not compare."
     return Table("HMMs of E words, H states, fitted to windows of L words", header, rows, note)
 
@@ -83,29 +83,29 @@ def held_out_curves(cells: Sequence[Mapping[str, Any]]) -> dict[tuple[int | None
     """
     from hmm_datasets.files import read_log
 
-    found = {}
+    curves = {}
     for (every, rule), group in _grouped(cells, ("update_every", "update_rule")).items():
         histories = [read_log(Path(cell["folder"]) / "run" / "fit" / "history.jsonl") for cell in group]
         losses = [_mean(-row["test_log_likelihood"] for row in rows) for rows in zip(*histories, strict=False)]
         best = min(range(len(losses)), key=losses.__getitem__)
-        found[every, rule] = {"losses": losses, "updates": histories[0][0]["updates"], "best_epoch": best}
-    return found
+        curves[every, rule] = {"losses": losses, "updates": histories[0][0]["updates"], "best_epoch": best}
+    return curves
 
 
 def updates_table(curves: Mapping[tuple[int | None, str], Mapping[str, Any]]):
     """A row for each update rule: the held-out loss after some epochs, the lowest, and the last."""
     from hmm_datasets.report.tables import Table
 
-    length = min(len(found["losses"]) for found in curves.values())
+    length = min(len(curve["losses"]) for curve in curves.values())
     shown = [epoch for epoch in SHOWN_EPOCHS if epoch < length]
     header = ["batches per update", "rule", "updates per epoch", *(f"after {epoch}" for epoch in shown)]
     header += ["lowest", "in epoch", "last"]
     rows = []
-    for (every, rule), found in curves.items():
-        losses = found["losses"]
-        numbers = [*(losses[epoch] for epoch in shown), losses[found["best_epoch"]]]
-        row = ["all" if every is None else str(every), "-" if every is None else rule, f"{found['updates']:,}"]
-        rows.append([*row, *(f"{one:.4f}" for one in numbers), str(found["best_epoch"]), f"{losses[-1]:.4f}"])
+    for (every, rule), curve in curves.items():
+        losses = curve["losses"]
+        numbers = [*(losses[epoch] for epoch in shown), losses[curve["best_epoch"]]]
+        row = ["all" if every is None else str(every), "-" if every is None else rule, f"{curve['updates']:,}"]
+        rows.append([*row, *(f"{number:.4f}" for number in numbers), str(curve["best_epoch"]), f"{losses[-1]:.4f}"])
     return Table("Held-out loss after some epochs, by how the tables are updated", header, rows, "Nats per token.")
 
 
@@ -133,7 +133,7 @@ def first_sentences(lines: Iterable[str], count: int = NUM_SENTENCES) -> list[st
     ```
     """
     parts = (line.split(".") for line in lines)
-    return [f"{found[1].strip()}." for found in parts if len(found) > 2][:count]
+    return [f"{sentence[1].strip()}." for sentence in parts if len(sentence) > 2][:count]
 
 
 def draw_updates(curves: Mapping[tuple[int | None, str], Mapping[str, Any]], path: Path) -> None:
@@ -152,12 +152,12 @@ def draw_updates(curves: Mapping[tuple[int | None, str], Mapping[str, Any]], pat
         figure = Figure(figsize=(2 * WIDTH, 2.8), layout="constrained")
         panels = figure.subplots(1, max(len(rules), 1), sharey=True, squeeze=False)[0]
         for axes, rule in zip(panels, rules, strict=False):
-            for (every, name), found in curves.items():
-                epochs = range(1, len(found["losses"]))
+            for (every, name), curve in curves.items():
+                epochs = range(1, len(curve["losses"]))
                 if every is None:
-                    axes.plot(epochs, found["losses"][1:], color="black", linestyle="--", label="all")
+                    axes.plot(epochs, curve["losses"][1:], color="black", linestyle="--", label="all")
                 elif name == rule:
-                    axes.plot(epochs, found["losses"][1:], color=colors[every], label=f"{every}")
+                    axes.plot(epochs, curve["losses"][1:], color=colors[every], label=f"{every}")
             axes.set(title=rule, xlabel="epochs")
             axes.xaxis.get_major_locator().set_params(integer=True)
         panels[0].set(ylabel="held-out cross-entropy\n(nats per token)")
@@ -166,15 +166,15 @@ def draw_updates(curves: Mapping[tuple[int | None, str], Mapping[str, Any]], pat
 
 
 def _grouped(cells: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[tuple, list[Mapping[str, Any]]]:
-    found: dict[tuple, list[Mapping[str, Any]]] = {}
+    groups: dict[tuple, list[Mapping[str, Any]]] = {}
     for cell in cells:
-        found.setdefault(tuple(cell["settings"][name] for name in names), []).append(cell)
-    return found
+        groups.setdefault(tuple(cell["settings"][name] for name in names), []).append(cell)
+    return groups
 
 
 def _mean(numbers: Iterable[float | None]) -> float:
-    found = [number for number in numbers if number is not None]
-    return statistics.fmean(found) if found else math.nan
+    known = [number for number in numbers if number is not None]
+    return statistics.fmean(known) if known else math.nan
 
 
 if __name__ == "__main__":

@@ -21,6 +21,8 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.runtime.program import run
 from hmm_datasets.runtime.settings import setting
 
+UPDATE_RULES = ["stochastic", "replace"]
+"""Rules of these updates."""
 HELD_OUT = ("test", "unique_test")
 LOSSES = ("cross_entropy", "final_token_cross_entropy")
 
@@ -42,7 +44,6 @@ class TinyStoriesSettings:
     save_every: int = setting(2, "Epochs between checkpoints, which the emissions show.")
     time_limit: str | None = setting(None, "Each fit saves and stops before this time is up: 3:55:00 or 2-00:00:00.")
     update_every: list[int] = setting([1, 2, 8, 16, 32], "Batches per update, beside one per epoch.")
-    update_rules: list[str] = setting(["stochastic", "replace"], "Rules of these updates.")
     update_epochs: int = setting(20, "Epochs of each fit that compares updates.")
     update_batch_size: int = setting(4, "Windows per batch in these fits.")
     update_sizes: list[int] = setting([200, 16, 32], "E, H and L of these fits.")
@@ -99,11 +100,7 @@ def sweeps(settings: TinyStoriesSettings) -> dict[str, dict[str, Any]]:
     fixed |= {"max_epochs": settings.update_epochs, "batch_size": settings.update_batch_size}
     # All fits run to the end, so that their curves can be compared.
     fixed |= {"patience": settings.update_epochs, "tolerance": 0.0}
-    cells = [
-        {"update_every": every, "update_rule": rule}
-        for rule in settings.update_rules
-        for every in settings.update_every
-    ]
+    cells = [{"update_every": every, "update_rule": rule} for rule in UPDATE_RULES for every in settings.update_every]
     updates = {
         "recipe": "fit",
         "output_dir": f"{settings.output_dir}/updates",

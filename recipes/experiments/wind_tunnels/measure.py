@@ -21,7 +21,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, get_cosine_schedule_with_warmup
 
-from hmm_datasets.training.models import new_model
+from hmm_datasets.training.model_configs import new_model
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def told_sequences(
         draws.append(random.random((length, 2)))
     weights = np.stack(tables)
     transition, emission = weights[..., :num_states], weights[..., num_states:]
-    transition, emission = (one / one.sum(-1, keepdims=True) for one in (transition, emission))
+    transition, emission = (table / table.sum(-1, keepdims=True) for table in (transition, emission))
     tokens, beliefs = _drawn(transition, emission, np.stack(draws)), np.empty((num_sequences, length, num_states))
     belief = np.full((num_sequences, num_states), 1 / num_states)
     for t in range(length):
@@ -151,7 +151,7 @@ def train_filter(
     for step in range(steps):
         sizes = {"num_states": num_states, "num_symbols": num_symbols, "seed": seed, "first": step * batch_size}
         batch = told_sequences(batch_size, length, **sizes)
-        log_probs = model(*(one.to(device) for one in (batch.transition, batch.emission, batch.tokens)))
+        log_probs = model(*(tensor.to(device) for tensor in (batch.transition, batch.emission, batch.tokens)))
         loss = -(batch.beliefs.to(log_probs) * log_probs).sum(-1).mean()
         optimizer.zero_grad()
         loss.backward()

@@ -25,6 +25,12 @@ from hmm_datasets.report.published import Published
 from hmm_datasets.runtime.program import run
 from hmm_datasets.runtime.settings import setting
 
+TRAINED_PAIRS = [20, 10]
+"""Pairs per row that models are trained on."""
+MEASURED_SYMBOLS = [20, 30, 50]
+"""Symbols of an HMM that models are measured on."""
+BATCH_SIZE = 64
+"""Rows per optimizer step."""
 FIRST_VERSION = "v1, by a summary"
 LATER = "another note, version unstated"
 OF_PAPER = {"bijection": {"values of a bijection": 20, "trained pairs": 20}, "hmm": {"trained symbols": 20}}
@@ -49,26 +55,23 @@ class WindTunnelSettings:
     architectures: list[str] = setting(["llama", "lstm"], "Some of llama, lstm, gru, mamba.")
     seeds: list[int] = setting([0, 1], "Seeds of models and sequences.")
     num_values: int = setting(20, "Symbols of a bijection.")
-    trained_pairs: list[int] = setting([20, 10], "Pairs per row that models are trained on.")
     bijection_layers: int = setting(2, "Layers of models of bijections.")
     bijection_width: int = setting(64, "Width of models of bijections.")
     bijection_steps: int = setting(600, "Optimizer steps on bijections.")
     bijection_learning_rate: float = setting(5e-3, "Peak learning rate on bijections.")
     trained_symbols: int = setting(20, "Symbols of an HMM that models are trained on.")
-    measured_symbols: list[int] = setting([20, 30, 50], "Symbols of an HMM that models are measured on.")
     hmm_layers: int = setting(2, "Layers of models of HMMs.")
     hmm_width: int = setting(64, "Width of models of HMMs.")
     hmm_steps: int = setting(600, "Optimizer steps on HMMs.")
     hmm_learning_rate: float = setting(5e-3, "Peak learning rate on HMMs.")
-    batch_size: int = setting(64, "Rows per optimizer step.")
     num_sequences: int = setting(2000, "Held-out rows that models are measured on.")
 
     def __post_init__(self):
         for task in self.tasks:
             if task not in ("bijection", "hmm"):
                 raise InputError(f"tasks has {task!r}; expected some of bijection, hmm")
-        if max(self.trained_pairs) > self.num_values or min(self.trained_pairs) < 1:
-            raise InputError(f"trained_pairs is {self.trained_pairs}; expected 1 .. num_values, {self.num_values}")
+        if self.num_values < max(TRAINED_PAIRS):
+            raise InputError(f"num_values is {self.num_values}; expected {max(TRAINED_PAIRS)} or more")
 
 
 def main(settings: WindTunnelSettings) -> None:
@@ -80,9 +83,9 @@ def main(settings: WindTunnelSettings) -> None:
 
 def trials_of(settings: WindTunnelSettings) -> list[dict[str, Any]]:
     """What determines each model and its measurement."""
-    shared = {"batch_size": settings.batch_size, "num_sequences": settings.num_sequences}
-    lengths = [("bijection", pairs, settings.num_values) for pairs in settings.trained_pairs]
-    lengths += [("hmm", settings.trained_symbols, max(settings.measured_symbols))]
+    shared = {"batch_size": BATCH_SIZE, "num_sequences": settings.num_sequences}
+    lengths = [("bijection", pairs, settings.num_values) for pairs in TRAINED_PAIRS]
+    lengths += [("hmm", settings.trained_symbols, max(MEASURED_SYMBOLS))]
     return [
         {"task": task, "architecture": architecture, "seed": seed, "trained": trained, "measured": measured}
         | {name: getattr(settings, f"{task}_{name}") for name in ("layers", "width", "steps", "learning_rate")}
@@ -105,7 +108,7 @@ def tried(settings: WindTunnelSettings, trial: dict[str, Any]) -> dict[str, Any]
     def measure() -> dict[str, Any]:
         errors_of = bijection_errors if trial["task"] == "bijection" else filter_errors
         errors, parameters = errors_of(trial, folder / "models" / name)
-        rounded = {key: [float(f"{one:.6g}") for one in getattr(errors, key)] for key in vars(errors)}
+        rounded = {key: [float(f"{number:.6g}") for number in getattr(errors, key)] for key in vars(errors)}
         print(f"{name}: {mean_to(rounded, trial['trained']):.4f} bits at the trained length", flush=True)
         return {"parameters": parameters, **rounded}
 
@@ -118,7 +121,7 @@ def bijection_errors(trial: dict[str, Any], folder: Path):
 
     from hmm_datasets.evaluation.entropy_errors import entropy_errors, task_log_probs
     from hmm_datasets.hmm.families.tasks import Bijection
-    from hmm_datasets.training.models import architecture_config
+    from hmm_datasets.training.architectures import architecture_config
     from hmm_datasets.training.small_runs import SmallRun, trained_model
 
     values, trained = trial["num_values"], trial["trained"]
@@ -137,7 +140,7 @@ def filter_errors(trial: dict[str, Any], folder: Path):
     from measure import told_sequences, train_filter
 
     from hmm_datasets.evaluation.entropy_errors import entropy_errors
-    from hmm_datasets.training.models import architecture_config
+    from hmm_datasets.training.architectures import architecture_config
 
     length = trial["measured"] + 2 * trial["num_values"]
     sizes = {"vocab_size": trial["num_values"], "length": length}
@@ -151,9 +154,9 @@ def filter_errors(trial: dict[str, Any], folder: Path):
     batch = told_sequences(trial["num_sequences"], trial["measured"], seed=1 << 40)
     with torch.inference_mode():
         tables = (batch.transition, batch.emission, batch.tokens)
-        parts = zip(*(one.to(device).split(500) for one in tables), strict=True)
+        parts = zip(*(tensor.to(device).split(500) for tensor in tables), strict=True)
         log_probs = torch.cat([model(*part) for part in parts]).cpu()
-    return entropy_errors(log_probs, batch.beliefs), sum(one.numel() for one in model.parameters())
+    return entropy_errors(log_probs, batch.beliefs), sum(tensor.numel() for tensor in model.parameters())
 
 
 def mean_to(trial: dict[str, Any], length: int, which: str = "of_each") -> float:
@@ -170,10 +173,10 @@ def mean_to(trial: dict[str, Any], length: int, which: str = "of_each") -> float
 
 def lengths_of(settings: WindTunnelSettings) -> list[tuple[str, int, int]]:
     """Task, trained length and measured length of every number that is reported."""
-    pairs = [("bijection", trained, trained) for trained in settings.trained_pairs]
-    pairs += [("bijection", one, settings.num_values) for one in settings.trained_pairs if one < settings.num_values]
-    pairs += [("hmm", settings.trained_symbols, length) for length in settings.measured_symbols]
-    return [one for one in pairs if one[0] in settings.tasks]
+    pairs = [("bijection", trained, trained) for trained in TRAINED_PAIRS]
+    pairs += [("bijection", trial, settings.num_values) for trial in TRAINED_PAIRS if trial < settings.num_values]
+    pairs += [("hmm", settings.trained_symbols, length) for length in MEASURED_SYMBOLS]
+    return [trial for trial in pairs if trial[0] in settings.tasks]
 
 
 def findings(settings: WindTunnelSettings, trials: list[dict[str, Any]]) -> list:
@@ -183,14 +186,16 @@ def findings(settings: WindTunnelSettings, trials: list[dict[str, Any]]) -> list
     from hmm_datasets.report.published import Finding
     from hmm_datasets.statistics import clustered_mean
 
-    found = []
+    entries = []
     for task, trained, length in lengths_of(settings):
         for name in settings.architectures:
             chosen = [
-                one for one in trials if (one["task"], one["trained"], one["architecture"]) == (task, trained, name)
+                trial
+                for trial in trials
+                if (trial["task"], trial["trained"], trial["architecture"]) == (task, trained, name)
             ]
-            mean, error, *_ = clustered_mean([[mean_to(one, length)] for one in chosen])
-            means = np.mean([mean_to(one, length, "of_means") for one in chosen])
+            mean, error, *_ = clustered_mean([[mean_to(trial, length)] for trial in chosen])
+            means = np.mean([mean_to(trial, length, "of_means") for trial in chosen])
             unit = "pairs" if task == "bijection" else "symbols"
             note = (
                 f"{chosen[0]['parameters']:,} parameters, {trial_rows(chosen[0]):,} rows; "
@@ -198,7 +203,7 @@ def findings(settings: WindTunnelSettings, trials: list[dict[str, Any]]) -> list
             )
             paper, actual = PUBLISHED.get((task, name, length)), {f"trained {unit}": trained}
             actual["values of a bijection"] = settings.num_values
-            found.append(
+            entries.append(
                 Finding(
                     f"{task}, {name}, trained on {trained} {unit}, {length} {unit} (bits)",
                     mean,
@@ -206,7 +211,7 @@ def findings(settings: WindTunnelSettings, trials: list[dict[str, Any]]) -> list
                     **({"difference": note} if paper is None else paper.beside(note, **actual)),
                 )
             )
-    return found
+    return entries
 
 
 def trial_rows(trial: dict[str, Any]) -> int:
@@ -224,12 +229,12 @@ def report(settings: WindTunnelSettings, trials: list[dict[str, Any]], seconds: 
     panels, tokens = [], 0
     kinds = {(task, trained) for task, trained, _ in lengths_of(settings)}
     for task, trained in sorted(kinds, key=lambda kind: (kind[0], -kind[1])):
-        chosen = [one for one in trials if (one["task"], one["trained"]) == (task, trained)]
+        chosen = [trial for trial in trials if (trial["task"], trial["trained"]) == (task, trained)]
         per_row = 2 * trained + 1 if task == "bijection" else trained + 10
-        tokens += sum(trial_rows(one) * per_row for one in chosen)
+        tokens += sum(trial_rows(trial) * per_row for trial in chosen)
         length = len(chosen[0]["of_each"])
         curves = {
-            name: np.array([one["of_each"] for one in chosen if one["architecture"] == name])
+            name: np.array([trial["of_each"] for trial in chosen if trial["architecture"] == name])
             for name in settings.architectures
         }
         panels.append(
@@ -249,7 +254,7 @@ def report(settings: WindTunnelSettings, trials: list[dict[str, Any]], seconds: 
     protocol = (
         f"Mean over held-out rows ({settings.num_sequences:,}) and positions of the absolute difference of entropies; "
         f"standard errors over {len(settings.seeds)} seeds. Bijections: layers {settings.bijection_layers}, width "
-        f"{settings.bijection_width}, {settings.bijection_steps:,} steps of {settings.batch_size} rows. HMMs: layers "
+        f"{settings.bijection_width}, {settings.bijection_steps:,} steps of {BATCH_SIZE} rows. HMMs: layers "
         f"{settings.hmm_layers}, width {settings.hmm_width}, {settings.hmm_steps:,} steps. The same layers, width and "
         "steps for every architecture, not the same number of parameters."
     )
@@ -260,7 +265,7 @@ def report(settings: WindTunnelSettings, trials: list[dict[str, Any]], seconds: 
         findings(settings, trials),
         protocol=protocol,
         tokens=tokens,
-        seconds=max(seconds, sum(one["seconds"] for one in trials)),
+        seconds=max(seconds, sum(trial["seconds"] for trial in trials)),
         pictures=["entropy_errors.png"],
     )
 

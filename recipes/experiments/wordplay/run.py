@@ -17,7 +17,10 @@ from pathlib import Path
 from hmm_datasets.runtime.program import run
 from hmm_datasets.runtime.settings import setting
 
-_PRECISIONS = {"no": "--bf16 false", "bf16": "--bf16 true", "fp16": "--fp16 true"}
+TEST_FRACTION = 0.1
+"""Share of the text that is held out."""
+PROMPTS = ["The ", "What ", "I "]
+"""Beginnings of the texts that it writes."""
 
 
 @dataclass
@@ -26,22 +29,20 @@ class WordplaySettings:
 
     text: str = setting(MISSING, "The text: a file, or the name of a corpus.")
     output_dir: str = setting("outputs/wordplay", "Output folder.")
-    test_fraction: float = setting(0.1, "Share of the text that is held out.")
     model: str = setting("1m", "A size (1m to 13b), a depth (d12), or a configuration.")
     length: int = setting(128, "Characters per window.")
     train_tokens: int = setting(1_500_000, "Number of characters to train on.")
     global_batch_size: int = setting(32, "Windows per optimizer step.")
-    micro_batch_size: int = setting(16, "Windows per process in one forward pass.")
+    per_device_train_batch_size: int = setting(16, "Windows per process in one forward pass.")
     learning_rate: float = setting(3e-3, "Peak learning rate.")
     scale_learning_rate: str | None = setting(
         None, "sqrt to multiply learning_rate by the square root of the number of processes."
     )
     launcher: str = setting("cpu2", "Launch configuration of the training.")
-    prompts: list[str] = setting(["The ", "What ", "I "], "Beginnings of the texts that it writes.")
     temperature: float = setting(0.8, "Sampling temperature of these texts.")
     strategies: list[str] = setting([], "Launch configurations to compare: ddp zero1 zero2 zero3 fsdp2.")
     num_processes: int = setting(2, "Processes of each of the strategies.")
-    precision: str = setting("no", "Precision of the strategies: no, bf16 or fp16.")
+    bf16: bool = setting(False, "Compute in bfloat16 under the strategies.")
     strategy_steps: int = setting(40, "Optimizer steps under each of the strategies.")
 
 
@@ -59,14 +60,15 @@ def stages(settings: WordplaySettings) -> list[tuple[str, str]]:
     data = f"--tokens {shlex.quote(f'{folder}/tokens/text')} --tokenizer {shlex.quote(f'{folder}/tokens/tokenizer')}"
     train = f"--config wordplay/pretrain.yaml {data} --model {shlex.quote(settings.model)} --length {settings.length}"
     train += f" --global_batch_size {settings.global_batch_size}"
-    train += f" --per_device_train_batch_size {settings.micro_batch_size} --learning_rate {settings.learning_rate}"
+    train += f" --per_device_train_batch_size {settings.per_device_train_batch_size}"
+    train += f" --learning_rate {settings.learning_rate}"
     if settings.scale_learning_rate is not None:
         train += f" --scale_learning_rate {settings.scale_learning_rate}"
     result = [
         (
             "The text, one token per character",
             f"hmm-datasets tokenize --vocabulary characters --corpus {shlex.quote(settings.text)} "
-            f"--conversations none --test_fraction {settings.test_fraction} --output_dir {tokens}",
+            f"--conversations none --test_fraction {TEST_FRACTION} --output_dir {tokens}",
         ),
         (
             f"A model of size {settings.model} on it",
@@ -84,13 +86,13 @@ def stages(settings: WordplaySettings) -> list[tuple[str, str]]:
         result.append((
             f"The same model on the same rows under {name}, {settings.strategy_steps} steps",
             f"hmm-datasets pretrain --launch {shlex.quote(name)} --num_processes {settings.num_processes} "
-            f"{_PRECISIONS[settings.precision]} {train} --max_steps {settings.strategy_steps} "
+            f"--bf16 {str(settings.bf16).lower()} {train} --max_steps {settings.strategy_steps} "
             f"--train_tokens none --logging_steps 5 --save_strategy no --output_dir {run_folder}",
         ))  # fmt: skip
     names = " ".join(shlex.quote(Path(name).stem) for name in settings.strategies)
-    written = f"--prompts {shlex.join(settings.prompts)} --temperature {settings.temperature}"
+    written = f"--prompts {shlex.join(PROMPTS)} --temperature {settings.temperature}"
     script = shlex.quote(str(Path(__file__).with_name("written.py")))
-    compared = f" --strategies {names} --precision {settings.precision}" if names else ""
+    compared = f" --strategies {names} --bf16 {str(settings.bf16).lower()}" if names else ""
     command = f"python {script} {shlex.quote(folder)} {written}{compared}"
     return [*result, ("What it writes" + " and the strategies side by side" * bool(names), command)]
 

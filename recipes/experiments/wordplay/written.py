@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument("--prompts", nargs="+", required=True)
     parser.add_argument("--temperature", type=float, default=0.8)
     parser.add_argument("--strategies", nargs="*", default=[])
-    parser.add_argument("--precision", default="no", choices=("no", "bf16", "fp16"))
+    parser.add_argument("--bf16", default="false", choices=("true", "false"))
     arguments = parser.parse_args()
     with one_line_errors():
         folder = arguments.folder
@@ -34,7 +34,7 @@ def main() -> None:
         print("\n\n".join([lines[0], *texts]))
         if arguments.strategies:
             report["strategies"] = [
-                measured(folder / "strategies" / name, arguments.precision) for name in arguments.strategies
+                measured(folder / "strategies" / name, arguments.bf16 == "true") for name in arguments.strategies
             ]
             table = strategy_table(report["strategies"])
             print(f"\n{table.text()}")
@@ -52,7 +52,7 @@ def written(folder: Path, prompts: list[str], temperature: float) -> list[str]:
     from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 
     from hmm_datasets.compat.transformers_caches import generate
-    from hmm_datasets.training.models import load_pretrained
+    from hmm_datasets.training.pretrained import load_pretrained
 
     model = load_pretrained(AutoModelForCausalLM, str(folder)).eval()
     tokenizer = load_pretrained(AutoTokenizer, str(folder))
@@ -62,18 +62,18 @@ def written(folder: Path, prompts: list[str], temperature: float) -> list[str]:
         asked = tokenizer(prompt, return_tensors="pt")
         sampling = {"do_sample": temperature > 0, "temperature": temperature or None}
         with torch.inference_mode():
-            found = generate(model, **asked, max_length=model.config.max_position_embeddings, **sampling)
-        texts.append(tokenizer.decode(found[0], skip_special_tokens=True))
+            text = generate(model, **asked, max_length=model.config.max_position_embeddings, **sampling)
+        texts.append(tokenizer.decode(text[0], skip_special_tokens=True))
     return texts
 
 
-def measured(folder: Path, precision: str) -> dict[str, Any]:
+def measured(folder: Path, bf16: bool) -> dict[str, Any]:
     """What a run under a strategy did: its rates, its memory and its losses."""
     from transformers import AutoConfig
 
     from hmm_datasets.files import read_json, read_log
-    from hmm_datasets.training.models import load_pretrained
     from hmm_datasets.training.plan.forecast import STRATEGIES, memory_per_rank, peak_activations
+    from hmm_datasets.training.pretrained import load_pretrained
 
     record, plan = read_json(folder / "run.json"), read_json(folder / "plan.json")
     rows = [row for row in read_log(folder / "history.jsonl") if "loss" in row]
@@ -82,7 +82,7 @@ def measured(folder: Path, precision: str) -> dict[str, Any]:
     def middle(name: str) -> float | None:
         return statistics.median(row[name] for row in rates) if all(name in row for row in rates) else None
 
-    found = {
+    figures = {
         "strategy": folder.name,
         "world_size": record["world_size"],
         "device": record["device"],
@@ -93,9 +93,8 @@ def measured(folder: Path, precision: str) -> dict[str, Any]:
     }
     if folder.name in STRATEGIES:
         config = load_pretrained(AutoConfig, str(folder))
-        low = precision != "no"
         micro = record["settings"]["per_device_train_batch_size"]
-        found["planned_memory"] = memory_per_rank(
+        figures["planned_memory"] = memory_per_rank(
             folder.name,
             parameters=plan["parameters"],
             world_size=record["world_size"],
@@ -103,45 +102,45 @@ def measured(folder: Path, precision: str) -> dict[str, Any]:
                 config,
                 micro_batch_size=micro,
                 length=plan["row_length"],
-                low_precision=low,
+                low_precision=bf16,
                 low_weights=folder.name != "ddp",
             ),
             largest_layer=plan["parameters_without_embeddings"] // config.num_hidden_layers,
-            low_precision=low,
+            low_precision=bf16,
             reduces_once=record["settings"]["gradient_accumulation_steps"] > 1,
         ).total
-    return found
+    return figures
 
 
-def strategy_table(found: list[dict[str, Any]]):
+def strategy_table(results: list[dict[str, Any]]):
     """One row for each strategy."""
     from hmm_datasets.report.tables import Table, figure_text
 
     rows = []
-    for one in found:
-        memory = [one["memory_allocated"], one["planned_memory"]]
+    for row in results:
+        memory = [row["memory_allocated"], row["planned_memory"]]
         rows.append([
-            one["strategy"],
-            str(one["world_size"]),
-            figure_text(one["samples_per_second"], ",.1f"),
-            figure_text(one["tokens_per_second"], ",.0f"),
-            figure_text(one["mfu"], ".1%"),
+            row["strategy"],
+            str(row["world_size"]),
+            figure_text(row["samples_per_second"], ",.1f"),
+            figure_text(row["tokens_per_second"], ",.0f"),
+            figure_text(row["mfu"], ".1%"),
             *("-" if size is None else f"{size / 2**20:,.0f}" for size in memory),
-            f"{list(one['losses'].values())[-1]:.4f}",
-            f"{loss_difference(one, found[0]):.1e}",
+            f"{list(row['losses'].values())[-1]:.4f}",
+            f"{loss_difference(row, results[0]):.1e}",
         ])  # fmt: skip
     header = ["strategy", "ranks", "samples/s", "tokens/s", "MFU", "MiB per rank", "MiB planned", "last loss"]
-    header.append(f"largest difference of loss from {found[0]['strategy']}")
-    note = f"Device: {found[0]['device']}. MFU is shown where the device's peak is known."
+    header.append(f"largest difference of loss from {results[0]['strategy']}")
+    note = f"Device: {results[0]['device']}. MFU is shown where the device's peak is known."
     return Table("The same model on the same rows under each strategy", header, rows, note)
 
 
-def loss_difference(one: dict[str, Any], other: dict[str, Any]) -> float:
+def loss_difference(first: dict[str, Any], other: dict[str, Any]) -> float:
     """The largest absolute difference between the losses of two runs at the same step."""
-    return max(abs(loss - other["losses"][step]) for step, loss in one["losses"].items())
+    return max(abs(loss - other["losses"][step]) for step, loss in first["losses"].items())
 
 
-def draw(found: list[dict[str, Any]], path: Path) -> None:
+def draw(rows: list[dict[str, Any]], path: Path) -> None:
     """Draw tokens per second as bars, and the losses, which should lie on each other."""
     from matplotlib.figure import Figure
 
@@ -149,15 +148,15 @@ def draw(found: list[dict[str, Any]], path: Path) -> None:
 
     figure = Figure(figsize=(9, 3.2), layout="constrained")
     left, right = figure.subplots(1, 2)
-    names = [one["strategy"] for one in found]
-    left.barh(names, [one["tokens_per_second"] for one in found], color="#0072B2")
+    names = [row["strategy"] for row in rows]
+    left.barh(names, [row["tokens_per_second"] for row in rows], color="#0072B2")
     left.invert_yaxis()
     left.set_xlabel("tokens per second, all ranks")
     colors = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9")
-    for number, one in enumerate(found):
-        steps = [int(step) for step in one["losses"]]
-        style = {"color": colors[number % len(colors)], "linewidth": 1 + 1.2 * (len(found) - number - 1)}
-        right.plot(steps, list(one["losses"].values()), label=one["strategy"], **style)
+    for number, row in enumerate(rows):
+        steps = [int(step) for step in row["losses"]]
+        style = {"color": colors[number % len(colors)], "linewidth": 1 + 1.2 * (len(rows) - number - 1)}
+        right.plot(steps, list(row["losses"].values()), label=row["strategy"], **style)
     right.set(xlabel="step", ylabel="loss, nats per character")
     right.legend(frameon=False)
     for axes in (left, right):

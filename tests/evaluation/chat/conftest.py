@@ -8,7 +8,7 @@ from transformers import LlamaForCausalLM
 from hmm_datasets.text.tokenizers.bpe import train_bpe
 from hmm_datasets.text.tokenizers.chat_encoding import encode_conversation
 from hmm_datasets.text.tokenizers.chat_templates import end_of_turn
-from hmm_datasets.training.models import model_config
+from hmm_datasets.training.model_configs import model_config
 
 
 @pytest.fixture(scope="session")

@@ -160,34 +160,32 @@ def test_structural_zeros_of_the_first_guess_survive_without_a_prior():
     assert found.start.tolist() == [1, 0, 0]
 
 
-def test_each_table_has_its_own_pseudocount():
-    chosen = replace(SHORT, max_epochs=1, pseudocount=0, transition_pseudocount=1e9, emission_pseudocount=2.0)
+def test_emissions_have_a_pseudocount_of_their_own():
+    chosen = replace(SHORT, max_epochs=1, pseudocount=1e9, emission_pseudocount=2.0)
     found = fit(settings=chosen, initial=GUESS, num_symbols=6 - 2)
     plain = fit(settings=replace(SHORT, max_epochs=1, pseudocount=0), initial=GUESS)
     np.testing.assert_allclose(found.hmm.transition, 1 / 3, rtol=1e-5)
-    np.testing.assert_array_equal(found.hmm.start, plain.hmm.start)
+    np.testing.assert_allclose(found.hmm.start, 1 / 3, rtol=1e-5)
     counts = plain.hmm.emission * GUESS.posteriors(TOKENS).sum((0, 1))[:, None] + 2
     np.testing.assert_allclose(found.hmm.emission, counts / counts.sum(1, keepdims=True), rtol=1e-10)
 
 
 # Stochastic EM
 
-ONLINE = replace(SHORT, update_every=2, batch_size=10, max_epochs=3, step_exponent=0.8, step_offset=1.5)
+ONLINE = replace(SHORT, update_every=2, batch_size=10, max_epochs=3, step_exponent=0.8)
 
 
 def test_updates_follow_the_equation_of_online_em():
     found = fit(settings=ONLINE, initial=GUESS)
-    hmm, statistics, update = GUESS, None, 0
+    hmm, statistics, update = GUESS, [0, 0, 0], 0
     for epoch in range(3):
         order = np.random.default_rng([5, epoch]).permutation(60)
         for rows in order.reshape(3, 20):  # six batches of ten, two an update
             update += 1
             counts = hmm.expected_counts(TOKENS[rows])
             scaled = [3 * getattr(counts, name) for name in ("start", "transition", "emission")]
-            size = (update + 1.5) ** -0.8
-            statistics = (
-                scaled if update == 1 else [s + size * (c - s) for s, c in zip(statistics, scaled, strict=True)]
-            )
+            size = update**-0.8
+            statistics = [s + size * (c - s) for s, c in zip(statistics, scaled, strict=True)]
             tables = [table + 0.01 for table in statistics]
             hmm = HMM(**dict(zip(GUESS.tables(), [t / t.sum(-1, keepdims=True) for t in tables], strict=True)))
     for name, table in hmm.tables().items():

@@ -12,7 +12,7 @@ from hmm_datasets.text.tokenizers.bpe import SPLIT_PATTERNS, train_bpe
 from hmm_datasets.text.tokenizers.chat_encoding import encode_conversation
 from hmm_datasets.text.tokenizers.chat_templates import end_of_turn
 from hmm_datasets.text.tokenizers.encoding import Encoder, encode_texts
-from hmm_datasets.training.models import load_pretrained
+from hmm_datasets.training.pretrained import load_pretrained
 
 CHAT = [{"role": "user", "content": "low"}, {"role": "assistant", "content": "lower"}]
 

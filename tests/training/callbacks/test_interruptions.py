@@ -15,7 +15,7 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
 from hmm_datasets.runtime.environment import FIRST_START
 from hmm_datasets.runtime.stop_requests import parse_time
-from hmm_datasets.training.models import model_config
+from hmm_datasets.training.model_configs import model_config
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import PretrainSettings
 from hmm_datasets.training.trainer import Pretrainer

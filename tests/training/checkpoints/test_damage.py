@@ -8,7 +8,7 @@ from transformers import LlamaForCausalLM
 from hmm_datasets.data.windows import TokenWindows
 from hmm_datasets.errors import InputError
 from hmm_datasets.text.stream import TokenStream, verification, write_tokens
-from hmm_datasets.training.models import model_config
+from hmm_datasets.training.model_configs import model_config
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import PretrainSettings
 from hmm_datasets.training.trainer import Pretrainer

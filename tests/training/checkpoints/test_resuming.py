@@ -13,7 +13,7 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json, read_jsonl
 from hmm_datasets.hmm import processes
 from hmm_datasets.text.tokenizers.bpe import train_bpe
-from hmm_datasets.training.models import ModelSettings, model_config
+from hmm_datasets.training.model_configs import ModelSettings, model_config
 from hmm_datasets.training.post_training.trainers import FineTuner
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import PretrainSettings, SFTSettings

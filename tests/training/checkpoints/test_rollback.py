@@ -13,7 +13,7 @@ from hmm_datasets.runtime.run_identity import write_identity
 from hmm_datasets.text.tokenizers.bpe import train_bpe
 from hmm_datasets.training.checkpoints import rollback
 from hmm_datasets.training.checkpoints.skipped_rows import Rollback, left_out_the_same, rows_identity
-from hmm_datasets.training.models import model_config
+from hmm_datasets.training.model_configs import model_config
 from hmm_datasets.training.post_training.trainers import FineTuner
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import SFTSettings

@@ -5,8 +5,9 @@ from hypothesis import strategies as st
 from transformers import LlamaForCausalLM
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.training import models
-from hmm_datasets.training.models import PRESETS, count_parameters, model_config
+from hmm_datasets.training import model_configs
+from hmm_datasets.training.model_configs import PRESETS, model_config
+from hmm_datasets.training.parameters import count_parameters
 from hmm_datasets.training.plan.batch_schedule import BatchSchedule
 from hmm_datasets.training.plan.budget import Budget, accumulation_steps, read_budget
 
@@ -123,16 +124,16 @@ def test_a_budget_of_no_step_says_what_is_missing(budget, rates, message):
 
 
 def test_presets_have_the_number_of_parameters_in_their_table():
-    rows = [line.split("|")[1:-1] for line in models.__doc__.splitlines() if line.startswith("|")][2:]
+    rows = [line.split("|")[1:-1] for line in model_configs.__doc__.splitlines() if line.startswith("|")][2:]
     assert [row[0].strip() for row in rows] == list(PRESETS)
     for name, layers, width, parameters in ([cell.strip() for cell in row] for row in rows):
         with torch.device("meta"):
             model = LlamaForCausalLM(model_config(name, vocab_size=101, max_length=65))
         counts = count_parameters(model)
-        assert (int(layers), int(width)) == (PRESETS[name].layers, PRESETS[name].width)
+        assert (int(layers), int(width)) == PRESETS[name]
         told = parameters.removesuffix(" million")
         assert f"{counts['body'] / 1e6:.{len(told.partition('.')[2])}f}" == told, name
-        assert counts["total"] == counts["body"] + 2 * 101 * PRESETS[name].width
+        assert counts["total"] == counts["body"] + 2 * 101 * PRESETS[name][1]
 
 
 def test_shared_embeddings_count_once():

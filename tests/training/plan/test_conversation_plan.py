@@ -10,7 +10,7 @@ from hmm_datasets.operations.planning import plan_recipe
 from hmm_datasets.runtime.shipped import local_or_shipped
 from hmm_datasets.text.tokenizers.bpe import train_bpe
 from hmm_datasets.text.tokenizers.named_templates import set_chat_template
-from hmm_datasets.training.models import model_config
+from hmm_datasets.training.model_configs import model_config
 from hmm_datasets.training.post_training.conversations import conversation_splits, prepared_rows
 from hmm_datasets.training.post_training.trainers import FineTuner
 from hmm_datasets.training.settings import SFTSettings

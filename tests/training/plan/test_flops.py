@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from hmm_datasets.compat.torch import fake_tensors
-from hmm_datasets.training.models import default_dtype, new_model
+from hmm_datasets.training.model_configs import default_dtype, new_model
 from hmm_datasets.training.plan.flops import flops_per_token
 
 LENGTH = 512

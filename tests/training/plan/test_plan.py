@@ -20,7 +20,7 @@ from hmm_datasets.text.stream import write_tokens
 from hmm_datasets.training import linear_cross_entropy
 from hmm_datasets.training.checkpoints.skipped_rows import Rollback, rows_identity
 from hmm_datasets.training.fused_loss import LabelScores, set_loss_output
-from hmm_datasets.training.models import ModelSettings, model_config
+from hmm_datasets.training.model_configs import ModelSettings, model_config
 from hmm_datasets.training.plan import forecast
 from hmm_datasets.training.plan.flops import flops_per_token
 from hmm_datasets.training.plan.forecast import REDUCE_BUCKET, memory_per_rank, peak_activations, read_rate

@@ -8,7 +8,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from hmm_datasets.data.sequences import HMMSequences
 from hmm_datasets.hmm import processes
-from hmm_datasets.training.models import model_config
+from hmm_datasets.training.model_configs import model_config
 from hmm_datasets.training.plan.accelerators import find_device, peak_flops
 from hmm_datasets.training.plan.flops import _multiplying, flops_per_token, sequence_lengths, unit_flops
 from hmm_datasets.training.run import train_and_save

@@ -6,7 +6,8 @@ import evaluate
 from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation import metrics
 from hmm_datasets.evaluation.metrics import metric_info
-from hmm_datasets.training.models import load_pretrained
+
+from ....training.pretrained import load_pretrained
 
 _DESCRIPTION = """\
 exp of the mean of -log P(token | tokens before it) over all tokens of all texts, each scored once. Bits per byte are
