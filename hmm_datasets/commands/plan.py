@@ -3,17 +3,13 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..errors import InputError
 from ..operations.experiments import gallery
 from ..operations.launching import RECIPE_COMMANDS, command_of, launch_config
-from ..report.plan_tables import advice_text, fit_plan_text, forecast_text, measurement_text
+from ..report.plan_tables import advice_text, fit_plan_text, forecast_text
 from ..runtime.settings import argument, option, rest
 from ..runtime.shipped import copy_shipped, list_shipped, local_or_shipped
-
-if TYPE_CHECKING:
-    from ..operations.planning import Planned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,14 +62,14 @@ class PlanCommand:
 
     settings: str = argument(
         "FILE.yaml",
-        "settings of fit, pretrain, midtrain, sft, dpo or evaluate; without a file, one of these names or benchmark",
+        "settings of fit, pretrain, midtrain, sft or dpo; without a file, one of these names",
     )
     num_processes: int | None = option(None, "N", "ranks; default those of --launch, or 1")
     launch: str | None = option(None, "CONFIG", "a launch configuration: name of a shipped one, or a file")
     devices: list[str] | None = option(
         None,
         "NAME",
-        "instead, how to run it fastest on these devices: H200, A100, T4, ...; of evaluate and benchmark, how long",
+        "instead, how to run it fastest on these devices: H200, A100, T4, ...",
     )
     ranks: list[int] = option([1, 8], "N", "devices, default 1 8")
     models: list[str] | None = option(None, "SIZE", "sizes, by default that of the file")
@@ -93,10 +89,7 @@ def plan_command(arguments: PlanCommand) -> int:
 
     is_named = arguments.settings in PLANNED
     file = arguments.settings if is_named else local_or_shipped(arguments.settings, "recipes")
-    command = planned(file, arguments.flags)
-    if command.name in ("evaluate", "benchmark"):
-        return _plan_measurement(command, arguments)
-    if command.name == "fit":
+    if planned(file, arguments.flags).name == "fit":
         return _plan_fit(file, arguments)
     launch = None if arguments.launch is None else launch_config(arguments.launch)
     if arguments.devices is not None:
@@ -122,25 +115,6 @@ def plan_command(arguments: PlanCommand) -> int:
         assumed_vocab_size=arguments.assumed_vocab_size,
     )
     print(json.dumps(found) if arguments.json else forecast_text(found))
-    return 0
-
-
-def _plan_measurement(command: "Planned", arguments: PlanCommand) -> int:
-    """Print the plan of an evaluation or the benchmark as a table or JSON."""
-    from ..operations.evaluation_plan import plan_measurement
-
-    given = {
-        "launch": arguments.launch,
-        "num_processes": arguments.num_processes,
-        "assumed_vocab_size": arguments.assumed_vocab_size,
-    }
-    for name, value in given.items():
-        if value is not None:
-            raise InputError(f"--{name}: has no effect on a plan of {command.name}; leave it out")
-    found = plan_measurement(
-        command, models=arguments.models or (), devices=arguments.devices or (), ranks=arguments.ranks
-    )
-    print(json.dumps(found) if arguments.json else measurement_text(command.name, found))
     return 0
 
 

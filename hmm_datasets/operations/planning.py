@@ -36,7 +36,7 @@ from ..training.settings import DPOSettings, PretrainSettings, SFTSettings
 from ..training.sources import ConversationSettings, DataSettings, MixtureSettings, TrainingData
 from .launching import recipe_settings
 
-PLANNED = ("fit", "pretrain", "midtrain", "sft", "dpo", "evaluate", "benchmark")
+PLANNED = ("fit", "pretrain", "midtrain", "sft", "dpo")
 """The commands that have a plan."""
 
 
@@ -87,7 +87,7 @@ def planned(settings: str | os.PathLike, flags: Sequence[str] = ()) -> Planned:
         flags (sequence of `str`): flags of the command that override the file.
 
     Raises:
-        `InputError`: there is no such file, or it is for GRPO, which has no plan.
+        `InputError`: there is no such file, or it is for GRPO or an evaluation, which have no plan.
     """
     if settings in PLANNED:
         return Planned(str(settings), list(flags))
@@ -98,7 +98,9 @@ def _command_of(content: Mapping[str, Any]) -> str:
     """The command that a settings file is for."""
     if "prompts" in content:
         raise InputError("the lengths of what a model will answer are not known, so there is no plan for grpo")
-    kinds = {"conversations": "sft", "preferences": "dpo", "streams": "midtrain", "targets": "evaluate"}
+    if "targets" in content:
+        raise InputError("an evaluation has no plan; `accelerate estimate-memory MODEL` prints the size of a model")
+    kinds = {"conversations": "sft", "preferences": "dpo", "streams": "midtrain"}
     if not {"hmm", "tokens"} & content.keys():
         kinds["num_states"] = "fit"
     return next((kind for name, kind in kinds.items() if name in content), "pretrain")
@@ -307,11 +309,6 @@ def is_configuration(model: str) -> bool:
     """Whether a model is named by a file that has only its configuration."""
     found = ModelName.parse(model)
     return found.gguf_file is None and Path(found.place).is_file()
-
-
-def weight_bytes(config: PretrainedConfig) -> int:
-    """Bytes of a weight of a model with this configuration, once it is loaded; 4 at most."""
-    return min(4, (config.dtype or torch.float32).itemsize)
 
 
 def _precision(launch: Mapping[str, Any]) -> str:

@@ -113,44 +113,6 @@ def advice_text(rows: Sequence[dict[str, Any]]) -> str:
     return lines[0] + "\n\n" + "\n".join(lines[1:])
 
 
-def measurement_text(name: str, rows: Sequence[dict[str, Any]]) -> str:
-    """A table of the result of [`~hmm_datasets.operations.evaluation_plan.plan_measurement`], and what is read.
-
-    Args:
-        name (`str`): `evaluate` or `benchmark`.
-        rows (sequence of `dict`): the plan of each model.
-    """
-    ranks = list(next((device["seconds"] for row in rows for device in row["devices"]), {}))
-    columns = ["model", "parameters", "precision", "weights", "activations", "GiB", "FLOPs"]
-    columns += ["device", "fits", *(f"time on {number}" for number in ranks)] if ranks else []
-    cells = []
-    for row in rows:
-        sizes = [_size(row[part]) for part in ("weights", "activations", "memory")]
-        start = [row["model"], f"{row['parameters']:,}", row["precision"], *sizes, f"{row['flops']:.3g}"]
-        for device in row["devices"] or [None]:
-            cells.append([*start, *([] if device is None else _on_device(row["memory"], device))])
-    passes = sorted({(row["rows"], row["length"], row["tokens"]) for row in rows})
-    notes = [
-        f"A forward pass has {count:,} rows of {length:,} tokens; {tokens:,} tokens are read in all."
-        for count, length, tokens in passes
-    ]
-    notes.append(
-        "A million tokens of text are scored, the others being context. Completions and answers take further time."
-        if name == "evaluate"
-        else "Each symbol is counted as one token."
-    )
-    notes.append("Memory in GiB per rank; every rank has the whole model, and rows are divided among ranks.")
-    if ranks:
-        notes.append("Time at 40% of the device's peak; ? if it has none in this precision; - if it does not fit.")
-    return f"{text_table(columns, cells)}\n\n" + "\n".join(notes)
-
-
-def _on_device(memory: int, plan: dict[str, Any]) -> list[str]:
-    fits = memory <= plan["usable"]
-    times = ["-" if not fits else "?" if time is None else format_duration(time) for time in plan["seconds"].values()]
-    return [plan["device"], f"{'yes' if fits else 'NO'}, of {_size(plan['usable'])}", *times]
-
-
 def consumption_table(plan: dict[str, Any], summary: dict[str, Any]) -> str:
     """A table of what was planned and what the run consumed, and why FLOPs per token differ if they do.
 

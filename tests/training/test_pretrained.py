@@ -4,8 +4,6 @@ import copy
 import json
 import math
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,8 +17,6 @@ from hmm_datasets.evaluation.chat.session import answer_once
 from hmm_datasets.evaluation.document_windows import DocumentWindows
 from hmm_datasets.evaluation.text import measure_text
 from hmm_datasets.files import file_digest, read_json
-from hmm_datasets.operations.evaluation_plan import plan_measurement
-from hmm_datasets.operations.planning import planned
 from hmm_datasets.text.tokenizers.chat_encoding import encode_conversation
 from hmm_datasets.text.tokenizers.chat_templates import end_of_turn, marked_template, stop_tokens
 from hmm_datasets.training.post_training.conversations import prepared_rows
@@ -119,40 +115,3 @@ def test_a_lora_run_has_the_loss_on_the_assistants_words_and_a_card_that_names_t
     tokens = torch.tensor([prepared["input_ids"]])
     losses = [model(tokens, labels=torch.tensor([prepared["labels"]])).loss.item() for model in (loaded.model, tuned)]
     assert losses[1] < losses[0]
-
-
-MEMORY = """
-import sys
-from pathlib import Path
-from transformers import AutoModelForCausalLM
-from hmm_datasets.evaluation.continuations import Row, score_rows
-from hmm_datasets.training.pretrained import load_pretrained
-
-def memory(name):
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * int(next(line for line in lines if line.startswith(name)).split()[1])
-
-before = memory("VmRSS")
-model = load_pretrained(AutoModelForCausalLM, sys.argv[1]).eval()
-Path("/proc/self/clear_refs").write_text("5")  # the peak from here on
-score_rows(model, [[Row([0] * 129, 1)] for _ in range(8)], batch_size=8)
-print(memory("VmHWM") - before)
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_the_planned_memory_is_within_a_quarter_of_what_scoring_takes(
-    smollm2, loaded, warm_python, child_environment, tmp_path
-):
-    loaded.model.save_pretrained(tmp_path)
-    done = subprocess.run(
-        [warm_python, "-c", MEMORY, str(tmp_path)], env=child_environment, capture_output=True, text=True, timeout=200
-    )
-    assert done.returncode == 0, done.stderr
-    rows = [
-        plan_measurement(planned("evaluate", ["--model", str(model), "--window", "129", "--batch_size", "8"]))[0]
-        for model in (smollm2, tmp_path)
-    ]
-    assert [row["parameters"] for row in rows] == [134_515_008] * 2
-    assert rows[0]["memory"] == rows[1]["memory"], "the quantized weights are read into float32"
-    assert 0.8 * rows[0]["memory"] < int(done.stdout) < 1.25 * rows[0]["memory"]

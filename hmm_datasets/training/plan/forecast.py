@@ -23,13 +23,11 @@ DeepSpeed has `reduce_bucket_size` numbers of `c` bytes, whatever the size of th
 two.
 
 Activations are the peak over the forward and backward pass of one micro-batch, including the loss: with all of its
-logits, or with those of a chunk where the loss is computed in chunks. Of a model that is only measured they are the
-peak of a forward pass, with the keys and values of all layers where it generates. torch's memory tracker runs the
-model's own code on fake tensors with one and with two layers (with two and with three without a backward pass), and
-the difference is added for each further layer. Where autocast computes in bfloat16, its copies of the matrices count
-as activations; under ZeRO and FSDP2 the weights are in bfloat16 themselves. Attention is assumed to be fused (memory
-linear in the length) unless it is `eager`. For a recurrent model, such as Mamba, the tracker runs the reference code
-in Python; the kernels of its packages keep less.
+logits, or with those of a chunk where the loss is computed in chunks. torch's memory tracker runs the model's own code
+on fake tensors with one and with two layers, and the difference is added for each further layer. Where autocast
+computes in bfloat16, its copies of the matrices count as activations; under ZeRO and FSDP2 the weights are in bfloat16
+themselves. Attention is assumed to be fused (memory linear in the length) unless it is `eager`. For a recurrent model,
+such as Mamba, the tracker runs the reference code in Python; the kernels of its packages keep less.
 
 Not counted are memory lost to fragmentation in the allocator, CUDA's context (about half a GiB) and communication
 buffers.
@@ -41,14 +39,13 @@ import math
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import torch
 
 from ...compat.torch import fake_tensors, tracked_memory
 from ...compat.transformers_models import attention_of, set_config_attention
 from ...errors import InputError
-from ...hmm.analysis.divergence import log_probabilities
 from ...runtime.run_records import read_history
 from ..model_configs import default_dtype, is_recurrent, new_model, set_attention
 from .accelerators import find_device, peak_flops
@@ -58,9 +55,6 @@ if TYPE_CHECKING:
 
 _MFU = 0.4  # share of the peak of a device, if none is given
 _MAX_TRACKED_SCAN = 32  # tokens per row up to which the memory of a recurrent model is tracked
-
-Use = Literal["train", "score", "generate"]
-"""What a model is run for."""
 
 STRATEGIES = ("ddp", "fsdp2", "zero1", "zero2", "zero3")
 
@@ -250,7 +244,6 @@ def peak_activations(
     checkpointing: bool = False,
     chunked_loss: bool = False,
     on_gpu: bool = False,
-    use: Use = "train",
 ) -> int:
     """Peak bytes of activations for a micro-batch, from running the model's own code on fake tensors.
 
@@ -265,20 +258,14 @@ def peak_activations(
         checkpointing (`bool`, *optional*): whether layers are recomputed in the backward pass.
         chunked_loss (`bool`, *optional*): whether the loss is computed in chunks, if the model allows it.
         on_gpu (`bool`, *optional*): whether it is for a GPU, whose chunks of the loss are larger.
-        use (`str`, *optional*, defaults to `"train"`): `"score"` for a forward pass whose logits are read row by row
-            in float64, `"generate"` for one that keeps keys and values and gives the logits of the last position.
     """
     chunked_loss = chunked_loss and _allows_chunks(config)
     layers = config.get_text_config().num_hidden_layers
-    # Without a backward pass the peak is while a layer runs on the output of another.
-    fewest = 1 if use == "train" else 2
-
-    how = (low_precision, low_weights, checkpointing, chunked_loss, on_gpu, use)
+    how = (low_precision, low_weights, checkpointing, chunked_loss, on_gpu)
 
     def peak(length: int) -> int:
-        counts = sorted({min(layers, fewest), min(layers, fewest + 1)})
-        peaks = [_remembered_peak(config, count, micro_batch_size, length, *how) for count in counts]
-        return peaks[0] + (peaks[-1] - peaks[0]) * (layers - fewest)
+        peaks = [_remembered_peak(config, count, micro_batch_size, length, *how) for count in (1, min(layers, 2))]
+        return peaks[0] + (peaks[1] - peaks[0]) * (layers - 1)
 
     if length <= _MAX_TRACKED_SCAN or not is_recurrent(config):
         return peak(length)
@@ -305,7 +292,7 @@ def _allows_chunks(config: "PretrainedConfig") -> bool:
 
 
 def _tracked_peak(
-    config, layers, micro_batch_size, length, low_precision, low_weights, checkpointing, chunked_loss, on_gpu, use
+    config, layers, micro_batch_size, length, low_precision, low_weights, checkpointing, chunked_loss, on_gpu
 ) -> int:
     config = copy.deepcopy(config)
     config.get_text_config().num_hidden_layers = layers
@@ -317,48 +304,25 @@ def _tracked_peak(
     with fake_tensors():
         with default_dtype(torch.bfloat16 if low_precision and low_weights else torch.float32):
             model = new_model(config)
-        model.train(use == "train")
+        model.train()
         if checkpointing:
             model.activation_checkpointing_enable()
         rows = torch.zeros(micro_batch_size, length, dtype=torch.int64)
-        if use == "train":
-            for weight in model.parameters():
-                weight.grad = torch.zeros_like(weight)  # so that the peak is that of activations
+        for weight in model.parameters():
+            weight.grad = torch.zeros_like(weight)  # so that the peak is that of activations
         casts = torch.autocast("cpu", torch.bfloat16, enabled=low_precision and not low_weights)
-        if use == "generate":
-            return _generated(model, rows, casts)
-        asked = _asked(model, rows, chunked_loss, on_gpu, exact=use != "train")
-        return (
-            _trained(model, rows, asked, casts) if use == "train" else _scored(model, rows, asked, casts, chunked_loss)
-        )
+        asked = _asked(model, rows, chunked_loss, on_gpu)
+        with tracked_memory(model) as peak:
+            with asked, casts:
+                loss = model(input_ids=rows, labels=rows).loss
+            loss.backward()
+        return peak()
 
 
-def _asked(model, rows, chunked_loss: bool, on_gpu: bool, *, exact: bool):
+def _asked(model, rows, chunked_loss: bool, on_gpu: bool):
     """A context in which the output layer gives losses, if it is to compute them in chunks."""
     from ..fused_loss import LabelScores, set_loss_output
 
     if not chunked_loss:
         return contextlib.nullcontext()
-    return set_loss_output(model).computing_losses_of(LabelScores(rows, exact=exact, all_count=True, as_on_gpu=on_gpu))
-
-
-def _trained(model, rows, asked, casts) -> int:
-    with tracked_memory(model) as peak:
-        with asked, casts:
-            loss = model(input_ids=rows, labels=rows).loss
-        loss.backward()
-    return peak()
-
-
-def _scored(model, rows, asked, casts, chunked_loss) -> int:
-    with tracked_memory(model) as peak, torch.no_grad(), asked, casts:
-        logits = model(input_ids=rows, use_cache=False).logits
-        if not chunked_loss:
-            log_probabilities(logits[0])
-    return peak()
-
-
-def _generated(model, rows, casts) -> int:
-    with tracked_memory(model) as peak, torch.no_grad(), casts:
-        model(input_ids=rows, use_cache=True, logits_to_keep=1)
-    return peak()
+    return set_loss_output(model).computing_losses_of(LabelScores(rows, all_count=True, as_on_gpu=on_gpu))
