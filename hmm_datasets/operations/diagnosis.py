@@ -13,7 +13,7 @@ import math
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..display import format_duration
@@ -35,7 +35,6 @@ _STARTING = PHASES[: PHASES.index("data")]
 _PAUSES = ("saving", "evaluating", "finishing")
 _LONGER = 10.0  # times the longest visit to a phase so far
 _SLOWER = 1.5  # times the usual seconds of a rank for its own work
-_SKEW = 30.0  # seconds by which clocks may differ
 _OWN_WORK = ("data", "forward")  # phases in which a rank does not wait for others, unless weights are sharded
 
 
@@ -120,7 +119,6 @@ class Diagnosis:
         ranks (`tuple` of [`Rank`]): all ranks that have reported.
         missing (`tuple[int, ...]`): ranks that have not.
         slow (`tuple` of [`Rank`]): ranks whose own work takes much longer than that of the others.
-        clocks (`dict[str, float]`): hosts whose clock differs from that of the disk, and by how many seconds.
     """
 
     state: str
@@ -129,16 +127,11 @@ class Diagnosis:
     ranks: tuple[Rank, ...]
     missing: tuple[int, ...] = ()
     slow: tuple[Rank, ...] = ()
-    clocks: dict[str, float] = field(default_factory=dict)
 
     @property
-    def remarks(self) -> tuple[str, ...]:
-        """What does not keep the run from continuing: slow ranks, and clocks that are wrong."""
-        clocks = [
-            f"the clock of {host} is {format_duration(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} the disk's"
-            for host, ahead in self.clocks.items()
-        ]
-        return (*filter(None, [_slow_words(self.slow, self.ranks)]), *clocks)
+    def remark(self) -> str:
+        """The slowest rank, in words; empty if none is slow."""
+        return _slow_words(self.slow, self.ranks)
 
 
 class Observer:
@@ -184,14 +177,11 @@ def diagnose(beats: Sequence[Heartbeat], limits: Limits) -> Diagnosis:
     missing = tuple(sorted(set(range(beats[0].world_size)) - {beat.rank for beat in beats}))
     alive = tuple(rank for rank in ranks if rank.condition in ("beating", "suspended"))
 
-    clocks = {beat.host: beat.clock_ahead for beat in beats if abs(beat.clock_ahead) > _SKEW}
-
     def found(state: str, reason: str, blamed: tuple[Rank, ...] = (), slow: tuple[Rank, ...] = ()) -> Diagnosis:
-        return Diagnosis(state, reason, blamed, ranks, missing, slow, clocks)
+        return Diagnosis(state, reason, blamed, ranks, missing, slow)
 
     failed = tuple(one for one in ranks if one.condition == FAILED and not one.beat.follows)
-    # By the clock of their disk, because those of hosts differ.
-    failed = tuple(sorted(failed, key=lambda one: one.beat.time - one.beat.clock_ahead))
+    failed = tuple(sorted(failed, key=lambda one: one.beat.written))
     followed = tuple(one for one in ranks if one.beat.follows)
     stopped = tuple(one for one in ranks if one.condition == STOPPED)
     lost = tuple(one for one in ranks if one.condition in ("gone", "suspended", "silent"))

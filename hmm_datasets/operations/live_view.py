@@ -36,7 +36,7 @@ def render(state: RunState, width: int, height: int) -> RenderableType:
             table.add_row(Text(name, style="dim"), value)
         parts.append(table)
     if state.diagnosis is not None:
-        parts += [Text(remark, style="yellow") for remark in state.diagnosis.remarks]
+        parts.append(Text(state.diagnosis.remark, style="yellow"))
         parts += [Text(), _hosts(state.diagnosis)]
     parts += _curves(state, width, height)
     if state.events:

@@ -172,7 +172,8 @@ def format_state(state: RunState, *, events: int = 3) -> str:
         events (`int`, *optional*, defaults to 3): number of the latest events that are shown.
     """
     rows = [("state", state.state + (f": {state.reason}" if state.reason else ""))]
-    rows += [("remark", remark) for remark in (state.diagnosis.remarks if state.diagnosis is not None else ())]
+    if state.diagnosis is not None and state.diagnosis.remark:
+        rows.append(("remark", state.diagnosis.remark))
     if state.progress is not None:
         known = state.diagnosis is not None or state.state == FINISHED  # better than from the history alone
         rows += [row for row in status_rows(state.progress) if not (known and row[0] == "stalled")]

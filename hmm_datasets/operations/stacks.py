@@ -1,13 +1,9 @@
 """The Python stacks of the processes of a run, which show where they wait.
 
 A process that writes heartbeats is asked: its thread of heartbeats finds a file named `dump-stacks` in the folder of
-heartbeats and writes the stacks of all threads beside its heartbeat, which works on every host. A process on this
-machine that does not answer is read from outside by py-spy, if it is installed and the system lets this user trace it.
+heartbeats and writes the stacks of all threads beside its heartbeat, which works on every host.
 """
 
-import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,8 +11,6 @@ from pathlib import Path
 from ..runtime.heartbeats import BEAT_EVERY
 from ..runtime.rank_heartbeats import DUMP_STACKS, FOLDER_NAME, stacks_path
 from .diagnosis import Rank
-
-_PY_SPY_SECONDS = 30.0
 
 
 def read_stacks(folder: str | Path, ranks: Sequence[Rank]) -> dict[int, str]:
@@ -27,7 +21,7 @@ def read_stacks(folder: str | Path, ranks: Sequence[Rank]) -> dict[int, str]:
         ranks (sequence of [`~hmm_datasets.operations.diagnosis.Rank`]): the ranks.
     """
     asked = {rank.beat.rank: rank.beat for rank in ranks if rank.condition == "beating"}
-    stacks = {rank.beat.rank: _traced(rank) for rank in ranks if rank.condition != "beating"}
+    stacks = {rank.beat.rank: _why_none(rank) for rank in ranks if rank.condition != "beating"}
     if not asked:
         return stacks
     wanted = Path(folder) / FOLDER_NAME / DUMP_STACKS
@@ -47,33 +41,16 @@ def read_stacks(folder: str | Path, ranks: Sequence[Rank]) -> dict[int, str]:
                     del asked[rank]
     finally:
         wanted.unlink(missing_ok=True)
-    # Its interpreter may be blocked by code that does not let other threads run.
-    return stacks | {rank.beat.rank: _traced(rank) for rank in ranks if rank.beat.rank in asked}
+    # A process whose interpreter is blocked, by code that does not let other threads run, does not answer.
+    return stacks | {rank.beat.rank: _why_none(rank) for rank in ranks if rank.beat.rank in asked}
 
 
 def _written(path: Path) -> int | None:
     return path.stat().st_mtime_ns if path.exists() else None
 
 
-def _traced(rank: Rank) -> str:
-    """The stacks of a process that gives no answer, by py-spy."""
-    process = rank.beat.process
+def _why_none(rank: Rank) -> str:
+    """Why a process gives no answer, and how to read it from outside."""
     if rank.condition not in ("beating", "suspended", "silent"):
         return "cannot be read: it has ended"
-    if not rank.beat.is_here:
-        return f"gave no answer in {3 * BEAT_EVERY:.0f} s; on {rank.beat.host}, try: py-spy dump --pid {process}"
-    program = shutil.which("py-spy", path=str(Path(sys.executable).parent)) or shutil.which("py-spy")
-    if program is None:
-        return f"cannot be read without py-spy: pip install py-spy, then: py-spy dump --nonblocking --pid {process}"
-    try:
-        result = subprocess.run(
-            [program, "dump", "--nonblocking", "--pid", str(process)],
-            capture_output=True,
-            text=True,
-            timeout=_PY_SPY_SECONDS,
-        )
-    except subprocess.TimeoutExpired:
-        return f"py-spy gave no answer in {_PY_SPY_SECONDS:.0f} s"
-    if result.returncode != 0:
-        return f"py-spy cannot read process {process} ({result.stderr.strip()}); as root: py-spy dump --pid {process}"
-    return result.stdout
+    return f"gave no answer; on {rank.beat.host}, try: py-spy dump --nonblocking --pid {rank.beat.process}"

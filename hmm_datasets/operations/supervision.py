@@ -36,7 +36,6 @@ from ..display import format_duration
 from ..errors import InputError
 from ..runtime import environment
 from ..runtime.children import Children, SignalHandler, signals, wait_for
-from ..runtime.command_line import named_setting
 from ..runtime.credentials import masked_arguments
 from ..runtime.events import append_event, read_events
 from ..runtime.rank_heartbeats import (
@@ -46,7 +45,6 @@ from ..runtime.rank_heartbeats import (
     read_heartbeats,
 )
 from ..runtime.settings import option
-from ..runtime.stop_requests import parse_time
 from ..runtime.supervisors import SupervisorHeartbeat
 from ..training.checkpoints.verifying import list_steps
 from .diagnosis import HANGING, Diagnosis, Limits, Observer, Rank
@@ -106,7 +104,9 @@ class Supervisor:
         self._asked: signal.Signals | None = None
         self._observer = Observer(self.folder, limits)
         self._heartbeat = SupervisorHeartbeat(folder, self._observer.limits.silent)
-        self._began = time.monotonic()
+        # For time limits, which are those of the job; other machines, on which Slurm may start it, have other clocks.
+        began = {} if self._is_of_slurm else {environment.FIRST_START: str(time.monotonic())}
+        self._environment = began | os.environ
         self._unwritten: list[tuple[str, str, dict[str, Any]]] = []  # events that are not yet in the log
 
     def run(self) -> int:
@@ -127,7 +127,7 @@ class Supervisor:
             if not self._heartbeat.begin(self._wait, self._others_go_on):
                 return 128 + int(self._asked or signal.SIGTERM)
             excluded = self._excluded()
-            command = _without_hosts(self._in_the_time_left(), excluded)
+            command = _without_hosts(self.command, excluded)
             words = f"; without {', '.join(excluded)}" if excluded else ""
             shown = shlex.join(masked_arguments(command))
             reported = latest_start(self.folder)
@@ -164,15 +164,14 @@ class Supervisor:
                 for path_of in (heartbeat_path, fatal_error_path):
                     path_of(self.folder, beat.host, beat.process).unlink(missing_ok=True)
         try:
-            child = self._children.start(command, env=os.environ | {environment.SUPERVISED: str(start)})
+            child = self._children.start(command, env=self._environment | {environment.SUPERVISED: str(start)})
         except OSError as error:
             raise InputError(f"{command[0]}: cannot be started ({error.strerror}); give a command after --") from None
-        hang_since, hang, logged = None, None, set()
+        hang_since, hang = None, None
         while (code := wait_for(child, _LOOK_EVERY)) is None:
             found = self._observer.look()
             if found is None:
                 continue
-            self._log_remarks(found, logged)
             own = [rank.beat for rank in found.ranks if rank.beat.is_here]
             if own and not any(beat.is_alive_here for beat in own):
                 # A launcher waits up to five minutes for those of other hosts.
@@ -232,18 +231,6 @@ class Supervisor:
                 os.kill(rank.beat.process, signal.SIGKILL)
         return ExitReason("hang", f"{found.reason}; ended; {where}", True, blamed)
 
-    def _log_remarks(self, found: Diagnosis, logged: set[str | int]) -> None:
-        """Log, once per start, ranks that are slow and hosts whose clock is wrong."""
-        for rank in found.slow:
-            if rank.beat.rank not in logged:
-                logged.add(rank.beat.rank)
-                fields = {"host": rank.beat.host, "rank": rank.beat.rank, "step": rank.beat.step}
-                self._event("slow", found.remarks[0], **fields)
-        for host, words in zip(found.clocks, found.remarks[-len(found.clocks) :], strict=False):
-            if host not in logged:
-                logged.add(host)
-                self._event("clock", words, host=host)
-
     def _end_child(self, child: subprocess.Popen) -> int:
         """The exit code of the command, whose processes have ended; it is ended if it does not end by itself."""
         code = wait_for(child, _LAUNCHER_WITHIN)
@@ -272,35 +259,13 @@ class Supervisor:
             if beat.is_alive_here:
                 os.kill(beat.process, number)
 
-    def _in_the_time_left(self) -> list[str]:
-        """The command, with a time limit counted from the start of the supervisor and not of the command.
-
-        It is that of the flag, in any spelling, or else that of the YAML file.
-        """
-        words, is_named = list(self.command), False
-        for at, word in enumerate(words):
-            flag, equals, value = word.partition("=")
-            if flag.replace("-", "_") != "__time_limit" or (not equals and at + 1 == len(words)):
-                continue
-            is_named, left = True, self._time_left(value if equals else words[at + 1])
-            if left is not None:
-                words[at + (not equals)] = f"{flag}={left}" if equals else left
-        in_file = None if is_named else named_setting(words, "time_limit")
-        left = self._time_left(in_file) if isinstance(in_file, str) else None
-        return words if left is None else [*words, "--time_limit", left]
-
-    def _time_left(self, limit: str) -> str | None:
-        """What is left of a time limit, as Slurm writes it; None if there is no limit, or no time of it has passed."""
-        passed, total = time.monotonic() - self._began, parse_time(limit)
-        if total is None or round(passed) == 0:
-            return None
-        return f"0:{max(round(total.total_seconds() - passed), 1)}"
-
     def _excluded(self) -> list[str]:
         """Hosts to leave out, if the command can leave hosts out."""
-        if Path(self.command[0]).name not in _EXCLUDING:
-            return []
-        return faulty_hosts(self.folder, self.settings.host_failures)
+        return faulty_hosts(self.folder, self.settings.host_failures) if self._is_of_slurm else []
+
+    @property
+    def _is_of_slurm(self) -> bool:
+        return Path(self.command[0]).name in _EXCLUDING
 
     def _event(self, kind: str, message: str, **fields: Any) -> None:
         print(f"supervise: {kind}: {message}", flush=True)

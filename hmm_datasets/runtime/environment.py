@@ -18,7 +18,7 @@ SUPERVISED = "HMM_DATASETS_SUPERVISED"
 """Number of this start of a run that is supervised; set by the supervisor."""
 
 FIRST_START = "HMM_DATASETS_FIRST_START"
-"""Time at which a command was first started that has started itself again, by the clock of its machine."""
+"""Time at which a command was first started that was started again since, by the monotonic clock of its machine."""
 
 _MPI = (
     # rank, number of ranks, rank on its host, number of ranks on its host
@@ -126,9 +126,9 @@ def taken_from_mpi() -> tuple[str, ...] | None:
     return _taken
 
 
-def seconds_before() -> float:
-    """Seconds since this command was first started, if it has started itself again since then; else 0."""
-    return time.monotonic() - float(os.environ[FIRST_START]) if FIRST_START in os.environ else 0.0
+def first_start() -> float:
+    """Time at which this command was first started, by the monotonic clock; now, if it was not started again."""
+    return float(os.environ.get(FIRST_START, time.monotonic()))
 
 
 def silence_missing_gpu_warnings() -> None:

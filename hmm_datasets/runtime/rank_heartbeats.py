@@ -86,8 +86,8 @@ class Heartbeat(ProcessHeartbeat):
         compiling (`float`): seconds of this step in which it has compiled, by `torch.compile`.
         message (`str`, *optional*): why it ended.
         error (`str`, *optional*): name of the class of the error with which it ended.
-        age (`float`): seconds from the last write, by the time of the file, to the reading; 0 when written.
-        clock_ahead (`float`): seconds by which the clock of the host is ahead of that of the file; 0 when written.
+        written (`float`): time of the last write, by the clock of the disk; 0 when it is being written.
+        age (`float`): seconds from then to the reading.
     """
 
     rank: Count
@@ -108,8 +108,8 @@ class Heartbeat(ProcessHeartbeat):
     error: str | None = None
     start: Count = 0
     compiling: Finite = 0.0
+    written: float = 0.0
     age: float = 0.0
-    clock_ahead: float = 0.0
 
     @property
     def has_ended(self) -> bool:
@@ -196,7 +196,7 @@ def _read(path: Path) -> Heartbeat | None:
         return None  # it has just been removed
     if beat is None or not (beat.rank < beat.world_size <= _MAX_RANKS and beat.phase in (*PHASES, STOPPED, FAILED)):
         return None
-    beat = replace(beat, age=seconds_since(written), clock_ahead=round(beat.time - written, 3))
+    beat = replace(beat, written=written, age=seconds_since(written))
     is_aborted = beat.world_size > 1 and not beat.has_ended and _is_aborted(path.with_suffix(FATAL_SUFFIX))
     return replace(beat, phase=FAILED, error=ABORTED, message=_ABORTED_MESSAGE) if is_aborted else beat
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from ..errors import InputError
 from ..runtime.children import signals
 from .children import SignalHandler
+from .environment import first_start
 
 NOTHING, SAVE, STOP = 0, 1, 2
 
@@ -31,7 +32,7 @@ class StopRequests:
 
     Args:
         folder (path): where files named `stop` and `save` are looked for.
-        time_limit (`timedelta`, *optional*): time limit of the job, counted from now.
+        time_limit (`timedelta`, *optional*): time limit of the job, counted from the first start of this command.
 
     Attributes:
         reason (`str`, *optional*): what the last request was.
@@ -40,7 +41,7 @@ class StopRequests:
     def __init__(self, folder: str | Path, time_limit: timedelta | None = None):
         self.reason: str | None = None
         self._folder = Path(folder)
-        self._deadline = None if time_limit is None else time.monotonic() + time_limit.total_seconds()
+        self._deadline = None if time_limit is None else first_start() + time_limit.total_seconds()
         self._wanted = NOTHING
         self._looked = 0.0
         # Batch scripts let launchers ignore SIGUSR1, which their processes inherit; nohup means it of SIGHUP.

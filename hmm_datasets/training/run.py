@@ -8,7 +8,6 @@ the steps before. A run that continues from step `t` gets the remaining rows as 
 from collections.abc import Collection
 from contextlib import nullcontext
 from dataclasses import asdict
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from ..hub.download import ModelName, commit_of
 from ..report.overview import draw_run
 from ..report.plan_tables import consumption_table
 from ..runtime import heartbeats
-from ..runtime.environment import seconds_before
 from ..runtime.events import append_event
 from ..runtime.lock import exclusive_lock
 from ..runtime.process_identity import this_place
@@ -355,10 +353,7 @@ def _add_callbacks(trainer: StepTrainer) -> Interruptions:
     if bars:
         trainer.add_callback(ProgressLine())
     disable_progress_bar()
-    time_limit = None
-    if args.time_limit is not None and (limit := parse_time(args.time_limit)) is not None:
-        time_limit = limit - timedelta(seconds=seconds_before())
-    interruptions = Interruptions(trainer, trainer.step_loss, time_limit)
+    interruptions = Interruptions(trainer, None if args.time_limit is None else parse_time(args.time_limit))
     trainer.add_callback(interruptions)
     return interruptions
 

@@ -19,6 +19,7 @@ from hmm_datasets.operations.supervision import (
     Supervisor,
     _without_hosts,
 )
+from hmm_datasets.runtime.environment import FIRST_START
 from hmm_datasets.runtime.events import append_event, read_events
 from hmm_datasets.runtime.rank_heartbeats import FOLDER_NAME
 from hmm_datasets.runtime.supervisors import SupervisorHeartbeat
@@ -301,25 +302,14 @@ def test_the_file_of_a_supervisor_that_was_killed_is_removed(tmp_path):
     assert not (tmp_path / FOLDER_NAME).exists()
 
 
-def test_a_time_limit_counts_from_the_start_of_the_supervisor(tmp_path):
-    (tmp_path / "run.yaml").write_text("time_limit: '1:00:00'\n")
-    for words, expected in {
-        "run --time_limit 1:00:00 more": "run --time_limit 0:3000 more",
-        "run --time_limit=1:00:00 more": "run --time_limit=0:3000 more",
-        "run --time-limit 1:00:00 more": "run --time-limit 0:3000 more",
-        "run --time-limit=0-1:00:00 more": "run --time-limit=0:3000 more",
-        f"run --config {tmp_path}/run.yaml": f"run --config {tmp_path}/run.yaml --time_limit 0:3000",
-        f"run --config {tmp_path}/run.yaml --time-limit 30": f"run --config {tmp_path}/run.yaml --time-limit 0:1200",
-        "run --time_limit UNLIMITED": "run --time_limit UNLIMITED",
-    }.items():
-        supervisor = Supervisor(words.split(), tmp_path)
-        assert supervisor._in_the_time_left() == words.split()
-        supervisor._began -= 600
-        assert " ".join(supervisor._in_the_time_left()) == expected
-    supervisor = Supervisor(["run", "--time_limit", "1:00:00"], tmp_path)
-    supervisor._began -= 6000
-    assert supervisor._in_the_time_left() == ["run", "--time_limit", "0:1"]
-    assert Supervisor(["run", "--time_limit"], tmp_path)._in_the_time_left() == ["run", "--time_limit"]
+def test_a_time_limit_counts_from_the_start_of_the_supervisor(tmp_path, monkeypatch):
+    monkeypatch.setattr(time, "monotonic", lambda: 1000.0)
+    words = f"import os; open({str(tmp_path / 'began')!r}, 'w').write(os.environ['{FIRST_START}'])"
+    supervisor = Supervisor([sys.executable, "-c", words], tmp_path / "run")
+    monkeypatch.undo()
+    assert supervisor.run() == 0
+    assert (tmp_path / "began").read_text() == "1000.0"
+    assert FIRST_START not in Supervisor(["srun", "run"], tmp_path)._environment, "other hosts have other clocks"
 
 
 def test_hosts_that_failed_twice_are_left_out_by_slurm(tmp_path):
