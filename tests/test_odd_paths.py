@@ -12,7 +12,7 @@ from hmm_datasets.foreign.tensors import safetensors_header
 from hmm_datasets.hmm.arrays import read_tokens
 from hmm_datasets.hmm.convert import from_file
 from hmm_datasets.hmm.loading import load_source
-from hmm_datasets.operations.checkpoints.weights import Weights
+from hmm_datasets.operations.checkpoints.weights import read_weights
 from hmm_datasets.text.corpora.loading import load_corpus
 from hmm_datasets.text.stream import TokenStream
 from hmm_datasets.text.tokenizers.chat_templates import load_tokenizer
@@ -33,7 +33,7 @@ READERS = {
     "gguf": [lambda path: load_pretrained(AutoModelForCausalLM, path)],
     "tiktoken": [lambda path: import_tiktoken(path, "gpt2"), lambda path: import_gpt2(path, path)],
     "": [
-        *(load_source, TokenStream, load_tokenizer, lambda path: Weights(Path(path))),
+        *(load_source, TokenStream, load_tokenizer, lambda path: read_weights(Path(path))),
         lambda path: list_checkpoints(f"{path}/run"),
         *(lambda path, kind=kind: load_pretrained(kind, path) for kind in (AutoModelForCausalLM, AutoTokenizer)),
     ],

@@ -35,7 +35,7 @@ from hmm_datasets.files import read_yaml
 from hmm_datasets.hmm.arrays import read_tokens
 from hmm_datasets.hmm.convert import from_file
 from hmm_datasets.hub.gguf import read_header
-from hmm_datasets.operations.checkpoints.weights import Weights
+from hmm_datasets.operations.checkpoints.weights import read_weights
 from hmm_datasets.text.corpora.conversations import ROLE_NAMES
 from hmm_datasets.text.corpora.loading import load_corpus
 from hmm_datasets.text.corpora.local_files import read_rows
@@ -256,9 +256,7 @@ def write_weights(folder: Path) -> None:
 
 
 def weights(folder: Path) -> Any:
-    stored = Weights(folder)
-    with stored.reader() as read:
-        return _listed({name: read(name) for name in stored.kinds})
+    return _listed(read_weights(folder))
 
 
 def _listed(values: dict[str, torch.Tensor]) -> Any:

@@ -2,24 +2,24 @@
 
 Averaging the last checkpoints of a run often gives a lower loss than the last one has, because it averages out the
 noise of the last steps (Izmailov et al., "Averaging weights leads to wider optima and better generalization", 2018,
-arXiv 1803.05407). Sums are in float64, tensor by tensor: memory holds two tensors of the model, whatever its size.
+arXiv 1803.05407). Sums are in float64, tensor by tensor.
 """
 
 import math
 import os
 import shutil
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import save_torch_state_dict
 
 from ...errors import InputError
 from ...files import atomic_folder, digest_problems, read_json, recorded_digests, write_digests, write_json
 from ...training.checkpoints.parts import companion_names, not_deleted
 from ...training.checkpoints.verifying import good_checkpoints
-from .weights import Weights, write_weights
+from .weights import read_weights
 
 AVERAGE_NAME = "average.json"
 _MAY_DIFFER = ("_name_or_path", "transformers_version", "use_cache")
@@ -46,7 +46,7 @@ def average(
 ) -> None:
     """Write the mean of the weights of several models of the same architecture.
 
-    Configuration, tokenizer and the division into files are those of the last one.
+    Configuration and tokenizer are those of the last one.
 
     Args:
         folders (sequence of paths): checkpoints, or folders of models.
@@ -68,26 +68,28 @@ def average(
         problems = digest_problems(path)
         if problems:
             raise InputError(f"{path}: {problems[0]}; leave this checkpoint out")
-    models = [Weights(path) for path in paths]
-    for model in models[:-1]:
-        _check_same(models[-1], model)
-    newest = models[-1]
-    with not_deleted(*paths), atomic_folder(output, replace=False) as temporary, ExitStack() as stack:
-        readers = [stack.enter_context(model.reader()) for model in models]
-
-        def mean(name: str) -> torch.Tensor:
-            if not newest.kinds[name].dtype.is_floating_point:
-                return _common(name, [read(name) for read in readers], paths)
-            total = torch.zeros(newest.kinds[name].shape, dtype=torch.float64)
-            for read, share in zip(readers, shares, strict=True):
-                total.add_(read(name).double(), alpha=share)
-            return total
-
-        for name in companion_names(newest.folder):
-            shutil.copyfile(newest.folder / name, temporary / name)
-        write_weights(temporary, newest.files, newest.kinds, mean)
+    models = [read_weights(path) for path in paths]
+    for path, model in zip(paths[:-1], models[:-1], strict=True):
+        _check_same(paths[-1], models[-1], path, model)
+    with not_deleted(*paths), atomic_folder(output, replace=False) as temporary:
+        for name in companion_names(paths[-1]):
+            shutil.copyfile(paths[-1] / name, temporary / name)
+        means = {name: _mean(name, [model[name] for model in models], shares, paths) for name in models[-1]}
+        save_torch_state_dict(means, temporary)
         write_json(temporary / AVERAGE_NAME, {"of": _record(paths, shares)})
         write_digests(temporary)
+
+
+def _mean(name: str, values: Sequence[torch.Tensor], shares: Sequence[float], paths: Sequence[Path]) -> torch.Tensor:
+    if values[-1].dtype.is_floating_point:
+        total = torch.zeros(values[-1].shape, dtype=torch.float64)
+        for value, share in zip(values, shares, strict=True):
+            total.add_(value.double(), alpha=share)
+        return total.to(values[-1].dtype)
+    for value, path in zip(values, paths, strict=True):
+        if not torch.equal(value, values[-1]):
+            raise InputError(f"{path}: {name} has integers other than those of {paths[-1]}, which have no mean")
+    return values[-1]
 
 
 def _shares(paths: list[Path], weights: Sequence[float] | None) -> list[float]:
@@ -102,21 +104,28 @@ def _shares(paths: list[Path], weights: Sequence[float] | None) -> list[float]:
     return [value / total for value in values]
 
 
-def _check_same(expected: Weights, found: Weights) -> None:
-    """Raise an error that names the first difference between two models."""
-    before, now = (_configuration(model.folder) for model in (found, expected))
+def _check_same(folder: Path, weights: dict[str, torch.Tensor], other: Path, others: dict[str, torch.Tensor]) -> None:
+    """Raise an error that names the first difference of another model from the one in a folder."""
+    before, now = _configuration(other), _configuration(folder)
     for name in sorted(before.keys() | now.keys()):
         if before.get(name) != now.get(name):
             raise InputError(
-                f"{found.folder}: its {name} is {before.get(name)!r}, that of {expected.folder} is {now.get(name)!r}; "
+                f"{other}: its {name} is {before.get(name)!r}, that of {folder} is {now.get(name)!r}; "
                 "only models of one architecture can be averaged"
             )
-    for name in sorted(expected.kinds.keys() | found.kinds.keys()):
-        if expected.kinds.get(name) != found.kinds.get(name):
+    for name in sorted(weights.keys() | others.keys()):
+        expected, actual = (_kind(model.get(name)) for model in (weights, others))
+        if expected != actual:
             raise InputError(
-                f"{found.folder}: {name} is {found.kinds.get(name, 'missing')}, in {expected.folder} it is "
-                f"{expected.kinds.get(name, 'missing')}; only models of the same tensors can be averaged"
+                f"{other}: {name} is {actual}, in {folder} it is {expected}; only models of the same tensors can be "
+                "averaged"
             )
+
+
+def _kind(tensor: torch.Tensor | None) -> str:
+    if tensor is None:
+        return "missing"
+    return f"{str(tensor.dtype).removeprefix('torch.')} of shape {list(tensor.shape)}"
 
 
 def _configuration(folder: Path) -> dict[str, Any]:
@@ -124,13 +133,6 @@ def _configuration(folder: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise InputError(f"{folder / 'config.json'}: expected the settings of a model; copy the folder again")
     return {name: value for name, value in found.items() if name not in _MAY_DIFFER}
-
-
-def _common(name: str, values: list[torch.Tensor], paths: list[Path]) -> torch.Tensor:
-    for value, path in zip(values, paths, strict=True):
-        if not torch.equal(value, values[-1]):
-            raise InputError(f"{path}: {name} has integers other than those of {paths[-1]}, which have no mean")
-    return values[-1]
 
 
 def _record(paths: list[Path], shares: list[float]) -> list[dict[str, Any]]:

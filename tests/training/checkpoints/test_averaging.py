@@ -49,11 +49,11 @@ def test_models_in_several_files_of_half_precision_are_averaged_in_double(tmp_pa
     for number, model in enumerate(made):
         model.save_pretrained(tmp_path / str(number), max_shard_size="20KB")
     average([tmp_path / str(number) for number in range(3)], tmp_path / "average")
-    files = sorted(path.name for path in (tmp_path / "average").glob("*.safetensors"))
-    assert files == sorted(path.name for path in (tmp_path / "0").glob("*.safetensors"))
-    assert len(files) > 2
-    for file in files:
-        assert read_safetensors_sizes(tmp_path / "average" / file) == read_safetensors_sizes(tmp_path / "0" / file)
+    assert len(list((tmp_path / "0").glob("*.safetensors"))) > 2
+    assert (
+        read_safetensors_sizes(tmp_path / "average" / "model.safetensors").keys()
+        == dict(made[0].named_parameters()).keys()
+    )
     loaded = LlamaForCausalLM.from_pretrained(tmp_path / "average", dtype="auto").state_dict()
     for name, expected in brute_force(made, [1 / 3] * 3).items():
         assert loaded[name].dtype == torch.bfloat16

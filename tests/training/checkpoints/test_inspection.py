@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.operations.checkpoints.weights import Weights
+from hmm_datasets.operations.checkpoints.weights import read_weights
 from hmm_datasets.training.checkpoints import verifying
 from hmm_datasets.training.checkpoints.verifying import (
     LARGE_RATIO,
@@ -131,7 +131,7 @@ def test_a_checkpoint_names_nothing_outside_it(tmp_path):
     (problem,) = verify_checkpoint(folder).problems
     assert problem.startswith("model.safetensors.index.json: names '../x.safetensors', expected the name of something")
     with pytest.raises(InputError, match=re.escape(f"{index}: names '../x.safetensors'")):
-        Weights(folder)
+        read_weights(folder)
     index.unlink()
     for pointer in ("latest", "latest_universal"):
         for content in (b"../..", b"\xff\xfe", b""):
