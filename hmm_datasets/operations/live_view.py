@@ -18,8 +18,8 @@ from ..report.terminal import text_plot
 from ..runtime.plain_output import terminal
 from ..runtime.run_records import read_history
 from .diagnosis import DEAD, HANGING, Diagnosis, Rank
-from .progress import HISTORY_NAME, status_rows
-from .run_state import FINISHED, STALLED, RunState, event_line
+from .progress import HISTORY_NAME
+from .run_state import FINISHED, STALLED, RunState, state_rows
 
 _PHASES = ("data", "forward", "backward", "optimizer")
 _MAX_HOSTS = 16
@@ -28,21 +28,12 @@ _COLORS = {HANGING: "bold red", DEAD: "bold red", STALLED: "bold red", FINISHED:
 
 def render(state: RunState, width: int, height: int) -> RenderableType:
     """The picture of a run for a terminal of this many columns and lines."""
-    parts: list[RenderableType] = [_heading(state)]
-    if state.progress is not None:
-        shown = [row for row in status_rows(state.progress) if row[0] not in ("stalled", "last row")]
-        table = Table.grid(padding=(0, 2))
-        for name, value in shown:
-            table.add_row(Text(name, style="dim"), value)
-        parts.append(table)
-    if state.diagnosis is not None:
-        parts.append(Text(state.diagnosis.remark, style="yellow"))
-        parts += [Text(), _hosts(state.diagnosis)]
-    parts += _curves(state, width, height)
-    if state.events:
-        lines = [Text(event_line(event), overflow="ellipsis", no_wrap=True) for event in state.events[-5:]]
-        parts += [Text(), *lines]
-    return _Printable(Group(*parts))
+    table = Table.grid(padding=(0, 2))
+    for name, value in [("run", str(state.folder)), *state_rows(state)]:
+        style = _COLORS.get(state.state, "bold cyan") if name == "state" else ""
+        table.add_row(Text(name, style="dim"), Text(value, style=style, overflow="fold"))
+    hosts = [] if state.diagnosis is None else [Text(), _hosts(state.diagnosis)]
+    return _Printable(Group(table, *hosts, *_curves(state, width, height)))
 
 
 class _Printable:
@@ -73,13 +64,6 @@ def show(look: Callable[[], RunState], every: float, wait: Callable[[float], Non
             live.update(render(state, *console.size), refresh=True)
     console.print(render(state, *console.size))
     return state
-
-
-def _heading(state: RunState) -> Text:
-    text = Text.assemble(
-        (str(state.folder), "bold"), "  ", (state.state, _COLORS.get(state.state, "bold cyan")), overflow="fold"
-    )
-    return text.append(f"  {state.reason}") if state.reason else text
 
 
 def _hosts(found: Diagnosis) -> Table:

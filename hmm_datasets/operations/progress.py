@@ -25,30 +25,9 @@ from ..training.step.spike_detector import SpikeDetector
 
 HISTORY_NAME = "history.jsonl"
 
-
-@dataclass(frozen=True)
-class StatusSettings:
-    """When to call a run stalled, and a loss a spike.
-
-    Args:
-        stall_intervals (`float`, *optional*, defaults to 10.0): number of median intervals without a row after which
-            a run has stalled.
-        spike_deviations (`float`, *optional*, defaults to 8.0): number of robust standard deviations above the median
-            from which a loss is a spike.
-        window (`int`, *optional*, defaults to 50): number of latest rows from which the rate and the usual deviations
-            are computed.
-    """
-
-    stall_intervals: float = 10.0
-    spike_deviations: float = 8.0
-    window: int = 50
-
-    def __post_init__(self):
-        for name in ("stall_intervals", "spike_deviations"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"{name} is {getattr(self, name)}; expected a positive number")
-        if self.window < 5:
-            raise InputError(f"window is {self.window}; expected 5 rows or more")
+_STALL_INTERVALS = 10.0  # median intervals without a row, after which a run has stalled
+_SPIKE_DEVIATIONS = 8.0  # robust standard deviations above the median, from which a loss is a spike
+_WINDOW = 50  # latest rows from which the rate and the usual deviations are computed
 
 
 @dataclass(frozen=True)
@@ -95,20 +74,12 @@ class RunStatus:
         """Whether the last step is done."""
         return self.max_steps is not None and self.step >= self.max_steps
 
-    @property
-    def ok(self) -> bool:
-        """Whether it has neither stalled nor had a loss that is not finite; a spike alone is not a failure."""
-        return not self.stalled and not self.not_finite
 
-
-def read_status(
-    path: str | os.PathLike, settings: StatusSettings | None = None, now: float | None = None
-) -> RunStatus:
+def read_status(path: str | os.PathLike, now: float | None = None) -> RunStatus:
     """Read the status of a run.
 
     Args:
         path (path): `history.jsonl`, or the folder of the run.
-        settings ([`StatusSettings`], *optional*): what counts as stalled and as a spike.
         now (`float`, *optional*): the current Unix time; by default that of the clock.
 
     Returns:
@@ -124,15 +95,15 @@ def read_status(
     ]
     if not rows:
         raise InputError(f"{path}: no row with step and time yet; is the run writing here?")
-    return summarize(rows, settings or StatusSettings(), time.time() if now is None else now)
+    return summarize(rows, time.time() if now is None else now)
 
 
-def summarize(rows: list[dict[str, Any]], settings: StatusSettings, now: float) -> RunStatus:
+def summarize(rows: list[dict[str, Any]], now: float) -> RunStatus:
     """The status of a run from its rows, which have `step`, `time` and maybe `loss`, `tokens`, `max_steps`, `host`.
 
     ```python
     >>> rows = [{"step": s, "time": 10.0 * s, "loss": 2.0, "max_steps": 9} for s in range(1, 6)]
-    >>> status = summarize(rows, StatusSettings(), now=55.0)
+    >>> status = summarize(rows, now=55.0)
     >>> status.steps_per_second, status.seconds_left, status.stalled
     (0.1, 40.0, False)
 
@@ -142,13 +113,13 @@ def summarize(rows: list[dict[str, Any]], settings: StatusSettings, now: float) 
     # One row per step, since training and evaluation each write one. A step that is not larger marks a restart.
     last_rows = [row for row, after in zip(rows, [*rows[1:], {}], strict=True) if after.get("step") != row["step"]]
     pairs = [(a, b) for a, b in pairwise(last_rows) if b["step"] > a["step"] and b["time"] > a["time"]]
-    pairs = pairs[-settings.window :]
+    pairs = pairs[-_WINDOW:]
     steps_per_second = _per_second(pairs, "step")
     interval = _median([b["time"] - a["time"] for a, b in pairs])
     max_steps = _last(rows, "max_steps")
     if max_steps is not None and max_steps <= 0:
         max_steps = None
-    fraction, left = _progress(rows, max_steps, steps_per_second, settings.window)
+    fraction, left = _progress(rows, max_steps, steps_per_second)
     silent = seconds_since(last["time"], now)
     finished = max_steps is not None and last["step"] >= max_steps
     losses = [(int(row["step"]), float(row["loss"]), row.get("host")) for row in rows if _is_loss(row.get("loss"))]
@@ -166,9 +137,9 @@ def summarize(rows: list[dict[str, Any]], settings: StatusSettings, now: float) 
         seconds_left=left,
         seconds_silent=silent,
         host=last.get("host"),
-        stalled=not finished and interval is not None and silent > settings.stall_intervals * interval,
+        stalled=not finished and interval is not None and silent > _STALL_INTERVALS * interval,
         not_finite=tuple(row for row in losses if not math.isfinite(row[1])),
-        spikes=tuple(_spikes(losses, settings)),
+        spikes=tuple(_spikes(losses)),
     )
 
 
@@ -204,7 +175,7 @@ def two_columns(rows: list[tuple[str, str]]) -> str:
 
 
 def _progress(
-    rows: list[dict[str, Any]], max_steps: int | None, steps_per_second: float | None, window: int
+    rows: list[dict[str, Any]], max_steps: int | None, steps_per_second: float | None
 ) -> tuple[float | None, float | None]:
     """Share of the plan that is done, and seconds left.
 
@@ -215,7 +186,7 @@ def _progress(
     known = [row for row in rows if is_record(row.get("fraction"), Finite)]
     if known:
         pairs = [(a, b) for a, b in pairwise(known) if b["fraction"] > a["fraction"] and b["time"] > a["time"]]
-        rate = _per_second(pairs[-window:], "fraction")
+        rate = _per_second(pairs[-_WINDOW:], "fraction")
         return known[-1]["fraction"], None if rate is None else (1 - known[-1]["fraction"]) / rate
     if max_steps is None:
         return None, None
@@ -223,8 +194,8 @@ def _progress(
     return 1 - left / max_steps, None if steps_per_second is None else left / steps_per_second
 
 
-def _spikes(losses: list[tuple[int, float, str | None]], settings: StatusSettings) -> Iterator[tuple]:
-    detector = SpikeDetector(settings.spike_deviations, settings.window)
+def _spikes(losses: list[tuple[int, float, str | None]]) -> Iterator[tuple]:
+    detector = SpikeDetector(_SPIKE_DEVIATIONS, _WINDOW)
     return (row for row in losses if detector.add(row[1]) is not None)
 
 

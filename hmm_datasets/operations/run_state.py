@@ -12,7 +12,7 @@ from ..runtime.rank_heartbeats import STOPPED
 from ..runtime.run_records import FINISHING_NAME
 from ..runtime.supervisors import read_supervisors
 from .diagnosis import DEAD, HANGING, RUNNING, STARTING, Diagnosis, Limits, Observer
-from .progress import HISTORY_NAME, RunStatus, StatusSettings, read_status, status_rows, two_columns
+from .progress import HISTORY_NAME, RunStatus, read_status, status_rows, two_columns
 from .slurm import waiting_job
 
 FINISHED, WAITING, STALLED = "finished", "waiting in the queue", "stalled"
@@ -22,6 +22,7 @@ _SUPERVISION = (
     *("start", "restart", "give up", "finished", "stopped", "settings", "killed", "lost", "error", "disk full"),
     *("hang", "unknown"),
 )
+_EVENTS = 3  # the latest that are shown
 _UNTIL_REPORTED = 120.0  # seconds from a start to the first heartbeat
 _SUPERVISOR_SILENT = 30.0  # seconds; it writes every second
 
@@ -59,26 +60,18 @@ class RunObserver:
     Args:
         path (path): folder of the run, or its `history.jsonl`.
         limits ([`~hmm_datasets.operations.diagnosis.Limits`], *optional*): when a phase has taken too long.
-        settings ([`~hmm_datasets.operations.progress.StatusSettings`], *optional*): what counts as a spike.
         job (`str`, *optional*): the job of the batch system; by default the one in the heartbeats.
 
     Raises:
         `InputError`: there is no such folder or file.
     """
 
-    def __init__(
-        self,
-        path: str | Path,
-        limits: Limits | None = None,
-        settings: StatusSettings | None = None,
-        job: str | None = None,
-    ):
+    def __init__(self, path: str | Path, limits: Limits | None = None, job: str | None = None):
         path = Path(path)
         if not path.exists():
             raise InputError(f"{path}: no such file or folder; give the output_dir of a run")
         self.folder = path if path.is_dir() else path.parent
         self._observer = Observer(self.folder, limits)
-        self._settings = settings
         self._job = job
 
     def look(self, *, twice: bool = False) -> RunState:
@@ -92,7 +85,7 @@ class RunObserver:
         progress = None
         if (self.folder / HISTORY_NAME).exists():
             try:
-                progress = read_status(self.folder, self._settings)
+                progress = read_status(self.folder)
             except InputError:
                 if diagnosis is None:
                     raise
@@ -164,21 +157,20 @@ def _started_again(folder: Path, events: Sequence[dict[str, Any]], diagnosis: Di
     return f"supervised: {last['message']}{before}"
 
 
-def format_state(state: RunState, *, events: int = 3) -> str:
-    """A state as a table of two columns.
-
-    Args:
-        state ([`RunState`]): the state.
-        events (`int`, *optional*, defaults to 3): number of the latest events that are shown.
-    """
+def state_rows(state: RunState) -> list[tuple[str, str]]:
+    """A state as names and values: state, remark, progress, and the latest events."""
     rows = [("state", state.state + (f": {state.reason}" if state.reason else ""))]
     if state.diagnosis is not None and state.diagnosis.remark:
         rows.append(("remark", state.diagnosis.remark))
     if state.progress is not None:
         known = state.diagnosis is not None or state.state == FINISHED  # better than from the history alone
         rows += [row for row in status_rows(state.progress) if not (known and row[0] == "stalled")]
-    rows += [("event", event_line(event)) for event in state.events[-events:]]
-    return two_columns(rows)
+    return rows + [("event", event_line(event)) for event in state.events[-_EVENTS:]]
+
+
+def format_state(state: RunState) -> str:
+    """A state as a table of two columns."""
+    return two_columns(state_rows(state))
 
 
 def event_line(event: dict[str, Any]) -> str:
