@@ -16,7 +16,7 @@ PROGRAM = Path(__file__).with_name("killed_writers.py")
     "kind",
     [
         *("folder", "evaluation", "words", "tokenization", "fit", "saving", "sweep", "supervise"),
-        *("checkpoint slim", "checkpoint slim --delete", "checkpoint prune", "checkpoint prune --all"),
+        *("checkpoint slim", "checkpoint prune"),
         *("checkpoint restore", "checkpoint convert", "checkpoint average"),
         *("sample --output", "describe --save", "tokenize", "end of a run"),
     ],

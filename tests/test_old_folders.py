@@ -187,14 +187,6 @@ def test_a_run_whose_checkpoints_were_slimmed_is_continued(old, expected, monkey
     assert write.losses(Path("runs/slimmed")) == pytest.approx(expected["runs"]["adamw"], abs=2e-5)
 
 
-def test_a_run_that_was_archived_is_brought_back_and_continued(old, expected, monkeypatch):
-    monkeypatch.chdir(old)
-    assert not Path("runs/pruned").exists()
-    assert main(["checkpoint", "restore", "runs/pruned"]) == 0
-    write.train("pretrain", write.ON_HMM, "runs/pruned")
-    assert write.losses(Path("runs/pruned")) == pytest.approx(expected["runs"]["adamw"], abs=2e-5)
-
-
 def test_what_a_new_start_has_archived_is_brought_back(old, expected, monkeypatch):
     monkeypatch.chdir(old)
     folder = Path("runs/anew")

@@ -9,13 +9,13 @@ from typing import Literal
 
 from ..display import format_bytes
 from ..errors import InputError
-from ..files import size_of, tidy
+from ..files import size_of
 from ..report.tables import text_table
-from ..runtime.lock import LOCK_NAME, abandon_lock, exclusive_lock
-from ..runtime.set_aside import SetAside, changing, delete, delete_set_aside, list_set_aside, mend, restore, set_aside
+from ..runtime.lock import exclusive_lock
+from ..runtime.set_aside import SetAside, delete_set_aside, list_set_aside, restore, set_aside
 from ..runtime.settings import argument, option
 from ..training.checkpoints.parts import resuming_names
-from ..training.checkpoints.verifying import LARGE_RATIO, good_checkpoints, list_steps
+from ..training.checkpoints.verifying import LARGE_RATIO, good_checkpoints
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +87,6 @@ class CheckpointSlimCommand:
 
     path: Path = argument("RUN|CHECKPOINT", "output folder of a run, or one checkpoint-N")
     keep_newest: int | None = option(None, "N", "of a run: leave the newest N resumable, default 1; 0 for none")
-    delete: bool = option(False, None, "delete instead of moving to set_aside/; frees space")
-    yes: bool = option(False, None, "with --delete, do not ask")
 
 
 def slim_command(arguments: CheckpointSlimCommand) -> int:
@@ -111,12 +109,9 @@ def slim_command(arguments: CheckpointSlimCommand) -> int:
                 f"{path}: has no complete checkpoint-N; hmm-datasets checkpoint list {path} prints what it has"
             )
         resumable = [folder for folder in folders if resuming_names(folder)][:keep] if is_run else []
-        if arguments.delete:
-            size = sum(size_of(one / name) for one in folders if one not in resumable for name in resuming_names(one))
-            _confirm([f"what resuming needs in {_listed([one.name for one in folders])}"], size, arguments.yes)
         saved, kept = 0, None
         for folder in folders:
-            done = slim(folder, resumable=folder in resumable, delete=arguments.delete, into=kept)
+            done = slim(folder, resumable=folder in resumable, into=kept)
             saved += done.before - done.after
             kept = done.aside or kept
             parts = [
@@ -131,7 +126,7 @@ def slim_command(arguments: CheckpointSlimCommand) -> int:
                 print(f"{folder / name}: has more than data in it, so it is left as it is")
     print(f"{format_bytes(saved)} less" if saved else "nothing to remove")
     if kept is not None:
-        _say_kept(kept)
+        _print_kept(kept)
     return 0
 
 
@@ -161,110 +156,61 @@ def average_command(arguments: CheckpointAverageCommand) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointPruneCommand:
-    """Move old checkpoints, or a whole run, aside; with --delete, delete them.
-
-    With --delete alone, what has been moved aside before is deleted.
-    """
+    """Move old checkpoints of a run aside, and with --delete, delete what has been moved aside."""
 
     path: Path = argument("RUN", "output folder of a run")
     keep: int | None = option(None, "N", "keep the newest N complete checkpoints")
     every: int | None = option(None, "STEPS", "keep those whose step is a multiple of this, too")
     keep_best: str | None = option(None, "METRIC", "keep the one with the smallest METRIC in the history, too")
     greater_is_better: bool = option(False, None, "with --keep_best, the largest METRIC")
-    all: bool = option(False, None, "the whole run")
-    delete: bool = option(False, None, "delete instead of moving to set_aside/; frees space")
+    delete: bool = option(False, None, "delete what is in set_aside/, which frees space")
     yes: bool = option(False, None, "with --delete, do not ask")
 
 
 def prune_command(arguments: CheckpointPruneCommand) -> int:
-    """Move checkpoints or a run aside, or delete them."""
-    run = arguments.path
-    others = [name for name in ("keep", "every", "keep_best") if getattr(arguments, name) is not None]
-    if not run.is_dir() and not (arguments.all and _is_pruned(run, arguments.delete)):
-        raise InputError(f"{run}: no such folder")
-    if arguments.all and others:
-        raise InputError(f"--all takes the whole run; leave out --{others[0].replace('_', '-')}")
-    if not arguments.all and arguments.keep is None and (others or not arguments.delete):
-        raise InputError("prune: give --keep N, the number of newest checkpoints to keep, or --all for the whole run")
-    if not run.is_dir():
-        return 0
-    with exclusive_lock(run):
-        if arguments.all:
-            return _prune_run(run, arguments)
-        if arguments.keep is None:
-            return _delete_set_aside(run, arguments.yes)
-        return _prune_checkpoints(run, arguments)
-
-
-def _prune_checkpoints(run: Path, arguments: CheckpointPruneCommand) -> int:
+    """Move checkpoints aside, or delete what has been moved aside."""
     from ..operations.checkpoints.prune import Keep, checkpoints_to_prune
 
-    keep = Keep(arguments.keep, arguments.every, arguments.keep_best, arguments.greater_is_better)
-    found = checkpoints_to_prune(run, keep)
-    names = [Path(one.folder).name for one in found]
-    if not found:
-        print(f"{run}: nothing to prune")
-        return 0
-    size = sum(one.bytes for one in found)
-    if arguments.delete:
-        _confirm([f"{run}/{name}" for name in names], size, arguments.yes)
-        for name in names:
-            delete(run / name)
-        print(f"{run}: deleted {_listed(names)}: {format_bytes(size)} freed")
-        return 0
-    entry = set_aside(run, names, "pruned")
-    print(f"{run}: moved {_listed(names)} to {entry.folder}")
-    _say_kept(entry)
+    run = arguments.path
+    if not run.is_dir():
+        raise InputError(f"{run}: no such folder")
+    others = [name for name in ("every", "keep_best") if getattr(arguments, name) is not None]
+    if arguments.keep is None and (others or not arguments.delete):
+        raise InputError("prune: give --keep N, the number of newest checkpoints to keep")
+    with exclusive_lock(run):
+        if arguments.keep is not None:
+            keep = Keep(arguments.keep, arguments.every, arguments.keep_best, arguments.greater_is_better)
+            names = [Path(one.folder).name for one in checkpoints_to_prune(run, keep)]
+            if names:
+                entry = set_aside(run, names, "pruned")
+                print(f"{run}: moved {_listed(names)} to {entry.folder}")
+                _print_kept(entry)
+            else:
+                print(f"{run}: nothing to prune")
+        if arguments.delete:
+            _delete_set_aside(run, arguments.yes)
     return 0
 
 
-def _prune_run(run: Path, arguments: CheckpointPruneCommand) -> int:
-    run = run.resolve()
-    mend(run.parent)
-    if not list_steps(run) and not (run / "run.json").is_file():
-        raise InputError(f"{run}: is not the folder of a run, which has run.json or checkpoint-N; delete it by hand")
-    size = size_of(run)
-    if arguments.delete:
-        _confirm([str(run)], size, arguments.yes)
-        abandon_lock(run)
-        delete(run, by_name=True)
-        print(f"{run}: deleted: {format_bytes(size)} freed")
-        return 0
-    abandon_lock(run)
-    with changing(run.parent, [run.name], "pruned") as entry:
-        (entry.folder / run.name / LOCK_NAME).unlink(missing_ok=True)  # of this process
-    print(f"{run}: moved to {entry.folder}; it stays on the disk, {format_bytes(size)}")
-    print(f"bring back: hmm-datasets checkpoint restore {run}")
-    print(f"free the space: hmm-datasets checkpoint prune {run.parent} --delete")
-    return 0
+def _delete_set_aside(run: Path, yes: bool) -> None:
+    """Print what is set aside, ask, and delete it.
 
-
-def _is_pruned(run: Path, is_deleted: bool) -> bool:
-    """Whether this command was killed once it had moved the run away; what is left to do is done, and printed."""
-    run = run.absolute()
-    if not run.parent.is_dir():
-        return False
-    if is_deleted:
-        if found := run.name in tidy(run.parent):
-            print(f"{run}: deleted")
-        return found
-    mend(run.parent)
-    entry = next((one for one in list_set_aside(run.parent) if run.name in one.names), None)
-    if entry is not None:
-        print(f"{run}: moved to {entry.folder}; bring back: hmm-datasets checkpoint restore {run}")
-    return run.is_dir() or entry is not None
-
-
-def _delete_set_aside(run: Path, yes: bool) -> int:
+    Raises:
+        `InputError`: nothing is, nobody can be asked, or the answer is not yes.
+    """
     entries = list_set_aside(run)
     if not entries:
         raise InputError(f"{run}: nothing is set aside; with --keep N, old checkpoints are pruned")
     size = sum(entry.size() for entry in entries)
-    _confirm([f"{entry.folder}: {_listed(entry.names)}" for entry in entries], size, yes)
+    lines = [f"  {entry.folder}: {_listed(entry.names)}" for entry in entries]
+    print("\n".join(["delete:", *lines, f"  {size:,} bytes"]), flush=True)
+    if not yes and not sys.stdin.isatty():
+        raise InputError("nothing is deleted: there is no terminal to ask at; add --yes")
+    if not yes and input("delete this for ever? [yes/no] ").strip().lower() not in ("y", "yes"):
+        raise InputError("nothing is deleted")
     for entry in entries:
-        delete_set_aside(entry, entry.names)
+        delete_set_aside(entry)
     print(f"{run}: {format_bytes(size)} freed")
-    return 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,66 +218,28 @@ class CheckpointRestoreCommand:
     """Bring back what has been moved aside from a run."""
 
     path: Path = argument("RUN", "output folder of the run")
-    names: list[str] = argument(
-        "NAME",
-        "DATE of a folder in set_aside/, or checkpoint-N; default the newest",
-        many="*",
-        default=[],
-    )
+    date: str | None = argument("DATE", "name of a folder in set_aside/, default the newest", default=None)
 
 
 def restore_command(arguments: CheckpointRestoreCommand) -> int:
     """Bring back what has been moved aside."""
-    run = Path(arguments.path).absolute()
-    moved_runs = [entry for entry in list_set_aside(run.parent) if run.name in entry.names]
-    if not run.exists() and moved_runs:
-        restore(moved_runs[0], [run.name])
-        print(f"{run}: brought back from {moved_runs[0].folder}")
-        return 0
+    run = arguments.path
+    if not run.is_dir():
+        raise InputError(f"{run}: no such folder")
     with exclusive_lock(run):
         entries = list_set_aside(run)
         if not entries:
             raise InputError(f"{run}: nothing is set aside from it, so nothing can be brought back")
-        for entry, names in _chosen(entries, arguments.names):
-            moved = restore(entry, names)
-            print(f"{run}: brought back {_listed(moved) or 'nothing'} from {entry.folder}")
+        chosen = [entry for entry in entries if arguments.date in (None, entry.folder.name)]
+        if not chosen:
+            dates = ", ".join(entry.folder.name for entry in entries)
+            raise InputError(f"{arguments.date}: nothing was set aside then; give one of {dates}")
+        moved = restore(chosen[0])
+        print(f"{run}: brought back {_listed(moved) or 'nothing'} from {chosen[0].folder}")
     return 0
 
 
-def _chosen(entries: list[SetAside], names: list[str]) -> list[tuple[SetAside, list[str]]]:
-    """What to bring back, from dates and names of checkpoints."""
-    if not names:
-        return [(entries[0], list(entries[0].names))]
-    chosen = []
-    for name in names:
-        for entry in entries:
-            found = [one for one in entry.names if entry.folder.name == name or one.split("/")[0] == name]
-            if found:
-                chosen.append((entry, found))
-                break
-        else:
-            known = sorted({one.split("/")[0] for entry in entries for one in entry.names})
-            dates = ", ".join(entry.folder.name for entry in entries)
-            raise InputError(f"{name}: not set aside; set aside on {dates}: {', '.join(known)}")
-    return chosen
-
-
-def _confirm(what: list[str], size: int, yes: bool) -> None:
-    """Say what will be deleted, and ask.
-
-    Raises:
-        `InputError`: nobody can be asked, or the answer is not yes.
-    """
-    print("\n".join(["delete:", *(f"  {one}" for one in what), f"  {size:,} bytes"]), flush=True)
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise InputError("nothing is deleted: there is no terminal to ask at; add --yes")
-    if input("delete this for ever? [yes/no] ").strip().lower() not in ("y", "yes"):
-        raise InputError("nothing is deleted")
-
-
-def _say_kept(entry: SetAside) -> None:
+def _print_kept(entry: SetAside) -> None:
     run = entry.owner
     print(
         f"{format_bytes(entry.size())} are set aside and stay on the disk; bring back: hmm-datasets checkpoint "

@@ -23,15 +23,11 @@ LONGEST_NAME = 180  # bytes of a name that temporary names repeat
 _tidied: set[tuple[int, Path]] = set()  # process, and folder in which it has deleted what others had left
 
 
-def tidy(folder: Path) -> set[str]:
-    """Delete, once in the life of a process, the temporary files that others have left in a folder.
-
-    Returns:
-        set of `str`: what they were to become, or had been before they were to be deleted.
-    """
-    key, deleted = (os.getpid(), folder.absolute()), set()
+def tidy(folder: Path) -> None:
+    """Delete, once in the life of a process, the temporary files that others have left in a folder."""
+    key = (os.getpid(), folder.absolute())
     if key in _tidied:
-        return deleted
+        return
     _tidied.add(key)
     for path, name, kind, owner in list(temporaries(folder)):
         is_running = is_alive(owner)
@@ -40,8 +36,6 @@ def tidy(folder: Path) -> set[str]:
                 continue
             if is_running is False or unchanged_for(path) > _ABANDONED:
                 discard(path)
-                deleted.add(name)
-    return deleted
 
 
 def temporary_name(path: Path, kind: Literal["new", "old"]) -> Path:
@@ -100,9 +94,9 @@ def unchanged_for(path: Path) -> float:
     return now - max(one.lstat().st_ctime for one in [path, *path.rglob("*")])
 
 
-def name_to_delete(path: Path, name: str = "deleted") -> Path:
+def name_to_delete(path: Path) -> Path:
     """A new name beside a path, by which it is known as left over if this process is killed before it is deleted."""
-    return temporary_name(path.with_name(name), "new")
+    return temporary_name(path.with_name("deleted"), "new")
 
 
 def discard(path: Path, beside: Path | None = None) -> None:

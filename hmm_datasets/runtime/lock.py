@@ -103,7 +103,7 @@ def exclusive_lock(
         except (InputError, OSError) as error:
             refusal = str(error if isinstance(error, InputError) else path_error(folder, error))
             if acquired is not None:
-                acquired.abandon()
+                acquired.end_heartbeats()
                 acquired.release()
     token, refusal = _from_rank_0(None if acquired is None else acquired.token, refusal)
     if refusal is not None:
@@ -115,23 +115,12 @@ def exclusive_lock(
     try:
         yield
     finally:
-        abandon_lock(folder, lock)
+        del _held[lock]
+        if held is not None:
+            before_write.remove(held.check)
         if acquired is not None:
+            acquired.end_heartbeats()
             acquired.release()
-
-
-def abandon_lock(folder: str | os.PathLike, lock: str | os.PathLike | None = None) -> None:
-    """Stop looking at a lock of this process, whose folder is about to be moved or deleted, and the lock with it.
-
-    Its file stays, so that nobody else takes the folder before.
-
-    Args:
-        folder (path), lock (path, *optional*): those of [`exclusive_lock`].
-    """
-    held = _held.pop(Path(lock if lock is not None else Path(folder) / LOCK_NAME).absolute(), None)
-    if held is not None:
-        before_write.remove(held.check)
-        held.abandon()
 
 
 def writer_id(folder: str | os.PathLike) -> str:
@@ -198,9 +187,6 @@ class _Held:
         print(f"error: {message}", file=sys.stderr, flush=True)
         os._exit(1)
 
-    def abandon(self) -> None:
-        """Stop looking at it."""
-
 
 class _HeldLock(_Held):
     """A lock of this process, which writes its heartbeats."""
@@ -218,8 +204,8 @@ class _HeldLock(_Held):
         self._is_missing()
         return replace(self.holder, beat=number)
 
-    def abandon(self) -> None:
-        """End the heartbeats."""
+    def end_heartbeats(self) -> None:
+        """Write no more heartbeats."""
         self._file.end()
 
     def release(self) -> None:

@@ -1,8 +1,8 @@
 """What leaves a run is moved to `set_aside/DATE/` in its folder, and can be brought back.
 
 Everything keeps its name there, and `set_aside.json` has the reason. The folder is on the disk of the run, so
-moving takes neither time nor space; it also frees none, which only deleting does. A whole run is moved to `set_aside/`
-beside it. What was moved later has a larger number in `set_aside.json`, whatever the clock showed.
+moving takes neither time nor space; it also frees none, which only deleting does. What was moved later has a larger
+number in `set_aside.json`, whatever the clock showed.
 
 A change is recorded in `set_aside.json` before it begins. If the process is killed in between, the next one that takes
 the lock of the folder, or that only reads it once the killed process is known to have ended, undoes it, or deletes the
@@ -11,11 +11,10 @@ rest of what was being deleted ([`mend`]). So a checkpoint is never left half ch
 
 import contextlib
 import os
-import re
 import shutil
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -39,7 +38,7 @@ class SetAside:
         replaced (`tuple[str, ...]`): those of `names` that have been written anew since, so that bringing them back
             replaces files.
         spare (`tuple[str, ...]`): those of `names` that are brought back only if there are no others at their place.
-        number (`int`): larger for what was moved later; 0 in records of earlier versions.
+        number (`int`): larger for what was moved later.
     """
 
     folder: Path
@@ -54,9 +53,9 @@ class SetAside:
         """The folder that everything came from."""
         return self.folder.parent.parent
 
-    def size(self, names: Iterable[str] | None = None) -> int:
-        """Bytes of what is there, or of some of it."""
-        return sum(size_of(self.folder / name) for name in (self.names if names is None else names))
+    def size(self) -> int:
+        """Bytes of what is there."""
+        return sum(size_of(self.folder / name) for name in self.names)
 
 
 def set_aside(owner: Path, names: Sequence[str], reason: str, *, spare: Sequence[str] = ()) -> SetAside:
@@ -84,21 +83,19 @@ def changing(
     copied: Sequence[str] = (),
     spare: Sequence[str] = (),
     into: SetAside | None = None,
-    delete: bool = False,
 ) -> Iterator[SetAside]:
     """A context before which files and folders are moved aside, and in which others are written in their place.
 
     If it ends with an error, or the process is killed in it, everything is moved back.
 
     Args:
-        owner (`Path`): the folder of a run, or the one that runs are in.
+        owner (`Path`): the folder of a run.
         names (sequence of `str`): what to move, relative to `owner`.
         reason (`str`): why, in a few words.
         rewritten (sequence of `str`, *optional*): those of `names` that will be written anew.
         copied (sequence of `str`, *optional*): small files to copy, which will be written anew too.
         spare (sequence of `str`, *optional*): small files to copy, which continue to be written.
         into ([`SetAside`], *optional*): what was moved aside just before, to which this is added.
-        delete (`bool`, *optional*, defaults to `False`): delete what was moved aside at the end.
 
     Raises:
         `InputError`: it cannot be moved, for example from another disk; nothing is moved then.
@@ -120,9 +117,7 @@ def changing(
     except BaseException:
         _undo(entry, new)
         raise
-    _write(entry, deleting=new if delete else ())
-    if delete:
-        _delete(entry, new)
+    _write(entry)
 
 
 def _move_aside(entry: SetAside, name: str, *, is_copied: bool) -> None:
@@ -149,25 +144,19 @@ def list_set_aside(owner: str | os.PathLike) -> list[SetAside]:
         entry = _read(path).entry(path)
         names = (name for name in entry.names if os.path.lexists(entry.folder / name))
         found.append(replace(entry, names=tuple(names)))
-    return sorted(found, key=_order, reverse=True)
+    return sorted(found, key=lambda entry: (entry.number, entry.folder.name), reverse=True)
 
 
-def _order(entry: SetAside) -> tuple[int, list[int]]:
-    """Of records of earlier versions, which have no number, the date decides, and then the number after it."""
-    return entry.number, [int(digits) for digits in re.findall(r"\d+", entry.folder.name)]
-
-
-def restore(entry: SetAside, names: Collection[str]) -> list[str]:
+def restore(entry: SetAside) -> list[str]:
     """Move files and folders back to where they were, and return the names of those that were moved.
 
     Args:
         entry ([`SetAside`]): where they are.
-        names (collection of `str`): some of `entry.names`.
 
     Raises:
         `InputError`: there is something else at the place of one of them; nothing is moved then.
     """
-    names = [name for name in names if name not in entry.spare or not os.path.lexists(entry.owner / name)]
+    names = [name for name in entry.names if name not in entry.spare or not os.path.lexists(entry.owner / name)]
     for name in names:
         inside(entry.owner, name, entry.folder / _RECORD_NAME, as_link=True)
         if name not in entry.replaced and os.path.lexists(entry.owner / name):
@@ -182,25 +171,21 @@ def restore(entry: SetAside, names: Collection[str]) -> list[str]:
     return names
 
 
-def delete_set_aside(entry: SetAside, names: Collection[str]) -> None:
-    """Delete some of what was moved aside, which frees its space."""
-    _write(entry, deleting=names)
-    _delete(entry, names)
+def delete_set_aside(entry: SetAside) -> None:
+    """Delete what was moved aside, which frees its space."""
+    _write(entry, deleting=entry.names)
+    _delete(entry, entry.names)
 
 
-def delete(path: Path, *, by_name: bool = False) -> None:
+def _remove(path: Path) -> None:
     """Delete a file or a folder; it disappears at once, so that a killed process leaves no half of it.
 
     What a killed process has left of it is deleted by the next one that writes beside it.
 
-    Args:
-        path (`Path`): the file or folder.
-        by_name (`bool`, *optional*, defaults to `False`): let [`~hmm_datasets.files.tidy`] name it if it does so.
-
     Raises:
         `InputError`: it cannot be deleted.
     """
-    hidden = name_to_delete(path, path.name if by_name else "deleted")
+    hidden = name_to_delete(path)
     check_may_write()
     try:
         os.replace(path, hidden)
@@ -216,7 +201,7 @@ def mend(owner: Path, *, locked: bool = False) -> None:
     """Undo or finish what processes that were killed were changing in a folder.
 
     Args:
-        owner (`Path`): the folder of a run, or the one that runs are in.
+        owner (`Path`): the folder of a run.
         locked (`bool`, *optional*, defaults to `False`): whether this process holds the lock of the folder, so that
             nobody else is changing it. Without it, only what a process of this machine that has ended was changing is
             mended.
@@ -270,7 +255,7 @@ def _undo(entry: SetAside, names: Collection[str]) -> None:
 def _delete(entry: SetAside, names: Collection[str]) -> None:
     for name in names:
         if os.path.lexists(entry.folder / name):
-            delete(entry.folder / name)
+            _remove(entry.folder / name)
     with contextlib.suppress(FileNotFoundError):
         _forget(entry, names)
 
@@ -281,7 +266,7 @@ def _forget(entry: SetAside, names: Collection[str]) -> None:
     if left:
         _write(replace(entry, names=left))
         return
-    delete(entry.folder)
+    _remove(entry.folder)
     with contextlib.suppress(OSError):
         entry.folder.parent.rmdir()
 

@@ -376,7 +376,7 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
 SHARDED = {"zero1": 4, "fsdp2": 4}
 """Launch configurations of runs on two processes, and the step of their checkpoint."""
 
-TIDIED = {"slimmed": ["checkpoint", "slim", "runs/slimmed"], "pruned": ["checkpoint", "prune", "runs/pruned", "--all"]}
+TIDIED = {"slimmed": ["checkpoint", "slim", "runs/slimmed"]}
 """Commands that change the folder of a stopped run with the settings of `adamw`."""
 
 

@@ -90,9 +90,6 @@ def list_run(run: str | os.PathLike) -> list[CheckpointInfo]:
         `InputError`: no such folder, or it has no checkpoints.
     """
     run = Path(run)
-    absolute = run.absolute()
-    if not run.exists() and any(absolute.name in entry.names for entry in list_set_aside(absolute.parent)):
-        raise InputError(f"{run}: has been moved aside; bring it back: hmm-datasets checkpoint restore {run}")
     losses = _losses(run)
     checkpoints = [_info(report, losses) for report in list_checkpoints(run)]
     for entry in list_set_aside(run):

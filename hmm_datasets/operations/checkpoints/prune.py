@@ -1,4 +1,4 @@
-"""Which checkpoints of a run to keep, and which to move aside or delete.
+"""Which checkpoints of a run to keep, and which to move aside.
 
 Kept are the newest complete ones, those of every so many steps, the best by a metric, the one that the run itself
 calls its best, and always the newest one that the run can resume from.
@@ -35,7 +35,7 @@ class Keep:
 
     def __post_init__(self):
         if self.newest < 1:
-            raise InputError(f"--keep {self.newest}; expected 1 or more; prune RUN --all moves a whole run aside")
+            raise InputError(f"--keep {self.newest}; expected 1 or more")
         if self.every is not None and self.every < 1:
             raise InputError(f"--every {self.every}; expected a number of steps, 1 or more")
 

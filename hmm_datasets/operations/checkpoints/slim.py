@@ -49,16 +49,13 @@ class SlimResult:
     aside: SetAside | None
 
 
-def slim(
-    folder: str | os.PathLike, *, resumable: bool = False, delete: bool = False, into: SetAside | None = None
-) -> SlimResult:
+def slim(folder: str | os.PathLike, *, resumable: bool = False, into: SetAside | None = None) -> SlimResult:
     """Make a checkpoint smaller.
 
     Args:
         folder (path): `checkpoint-N`.
         resumable (`bool`, *optional*, defaults to `False`): keep what resuming needs, and write bloated files anew
             only.
-        delete (`bool`, *optional*, defaults to `False`): delete what is removed instead of moving it aside.
         into ([`SetAside`], *optional*): what was moved aside from others of the run, to which this is added.
 
     Raises:
@@ -89,7 +86,6 @@ def slim(
         rewritten=[f"{prefix}/{name}" for name in rewritten],
         copied=[f"{prefix}/{name}" for name in records],
         into=into,
-        delete=delete,
     )
     with change as entry:
         for name, compact in bloated.items():
@@ -106,7 +102,7 @@ def slim(
         tuple(removed),
         tuple(rewritten),
         tuple(unread),
-        None if delete else entry,
+        entry,
     )
 
 

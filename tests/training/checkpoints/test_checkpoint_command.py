@@ -96,8 +96,6 @@ def test_pruned_checkpoints_are_listed_and_brought_back(run, go_on, capsys):
     assert "checkpoint-2, checkpoint-4" in out
     (aside,) = (run / "set_aside").iterdir()
     assert steps(aside) == [2, 4]
-    command("restore", run, "checkpoint-2")
-    assert steps(run) == [2, 6]
     command("restore", run, aside.name)
     assert content(run) == before
     assert not (run / "set_aside").exists()
@@ -116,7 +114,7 @@ def test_prune_keeps_what_it_is_asked_to_and_what_the_run_resumes_from(run, caps
         command("prune", run, "--keep", 1, *words)
         assert steps(run) == kept
         command("restore", run)
-    command("slim", run / "checkpoint-6", "--delete", "--yes")
+    command("slim", run / "checkpoint-6")
     os.truncate(run / "checkpoint-4" / "optimizer.pt", 90)
     command("prune", run, "--keep", 1)
     assert steps(run) == [2, 6], "checkpoint-6 has weights only, and checkpoint-4 is torn"
@@ -130,10 +128,12 @@ def test_prune_keeps_what_it_is_asked_to_and_what_the_run_resumes_from(run, caps
 
 def test_nothing_is_deleted_without_a_yes(run, capsys, monkeypatch):
     before = content(run)
-    assert "add --yes" in failing(capsys, "prune", run, "--keep", 1, "--delete")
+    command("prune", run, "--keep", 2)
+    assert "add --yes" in failing(capsys, "prune", run, "--delete")
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     monkeypatch.setattr("builtins.input", lambda _: "no")
-    assert "nothing is deleted" in failing(capsys, "prune", run, "--keep", 1, "--delete")
+    assert "nothing is deleted" in failing(capsys, "prune", run, "--delete")
+    command("restore", run)
     assert content(run) == before
     monkeypatch.setattr("builtins.input", lambda _: "yes")
     command("prune", run, "--keep", 2, "--delete")
@@ -149,24 +149,6 @@ def test_nothing_is_deleted_without_a_yes(run, capsys, monkeypatch):
     assert "nothing is set aside" in failing(capsys, "restore", run)
 
 
-def test_a_whole_run_is_moved_aside_and_brought_back_or_deleted(run, trained, capsys):
-    before = content(run)
-    command("prune", run, "--all")
-    assert not run.exists()
-    assert "it stays on the disk" in capsys.readouterr().out
-    assert f"moved aside; bring it back: hmm-datasets checkpoint restore {run}" in failing(capsys, "list", run)
-    command("restore", run)
-    assert content(run) == before
-    command("prune", run, "--all")
-    command("prune", run.parent, "--delete", "--yes")
-    assert not list(run.parent.iterdir())
-    shutil.copytree(trained, run)
-    run.with_name("data").mkdir()
-    assert "is not the folder of a run" in failing(capsys, "prune", run.with_name("data"), "--all")
-    command("prune", run, "--all", "--delete", "--yes")
-    assert not run.exists()
-
-
 def test_a_run_that_is_running_is_not_touched(run, capsys):
     code = (
         "import sys, time; from hmm_datasets.runtime.lock import exclusive_lock\n"
@@ -175,7 +157,7 @@ def test_a_run_that_is_running_is_not_touched(run, capsys):
     before = content(run)
     with subprocess.Popen([sys.executable, "-c", code, str(run)], stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout.readline() == "locked\n"
-        for words in (["prune", run, "--keep", 1], ["prune", run, "--all"], ["slim", run]):
+        for words in (["prune", run, "--keep", 1], ["slim", run]):
             assert f"process {other.pid} on " in failing(capsys, *words)
         other.kill()
     assert {path: data for path, data in content(run).items() if path.name != ".lock"} == before
@@ -187,7 +169,7 @@ def test_what_exists_again_is_not_overwritten_by_bringing_back(run, capsys):
     command("prune", run, "--keep", 1)
     shutil.copytree(run / "checkpoint-6", run / "checkpoint-2")
     assert "checkpoint-2: exists" in failing(capsys, "restore", run)
-    assert "checkpoint-3: not set aside" in failing(capsys, "restore", run, "checkpoint-3")
+    assert "2020: nothing was set aside then; give one of 2" in failing(capsys, "restore", run, "2020")
     (aside,) = (run / "set_aside").iterdir()
     assert steps(aside) == [2, 4]
     write_json(aside / "set_aside.json", {})
@@ -226,10 +208,10 @@ def test_slim_leaves_a_model_and_restore_brings_resuming_back(run, go_on, capsys
     from transformers import LlamaForCausalLM
 
     LlamaForCausalLM.from_pretrained(run / "checkpoint-4")
-    command("restore", run, "checkpoint-4")
-    command("restore", run, "checkpoint-2")
+    command("restore", run)
     assert content(run) == before
-    command("slim", run, "--keep_newest", 0, "--delete", "--yes")
+    command("slim", run, "--keep_newest", 0)
+    command("prune", run, "--delete", "--yes")
     assert not (run / "set_aside").exists()
     with pytest.raises(InputError, match="has weights but no optimizer state"):
         go_on(run)

@@ -15,11 +15,8 @@ PROGRAM = Path(__file__).with_name("killed_changes.py")
 COMMANDS = {
     "slim": ("slim", "RUN"),
     "slim one": ("slim", "RUN/checkpoint-6"),
-    "slim and delete": ("slim", "RUN", "--delete", "--yes"),
     "prune": ("prune", "RUN", "--keep", "1"),
     "prune and delete": ("prune", "RUN", "--keep", "1", "--delete", "--yes"),
-    "prune a run": ("prune", "RUN", "--all"),
-    "prune and delete a run": ("prune", "RUN", "--all", "--delete", "--yes"),
     "restore": ("restore", "RUN"),
     "delete what is set aside": ("prune", "RUN", "--delete", "--yes"),
     "convert": ("convert", "RUN/checkpoint-6", "RUN/../model", "--to", "hf"),

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.files import digest_problems, write_digests, write_json
+from hmm_datasets.files import digest_problems, write_digests
 from hmm_datasets.operations.checkpoints.slim import slim
 from hmm_datasets.runtime.set_aside import list_set_aside, restore, set_aside
 from hmm_datasets.training.checkpoints.frameworks import FRAMEWORKS, reads
@@ -32,7 +32,7 @@ def test_views_are_saved_without_their_whole_storage_and_shared_tensors_stay_sha
     assert verify_checkpoint(folder).ok
     assert digest_problems(folder) == []
     (entry,) = list_set_aside(run)
-    restore(entry, entry.names)
+    restore(entry)
     assert folder.joinpath("optimizer.pt").stat().st_size == before
     assert digest_problems(folder) == []
 
@@ -91,7 +91,7 @@ def test_what_is_moved_aside_from_deep_in_a_run_comes_back(run):
     (run / "a" / "b" / "notes.txt").write_text("mine")
     entry = set_aside(run, ["a/b/notes.txt"], "a test")
     assert not (run / "a" / "b" / "notes.txt").exists()
-    assert restore(entry, entry.names) == ["a/b/notes.txt"]
+    assert restore(entry) == ["a/b/notes.txt"]
     assert (run / "a" / "b" / "notes.txt").read_text() == "mine"
 
 
@@ -115,15 +115,6 @@ def test_what_was_moved_aside_last_is_the_newest_after_the_clock_went_back(run, 
     set_aside(run, ["checkpoint-2"], "first")
     set_aside(run, ["checkpoint-4"], "second")
     assert [entry.reason for entry in list_set_aside(run)] == ["second", "first"]
-
-
-def test_records_of_earlier_versions_are_ordered_by_date_and_then_by_number(run):
-    for suffix in ("", ".2", ".10"):
-        folder = run / "set_aside" / f"2026-11-26_12-00-00{suffix}"
-        (folder / "a").mkdir(parents=True)
-        write_json(folder / "set_aside.json", {"reason": suffix, "names": ["a"], "replaced": [], "spare": []})
-    set_aside(run, ["checkpoint-2"], "now")
-    assert [entry.reason for entry in list_set_aside(run)] == ["now", ".10", ".2", ""]
 
 
 def test_a_change_that_fails_moves_everything_back(run, monkeypatch):
