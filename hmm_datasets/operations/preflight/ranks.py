@@ -15,14 +15,13 @@ from typing import Any
 from ...errors import InputError, first_line
 from ...runtime.process_identity import Place, this_place, uses_gpu
 from ...runtime.settings import option
-from .device import check_device, check_gpu_state, check_product
+from .device import check_device
 from .host import check_disk, check_memory, check_shared_memory, existing_folder
 from .network import check_all_reduce, check_links, check_network
 from .rank_store import RankStore, StoreError
 from .report import Check, MissingRank, RankReport, compare, count_failures, format_report
 from .versions import check_versions, versions_to_compare
 
-_PRODUCT_SECONDS = 1.0
 _FILE_SECONDS = 5  # until a file of rank 0 is seen on another host
 
 
@@ -101,26 +100,6 @@ def _checks(
     yield "device", lambda: (check_device(index), {"versions": versions_to_compare()})
     if os.environ.get("MASTER_ADDR"):
         yield "network", lambda: check_network(os.environ["MASTER_ADDR"])
-    yield "matrix product", lambda: _product(index)
-    if place.uuid is not None:
-        uuid = place.uuid
-        yield "GPU state", lambda: check_gpu_state(uuid, _processes_of_job())
-
-
-def _product(index: int | None) -> tuple[Check, dict]:
-    check, product = check_product(index, _PRODUCT_SECONDS)
-    return check, {"product": product}
-
-
-def _processes_of_job() -> set[int]:
-    """Ids of the processes that the launcher of this one has started, and of this one."""
-    import psutil
-
-    try:
-        siblings = psutil.Process(os.getppid()).children(recursive=True)
-    except psutil.Error:
-        siblings = []
-    return {os.getpid(), *(process.pid for process in siblings)}
 
 
 class _Preflight:

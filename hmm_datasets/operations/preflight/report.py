@@ -1,6 +1,6 @@
 """The results of checks, what can only be seen on all ranks together, and the report of all ranks.
 
-Compared are versions, GPUs that ranks share, matrix products, and the output folder. The report has a line for each
+Compared are versions, GPUs that ranks share, and the output folder. The report has a line for each
 group of ranks on like devices, a line for each check that passed everywhere, and the failures and warnings.
 """
 
@@ -14,7 +14,6 @@ from ...report.tables import text_table
 from ...runtime.process_identity import Place
 
 GIB = 1 << 30
-TAKE_OUT = "take it out of use (CUDA_VISIBLE_DEVICES, sbatch --exclude=HOST)"
 
 T = TypeVar("T")
 
@@ -86,7 +85,6 @@ def compare(reports: Sequence[RankReport]) -> list[Check]:
     return [
         check_versions_agree(reports),
         check_gpus_are_separate(reports),
-        check_products(reports),
         check_output_is_shared(reports),
     ]
 
@@ -142,27 +140,6 @@ def check_gpus_are_separate(reports: Sequence[RankReport]) -> Check:
     remedy = "give each rank its own LOCAL_RANK, and start no more ranks than the host has GPUs (--num_processes)"
     ranks = tuple(rank for same in shared for rank in ranks_of(same))
     return Check("own GPU", False, f"{'; '.join(parts)}; {remedy}", ranks=ranks)
-
-
-def check_products(reports: Sequence[RankReport]) -> Check:
-    """The same bits from the same type of device, computed with the same instructions."""
-    measured = [report for report in reports if "product" in report.facts]
-    wrong, ranks = [], set()
-    devices = group_by(measured, lambda report: report.facts["product"]["device"])
-    for device, same in devices:
-        usual, *others = group_by(same, lambda report: report.facts["product"]["digest"])
-        if others and len(usual[1]) == len(others[0][1]):
-            both = " and ".join(group[0].place.short for _, group in (usual, others[0]))
-            ranks |= {*ranks_of(usual[1])}
-            wrong.append(f"{both} ({device}) compute different bits; start three ranks or more to see which is wrong")
-        for _, differing in others:
-            ranks |= {*ranks_of(differing)}
-            if len(usual[1]) > len(differing):
-                others_of = f"computes other bits than {len(usual[1])} other ranks with {device}; {TAKE_OUT}"
-                wrong += [f"{report.place.short} {others_of}" for report in differing]
-    names = ", ".join(device for device, _ in devices)
-    detail = "; ".join(wrong) or f"the same bits on {len(measured)} ranks ({names})"
-    return Check("same product", not wrong, detail, ranks=tuple(ranks))
 
 
 def check_output_is_shared(reports: Sequence[RankReport]) -> Check:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ...compat.versions import installed_requirements
 from ...runtime.environment import package_version, usable_cores
-from .device import gpu_states
+from .device import gpu_drivers
 from .report import Check
 
 _PACKAGES = (
@@ -62,7 +62,7 @@ def versions_to_compare() -> dict[str, str]:
         has_nccl = torch.distributed.is_nccl_available()
         versions["CUDA"] = str(torch.version.cuda)
         versions["NCCL"] = ".".join(map(str, torch.cuda.nccl.version())) if has_nccl else "none"
-        versions["driver"] = next((state.driver for state in gpu_states()), "unknown")
+        versions["driver"] = next(iter(gpu_drivers()), "unknown")
     return versions
 
 

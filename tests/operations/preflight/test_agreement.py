@@ -9,7 +9,6 @@ from hmm_datasets.operations.preflight.report import (
     RankReport,
     check_gpus_are_separate,
     check_output_is_shared,
-    check_products,
     check_versions_agree,
     count_failures,
     folded,
@@ -35,10 +34,6 @@ def report(rank, *, per_host=2, kind="H200", checks=(), uuid=None, **facts):
     return RankReport(place, list(checks), facts)
 
 
-def product(digest, device="H200, TF32 False"):
-    return {"device": device, "digest": digest}
-
-
 def test_the_host_whose_version_differs_is_named_with_both_versions():
     reports = [report(rank, versions={"torch": "2.13.0", "driver": "570"}) for rank in range(8)]
     assert check_versions_agree(reports).ok
@@ -62,31 +57,6 @@ def test_two_ranks_on_one_gpu_are_named():
     check = check_gpus_are_separate(reports)
     assert not check.ok
     assert "ranks 2-3 are all on cuda:0 H200 (GPU-00000002-0000) of node1" in check.detail
-
-
-def test_of_three_devices_the_one_that_computes_other_bits_is_named():
-    reports = [report(0, product=product("a")), report(1, product=product("b")), report(2, product=product("a"))]
-    check = check_products(reports)
-    assert not check.ok
-    assert check.detail.startswith(
-        "rank 1 on node0, cuda:1 H200 (GPU-00000001-0000) computes other bits than 2 other ranks with H200, "
-        "TF32 False; take it out of use"
-    )
-    assert check.ranks == (1,)
-
-
-def test_of_two_devices_that_disagree_both_are_named_since_either_may_be_wrong():
-    check = check_products([report(0, product=product("a")), report(1, product=product("b"))])
-    assert not check.ok
-    assert check.ranks == (0, 1)
-    assert "rank 0 on node0" in check.detail
-    assert "rank 1 on node0" in check.detail
-    assert "start three ranks or more to see which is wrong" in check.detail
-
-
-def test_devices_of_different_types_may_compute_different_bits():
-    reports = [report(0, product=product("a")), report(1, product=product("b", device="A100, TF32 False"))]
-    assert check_products(reports).ok
 
 
 def test_a_host_that_does_not_see_the_output_folder_is_named():

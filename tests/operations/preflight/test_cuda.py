@@ -1,11 +1,12 @@
 """The preflight checks on a machine with GPUs."""
 
 import socket
+import subprocess
 
 import pytest
 import torch
 
-from hmm_datasets.operations.preflight.device import check_device, check_gpu_state, check_product, gpu_states
+from hmm_datasets.operations.preflight.device import check_device, gpu_drivers
 from hmm_datasets.operations.preflight.network import check_all_reduce
 from hmm_datasets.operations.preflight.versions import versions_to_compare
 from hmm_datasets.runtime.process_identity import this_place
@@ -20,7 +21,7 @@ def test_every_gpu_multiplies_and_is_named_with_its_memory(index):
     check = check_device(index)
     assert check.ok, check.detail
     assert check.detail.startswith(f"cuda:{index} {torch.cuda.get_device_name(index)}, ")
-    assert check.detail.endswith("GiB free")
+    assert "GiB free" in check.detail
 
 
 def test_the_all_reduce_of_one_process_is_by_nccl(monkeypatch):
@@ -39,23 +40,12 @@ def test_a_rank_names_its_gpu_by_the_uuid_of_nvidia_smi(monkeypatch):
         monkeypatch.setenv("LOCAL_RANK", str(index))
         place = this_place()
         assert place.device == f"cuda:{index} {torch.cuda.get_device_name(index)}"
-        assert place.uuid in {state.uuid for state in gpu_states()}
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout
+        assert f"UUID: {place.uuid})" in listed
 
 
 def test_versions_of_driver_cuda_and_nccl_are_known():
     found = versions_to_compare()
-    assert found["driver"] == gpu_states()[0].driver
+    assert found["driver"] == gpu_drivers()[0]
     assert found["CUDA"] == torch.version.cuda
     assert found["NCCL"][0].isdigit()
-
-
-def test_the_products_of_a_good_gpu_are_exact_and_the_same_again():
-    (check, product), (_, again) = check_product(0, 1.0), check_product(0, 0.0)
-    assert check.ok, check.detail
-    assert product == again
-
-
-def test_the_clocks_of_a_gpu_are_read():
-    check = check_gpu_state(this_place().uuid, set())
-    assert check.ok, check.detail
-    assert " MHz, " in check.detail
