@@ -11,8 +11,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from ..intervals import half_width
-from .plots import PAPER, WIDTH, markers, save_figure
+from .plots import PAPER, POINTS, WIDTH, draw_band, draw_intervals, markers, save_figure
 
 FIGURES = {
     "optimum": "Left: excess over the optimal loss with 95% intervals. Right: paired difference from the first run.",
@@ -27,23 +26,6 @@ FIGURES = {
 _COLOURS = ("black", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _MAX_BANDS = 4  # more overlapping bands could not be distinguished
 _DASHES = ("-", "--", "-.", ":")
-
-_UNITS = {
-    "optimum.num_states": "states",
-    "optimum.num_symbols": "symbols",
-    "optimum.length": "length (symbols)",
-    "optimum.bayes_gap.bayes_gap": "excess over the optimal loss\n(nats per token)",
-    "test.cross_entropy": "held-out loss\n(nats per token)",
-    "test.final_token_cross_entropy": "held-out loss\nat the last token (nats)",
-    "unique_test.cross_entropy": "loss on distinct\nheld-out sentences\n(nats per token)",
-    "unique_test.final_token_cross_entropy": "loss on distinct\nheld-out sentences\nat the last token (nats)",
-    "test_log_likelihood": "held-out log-likelihood\n(nats per token)",
-    "train_log_likelihood": "log-likelihood on train\n(nats per token)",
-    "text.bits_per_byte": "bits per byte",
-    "model.parameters": "parameters",
-    "core.score": "CORE score",
-    "beliefs.layers.all.r2": "R² of beliefs",
-}
 
 
 def draw_comparison(comparison: Mapping[str, Any], folder: str | os.PathLike) -> list[Path]:
@@ -96,8 +78,7 @@ def plot_values(results: Mapping[str, Any], path: str | os.PathLike) -> None:
     panels = figure.subplots(1, len(sides), sharey=True, squeeze=False)
     for axes, (points, label) in zip(panels[0], sides, strict=True):
         values, lows, highs = np.array(points, float).T
-        bars = np.nan_to_num(np.maximum([values - lows, highs - values], 0))
-        axes.errorbar(values, range(len(rows)), xerr=bars, fmt="o", color="#0072B2", markersize=4, capsize=2)
+        draw_intervals(axes, values, lows, highs, range(len(rows)), **POINTS)
         axes.set(
             xlabel=label if len(sides) == 2 else "", yticks=range(len(rows)), yticklabels=[row["run"] for row in rows]
         )
@@ -120,10 +101,7 @@ def plot_positions_of_runs(runs: Mapping[str, Any], path: str | os.PathLike) -> 
         gap, error = (np.array(curve[key], float) for key in ("by_position", "by_position_error"))
         positions, style = np.arange(1, len(gap) + 1), run_style(number)
         if len(runs) <= _MAX_BANDS:
-            band = {"color": style["color"], "alpha": 0.15, "linewidth": 0}
-            half = half_width(error, curve["num_sequences"])
-            if half is not None:
-                axes.fill_between(positions, gap - half, gap + half, **band)
+            draw_band(axes, positions, gap, error, curve["num_sequences"], style["color"])
         axes.plot(positions, gap, **style, **markers(number, len(gap)), label=name)
     axes.set(xlabel="position in the sequence", ylabel="excess over the optimal loss (nats)")
     axes.xaxis.get_major_locator().set_params(integer=True)
@@ -157,9 +135,8 @@ def plot_questions(tasks: Mapping[str, Sequence[Mapping[str, Any]]], path: str |
         rows = [results[number] for results in tasks.values()]
         values, lows, highs = (np.array([row[key] for row in rows], float) for key in ("value", "low", "high"))
         heights = np.arange(len(rows)) + 0.7 * ((number + 0.5) / count - 0.5)
-        bars = np.nan_to_num(np.maximum([values - lows, highs - values], 0))
-        mark = {"fmt": markers(number, 1)["marker"], "color": run_style(number)["color"]}
-        axes.errorbar(values, heights, xerr=bars, **mark, capsize=1.5, linewidth=0.8, label=rows[0]["run"])
+        mark = {"fmt": markers(number, 1)["marker"], "color": run_style(number)["color"], "capsize": 1.5}
+        draw_intervals(axes, values, lows, highs, heights, **mark, linewidth=0.8, label=rows[0]["run"])
     axes.set(yticks=range(len(tasks)), yticklabels=list(tasks), ylim=(len(tasks) - 0.5, -0.5))
     axes.grid(axis="y", visible=False)
     figure.supxlabel("centered accuracy (0 is chance)", fontsize=8)
@@ -190,12 +167,11 @@ def plot_heat_map(sweep: Mapping[str, Any], path: str | os.PathLike) -> None:
         axes.text(column, row, f"{value:.{digits}g}", **text)
     for row, column in np.argwhere(~np.isfinite(table)):
         axes.text(column, row, "–", color="gray", ha="center", va="center", fontsize=6.5)
-    x, y, value = (_UNITS.get(sweep[key], sweep[key]) for key in ("x", "y", "value"))
-    axes.set(xlabel=x, ylabel=y, xticks=range(table.shape[1]), yticks=range(table.shape[0]))
+    axes.set(xlabel=sweep["x"], ylabel=sweep["y"], xticks=range(table.shape[1]), yticks=range(table.shape[0]))
     axes.set(xticklabels=list(map(_label, sweep["x_values"])), yticklabels=list(map(_label, sweep["y_values"])))
     axes.grid(visible=False)
     axes.spines[:].set_visible(False)
-    bar = figure.colorbar(image, ax=axes, label=value)
+    bar = figure.colorbar(image, ax=axes, label=sweep["value"])
     bar.outline.set_visible(False)
     save_figure(figure, path, vector=True)
 

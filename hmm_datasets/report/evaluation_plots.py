@@ -17,9 +17,19 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, FixedLocator, LogLocator, NullFormatter, NullLocator, StrMethodFormatter
 
-from ..intervals import half_width
 from .hmm_plots import draw_simplex
-from .plots import PAPER, STYLES, WIDTH, markers, plot_positions, predictor_styles, save_figure
+from .plots import (
+    PAPER,
+    POINTS,
+    STYLES,
+    WIDTH,
+    draw_band,
+    draw_intervals,
+    markers,
+    plot_positions,
+    predictor_styles,
+    save_figure,
+)
 
 _MIN_KL = 1e-6  # nats; smaller values are rounding, and would compress the rest of a logarithmic axis
 
@@ -91,9 +101,7 @@ def plot_kl_positions(optimum: Report, path: str | os.PathLike) -> None:
         if values.max() < _MIN_KL:
             style = {**style, "label": f"{style['label']} (below {_MIN_KL:g})"}
         positions = np.arange(1, len(values) + 1)
-        half = half_width(errors, optimum["num_sequences"])
-        if half is not None:
-            axes.fill_between(positions, values - half, values + half, color=style["color"], alpha=0.2, linewidth=0)
+        draw_band(axes, positions, values, errors, optimum["num_sequences"], style["color"])
         axes.plot(positions, values, **style, **markers(number, len(values)))
     _logarithmic(axes, highest)
     axes.set(xlabel="position in the sequence", ylabel="KL(predictor || model) (nats)")
@@ -341,10 +349,7 @@ def plot_core(core: Report, path: str | os.PathLike) -> None:
     _, scores, lows, highs, corrupted = (np.array(column, object) for column in zip(*rows, strict=True))
     scores, lows, highs, corrupted = (column.astype(float) for column in (scores, lows, highs, corrupted))
     axes.plot(corrupted, heights, marker="x", markersize=4, linestyle="", color="#D55E00", label="corrupted input")
-    intervals = np.maximum([scores - lows, highs - scores], 0)
-    axes.errorbar(
-        scores, heights, xerr=intervals, fmt="o", color="#0072B2", markersize=4, capsize=2, label="model, 95% interval"
-    )
+    draw_intervals(axes, scores, lows, highs, heights, label="model, 95% interval", **POINTS)
     names = [row[0].replace(" (", "\n(").replace(", ", ",\n") for row in rows]
     axes.set(yticks=heights, yticklabels=names, ylim=(len(rows) + 0.4, -0.6))
     figure.supxlabel(f"centered accuracy (0 is chance, {core['baselines']} baselines)", fontsize=8)

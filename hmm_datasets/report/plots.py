@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +36,8 @@ STYLES = {
 }
 """Style of each predictor. The color shows the kind; a dashed line is an n-gram that is counted in the context."""
 
-BAND = {"color": "black", "alpha": 0.15, "linewidth": 0}
-"""Plot style of an interval around a model's curve."""
+POINTS = {"fmt": "o", "color": "#0072B2", "markersize": 4, "capsize": 2}
+"""Plot style of points with intervals."""
 
 _NGRAM_COLORS = ("#56B4E9", "#D55E00", "#F0E442")  # of orders 3 and more
 
@@ -69,47 +69,8 @@ PAPER = {
 }
 """Settings of matplotlib for a figure that is printed at its actual size."""
 
-_SIZE = (8.4, 4.4)
-
-
-def plot_loss(history: Sequence[dict[str, Any]], path: str | os.PathLike, *, title: str) -> None:
-    """Plot the model's held-out cross-entropy against tokens, with the predictors of the HMM as horizontal lines.
-
-    Args:
-        history (sequence of `dict`): rows of `history.jsonl`, some with `eval_cross_entropy` and
-            `eval_cross_entropy_NAME`.
-        path (path): where the PNG goes.
-        title (`str`): title of the plot.
-    """
-    held_out = _evaluations(history)
-    figure = Figure(figsize=_SIZE, layout="constrained")
-    axes = figure.subplots()
-    for name, style in _styles(held_out[-1], "eval_cross_entropy_"):
-        level = held_out[-1][f"eval_cross_entropy_{name}"]
-        axes.axhline(level, linewidth=1.4, **{**style, "label": f"{style['label']}: {level:.3f}"})
-    tokens, losses = zip(*((row["tokens"], row["eval_cross_entropy"]) for row in held_out), strict=True)
-    axes.plot(tokens, losses, color="black", marker="o", markersize=3, linewidth=1.4, label="model")
-    axes.set(xlabel="tokens", ylabel="held-out cross-entropy (nats per token)", title=title, xscale="log")
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    _finish(figure, [axes], path)
-
-
-def plot_divergence(history: Sequence[dict[str, Any]], path: str | os.PathLike, *, title: str) -> None:
-    """Plot the KL divergence of the model from each predictor against the training step, on logarithmic axes.
-
-    At a minimum of a curve the model predicts most like that predictor.
-    """
-    held_out = _evaluations(history)
-    steps = [row["step"] for row in held_out]
-    figure = Figure(figsize=_SIZE, layout="constrained")
-    axes = figure.subplots()
-    for name, style in _styles(held_out[-1], "eval_kl_"):
-        values = [row[f"eval_kl_{name}"] for row in held_out]
-        axes.plot(steps, values, marker="o", markersize=3, linewidth=1.4, **style)
-    axes.set(xlabel="optimizer step", ylabel="KL(predictor || model) (nats per token)", title=title)
-    axes.set(xscale="log", yscale="log")
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    _finish(figure, [axes], path)
+SIZE = (8.4, 4.4)
+"""Width and height of a plot for a screen, in inches."""
 
 
 @rc_context(PAPER)
@@ -132,9 +93,7 @@ def plot_positions(measured: dict[str, Any], path: str | os.PathLike, *, title: 
     gap, error = (np.array(measured["bayes_gap"][name], float) for name in ("by_position", "by_position_error"))
     best = STYLES[measured["floor"]]
     below.axhline(0, color=best["color"], linestyle=best["linestyle"])
-    half = half_width(error, measured["num_sequences"])
-    if half is not None:
-        below.fill_between(positions, gap - half, gap + half, label="95% interval", **BAND)
+    draw_band(below, positions, gap, error, measured["num_sequences"], label="95% interval")
     below.plot(positions, gap, **model_style(len(positions)))
     below.set(xlabel="position in the sequence", ylabel="excess (nats)")
     below.xaxis.get_major_locator().set_params(integer=True)
@@ -150,7 +109,7 @@ def plot_predictors(entropies: Mapping[str, Any], path: str | os.PathLike, *, ti
         path (path): where the PNG goes.
         title (`str`): title of the plot.
     """
-    figure = Figure(figsize=_SIZE, layout="constrained")
+    figure = Figure(figsize=SIZE, layout="constrained")
     axes = figure.subplots()
     for number, (name, style) in enumerate(predictor_styles(entropies)):
         losses = entropies[name]["by_position"]
@@ -169,7 +128,7 @@ def plot_panel(panel: Panel, path: str | os.PathLike, *, title: str) -> None:
         path (path): where the PNG goes.
         title (`str`): title of the plot.
     """
-    figure = Figure(figsize=_SIZE, layout="constrained")
+    figure = Figure(figsize=SIZE, layout="constrained")
     axes = figure.subplots()
     if panel.level is not None:
         name, level = panel.level
@@ -193,23 +152,7 @@ def plot_panel(panel: Panel, path: str | os.PathLike, *, title: str) -> None:
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     if axes.get_ylim()[1] >= 1e4:
         axes.yaxis.set_major_formatter(EngFormatter(sep=""))
-    _finish(figure, [axes], path)
-
-
-def plot_stages(stages: dict[str, Sequence[dict[str, Any]]], path: str | os.PathLike, *, title: str) -> None:
-    """Plot the training loss of consecutive stages (pretraining, midtraining, SFT) against all tokens seen."""
-    figure = Figure(figsize=_SIZE, layout="constrained")
-    axes = figure.subplots()
-    before = 0
-    for color, (name, history) in zip(("#0072B2", "#E69F00", "#009E73"), stages.items(), strict=False):
-        train = [(before + row["tokens"], row["loss"]) for row in history if "loss" in row]
-        if not train:
-            continue  # the stage was shorter than its logging_steps
-        axes.plot(*zip(*train, strict=True), color=color, linewidth=1.5, label=name)
-        before = train[-1][0]
-    axes.set(xlabel="tokens", ylabel="training loss (nats per token)", title=title)
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    _finish(figure, [axes], path)
+    save_plot(figure, axes, path)
 
 
 def predictor_styles(names: Iterable[str]) -> list[tuple[str, dict[str, Any]]]:
@@ -242,23 +185,25 @@ def markers(number: int, points: int) -> dict[str, Any]:
     return {"marker": "osD^vP*X"[number % 8], "markevery": (number % every, every)}
 
 
-def _styles(values: Mapping[str, Any], prefix: str) -> list[tuple[str, dict[str, Any]]]:
-    """The predictors that `values` has under a prefix, with their plot styles."""
-    return predictor_styles(key.removeprefix(prefix) for key in values if key.startswith(prefix))
+def draw_band(axes: Axes, x: Any, values: Any, errors: Any, count: int, color: str = "black", **style: Any) -> None:
+    """Draw the 95% interval around a curve from its standard errors over `count` sequences, if there is one."""
+    half = half_width(errors, count)
+    if half is not None:
+        axes.fill_between(x, values - half, values + half, color=color, alpha=0.15, linewidth=0, **style)
 
 
-def _evaluations(history: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of evaluations after step 0, which a logarithmic axis can show, one per step."""
-    rows = {row["step"]: row for row in history if "eval_cross_entropy" in row and row["step"] > 0}
-    return list(rows.values())
+def draw_intervals(axes: Axes, values: Any, lows: Any, highs: Any, heights: Any, **style: Any) -> None:
+    """Draw points with horizontal intervals; those that are NaN are left out."""
+    bars = np.nan_to_num(np.maximum([values - lows, highs - values], 0))
+    axes.errorbar(values, heights, xerr=bars, **style)
 
 
-def _finish(figure: Figure, all_axes: Sequence[Axes], path: str | os.PathLike) -> None:
-    for axes in all_axes:
-        axes.grid(alpha=0.25, linewidth=0.6)
-        axes.spines[["top", "right"]].set_visible(False)
-        if axes.get_legend_handles_labels()[0]:
-            axes.legend(frameon=False, fontsize=8.5, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+def save_plot(figure: Figure, axes: Axes, path: str | os.PathLike) -> None:
+    """Write a figure of [`SIZE`] with its legend beside it."""
+    axes.grid(alpha=0.25, linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False, fontsize=8.5, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     save_figure(figure, path)
 
 
