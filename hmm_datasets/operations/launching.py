@@ -13,7 +13,7 @@ import subprocess
 import sys
 import types
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,28 +27,10 @@ from ..runtime.program import declared_settings
 from ..runtime.settings import complete, settings_help, underscored
 from ..runtime.shipped import EXPERIMENTS, RECIPES, local_or_shipped, shipped
 from .experiments import experiment_names, experiment_script, name_of, read_experiment
+from .recipe_command import RecipeCommand
 
 if TYPE_CHECKING:
     import argparse
-
-
-@dataclass(frozen=True)
-class RecipeCommand:
-    """A subcommand that starts a recipe.
-
-    Attributes:
-        script (`str`): the recipe, as a path below `recipes/`.
-        summary (`str`): description for the list of commands.
-        first (`str`, *optional*): flag for a first argument that is given without a flag, as in `evaluate MODEL`.
-        launches (`bool`): whether it can run on several processes.
-        launches_stages (`bool`): whether `--launch` is a setting of the recipe, for the stages that it starts.
-    """
-
-    script: str
-    summary: str
-    first: str | None = None
-    launches: bool = True
-    launches_stages: bool = False
 
 
 RECIPE_COMMANDS = {
@@ -101,6 +83,7 @@ _OWN_FLAGS = {"--help", "--config_file", "--module", "--no_python"}
 _ONLY_LAUNCHED = {"--num_processes", "--num_machines", "--machine_rank", "--main_process_ip", "--main_process_port"}
 _ONLY_LAUNCHED |= {"--mixed_precision"}
 _TRAINING = {"pretrain", "midtrain", "sft", "grpo", "dpo"}
+_PACKAGES = {"DEEPSPEED": "deepspeed", "XLA": "torch_xla", "TPU": "torch_xla"}
 
 
 def recipe_names() -> list[str]:
@@ -381,9 +364,6 @@ def _read_launch(name: str, arguments: list[str], program: list[str]) -> "tuple[
     own, recipe = split_flags(arguments, parser)
     own += _deepspeed_config(config, own)
     return parser.parse_args(["--config_file", str(config), *own, *(program or [name]), *recipe]), recipe
-
-
-_PACKAGES = {"DEEPSPEED": "deepspeed", "XLA": "torch_xla", "TPU": "torch_xla"}
 
 
 def _check_installed(name: str, distributed_type: str | None) -> None:

@@ -2,8 +2,8 @@
 
 A stage that fails for a missing folder after hours of earlier ones has cost those hours. Each command is read as its
 recipe reads it, but no model and no trainer is made: flags and settings file, the processes of its launcher, and every
-setting in `READS`. What such a setting names must be there already, or be written by an earlier stage; settings with
-`writes` list exactly what their recipe writes below `output_dir`.
+setting that names files. What such a setting names must be there already, or be written by an earlier stage; settings
+with `writes` list exactly what their recipe writes below `output_dir`.
 """
 
 import contextlib
@@ -113,7 +113,7 @@ def read_command(name: str, arguments: Sequence[str]) -> tuple[dict[str, Any], l
 
 def _check_recipe(name: str, arguments: list[str], written: _Written, number: int) -> None:
     values, chosen = read_command(name, arguments)
-    for setting, check in READS.items():
+    for setting, check in _openers().items():
         given = values.get(setting)
         for one in given if isinstance(given, list) else [given]:
             with _named(setting):
@@ -240,20 +240,21 @@ def _corpus(kind: str, split: str = "train") -> Callable[[str, str, dict[str, An
     return check
 
 
-READS: dict[str, Callable[[str, str, dict[str, Any]], None]] = {
-    "corpus": _corpus("text"),
-    "conversations": _corpus("conversations"),
-    "preferences": _corpus("preferences"),
-    "prompts": _corpus("conversations"),
-    "chat_data": _corpus("conversations", "test"),
-    "test": _array,
-    "tokens": _streams,
-    "streams": _streams,
-    "tokenizer": _tokenizer,
-    "hmm": _process,
-    "model": _model,
-    "optimizer_from": _folder,
-    "targets": _target,
-    "core_data": _folder,
-}
-"""How to open what a setting names; called with its value, the recipe and all values, before anything begins."""
+def _openers() -> dict[str, Callable[[str, str, dict[str, Any]], None]]:
+    """How to open what a setting names; called with its value, the recipe and all values, before anything begins."""
+    return {
+        "corpus": _corpus("text"),
+        "conversations": _corpus("conversations"),
+        "preferences": _corpus("preferences"),
+        "prompts": _corpus("conversations"),
+        "chat_data": _corpus("conversations", "test"),
+        "test": _array,
+        "tokens": _streams,
+        "streams": _streams,
+        "tokenizer": _tokenizer,
+        "hmm": _process,
+        "model": _model,
+        "optimizer_from": _folder,
+        "targets": _target,
+        "core_data": _folder,
+    }
