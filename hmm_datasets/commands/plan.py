@@ -73,7 +73,6 @@ class PlanCommand:
     )
     ranks: list[int] = option([1, 8], "N", "devices, default 1 8")
     models: list[str] | None = option(None, "SIZE", "sizes, by default that of the file")
-    network: float = option(25, "GB/S", "per device, between machines of eight; default 25")
     assumed_vocab_size: int | None = option(
         None,
         "V",
@@ -99,7 +98,6 @@ def plan_command(arguments: PlanCommand) -> int:
             devices=arguments.devices,
             models=arguments.models or (),
             ranks=arguments.ranks,
-            network=arguments.network * 1e9,
             launch_config=launch,
             assumed_vocab_size=arguments.assumed_vocab_size,
         )

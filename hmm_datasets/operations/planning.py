@@ -6,6 +6,7 @@ the plan shows how to run a recipe, for several models, devices and numbers of r
 """
 
 import datetime
+import itertools
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -23,10 +24,10 @@ from ..hub.download import ModelName
 from ..runtime.command_line import parse_settings
 from ..training.model_configs import ModelSettings, limit_length, new_model
 from ..training.optimizers import check_sharding
-from ..training.plan.accelerators import USABLE, Device, find_device
+from ..training.plan.accelerators import USABLE, find_device
 from ..training.plan.forecast import STRATEGIES, Rate, device_of, memory_per_rank, peak_activations
 from ..training.plan.plan import Plan
-from ..training.plan.sharding_strategies import NETWORK, Job, Option, linear_activations, options, reason
+from ..training.plan.sharding_strategies import Job, linear_activations, options, reason
 from ..training.post_training.conversations import conversation_data, preference_data
 from ..training.post_training.lora import with_adapter
 from ..training.post_training.tokenized import limit_rows
@@ -35,6 +36,8 @@ from ..training.pretrained import load_pretrained
 from ..training.settings import DPOSettings, PretrainSettings, SFTSettings
 from ..training.sources import ConversationSettings, DataSettings, MixtureSettings, TrainingData
 from .launching import recipe_settings
+
+_DESCRIBED = ("strategy", "micro_batch_size", "recomputes", "memory", "host_memory")  # of the fastest way
 
 PLANNED = ("fit", "pretrain", "midtrain", "sft", "dpo")
 """The commands that have a plan."""
@@ -386,7 +389,6 @@ def advise(
     devices: Sequence[str],
     models: Sequence[str] = (),
     ranks: Sequence[int] = (1,),
-    network: float = NETWORK,
     launch_config: str | os.PathLike | None = None,
     assumed_vocab_size: int | None = None,
 ) -> list[dict[str, Any]]:
@@ -397,18 +399,20 @@ def advise(
         devices (sequence of `str`): names that [`~hmm_datasets.training.plan.accelerators.find_device`] knows.
         models (sequence of `str`, *optional*): values of `--model`; by default that of the file.
         ranks (sequence of `int`, *optional*): numbers of devices.
-        network (`float`, *optional*): bytes per second and device between machines.
 
     Returns:
         list of `dict`: `model`, `parameters`, `device`, `ranks`, and either `reason`, why there is no way; or
         `strategy`, `micro_batch_size`, `recomputes`, `memory` and `host_memory` in bytes per rank, `fitting` (all
-        strategies that fit, the fastest first), and where it is estimated `communication` (seconds per second of
-        computing), `tokens_per_second`, `hours`, `device_hours` and, if `price_per_hour` is set, `cost`.
+        strategies that fit, the fastest first), and where it is estimated `tokens_per_second`, `hours` and, if
+        `price_per_hour` is set, `cost`.
 
     Raises:
         `InputError`: an unknown device, or settings that the recipe would refuse.
     """
-    chosen_devices = known_devices(devices)
+    chosen_devices = [find_device(name) for name in devices]
+    if None in chosen_devices:
+        unknown = devices[chosen_devices.index(None)]
+        raise InputError(f"device {unknown!r} is unknown; expected a name such as H200, H100 SXM, A100 or RTX 4090")
     found = []
     for model in models or (None,):
         chosen = [] if model is None else ["--model", model]
@@ -434,52 +438,20 @@ def advise(
             trained=recipe.trained,
             weight_bytes=recipe.weight_bytes,
         )
-        for device in chosen_devices:
-            for world_size in ranks:
-                row = {"model": model, "parameters": job.parameters, "device": device.name, "ranks": world_size}
-                ways = options(job, device, world_size, mfu=device_of(settings.assumed_rate)[1], network=network)
-                if not ways:
-                    found.append(row | {"reason": reason(job, device, world_size)})
-                    continue
-                row |= _described(ways)
-                if not math.isnan(ways[0].seconds):
-                    row |= _timed(job, ways[0], world_size, plan.tokens, settings.price_per_hour)
-                found.append(row)
+        mfu = device_of(settings.assumed_rate)[1]
+        for device, world_size in itertools.product(chosen_devices, ranks):
+            row = {"model": model, "parameters": job.parameters, "device": device.name, "ranks": world_size}
+            ways = options(job, device, world_size, mfu=mfu)
+            if not ways:
+                found.append(row | {"reason": reason(job, device, world_size)})
+                continue
+            best = ways[0]
+            row |= {name: getattr(best, name) for name in _DESCRIBED}
+            row["fitting"] = list(dict.fromkeys(way.strategy for way in ways))
+            if not math.isnan(best.seconds):
+                row["tokens_per_second"] = job.row_length * job.global_batch_size / best.seconds
+                row["hours"] = plan.tokens / row["tokens_per_second"] / 3600
+                if settings.price_per_hour is not None:
+                    row["cost"] = row["hours"] * world_size * settings.price_per_hour
+            found.append(row)
     return found
-
-
-def known_devices(names: Sequence[str]) -> list[Device]:
-    """The devices of these names.
-
-    Raises:
-        `InputError`: an unknown one.
-    """
-    found = [find_device(name) for name in names]
-    if None in found:
-        unknown = names[found.index(None)]
-        raise InputError(f"device {unknown!r} is unknown; expected a name such as H200, H100 SXM, A100 or RTX 4090")
-    return [device for device in found if device is not None]
-
-
-def _described(ways: Sequence[Option]) -> dict[str, Any]:
-    best = ways[0]
-    return {
-        "strategy": best.strategy,
-        "micro_batch_size": best.micro_batch_size,
-        "recomputes": best.recomputes,
-        "memory": best.memory,
-        "host_memory": best.host_memory,
-        "fitting": list(dict.fromkeys(way.strategy for way in ways)),
-    }
-
-
-def _timed(job: Job, best: Option, world_size: int, tokens: int, price: float | None) -> dict[str, Any]:
-    rate = job.row_length * job.global_batch_size / best.seconds
-    hours = tokens / rate / 3600
-    found = {
-        "communication": best.communicating / best.computing,
-        "tokens_per_second": rate,
-        "hours": hours,
-        "device_hours": hours * world_size,
-    }
-    return found if price is None else found | {"cost": hours * world_size * price}

@@ -83,9 +83,8 @@ def fit_plan_text(plan: dict[str, Any]) -> str:
 
 def advice_text(rows: Sequence[dict[str, Any]]) -> str:
     """A table of the result of [`~hmm_datasets.operations.planning.advise`], and the reasons below it."""
-    has_cost = any("cost" in row for row in rows)
     columns = ["model", "parameters", "device", "ranks", "fastest that fits", "micro-batch", "GiB", "also fit"]
-    columns += ["network", "tokens/s", "hours", "device hours", *(["cost"] if has_cost else [])]
+    columns += ["tokens/s", "hours", "cost"]
     cells, notes = [], []
     for row in rows:
         start = [row["model"] or "", f"{row['parameters']:,}", row["device"], f"{row['ranks']:,}"]
@@ -98,17 +97,14 @@ def advice_text(rows: Sequence[dict[str, Any]]) -> str:
         if row["host_memory"]:
             memory += f" + {row['host_memory'] / _GIB:.1f} on the host"
         others = ", ".join(strategy for strategy in row["fitting"][1:] if not strategy.endswith("offload")) or "-"
-        times = ["?", "?", "?", "?"]
-        if "hours" in row:
-            times = [f"{row['communication']:.0%}", f"{row['tokens_per_second']:,.0f}"]
-            times += [f"{row['hours']:,.3g}", f"{row['device_hours']:,.3g}"]
-        cost = [f"{row['cost']:,.0f}" if "cost" in row else "?"] if has_cost else []
-        cells.append([*start, row["strategy"], batch, memory, others, *times, *cost])
+        formats = {"tokens_per_second": ",.0f", "hours": ",.3g", "cost": ",.0f"}
+        times = [f"{row[name]:{form}}" if name in row else "?" for name, form in formats.items()]
+        cells.append([*start, row["strategy"], batch, memory, others, *times])
     lines = [text_table(columns, cells)]
     lines += [f"[{number}] {note}" for number, note in enumerate(notes, start=1)]
     lines.append(
-        "recomputed: activations are recomputed (--activation_checkpointing true). network: time of communication per "
-        "time of computing; above 100% the ranks wait for it. These are estimates to start from, see the guide."
+        "recomputed: activations are recomputed (--activation_checkpointing true). cost: set --price_per_hour. These "
+        "are estimates to start from, see the guide."
     )
     return lines[0] + "\n\n" + "\n".join(lines[1:])
 
