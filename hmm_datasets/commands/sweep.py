@@ -23,7 +23,7 @@ from ..operations.sweeps.report import (
     sweep_table,
     write_results,
 )
-from ..operations.sweeps.slurm import JOBS_NAME, parse_parameters, queued_cells, submit
+from ..operations.sweeps.slurm import JOBS_NAME, queued_cells, submit
 from ..runtime.credentials import secrets_for_children
 from ..runtime.lock import exclusive_lock
 from ..runtime.settings import argument, option, rest
@@ -52,12 +52,7 @@ class SweepCommand:
         "start each cell on several processes: name of a configuration, or a file",
     )
     num_processes: int | None = option(None, "N", "processes of each cell, with --launch")
-    slurm: str | None = option(
-        None,
-        "PARAMETERS",
-        'submit the cells as an array: parameters of sbatch, such as "partition=main,gres=gpu:1,time=02:00:00", '
-        "and array_parallelism=N for at most N cells at a time",
-    )
+    slurm: bool = option(False, None, "submit the cells as an array, with the parameters under slurm in the file")
     commands: list[str] = rest("commands")
 
 
@@ -80,7 +75,7 @@ def sweep_command(arguments: SweepCommand) -> int:
         print(plan_text(found, plan, read_states(found)), end="\n\n", flush=True)
         if arguments.plan:
             return 0
-        return _submit(found, arguments) if arguments.slurm is not None else _run(found, arguments, plan)
+        return _submit(found, arguments) if arguments.slurm else _run(found, arguments, plan)
 
 
 def _prepared(found: "Sweep", arguments: SweepCommand) -> "dict[str, CellState]":
@@ -125,9 +120,8 @@ def _refuse_queued(found: "Sweep") -> None:
 
 def _submit(found: "Sweep", arguments: SweepCommand) -> int:
     """Submit the cells to Slurm."""
-    parameters = parse_parameters(arguments.slurm)
     states = _prepared(found, arguments)
-    jobs = submit(found, states, parameters)
+    jobs = submit(found, states)
     finished = sum(state.state == FINISHED for state in states.values())
     queued = len(found.cells) - finished - len(jobs)
     for name, job in jobs.items():

@@ -284,19 +284,19 @@ def test_a_sweep_is_an_array_and_only_what_is_unfinished_is_submitted_again(slur
     folder = slurm.folder / "sweep"
     content = {"recipe": "fit", "output_dir": str(folder), "grid": {"num_states": [2, 3], "seed": [0, 1]}}
     content["settings"] = {"corpus": str(slurm.folder / "tokens.npy"), "max_epochs": 300, "tolerance": 0.0}
+    content["slurm"] = {"timeout_min": 10, "cpus_per_task": 1, "slurm_array_parallelism": 2}
     (slurm.folder / "sweep.yaml").write_text(yaml.safe_dump(content))
 
     def sweep(*flags):
         command = (sys.executable, "-m", "hmm_datasets.cli", "sweep", slurm.folder / "sweep.yaml")
         return slurm.run(*command, *flags, timeout=240)
 
-    parameters = ("--slurm", "time=00:10:00,cpus_per_task=1,array_parallelism=2")
-    said = sweep(*parameters)
+    said = sweep("--slurm")
     assert "cells: 4 submitted, 0 in the queue before, 0 finished" in said, said
     job = said.splitlines()[-5].split("_")[0]
     # Slurm 22's scancel signals all it should, and exits with 229.
     subprocess.run(["scancel", f"{job}_3"], env=slurm.environment, timeout=30)
-    said = sweep(*parameters)
+    said = sweep("--slurm")
     assert "cells: 1 submitted" in said, said
     again = said.splitlines()[-2].split()[0]
     slurm.wait(job)
@@ -304,7 +304,7 @@ def test_a_sweep_is_an_array_and_only_what_is_unfinished_is_submitted_again(slur
     logs = "\n".join(path.read_text() for path in [*folder.glob("*/log.txt"), *folder.glob(".submitit/*.err")])
     said = sweep("--table")
     assert "4 of 4 cells are finished." in said, (said, logs)
-    assert "cells: 0 submitted, 0 in the queue before, 4 finished" in sweep(*parameters)
+    assert "cells: 0 submitted, 0 in the queue before, 4 finished" in sweep("--slurm")
     assert len((folder / "sweep.csv").read_text().splitlines()) == 5
 
 

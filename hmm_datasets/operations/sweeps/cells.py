@@ -147,11 +147,6 @@ def _existing(sweep: Sweep, cell: Cell, launch: Sequence[str]) -> CellState | No
     return state
 
 
-def last_line(log: Path) -> str:
-    """The last line of a log; of several states of a progress bar the newest."""
-    return next(iter(_last_lines(log, 0)), "")
-
-
 def failure(log: Path, since: int, code: int) -> str:
     """Why a command failed, in one line: its own error, or the last line that it printed, and the signal, if any."""
     lines = _last_lines(log, since)

@@ -22,7 +22,7 @@ from ...runtime.credentials import Secret, conceal, masked_arguments
 from ...runtime.shipped import local_or_shipped
 from ..launching import RECIPE_COMMANDS, recipe_names, split_command
 
-_KEYS = ("recipe", "config", "settings", "grid", "cells", "then", "output_dir", "table")
+_KEYS = ("recipe", "config", "settings", "grid", "cells", "then", "output_dir", "table", "slurm")
 _TABLE_KEYS = ("values", "x", "y")
 _MAX_VALUE, _MAX_NAME = 32, 180  # characters in the name of a folder
 _SAFE = re.compile(r"[A-Za-z0-9._+-]+")
@@ -71,6 +71,7 @@ class Sweep:
         cells (sequence of [`Cell`]): the runs.
         values (sequence of `str`): dotted paths of the results to show; chosen from what there is if empty.
         x, y (`str`, *optional*): settings on the axes of the figures.
+        slurm (mapping): parameters of submitit's `AutoExecutor`.
     """
 
     path: Path
@@ -81,6 +82,7 @@ class Sweep:
     values: tuple[str, ...]
     x: str | None
     y: str | None
+    slurm: Mapping[str, Any]
 
     def values_of(self, name: str) -> list[Any]:
         """The values of a setting over all cells, in the order of the file; numbers sorted if all are numbers."""
@@ -123,9 +125,7 @@ def read_sweep(path: str | os.PathLike, commands: Collection[str] = tuple(RECIPE
         raise InputError(f"{path}: {both[0]} is both in settings and in grid or cells; leave it in one of them")
     _refuse_secrets(path, varied)
     then = _then(path, content, commands)
-    table = content.get("table") or {}
-    if not isinstance(table, dict):
-        raise InputError(f"{path}: table is {table!r}; expected a mapping with {', '.join(_TABLE_KEYS)}")
+    table = _mapping(path, content, "table", ", ".join(_TABLE_KEYS))
     _refuse_unknown(path, "table: ", table, _TABLE_KEYS)
     values = table.get("values") or []
     values = [values] if isinstance(values, str) else values
@@ -142,9 +142,16 @@ def read_sweep(path: str | os.PathLike, commands: Collection[str] = tuple(RECIPE
         cell = Cell(name, inside(output, name, path, as_link=True), settings, fixed | settings)
         known = {**cell.settings, "output_dir": str(cell.output_dir)}
         cells[name] = replace(cell, then=tuple(_filled(path, words, known) for words in then))
-    return Sweep(
-        path, recipe, Path(output), names, tuple(cells.values()), tuple(values), table.get("x"), table.get("y")
-    )
+    slurm = _mapping(path, content, "slurm", "parameters of submitit's AutoExecutor")
+    axes = (table.get("x"), table.get("y"))
+    return Sweep(path, recipe, Path(output), names, tuple(cells.values()), tuple(values), *axes, slurm)
+
+
+def _mapping(path: Path, content: Mapping[str, Any], key: str, expected: str) -> dict[str, Any]:
+    value = content.get(key) or {}
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: {key} is {value!r}; expected a mapping with {expected}")
+    return value
 
 
 def cell_name(settings: Mapping[str, Any]) -> str:
@@ -216,9 +223,7 @@ def _number(value: Any) -> Any:
 
 def _fixed_settings(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that all cells share: those of `config`, and above them `settings`."""
-    config, settings = content.get("config"), content.get("settings") or {}
-    if not isinstance(settings, dict):
-        raise InputError(f"{path}: settings: expected a mapping from settings to values")
+    config, settings = content.get("config"), _mapping(path, content, "settings", "settings and their values")
     found = {}
     if config is not None:
         found = read_yaml(local_or_shipped(str(config), "recipes"))

@@ -16,7 +16,7 @@ from typing import Any
 from ...display import format_duration
 from ...errors import InputError, suggestion
 from ...files import read_yaml, write_yaml
-from ...report.tables import Table
+from ...report.tables import text_table
 from ...runtime.command_line import check_flags, parse_settings, setting_names
 from ...runtime.parent_watch import end_with_parent
 from ...runtime.progress import progress_bar
@@ -146,25 +146,16 @@ def _plan(
 def plan_text(sweep: Sweep, plan: SweepPlan, states: Mapping[str, CellState | None]) -> str:
     """A row for each cell with its plan, if its recipe has one, and the totals."""
     header, rows = ["cell", "state"], []
-    has_cost = any("cost" in found.get("time", {}) for found in plan.cells.values())
-    header += ["parameters", "tokens", "FLOPs", "GiB", "hours", *(["cost"] if has_cost else [])] if plan.cells else []
+    header += ["parameters", "tokens", "FLOPs", "hours"] if plan.cells else []
     for cell in sweep.cells:
         state = states[cell.name]
         row = [cell.name, "new" if state is None else _STATE_WORDS.get(state.state, state.state)]
         if plan.cells:
             found = plan.cells[cell.name]
             hours = f"{found['time']['device_hours']:.3g}" if "time" in found else "-"
-            row += [f"{found['parameters']:,}", f"{found['tokens']:,}", f"{found['flops']:.3g}", _memory(found), hours]
-            row += [f"{found['time']['cost']:,.2f}"] if has_cost else []
+            row += [f"{found['parameters']:,}", f"{found['tokens']:,}", f"{found['flops']:.3g}", hours]
         rows.append(row)
-    note = "GiB: memory per rank, with data parallelism." if plan.cells else ""
-    return f"{Table('', header, rows, note).text()}\n\n{_totals(sweep, plan)}"
-
-
-def _memory(found: Mapping[str, Any]) -> str:
-    """GiB per rank of a run, or of a fit."""
-    memory = found["memory"]
-    return f"{(memory['ddp']['total'] if isinstance(memory, dict) else memory) / 2**30:.3g}"
+    return f"{text_table(header, rows)}\n\n{_totals(sweep, plan)}"
 
 
 def _totals(sweep: Sweep, plan: SweepPlan) -> str:

@@ -6,20 +6,17 @@ has the job of each cell that was submitted, so the same command submits only ce
 """
 
 import getpass
-import math
 import os
-import re
 import subprocess
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...errors import InputError
+from ...errors import InputError, first_line
 from ...files import write_json
 from ...records import read_record
 from ...runtime.children import kill_session, wait_for
-from ...runtime.stop_requests import parse_time
 from .cell_process import start_cell
 from .cells import FINISHED, CellState
 from .file import Cell, Sweep
@@ -29,51 +26,8 @@ if TYPE_CHECKING:
 
 JOBS_NAME = "slurm.json"
 _FOLDER = ".submitit"
-_OPTIONS = ("array_parallelism", "signal_delay_s")
-# Of sbatch, which also takes the beginnings of their names.
-_SET_BY_SWEEP = ("array", "signal", "output", "error", "open_mode", "parsable", "test_only", "wrap")
 _LOOK_EVERY = 0.2  # seconds
 _SAVING = 60.0  # seconds that a cell may take to save and stop
-
-
-def parse_parameters(text: str) -> dict[str, Any]:
-    """The parameters of sbatch in one line, for submitit.
-
-    ```python
-    >>> parse_parameters("partition=main,gres=gpu:1,time=02:00:00")
-    {'timeout_min': 120, 'additional_parameters': {'partition': 'main', 'gres': 'gpu:1'}}
-
-    ```
-    """
-    if not text.strip().isprintable():
-        raise InputError(f"--slurm {text!a}: expected NAME=VALUE without control characters")
-    options: dict[str, Any] = {}
-    others: dict[str, str] = {}
-    for part in re.split(r",(?=[\w-]+=)", text.strip()) if text.strip() else ():
-        name, _, value = part.partition("=")
-        name = name.strip().lstrip("-").replace("-", "_")
-        if not name or not value:
-            raise InputError(f"--slurm {text!r}: {part!r} is not NAME=VALUE, as in partition=main,time=02:00:00")
-        limit = None
-        if name == "time":
-            try:
-                limit = parse_time(value)
-            except InputError:
-                raise InputError(f"--slurm: time is {value!r}; expected a time such as 02:00:00") from None
-        if limit is not None:
-            options["timeout_min"] = math.ceil(limit.total_seconds() / 60)
-        elif name in _OPTIONS:
-            if not value.isdecimal():
-                raise InputError(f"--slurm: {name} is {value!r}; expected a number")
-            options[name] = int(value)
-        elif any(known.startswith(name) for known in _SET_BY_SWEEP):
-            raise InputError(
-                f"--slurm {part}: the sweep sets it itself; array_parallelism=N limits the cells at a time, and "
-                "signal_delay_s=SECONDS is how long before the end of its time a cell saves and stops"
-            )
-        else:
-            others[name] = value
-    return options | ({"additional_parameters": others} if others else {})
 
 
 class CellJob:
@@ -102,28 +56,25 @@ class CellJob:
         return submitit.helpers.DelayedSubmission(CellJob(self.folder))
 
 
-def submit(
-    sweep: Sweep, states: Mapping[str, CellState], parameters: Mapping[str, Any], *, cluster: str = "slurm"
-) -> dict[str, str]:
+def submit(sweep: Sweep, states: Mapping[str, CellState], *, cluster: str = "slurm") -> dict[str, str]:
     """Submit the cells that are neither finished nor queued as one array.
 
     Args:
         sweep ([`~hmm_datasets.operations.sweeps.file.Sweep`]): the sweep, whose folders are made.
         states (`dict`): the states of its cells.
-        parameters (`dict`): the result of [`parse_parameters`].
         cluster (`str`, *optional*, defaults to `"slurm"`): `local` runs the elements as processes of this machine.
 
     Returns:
         `dict`: the id of the job of each cell that was submitted.
 
     Raises:
-        `InputError`: submitit is not installed, there is no Slurm, or Slurm refuses the parameters.
+        `InputError`: submitit is not installed, there is no Slurm, or submitit or Slurm refuses the parameters.
     """
     queued = queued_cells(sweep, cluster)
     cells = [cell for cell in sweep.cells if states[cell.name].state != FINISHED and cell.name not in queued]
     if not cells:
         return {}
-    executor = _executor(sweep, cluster, parameters)
+    executor = _executor(sweep, cluster)
     for cell in cells:
         states[cell.name].errors = []
         states[cell.name].write(cell.folder)
@@ -162,28 +113,31 @@ def _alive(jobs: Collection[str], cluster: str) -> set[str]:
     return jobs & set(done.stdout.split())
 
 
-def _executor(sweep: Sweep, cluster: str, parameters: Mapping[str, Any]) -> "submitit.AutoExecutor":
+def _executor(sweep: Sweep, cluster: str) -> "submitit.AutoExecutor":
     try:
         import submitit
     except ImportError:
         raise InputError("--slurm: submitit is not installed; pip install 'hmm-datasets[slurm]'") from None
     folder = (sweep.output_dir / _FOLDER).absolute()
-    if not str(folder).isprintable():
-        # It stands in the comments of a script, where what follows the end of a line would be run.
-        raise InputError(f"--slurm: the folder of the sweep is {str(folder)!a}; name one without control characters")
+    parameters = {"name": f"sweep-{sweep.output_dir.name}"} | sweep.slurm
+    # They stand in the comments of a script, where what follows the end of a line would be run.
+    for text in (str(folder), *_texts(parameters)):
+        if not text.isprintable():
+            raise InputError(f"--slurm: {text!a} has control characters; leave them out")
     try:
         executor = submitit.AutoExecutor(folder, cluster=cluster)
-        options = dict(parameters)
-        delay, others = options.pop("signal_delay_s", None), options.pop("additional_parameters", {})
-        if cluster == "slurm":
-            options["slurm_additional_parameters"] = {"job_name": f"sweep-{sweep.output_dir.name}"} | others
-            options |= {"slurm_signal_delay_s": delay} if delay else {}
-            if "array_parallelism" in options:
-                options["slurm_array_parallelism"] = options.pop("array_parallelism")
-        executor.update_parameters(**options)
-    except (RuntimeError, ValueError) as error:
-        raise InputError(f"--slurm: {error}") from None
+        executor.update_parameters(**parameters)
+    except (RuntimeError, ValueError, TypeError, NameError, AssertionError) as error:
+        raise InputError(f"{sweep.path}: slurm: {first_line(error)}") from None
     return executor
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from (str(key), *_texts(inner))
+    else:
+        yield str(value)
 
 
 def _submitted(executor: "submitit.AutoExecutor", cells: Sequence[Cell]) -> list[str]:

@@ -73,8 +73,8 @@ def test_totals_are_those_of_the_plans_of_the_cells(sweep_of, tmp_path):
     assert f"4 cells of pretrain, in {sweep.output_dir}; together {sum(p['tokens'] for p in plans):,} tokens" in text
     assert f"{2 * found.device_hours:,.2f} at price_per_hour" in text
     header, _, row = text.splitlines()[:3]
-    assert header.split() == ["cell", "state", "parameters", "tokens", "FLOPs", "GiB", "hours", "cost"]
-    assert row.split()[5] == f"{plans[0]['memory']['ddp']['total'] / 2**30:.3g}"
+    assert header.split() == ["cell", "state", "parameters", "tokens", "FLOPs", "hours"]
+    assert row.split()[5] == f"{plans[0]['time']['device_hours']:.3g}"
 
 
 def test_fits_are_planned_if_their_tokens_are_assumed(sweep_of):

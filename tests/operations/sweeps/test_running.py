@@ -10,7 +10,7 @@ import psutil
 import pytest
 import yaml
 
-from hmm_datasets.operations.sweeps.cells import CellState, failure, last_line
+from hmm_datasets.operations.sweeps.cells import CellState, failure
 from hmm_datasets.operations.sweeps.local import CellSlots
 
 
@@ -139,4 +139,3 @@ def test_the_reason_of_a_failure_is_the_error_or_the_last_line(tmp_path):
     assert failure(log, 27, 1) == "20%"
     assert failure(log, 27, -9) == "ended by SIGKILL; last line: 20%"
     assert failure(log, log.stat().st_size, 1) == "it printed nothing"
-    assert last_line(log) == "20%"

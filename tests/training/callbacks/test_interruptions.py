@@ -117,7 +117,7 @@ def test_the_time_limit_counts_from_the_first_start_of_a_command_that_started_it
                 pytest.mark.outside(
                     "https://github.com/facebookincubator/submitit/issues/1633",
                     "how to set TimeLimit=UNLIMITED",
-                    "time=UNLIMITED of `--slurm` and of `--time_limit` is no limit",
+                    "UNLIMITED of `--time_limit` is no limit",
                 ),
                 pytest.mark.outside(
                     "https://github.com/aws/aws-parallelcluster/issues/6760",
