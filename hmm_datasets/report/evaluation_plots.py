@@ -15,13 +15,12 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import EngFormatter, FixedLocator, LogLocator, NullFormatter, NullLocator, StrMethodFormatter
+from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
 from .hmm_plots import draw_simplex
 from .plots import (
     PAPER,
     POINTS,
-    STYLES,
     WIDTH,
     draw_band,
     draw_intervals,
@@ -32,10 +31,6 @@ from .plots import (
 )
 
 _MIN_KL = 1e-6  # nats; smaller values are rounding, and would compress the rest of a logarithmic axis
-
-# Ticks of a logit scale that spans many orders of magnitude, and of one that does not.
-_COARSE = (1e-4, 1e-3, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999, 0.9999)
-_FINE = (0.01, 0.02, 0.05, *(tenth / 10 for tenth in range(1, 10)), 0.95, 0.98, 0.99)
 
 _CLOSEST = {"linestyle": "", "marker": "*", "markersize": 9, "markerfacecolor": "black", "markeredgewidth": 0.6}
 _PASSED = {"linestyle": "", "marker": "o", "markersize": 8, "markerfacecolor": "none", "markeredgewidth": 1.2}
@@ -62,10 +57,6 @@ def draw_evaluation(report: Report, items: Mapping[str, Sequence[dict]], folder:
     figures: dict[str, tuple[bool, Callable[[Path], None]]] = {
         "positions": (optimum is not None, lambda path: plot_positions(optimum, path)),
         "kl_positions": (optimum is not None, lambda path: plot_kl_positions(optimum, path)),
-        "calibration": (
-            optimum is not None and "calibration" in optimum,
-            lambda path: plot_calibration(optimum["calibration"], path, best=optimum["floor"]),
-        ),
         "training": (
             sum(row["step"] > 0 for row in report.get("training", {}).get("rows", ())) > 1,
             lambda path: plot_training(report["training"], path),
@@ -184,51 +175,6 @@ def _draw_phases(figure: Figure, strip: Axes, phases: Sequence[Report], steps: l
         left, right = (strip.transData.transform((edge, 0))[0] for edge in (low, high))
         if text.get_window_extent().width > right - left:
             text.remove()
-
-
-@rc_context(PAPER)
-def plot_calibration(calibration: Report, path: str | os.PathLike, *, best: str) -> None:
-    """Plot the observed frequency and the true probability against the probability predicted by the model.
-
-    Args:
-        calibration (`dict`): `edges` of bins of probability, and for each bin `count`, `predicted`, `observed`,
-            `optimum`.
-        path (path): where the PNG goes; a PDF is written next to it.
-        best (`str`): name of the predictor that gives the true probability.
-    """
-    figure = Figure(figsize=(WIDTH, 4.0), layout="constrained")
-    (above, below) = figure.subplots(2, sharex=True, height_ratios=(3, 1))
-    predicted, observed, optimum = (
-        np.array(calibration[name], float) for name in ("predicted", "observed", "optimum")
-    )
-    edges, count = (np.array(calibration[name], float) for name in ("edges", "count"))
-    used = np.flatnonzero(count)
-    # The outermost edges, 0 and 1, are at infinity on a logit scale.
-    edges[[0, -1]] = edges[1] / 2, (1 + edges[-2]) / 2
-    low, high = edges[used[0]], edges[used[-1] + 1]
-    above.plot([low, high], [low, high], color="gray", linestyle=":", label="perfectly calibrated")
-    style = STYLES[best]
-    predicted = np.clip(predicted, low, high)
-    diamond = {"marker": "D", "markersize": 3.5, "linestyle": ""}
-    above.plot(predicted, optimum, **diamond, color=style["color"], label=style["label"])
-    ring = {"marker": "o", "markersize": 6, "markerfacecolor": "none", "markeredgewidth": 0.8, "linestyle": ""}
-    # Frequencies beyond the axes, such as 0 in a bin, are drawn on the border.
-    shown = np.clip(observed, low, high)
-    above.plot(predicted, shown, **ring, color="black", clip_on=False, label="observed frequency")
-    above.set(xscale="logit", yscale="logit", xlim=(low, high), ylim=(low, high), ylabel="optimum, observed frequency")
-    above.legend(loc="upper left")
-    error = f"calibration error\nagainst the distribution {calibration['error']:.2g}"
-    above.annotate(error, (0.98, 0.04), xycoords="axes fraction", ha="right")
-    below.bar(edges[:-1], count, width=np.diff(edges), align="edge", color="#56B4E9", edgecolor="white", linewidth=0.4)
-    below.set(xlabel="probability predicted by the model", ylabel="predictions", yscale="log")
-    below.set_ylim(bottom=0.7)
-    below.yaxis.set_major_formatter(EngFormatter(sep=""))
-    ticks = [tick for tick in _COARSE if low <= tick <= high]
-    for axis in (above.xaxis, above.yaxis):
-        axis.set_major_locator(FixedLocator(ticks if len(ticks) > 3 else _FINE))
-        axis.set_minor_locator(NullLocator())
-        axis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    save_figure(figure, path, vector=True)
 
 
 @rc_context(PAPER)

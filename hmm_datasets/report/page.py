@@ -30,8 +30,6 @@ _FIGURES = {
                   "excess over the optimal loss with its 95% interval."),
     "kl_positions": ("optimum", "KL(predictor || model) by position with 95% intervals. The closer to zero, the more "
                      "the model predicts like that predictor."),
-    "calibration": ("optimum", "Top: true probability and observed frequency against the probability predicted by the "
-                    "model. Bottom: number of predictions in each bin."),
     "training": ("training", "KL(predictor || model) during training. Star: the model is closest to that predictor. "
                  "Ring: from there on its loss stays below the predictor's. Strip: the nearest predictor."),
     "beliefs": ("beliefs", "Held-out R² of linear probes for the belief, by layer, with an untrained model and "

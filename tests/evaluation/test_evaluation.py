@@ -110,7 +110,7 @@ def test_items_add_up_to_the_results(evaluated):
 
 def test_figures_are_written_as_png_and_pdf_and_into_the_page(evaluated):
     plots = {path.name for path in (evaluated / "plots").iterdir()}
-    for name in ("positions", "training", "calibration", "simplex"):
+    for name in ("positions", "training", "simplex"):
         assert {f"{name}.png", f"{name}.pdf"} <= plots
     assert (evaluated / "report.html").read_text().startswith("<!")
 

@@ -17,7 +17,7 @@ from hmm_datasets.report.page import write_page
 from hmm_datasets.report.plots import predictor_styles, save_figure
 from hmm_datasets.report.tables import hmm_table
 
-NAMES = ["positions", "kl_positions", "calibration", "training", "beliefs", "simplex", "core"]
+NAMES = ["positions", "kl_positions", "training", "beliefs", "simplex", "core"]
 SCRIPT = "<script>alert('x')</script><img src=x onerror=alert(1)>"
 
 
