@@ -10,9 +10,7 @@ only sizes and headers are checked.
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from transformers import AutoTokenizer
 
@@ -30,6 +28,7 @@ from ..text.stream.tokenization import tokenizer_hash
 from ..training.checkpoints.verifying import read_safetensors_sizes, verify_checkpoint
 
 _RECORD_NAME = "run.json"
+_SOURCES = {"hmm": "HMM", "tilted_hmm": "tilted HMM"}  # by the type of a model
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ def verify(folder: str | os.PathLike, quick: bool = False) -> Iterator[Verificat
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder")
     is_known = False
-    for result in _walk(folder, (lambda _: []) if quick else _digest_problems):
+    for result in _walk(folder, quick):
         is_known = True
         yield result
     if not is_known:
@@ -76,49 +75,45 @@ def verify(folder: str | os.PathLike, quick: bool = False) -> Iterator[Verificat
         )
 
 
-def _walk(folder: Path, changed: Callable[[Path], list[str]]) -> Iterator[VerificationResult]:
-    """Results of a folder and its subfolders; `changed` lists the files that do not have their digests."""
-    if (folder / INDEX_NAME).is_file():
-        check = partial(_stream_problems, quick=changed is not _digest_problems)
-        yield _verified(folder, "token stream", check)
-    elif (folder / FAMILY_NAME).is_file():
-        yield _verified(folder, "family of HMMs", partial(_source_problems, changed=changed))
-        for path in sorted(folder.glob("hmm-*")):
-            yield _verified(path, "HMM", partial(_source_problems, changed=changed))
-    elif (folder / PROCESS_NAME).is_file():
-        yield _verified(folder, "process", partial(_source_problems, changed=changed))
-        for path in sorted(folder.glob("part-*")):
-            yield from _walk(path, changed)
-    elif _model_type(folder) == "hmm":
-        yield _verified(folder, "HMM", partial(_source_problems, changed=changed))
-    elif _model_type(folder) == "tilted_hmm":
-        load = TiltedHMM.from_pretrained
-        yield _verified(folder, "tilted HMM", partial(_source_problems, changed=changed, load=load))
-    elif folder.resolve().name.startswith("checkpoint-"):
-        yield _verified(folder, "checkpoint", partial(_checkpoint_problems, changed=changed))
-    else:
-        if (folder / _RECORD_NAME).is_file():
-            yield _verified(folder, "records of a run", _record_problems)
-        if (folder / DIGESTS_NAME).is_file():
-            yield _verified(folder, "model", changed)
-        elif any(folder.glob("*.safetensors")):
-            yield _verified(folder, f"model without {DIGESTS_NAME}, sizes only", _size_problems)
-        elif (folder / "tokenizer.json").is_file():
-            yield _verified(folder, "tokenizer", _tokenizer_problems)
+def _walk(folder: Path, quick: bool) -> Iterator[VerificationResult]:
+    """Results of a folder and its subfolders; those of streams and checkpoints belong to them."""
+    is_stream, is_checkpoint = (folder / INDEX_NAME).is_file(), folder.resolve().name.startswith("checkpoint-")
+    checks = _checks(folder, quick)
+    if is_stream:
+        checks = [("token stream", lambda: _stream_problems(folder, quick))]
+    elif is_checkpoint:
+        checks = [("checkpoint", lambda: _checkpoint_problems(folder, quick))]
+    for contents, problems in checks:
+        try:
+            yield VerificationResult(folder, contents, tuple(problems()))
+        except InputError as error:
+            yield VerificationResult(folder, contents, (str(error),))
+        except OSError as error:
+            problem = f"{error.filename or folder}: cannot be read ({error.strerror})"
+            yield VerificationResult(folder, contents, (problem,))
+    if not (is_stream or is_checkpoint):
         for path in sorted(folder.iterdir()):
             if path.is_dir() and not path.name.startswith(".") and path.name != SET_ASIDE_NAME:
-                yield from _walk(path, changed)
+                yield from _walk(path, quick)
 
 
-def _verified(folder: Path, contents: str, problems: Callable[[Path], Iterable[str]]) -> VerificationResult:
-    try:
-        return VerificationResult(folder, contents, tuple(problems(folder)))
-    except InputError as error:
-        return VerificationResult(folder, contents, (str(error),))
-    except OSError as error:
-        return VerificationResult(
-            folder, contents, (f"{error.filename or folder}: cannot be read ({error.strerror})",)
-        )
+def _checks(folder: Path, quick: bool) -> Iterator[tuple[str, Callable[[], Iterable[str]]]]:
+    """What a folder contains, and a function that finds problems of it."""
+    if (folder / FAMILY_NAME).is_file():
+        yield "family of HMMs", lambda: _source_problems(folder, quick)
+    elif (folder / PROCESS_NAME).is_file():
+        yield "process", lambda: _source_problems(folder, quick)
+    elif (model_type := _model_type(folder)) in _SOURCES:
+        yield _SOURCES[model_type], lambda: _source_problems(folder, quick)
+    else:
+        if (folder / _RECORD_NAME).is_file():
+            yield "records of a run", lambda: _record_problems(folder)
+        if (folder / DIGESTS_NAME).is_file():
+            yield "model", lambda: _digest_problems(folder, quick)
+        elif any(folder.glob("*.safetensors")):
+            yield f"model without {DIGESTS_NAME}, sizes only", lambda: _size_problems(folder)
+        elif (folder / "tokenizer.json").is_file():
+            yield "tokenizer", lambda: _tokenizer_problems(folder)
 
 
 @dataclass(frozen=True)
@@ -141,22 +136,20 @@ def _stream_problems(folder: Path, quick: bool) -> list[str]:
     return [] if quick else stream.problems()
 
 
-def _source_problems(
-    folder: Path, changed: Callable[[Path], list[str]], load: Callable[[Path], Any] = load_source
-) -> list[str]:
-    problems = changed(folder)
+def _source_problems(folder: Path, quick: bool) -> list[str]:
+    problems = _digest_problems(folder, quick)
     if not problems:
-        load(folder)
+        (TiltedHMM.from_pretrained if _model_type(folder) == "tilted_hmm" else load_source)(folder)
     return problems
 
 
-def _checkpoint_problems(folder: Path, changed: Callable[[Path], list[str]]) -> list[str]:
+def _checkpoint_problems(folder: Path, quick: bool) -> list[str]:
     problems = verify_checkpoint(folder).problems
-    return [f"{folder / problem}" for problem in problems] or changed(folder)
+    return [f"{folder / problem}" for problem in problems] or _digest_problems(folder, quick)
 
 
-def _digest_problems(folder: Path) -> list[str]:
-    return [f"{folder / problem}" for problem in digest_problems(folder)]
+def _digest_problems(folder: Path, quick: bool) -> list[str]:
+    return [] if quick else [f"{folder / problem}" for problem in digest_problems(folder)]
 
 
 def _size_problems(folder: Path) -> list[str]:
