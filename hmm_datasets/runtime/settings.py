@@ -82,7 +82,6 @@ def option(
     metavar: str | None,
     text: str,
     *,
-    many: int | str | None = None,
     repeated: bool = False,
 ) -> Any:
     """A field of a command's settings that is given by a flag; a flag without a value if it is True or False.
@@ -91,10 +90,9 @@ def option(
         default: its value without the flag; `dataclasses.MISSING` if the flag must be given.
         metavar (`str`, *optional*): name of the value in the help.
         text (`str`): the help.
-        many (`int` or `str`, *optional*): number of values; a list's is `"+"` by default.
         repeated (`bool`, *optional*, defaults to `False`): whether each flag adds a value to a list.
     """
-    flag = {"metavar": metavar, "nargs": many, "action": "append" if repeated else None}
+    flag = {"metavar": metavar, "action": "append" if repeated else None}
     return _field(default, {"help": text, "is_switch": True, "flag": flag})
 
 

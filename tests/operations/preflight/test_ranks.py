@@ -78,26 +78,25 @@ def test_a_host_that_does_not_share_the_folder_is_named(start, on_another_host, 
 def test_a_stopped_rank_and_one_that_never_started_are_named(start, tmp_path):
     import torch.distributed as dist
 
-    rank_0 = start(0, 3, tmp_path, *QUICK, "--timeout", "12")
-    rank_1 = start(1, 3, tmp_path, *QUICK, "--timeout", "12")
-    store = dist.TCPStore(
-        "127.0.0.1", start.port, 3, False, timedelta(seconds=120), wait_for_workers=False, multi_tenant=True
-    )
+    served = {"TORCHELASTIC_USE_AGENT_STORE": "True"}
+    store = dist.TCPStore("127.0.0.1", start.port, 3, True, timedelta(seconds=120), wait_for_workers=False)
     keys = dist.PrefixStore("hmm_datasets_preflight/0", store)
+    rank_1 = start(1, 3, tmp_path, *QUICK, "--timeout", "100", **served, LOCAL_RANK="0")  # waits for rank 0
     deadline = time.monotonic() + 120
     while not keys.check(["busy/1"]):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     os.kill(rank_1.pid, signal.SIGSTOP)
+    rank_0 = start(0, 3, tmp_path, *QUICK, "--timeout", "2", **served)
     said = rank_0.communicate(timeout=120)[0]
     assert rank_0.returncode == 1
     assert rank_1.poll() is None
     stopped, absent = [line for line in said.splitlines() if line.startswith("FAIL")]
     assert stopped.startswith(
-        f"FAIL  rank 1 on {HOST}, CPU, process {rank_1.pid}: did not end 'own checks' within 12 s"
+        f"FAIL  rank 1 on {HOST}, CPU, process {rank_1.pid}: did not end 'own checks' within 2 s"
     )
-    assert re.search("it was busy with '(device|network)'", stopped)
-    assert absent.startswith("FAIL  rank 2 did not report within 12 s: it did not start")
+    assert re.search("it was busy with '[a-z ]+'", stopped)
+    assert absent.startswith("FAIL  rank 2 did not report within 2 s: it did not start")
     assert said.rstrip().endswith("preflight of 3 ranks on 1 host: 2 failures")
 
 
