@@ -33,7 +33,6 @@ COMMANDS = {
     "verify": "verify:verify_command",
     "experiment": "experiment:experiment_command",
     "chat": "chat:chat_command",
-    "replay": "replay:replay_command",
     "preflight": "preflight:preflight_command",
     "sweep": "sweep:sweep_command",
     "watch": "watch:watch_command",
@@ -53,7 +52,7 @@ GROUPS = {"checkpoint": "List, convert, average, slim and prune checkpoints."}
 HEADINGS = {
     "data": ("describe", "sample", "fit", "tokenize"),
     "train": ("demo", "configs", "plan", "pretrain", "midtrain", "sft", "dpo", "grpo"),
-    "measure": ("evaluate", "benchmark", "compare", "replay", "experiment"),
+    "measure": ("evaluate", "benchmark", "compare", "experiment"),
     "share": ("push", "chat"),
     "operate": ("preflight", "sweep", "watch", "supervise", "checkpoint", "verify"),
 }

@@ -135,7 +135,7 @@ def test_every_folder_is_as_it_was_written_and_a_step_is_replayed(old, tmp_path,
     shutil.copytree(old, tmp_path / "finished", ignore=shutil.ignore_patterns("*.unfinished"))
     monkeypatch.chdir(tmp_path / "finished")
     assert main(["verify", "."]) == 0
-    assert main(["replay", "runs/muon", "--step", "3"]) == 0
+    assert main(["watch", "runs/muon", "--replay", "3"]) == 0
     assert capsys.readouterr().out.splitlines()[-1].endswith(": the same")
 
 

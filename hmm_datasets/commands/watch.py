@@ -3,15 +3,16 @@
 import json
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import InputError
 from ..operations.alerts import AlertSettings, alert, is_pending
 from ..operations.diagnosis import Limits
-from ..operations.run_state import FINISHED, RunObserver, format_state, state_to_dict
+from ..operations.run_state import FINISHED, RunObserver, format_state
 from ..operations.stacks import read_stacks
+from ..runtime import environment
 from ..runtime.settings import argument, option
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class HangFlags:
 
 @dataclass(frozen=True, kw_only=True)
 class WatchCommand(AlertSettings, HangFlags):
-    """Report the state of a run, live if asked.
+    """Report the state of a run, live if asked, or the losses of a step.
 
     Exit code 1 if the run hangs or is dead, or its loss is NaN or infinite.
     """
@@ -47,12 +48,24 @@ class WatchCommand(AlertSettings, HangFlags):
     json: bool = option(False, None, "JSON instead of a table")
     stacks: bool = option(False, None, "print the Python stacks of the ranks at fault, or else of all")
     job: str | None = option(None, "ID", "job of Slurm to look for in the queue; default that of the run")
+    replay: int | None = option(
+        None, "STEP", "instead, compute the loss of a step again, row by row, from the newest checkpoint before it"
+    )
+    before_rollback: bool = option(
+        False,
+        None,
+        "with --replay, the step as it was before the run went back at it",
+    )
 
 
 def watch_command(arguments: WatchCommand) -> int:
     """Print the state of a run and alert if asked; fail if it needs somebody."""
     if not 0 < arguments.every < 1e6:
         raise InputError(f"--every {arguments.every}; expected a positive number of seconds")
+    if arguments.replay is not None:
+        return _replay(arguments, arguments.replay)
+    if arguments.before_rollback:
+        raise InputError("--before_rollback is for --replay STEP; leave it out")
     limits = Limits(step=arguments.hang_after, pause=arguments.pause_after)
     observer = RunObserver(arguments.path, limits, job=arguments.job)
 
@@ -78,6 +91,21 @@ def watch_command(arguments: WatchCommand) -> int:
     return 0 if state.ok else 1
 
 
+def _replay(arguments: WatchCommand, step: int) -> int:
+    """Print the rows of a step and their losses, largest first."""
+    environment.silence_missing_gpu_warnings()
+    from transformers.utils.logging import set_verbosity_error
+
+    from ..operations.replay import replay, replay_text
+
+    set_verbosity_error()  # a tokenizer that differs from the configuration was named when the run was started
+    others = [name for name in ("follow", "json", "stacks", "command") if getattr(arguments, name)]
+    if others:
+        raise InputError(f"--{others[0]}: has no effect with --replay; leave it out")
+    print(replay_text(replay(arguments.path, step, before_rollback=arguments.before_rollback)))
+    return 0
+
+
 def _follow(look, arguments: WatchCommand) -> "RunState":
     while True:
         state = look()
@@ -89,10 +117,14 @@ def _follow(look, arguments: WatchCommand) -> "RunState":
 
 
 def _print(state: "RunState", arguments: WatchCommand) -> None:
-    print(json.dumps(state_to_dict(state), ensure_ascii=False) if arguments.json else format_state(state), flush=True)
+    print(_json(state) if arguments.json else format_state(state), flush=True)
     if not arguments.stacks or state.diagnosis is None:
         return
     ranks = state.diagnosis.blamed or state.diagnosis.ranks
     for rank, text in sorted(read_stacks(state.folder, ranks).items()):
         place = next(one.beat.place for one in ranks if one.beat.rank == rank)
         print(f"\n{place}\n{text.rstrip()}", flush=True)
+
+
+def _json(state: "RunState") -> str:
+    return json.dumps(asdict(state) | {"ok": state.ok}, ensure_ascii=False, default=str)

@@ -27,7 +27,7 @@ ALERTS_NAME = ".alerts.json"
 
 _COMMAND_SECONDS = 30.0  # until a command is ended
 _FIRST_WAIT, _LONGEST_WAIT = 10.0, 600.0  # seconds until a command is run again; each wait is twice the one before
-_TROUBLE = ("hanging", "dead", "stalled")
+_TROUBLE = ("hanging", "dead")
 _NOT_FINITE = "loss is not finite"
 _UNPRINTABLE = re.compile(r"[^\x20-\x7e\xa0-\ud7ff\ue000-\U0010ffff]")
 

@@ -19,11 +19,11 @@ from ..runtime.plain_output import terminal
 from ..runtime.run_records import read_history
 from .diagnosis import DEAD, HANGING, Diagnosis, Rank
 from .progress import HISTORY_NAME
-from .run_state import FINISHED, STALLED, RunState, state_rows
+from .run_state import FINISHED, RunState, state_rows
 
 _PHASES = ("data", "forward", "backward", "optimizer")
 _MAX_HOSTS = 16
-_COLORS = {HANGING: "bold red", DEAD: "bold red", STALLED: "bold red", FINISHED: "bold green"}
+_COLORS = {HANGING: "bold red", DEAD: "bold red", FINISHED: "bold green"}
 
 
 def render(state: RunState, width: int, height: int) -> RenderableType:

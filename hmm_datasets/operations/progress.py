@@ -1,7 +1,7 @@
 """The status of a run, computed from its `history.jsonl` alone.
 
 The rate is the median over the latest intervals between rows, so one slow evaluation or a restart does not affect it.
-A run has stalled if no row was written for several such intervals. Spikes of the loss are found as a running one finds
+Spikes of the loss are found as a running one finds
 them (see `hmm_datasets.training.step.spike_detector`). Reading the status costs one pass over the file.
 """
 
@@ -25,7 +25,6 @@ from ..training.step.spike_detector import SpikeDetector
 
 HISTORY_NAME = "history.jsonl"
 
-_STALL_INTERVALS = 10.0  # median intervals without a row, after which a run has stalled
 _SPIKE_DEVIATIONS = 8.0  # robust standard deviations above the median, from which a loss is a spike
 _WINDOW = 50  # latest rows from which the rate and the usual deviations are computed
 
@@ -47,7 +46,6 @@ class RunStatus:
         skipped_steps (`int`, *optional*): number of steps that were skipped because their gradient was not finite.
         seconds_silent (`float`): seconds since the latest row.
         host (`str`, *optional*): host that wrote the latest row.
-        stalled (`bool`): whether the run is not finished and has been silent for too long.
         not_finite (`tuple` of rows): steps whose loss is NaN or infinite, with their hosts.
         spikes (`tuple` of rows): steps whose loss is a spike, with their hosts.
     """
@@ -65,7 +63,6 @@ class RunStatus:
     seconds_left: float | None
     seconds_silent: float
     host: str | None
-    stalled: bool
     not_finite: tuple[tuple[int, float, str | None], ...]
     spikes: tuple[tuple[int, float, str | None], ...]
 
@@ -104,8 +101,8 @@ def summarize(rows: list[dict[str, Any]], now: float) -> RunStatus:
     ```python
     >>> rows = [{"step": s, "time": 10.0 * s, "loss": 2.0, "max_steps": 9} for s in range(1, 6)]
     >>> status = summarize(rows, now=55.0)
-    >>> status.steps_per_second, status.seconds_left, status.stalled
-    (0.1, 40.0, False)
+    >>> status.steps_per_second, status.seconds_left
+    (0.1, 40.0)
 
     ```
     """
@@ -115,13 +112,11 @@ def summarize(rows: list[dict[str, Any]], now: float) -> RunStatus:
     pairs = [(a, b) for a, b in pairwise(last_rows) if b["step"] > a["step"] and b["time"] > a["time"]]
     pairs = pairs[-_WINDOW:]
     steps_per_second = _per_second(pairs, "step")
-    interval = _median([b["time"] - a["time"] for a, b in pairs])
     max_steps = _last(rows, "max_steps")
     if max_steps is not None and max_steps <= 0:
         max_steps = None
     fraction, left = _progress(rows, max_steps, steps_per_second)
     silent = seconds_since(last["time"], now)
-    finished = max_steps is not None and last["step"] >= max_steps
     losses = [(int(row["step"]), float(row["loss"]), row.get("host")) for row in rows if _is_loss(row.get("loss"))]
     return RunStatus(
         step=int(last["step"]),
@@ -137,7 +132,6 @@ def summarize(rows: list[dict[str, Any]], now: float) -> RunStatus:
         seconds_left=left,
         seconds_silent=silent,
         host=last.get("host"),
-        stalled=not finished and interval is not None and silent > _STALL_INTERVALS * interval,
         not_finite=tuple(row for row in losses if not math.isfinite(row[1])),
         spikes=tuple(_spikes(losses)),
     )
@@ -157,7 +151,6 @@ def status_rows(status: RunStatus) -> list[tuple[str, str]]:
         ("rate", _rate(status)),
         ("time left", "finished" if status.finished else left),
         ("last row", f"{format_duration(status.seconds_silent)} ago" + (f", on {status.host}" if status.host else "")),
-        ("stalled", "YES" if status.stalled else "no"),
         ("NaN or infinite", _list(status.not_finite)),
         ("spikes", _list(status.spikes)),
     ]

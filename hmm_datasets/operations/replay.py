@@ -29,6 +29,7 @@ from ..data.windows import TokenWindows
 from ..errors import InputError
 from ..hmm.names import process_of_run
 from ..records import as_record
+from ..report.tables import text_table
 from ..runtime.events import read_events
 from ..runtime.run_identity import IDENTITY_NAME, read_identity
 from ..runtime.run_records import RunRecord, read_history, read_run_record
@@ -134,6 +135,32 @@ def replay(run: str | Path, step: int, *, before_rollback: bool = False) -> Repl
         rows = _described(trainer)
     logged = _logged(run, history, step, before_rollback)
     return Replay(step, 0 if start is None else start.step, rows, trainer.step_loss.loss, logged)
+
+
+def replay_text(found: Replay) -> str:
+    """A replayed step as a table for the terminal."""
+    has_optimum = any(row.optimum is not None for row in found.rows)
+    has_origin = any(row.origin is not None for row in found.rows)
+    header = ["row", "loss", *["optimum", "above"] * has_optimum, "tokens", *["from"] * has_origin]
+    cells = []
+    for row in sorted(found.rows, key=lambda row: row.loss, reverse=True):
+        optimum = [] if row.optimum is None else [f"{row.optimum:.4f}", f"{row.loss - row.optimum:.4f}"]
+        cells.append([str(row.index), f"{row.loss:.4f}", *optimum, str(row.tokens), *[row.origin or ""] * has_origin])
+    start = f"checkpoint-{found.start}" if found.start else "the beginning of the run"
+    lines = [
+        f"step {found.step:,}, computed from {start}; losses in nats per token",
+        "",
+        text_table(header, cells),
+        "",
+        f"loss of the step {found.loss:.8g}; mean of its rows, weighted by tokens, {found.mean:.8g}",
+    ]
+    if found.logged is None:
+        lines.append("the run logged no loss for this step alone (logging_steps)")
+    else:
+        difference = found.loss - found.logged
+        comparison = "the same" if difference == 0 else f"a difference of {difference:.2g}"
+        lines.append(f"the run logged {found.logged:.8g}: {comparison}")
+    return "\n".join(lines)
 
 
 class _Reached(Exception):

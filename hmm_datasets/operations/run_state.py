@@ -1,7 +1,7 @@
 """The state of a run, from its history, its heartbeats, its events and the batch system."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,13 @@ from ..runtime.events import read_events, seconds_since
 from ..runtime.rank_heartbeats import STOPPED
 from ..runtime.run_records import FINISHING_NAME
 from ..runtime.supervisors import read_supervisors
-from .diagnosis import DEAD, HANGING, RUNNING, STARTING, Diagnosis, Limits, Observer
+from .diagnosis import DEAD, HANGING, STARTING, Diagnosis, Limits, Observer
 from .progress import HISTORY_NAME, RunStatus, read_status, status_rows, two_columns
 from .slurm import waiting_job
 
-FINISHED, WAITING, STALLED = "finished", "waiting in the queue", "stalled"
+FINISHED, WAITING = "finished", "waiting in the queue"
 
-_BAD = (HANGING, DEAD, STALLED)
+_BAD = (HANGING, DEAD)
 _SUPERVISION = (
     *("start", "restart", "give up", "finished", "stopped", "settings", "killed", "lost", "error", "disk full"),
     *("hang", "unknown"),
@@ -34,7 +34,7 @@ class RunState:
     Attributes:
         folder (`Path`): folder of the run.
         state (`str`): `waiting in the queue`, `starting`, `running`, `hanging`, `stopped` (on request), `finished` or
-            `dead`; without heartbeats `stalled` if there is no new row in the history.
+            `dead`.
         reason (`str`): why, naming ranks and hosts; may be empty.
         progress ([`~hmm_datasets.operations.progress.RunStatus`], *optional*): from the history, if it has a row.
         diagnosis ([`~hmm_datasets.operations.diagnosis.Diagnosis`], *optional*): from the heartbeats, if any.
@@ -115,12 +115,7 @@ class RunObserver:
             return diagnosis.state, diagnosis.reason
         if progress is None:
             return DEAD, "neither heartbeats nor a history: nothing has started here, or it failed at once"
-        if progress.stalled:
-            return (
-                STALLED,
-                f"no row for {format_duration(progress.seconds_silent)}, and no process has a heartbeat here",
-            )
-        return RUNNING, "by its history; no process has a heartbeat here"
+        return DEAD, f"no process has a heartbeat here; no row for {format_duration(progress.seconds_silent)}"
 
 
 def _supervised_now(folder: Path) -> bool | None:
@@ -163,8 +158,7 @@ def state_rows(state: RunState) -> list[tuple[str, str]]:
     if state.diagnosis is not None and state.diagnosis.remark:
         rows.append(("remark", state.diagnosis.remark))
     if state.progress is not None:
-        known = state.diagnosis is not None or state.state == FINISHED  # better than from the history alone
-        rows += [row for row in status_rows(state.progress) if not (known and row[0] == "stalled")]
+        rows += status_rows(state.progress)
     return rows + [("event", event_line(event)) for event in state.events[-_EVENTS:]]
 
 
@@ -180,21 +174,3 @@ def event_line(event: dict[str, Any]) -> str:
     ago = format_duration(seconds_since(event["time"]))
     where = f", {place}" if place and place not in event["message"] else ""
     return f"{ago} ago, {event['kind']}{step}{where}: {event['message']}"
-
-
-def state_to_dict(state: RunState) -> dict[str, Any]:
-    """A state as JSON: state, reason, progress, ranks with their heartbeats, and events."""
-    diagnosis = state.diagnosis
-    ranks = () if diagnosis is None else diagnosis.ranks
-    return {
-        "folder": str(state.folder),
-        "state": state.state,
-        "reason": state.reason,
-        "ok": state.ok,
-        "progress": None if state.progress is None else asdict(state.progress),
-        "ranks": [{"condition": rank.condition} | asdict(rank.beat) for rank in ranks],
-        "blamed": [] if diagnosis is None else [rank.beat.rank for rank in diagnosis.blamed],
-        "slow": [] if diagnosis is None else [rank.beat.rank for rank in diagnosis.slow],
-        "missing": [] if diagnosis is None else list(diagnosis.missing),
-        "events": list(state.events),
-    }

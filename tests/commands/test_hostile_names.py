@@ -54,7 +54,7 @@ pretrain --config {}/settings.yaml
 evaluate {}/run
 compare {}/run {}/run
 answers {}
-replay {}/run
+watch {}/run --replay 3
 experiment {}
 push {}/run
 push {}/none

@@ -51,7 +51,7 @@ SLOW = {
     "experiment": "experiment constrained-beliefs --steps 2 --output_dir new/experiment",
     "demo": None,  # runs others of these
 }
-WRITES_NOTHING = {"plan", "replay", "preflight", "watch", "verify", "chat"}
+WRITES_NOTHING = {"plan", "preflight", "watch", "verify", "chat"}
 WRITES_NOTHING |= {"push"}  # but a repository: tests/hub/test_redaction.py
 
 

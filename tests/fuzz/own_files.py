@@ -40,7 +40,7 @@ from hmm_datasets.operations import live_view
 from hmm_datasets.operations.alerts import AlertSettings, alert
 from hmm_datasets.operations.checkpoints.listing import list_run
 from hmm_datasets.operations.checkpoints.prune import Keep, checkpoints_to_prune
-from hmm_datasets.operations.run_state import RunObserver, format_state, state_to_dict
+from hmm_datasets.operations.run_state import RunObserver, format_state
 from hmm_datasets.operations.sweeps.cells import CellState
 from hmm_datasets.operations.sweeps.report import _numbers_of_run
 from hmm_datasets.operations.verification import verify
@@ -165,7 +165,7 @@ def write_watched(folder: Path) -> None:
 def watched(folder: Path) -> str:
     """Look at a run as `watch` and `supervise` do."""
     state = RunObserver(folder).look()
-    json.dumps(state_to_dict(state))
+    json.dumps(dataclasses.asdict(state), default=str)
     format_state(state)
     Console(file=io.StringIO(), width=100).print(live_view.render(state, 100, 40))
     alert(state, AlertSettings(command="true", quiet=1e9))

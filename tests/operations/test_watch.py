@@ -49,19 +49,9 @@ def test_evaluation_rows_of_the_same_step_do_not_count_as_intervals():
     assert status.tokens == 40_000
 
 
-def test_a_run_without_a_row_for_many_intervals_has_stalled():
-    rows = rows_of(10, max_steps=100)
-    last = rows[-1]["time"]
-    assert not status_of(rows, now=last + 99).stalled
-    status = status_of(rows, now=last + 101)
-    assert status.stalled
-    assert status.seconds_silent == pytest.approx(101)
-
-
-def test_a_finished_run_does_not_stall():
+def test_a_finished_run_has_no_time_left():
     status = status_of(rows_of(10, max_steps=50), now=1e9)
     assert status.finished
-    assert not status.stalled
     assert status.seconds_left == 0
 
 
@@ -104,7 +94,6 @@ def test_one_row_is_enough_for_a_status():
     status = status_of(rows_of(1), now=1e9)
     assert status.steps_per_second is None
     assert status.seconds_left is None
-    assert not status.stalled
     assert "unknown until there are two rows" in two_columns(status_rows(status))
 
 
@@ -117,7 +106,6 @@ def test_the_table_names_what_is_wrong():
     assert "0.5 steps per second, 500 tokens per second" in table
     assert "time left        28.3 min" in table
     assert "1 d 1 h ago, on node7" in table
-    assert "stalled          YES" in table
     assert "nan at step 150 on node7" in table
     assert "50 at step 130 on node7" in table
 

@@ -116,7 +116,7 @@ def test_the_step_before_a_rollback_has_the_loss_of_the_spike(run, capsys):
     ordered = sorted(found.rows, key=lambda row: -row.loss)
     assert {row.index for row in ordered[:6]} == set(BAD)
     assert ordered[5].loss > 3 * ordered[6].loss
-    assert main(["replay", str(run), "--step", str(spike["step"]), "--before_rollback"]) == 0
+    assert main(["watch", str(run), "--replay", str(spike["step"]), "--before_rollback"]) == 0
     told = capsys.readouterr().out.splitlines()
     assert told[0] == f"step {spike['step']}, computed from checkpoint-15; losses in nats per token"
     assert told[2].split() == ["row", "loss", "optimum", "above", "tokens"]
