@@ -353,7 +353,9 @@ def _add_callbacks(trainer: StepTrainer) -> Interruptions:
     if bars:
         trainer.add_callback(ProgressLine())
     disable_progress_bar()
-    interruptions = Interruptions(trainer, None if args.time_limit is None else parse_time(args.time_limit))
+    interruptions = Interruptions(
+        trainer, trainer.step_loss, None if args.time_limit is None else parse_time(args.time_limit)
+    )
     trainer.add_callback(interruptions)
     return interruptions
 

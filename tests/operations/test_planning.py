@@ -9,8 +9,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from hmm_datasets.cli import main
 from hmm_datasets.errors import InputError
 from hmm_datasets.operations.planning import plan_recipe, planned
-from hmm_datasets.training.pretrained import load_pretrained
 from hmm_datasets.training.precision import set_type_of_weights
+from hmm_datasets.training.pretrained import load_pretrained
 from hmm_datasets.training.settings import SFTSettings
 
 # Llama 3.2 1B, 3.1 8B and 3.1 70B: width, layers, heads, width of the feed-forward layers, tied embeddings.

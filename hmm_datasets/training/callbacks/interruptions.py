@@ -26,7 +26,8 @@ class Interruptions(TrainerCallback):
     """Saves, or saves and stops, on request.
 
     Args:
-        trainer ([`~hmm_datasets.training.trainer.StepTrainer`]): the trainer of the run.
+        run ([`~hmm_datasets.training.run_context.RunContext`]): the run.
+        step_loss ([`~hmm_datasets.training.step.loss.StepLoss`]): gathers the requests of the ranks.
         time_limit (`timedelta`, *optional*): time limit of the job, counted from its first start.
 
     Attributes:
