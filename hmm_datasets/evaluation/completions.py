@@ -44,9 +44,6 @@ FACTS = (
 )
 """Prompts, each with the word that its continuation should begin with."""
 
-COMPLETION_TOKENS = 24
-"""Tokens of a continuation, at most."""
-
 OPEN_PROMPTS = (
     "Once upon a time",
     "My favorite color is",
@@ -63,7 +60,7 @@ def complete(
     open_prompts: Sequence[str] = OPEN_PROMPTS,
     samples: int = 2,
     temperature: float = 0.8,
-    max_new_tokens: int = COMPLETION_TOKENS,
+    max_new_tokens: int = 24,
     seed: int = 0,
 ) -> dict[str, Any]:
     """Continue prompts greedily and by sampling; the same seed gives the same samples on the same device.

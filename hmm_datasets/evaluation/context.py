@@ -90,21 +90,6 @@ class EvaluationContext:
         rows = load_corpus(settings.chat_data, kind="conversations", streaming=False, **part)
         return rows.select(range(min(len(rows), settings.chat_questions)))
 
-    @property
-    def core(self) -> dict[str, Any]:
-        """Which questions of CORE are asked."""
-        settings = self.settings
-        return {
-            "tasks": settings.core_tasks or None,
-            "max_per_task": settings.core_max_per_task,
-            "corrupted": not settings.quick,
-        }
-
-    @property
-    def samples(self) -> int:
-        """Sampled continuations of each prompt."""
-        return 0 if self.settings.quick else 2
-
     def history(self) -> list[dict[str, Any]]:
         """The evaluations of its training that have divergences."""
         path = Path(self.settings.model) / "history.jsonl"

@@ -86,7 +86,7 @@ def score_rows(
     """
     starts = [0, *accumulate(len(group) for group in groups)]
     check_vocabulary(model, 1 + max((max(row.tokens) for group in groups for row in group), default=0), "tokens")
-    shared = [shared_length(group) if share else 0 for group in groups]
+    shared = [_shared_length(group) if share else 0 for group in groups]
     if any(shared) and not _can_reuse_cache(model):
         shared = [0] * len(groups)
     batches = _batches(groups, shared, batch_size)
@@ -113,7 +113,7 @@ def common_prefix(rows: Sequence[Sequence[int]]) -> int:
     return next((index for index in range(shortest) if first[index] != last[index]), shortest)
 
 
-def shared_length(group: Sequence[Row]) -> int:
+def _shared_length(group: Sequence[Row]) -> int:
     """Number of tokens to run once for a group: common to all rows, and none of them scored; 0 for too few."""
     if len(group) < 2:
         return 0

@@ -24,7 +24,6 @@ from ..runtime.once import one_command
 from ..runtime.run_records import RunRecord, read_run_record
 from ..runtime.settings import setting
 from .context import open_context
-from .expected_time import expected_time
 from .provenance import data_hashes, provenance
 from .tasks import TASKS, chosen_tasks
 
@@ -160,8 +159,6 @@ def evaluate_model(settings: EvaluationSettings) -> dict[str, Any]:
     context = open_context(settings)
     context.tasks = chosen_tasks(context)
     context.load(accelerator)
-    if accelerator.is_main_process and (expected := expected_time(context, accelerator.num_processes)):
-        print(expected, flush=True)
     results, items = {}, {}
     for name in context.tasks:
         results[name] = TASKS[name].measure(context, accelerator)

@@ -1,4 +1,4 @@
-"""What each task of an evaluation measures of a model, and how much the model reads for it."""
+"""What each task of an evaluation measures of a model."""
 
 from pathlib import Path
 from typing import Any
@@ -6,18 +6,17 @@ from typing import Any
 from accelerate import Accelerator
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from ..text.tokenizers.encoding import encode_texts
 from ..training.pretrained import load_pretrained
 from .beliefs import probe_beliefs, row_of
 from .chat.measures import measure_chat
-from .completions import COMPLETION_TOKENS, FACTS, OPEN_PROMPTS, complete
+from .completions import complete
 from .context import EvaluationContext
-from .core.measure import score_core, tokens_to_read
+from .core.measure import score_core
 from .learning_phases import evaluation_of, learning_phases
 from .optimum import measure_optimum
 from .run_checkpoints import checkpoints_of, progress_of, revisions_of
 from .targets import Documents
-from .task import Result, Workload
+from .task import Result
 from .text import measure_text
 
 
@@ -71,11 +70,6 @@ def run_text(context: EvaluationContext, accelerator: Accelerator) -> Result:
     return measured and measured | {"sha256": sha256}
 
 
-def text_cost(context: EvaluationContext) -> Workload:
-    windows, most = context.windows, context.settings.max_windows
-    return Workload((windows.length - 1) * (len(windows) if most is None else min(most, len(windows))))
-
-
 def run_core(context: EvaluationContext, accelerator: Accelerator) -> Result:
     settings = context.settings
     return score_core(
@@ -85,12 +79,10 @@ def run_core(context: EvaluationContext, accelerator: Accelerator) -> Result:
         accelerator,
         batch_size=settings.batch_size,
         baselines=settings.core_baselines,
-        **context.core,
+        tasks=settings.core_tasks or None,
+        max_per_task=settings.core_max_per_task,
+        corrupted=not settings.quick,
     )
-
-
-def core_cost(context: EvaluationContext) -> Workload:
-    return Workload(tokens_to_read(context.tokenizer, context.settings.core_data, **context.core))
 
 
 def run_chat(context: EvaluationContext, accelerator: Accelerator) -> Result:
@@ -104,20 +96,8 @@ def run_chat(context: EvaluationContext, accelerator: Accelerator) -> Result:
     )
 
 
-def chat_cost(context: EvaluationContext) -> Workload:
-    rows, settings = context.conversations, context.settings
-    texts = [message["content"] for row in rows for message in row["messages"]]
-    tokens = sum(map(len, encode_texts(context.tokenizer, texts)))
-    return Workload(2 * tokens, -(-len(rows) // settings.batch_size) * settings.chat_max_new_tokens)
-
-
 def run_completions(context: EvaluationContext, accelerator: Accelerator) -> Result:
     if not accelerator.is_main_process:
         return {}
-    return complete(context.model, context.tokenizer, seed=context.settings.seed, samples=context.samples)
-
-
-def completions_cost(context: EvaluationContext) -> Workload:
-    texts = [*(prompt for prompt, _ in FACTS), *OPEN_PROMPTS]
-    times = 1 + context.samples
-    return Workload(times * sum(map(len, encode_texts(context.tokenizer, texts))), times * COMPLETION_TOKENS)
+    settings = context.settings
+    return complete(context.model, context.tokenizer, seed=settings.seed, samples=0 if settings.quick else 2)

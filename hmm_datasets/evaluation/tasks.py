@@ -4,9 +4,6 @@ from ..errors import InputError
 from .context import EvaluationContext
 from .task import Task
 from .task_measures import (
-    chat_cost,
-    completions_cost,
-    core_cost,
     run_beliefs,
     run_chat,
     run_completions,
@@ -14,7 +11,6 @@ from .task_measures import (
     run_optimum,
     run_text,
     run_training,
-    text_cost,
 )
 
 TASKS = {
@@ -42,23 +38,18 @@ TASKS = {
         lambda context: context.held_out is not None and context.tokenizer is not None,
         run_text,
         "no held-out text; give a token stream or a corpus with --targets, and a model with a tokenizer",
-        text_cost,
     ),
     "core": Task(
         lambda context: context.settings.core_data is not None and context.writes_text,
         run_core,
         "no questions; give their folder with --core_data, and a model with a tokenizer",
-        core_cost,
     ),
     "chat": Task(
         lambda context: context.settings.chat_data is not None and context.has_template,
         run_chat,
         "no conversations; give a corpus with --chat_data, and a model whose tokenizer has a chat template",
-        chat_cost,
     ),
-    "completions": Task(
-        lambda context: context.writes_text, run_completions, "the model has no tokenizer", completions_cost
-    ),
+    "completions": Task(lambda context: context.writes_text, run_completions, "the model has no tokenizer"),
 }
 
 

@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 import shutil
 from pathlib import Path
 
@@ -220,15 +219,13 @@ def test_a_second_evaluation_replaces_the_first(run, tmp_path):
     assert not (tmp_path / "plots" / "simplex.png").exists()
 
 
-def test_the_time_is_told_before_and_a_quick_evaluation_reads_less(writer, tmp_path, capsys):
+def test_a_quick_evaluation_reads_less(writer, tmp_path):
     found = {}
     for name, flags in (("whole", ()), ("quick", ("--quick",))):
         folder = tmp_path / name
         model, text = str(writer / "model"), str(writer / "stories.jsonl")
         assert main(["evaluate", model, "--targets", text, "--test_fraction", "1", "--window", "9", "--stride", "1",
                      "--output_dir", str(folder), *flags]) == 0  # fmt: skip
-        first = capsys.readouterr().out.splitlines()[0]
-        assert re.fullmatch(r"about [\d.]+ (s|min): text [\d.]+ (s|min), completions at most [\d.]+ (s|min)", first)
         found[name] = read_json(folder / "report.json")
     assert found["quick"]["text"]["num_documents"] == 2 < found["whole"]["text"]["num_documents"]
     assert found["quick"]["completions"]["prompts"][0]["sampled"] == []

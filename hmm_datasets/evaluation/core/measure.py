@@ -24,12 +24,11 @@ from typing import TYPE_CHECKING, Any
 from ...errors import InputError
 from ...runtime.progress import progress_bar
 from ...text.tokenizers.encoding import encode_texts
-from ..continuations import ContinuationScores, Row, common_prefix, score_rows, shared_length
+from ..continuations import ContinuationScores, Row, common_prefix, score_rows
 from ..model_limits import beginning_token, context_limit
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
-    from tqdm import tqdm
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from .centered_accuracy import core_score
 from .questions import Questions, find_questions
@@ -93,73 +92,31 @@ def score_core(
         raise InputError(f"max_length={limit}: expected 2 or more, one token as context and one to score")
     encoder = _Encoder(tokenizer, limit)
     items = []
-    total = sum(len(of.rows) * _parts(of, corrupted) for of in questions)
-    with progress_bar(total, " questions", desc="core") as bar:
+    with progress_bar(sum(len(of.rows) for of in questions), " questions", desc="core") as bar:
         for of in questions:
             bar.set_postfix_str(of.task.label)
-            items += _task_items(model, of, encoder, accelerator, batch_size, corrupted, bar)
+            has_control = corrupted and len(of.rows) > 1
+            versions = [of.rows, of.corrupted()] if has_control else [of.rows]
+            for first in range(0, len(of.rows), _BLOCK):
+                numbers = range(first, min(first + _BLOCK, len(of.rows)))
+                options = encoder.options(of, versions, numbers)
+                groups = [[row for version in item for row in version] for item in options]
+                if of.task.shots == 0:  # without solved examples the versions of an item have no common beginning
+                    groups = [version for item in options for version in item]
+                share = len(numbers) / len(groups)
+                scores = score_rows(
+                    model,
+                    groups,
+                    accelerator,
+                    batch_size=batch_size,
+                    progress=lambda done, share=share: bar.update(done * share),
+                )
+                items += _items(of, numbers, options, scores)
     if not accelerator.is_main_process:
         return {}
     made = {"max_per_task": max_per_task, "max_length": limit, "beginning": encoder.kind}
     made |= {"prompts": encoder.prompts, "prompts_cut": encoder.cut, "longest_prompt": encoder.longest}
     return _summary(questions, items, baselines, max_per_task) | made | {"items": items}
-
-
-def _task_items(
-    model: "PreTrainedModel",
-    of: Questions,
-    encoder: "_Encoder",
-    accelerator: "Accelerator",
-    batch_size: int,
-    corrupted: bool,
-    bar: "tqdm",
-) -> list[dict[str, Any]]:
-    """Every item of a task, scored."""
-    versions = _versions(of, corrupted)
-    items = []
-    for first in range(0, len(of.rows), _BLOCK):
-        numbers = range(first, min(first + _BLOCK, len(of.rows)))
-        options = encoder.options(of, versions, numbers)
-        groups = _groups(of, options, corrupted)
-        scores = score_rows(model, groups, accelerator, batch_size=batch_size, progress=bar.update)
-        items += _items(of, numbers, options, scores)
-    return items
-
-
-def _versions(of: Questions, corrupted: bool) -> list[list[dict[str, Any]]]:
-    return [of.rows, of.corrupted()] if corrupted and len(of.rows) > 1 else [of.rows]
-
-
-def _groups(of: Questions, options: list[list[list[Row]]], corrupted: bool) -> list[list[Row]]:
-    """The rows that may have a common beginning."""
-    if _parts(of, corrupted) > 1:
-        return [version for item in options for version in item]
-    return [[row for version in item for row in version] for item in options]
-
-
-def tokens_to_read(
-    tokenizer: "PreTrainedTokenizerBase",
-    folder: str | Path,
-    *,
-    tasks: Sequence[str] | None = None,
-    max_per_task: int | None = None,
-    corrupted: bool = True,
-    sample: int = 8,
-) -> int:
-    """About how many tokens a model reads for [`score_core`]: those of `sample` items of each task, extrapolated."""
-    encoder, total = _Encoder(tokenizer, None), 0.0
-    for of in find_questions(folder, core_tasks(tasks), only_found=tasks is None, max_per_task=max_per_task):
-        numbers = range(min(sample, len(of.rows)))
-        groups = _groups(of, encoder.options(of, _versions(of, corrupted), numbers), corrupted)
-        # A common beginning is read once for all rows of a group.
-        read = sum(sum(len(row.tokens) for row in group) - (len(group) - 1) * shared_length(group) for group in groups)
-        total += read * len(of.rows) / len(numbers)
-    return round(total)
-
-
-def _parts(of: Questions, corrupted: bool) -> int:
-    """Number of groups per item: without solved examples its two versions have no common beginning."""
-    return 2 if corrupted and of.task.shots == 0 and len(of.rows) > 1 else 1
 
 
 class _Encoder:

@@ -20,7 +20,7 @@ from transformers import (
 from transformers.modeling_outputs import CausalLMOutput
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.evaluation.core.measure import score_core, tokens_to_read
+from hmm_datasets.evaluation.core.measure import score_core
 from hmm_datasets.evaluation.core.questions import Questions
 from hmm_datasets.evaluation.core.tasks import CORE_TASKS
 from hmm_datasets.report.evaluation_tables import _cut_prompts
@@ -372,26 +372,3 @@ def test_a_model_of_fewer_tokens_than_the_prompts_have_is_refused(tokenizer, fol
     small = LlamaConfig(vocab_size=20, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1)
     with pytest.raises(InputError, match="the model has 20 tokens"):
         score_core(LlamaForCausalLM(small), tokenizer, folder, accelerator)
-
-
-class Counting(torch.nn.Module):
-    """The model, which counts the tokens that it reads, padding aside."""
-
-    def __init__(self, model):
-        super().__init__()
-        self.model, self.config, self.device, self.tokens = model, model.config, model.device, 0
-
-    def forward(self, input_ids, attention_mask=None, position_ids=None, **inputs):
-        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        self.tokens += int(mask[:, -input_ids.shape[1] :].sum())
-        return self.model(input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids, **inputs)
-
-
-@pytest.mark.parametrize("corrupted", [False, True])
-def test_the_tokens_to_read_are_told_before(model, tokenizer, folder, corrupted):
-    counting = Counting(model)
-    score_core(counting, tokenizer, folder, Accelerator(cpu=True), batch_size=5, corrupted=corrupted)
-    told = tokens_to_read(tokenizer, folder, corrupted=corrupted, sample=100)
-    # The last token of a row predicts nothing and is not read; trials of the cache are.
-    assert 0.8 < told / counting.tokens < 1.2
-    assert 0.7 < tokens_to_read(tokenizer, folder, corrupted=corrupted, sample=3) / told < 1.3
