@@ -2,19 +2,15 @@
 
 The text comes from a template, `model_cards/{kind}.md`. This module checks the facts, makes the front matter, by which
 the Hub indexes the card, and writes the file. A fact that is missing, unknown to the template or not finite is an
-error, because readers would not notice a gap in a card.
-
-The facts of each kind of card: their names and types, and checks of their values.
+error, because readers would not notice a gap in a card. Facts are text: what would be HTML is escaped.
 """
 
 import hashlib
 import math
 import os
 import re
-from collections.abc import Sequence
-from numbers import Integral, Real
+from numbers import Real
 from pathlib import Path
-from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ..errors import InputError, printable
@@ -23,139 +19,14 @@ from ..runtime.shipped import shipped
 
 if TYPE_CHECKING:
     from huggingface_hub import DatasetCardData, EvalResult, ModelCardData
-    from markdown_it.token import Token
-
-Types = dict[str, tuple[Any, ...]]
-"""Names, and what each may be: types, entries of a mapping, or a list with the type or the entries of its values."""
 
 CardKind = Literal["model", "hmm", "dataset", "text", "evaluation"]
-
-_METRIC: Types = {"name": (str,), "value": (float,), "standard_error": (float, NoneType), "unit": (str,)}
-_STAGE: Types = {"stage": (str,), "data": (str, NoneType), "tokens": (int, NoneType)}
-_OPTIMAL_LOSS: Types = {"name": (str,), "value": (float,), "error": (float,)}
-_RATE: Types = dict.fromkeys(("value", "standard_error"), (float,))
-_BOUNDS: Types = dict.fromkeys(("lower", "upper"), (float,))
-_OPTIMUM: Types = {"value": (float,), "standard_error": (float,), "length": (int,)}
-_SPLIT: Types = {"split": (str,), "path": (str,), "rows": (int,), "tokens": (int, NoneType)}
-_CONFIG: Types = {"name": (str,), "splits": ([_SPLIT],)}
-_DETAIL: Types = {"name": (str,), "value": (str,)}
-_PREDICTOR: Types = {"title": (str,), "by_position": (list,), "mean": (float,), "excess": (float,)}
-
-# Every fact of a template, with its allowed types. Facts that may be left out are in OPTIONAL too.
-TYPES: dict[str, Types] = {
-    "model": {
-        "name": (str,),
-        "summary": (str,),
-        "license": (str, NoneType),
-        "data": (str,),
-        "parameters": (int,),
-        "tokens": (int,),
-        "global_batch": (int,),
-        "length": (int, NoneType),
-        "learning_rate": (float,),
-        "precision": (str,),
-        "command": (str,),
-        "versions": (dict,),
-        "metrics": ([_METRIC],),
-        "optimal_loss": (_METRIC, NoneType),
-        "stages": ([_STAGE],),
-        "details": ([_DETAIL],),
-        "base_model": (str, NoneType),
-        "library": (str,),
-        "datasets": ([str],),
-        "repo_id": (str, NoneType),
-        "limits": ([str],),
-    },
-    "hmm": {
-        "name": (str,),
-        "num_states": (int, NoneType),
-        "num_symbols": (int,),
-        "corpus": (str, NoneType),
-        "license": (str, NoneType),
-        "log_likelihood_train": (float, NoneType),
-        "log_likelihood_test": (float, NoneType),
-        "entropy_rate": (float, NoneType),
-        "entropy_rate_standard_error": (float, NoneType),
-        "command": (str, NoneType),
-        "summary": (str, NoneType),
-        "is_hmm": (bool,),
-        "is_exact": (bool,),
-        "optimal_loss": (_OPTIMUM, NoneType),
-        "versions": (dict,),
-        "datasets": ([str],),
-        "repo_id": (str, NoneType),
-        "limits": ([str],),
-    },
-    "dataset": {
-        "name": (str,),
-        "process": (str,),
-        "source_file": (str,),
-        "fingerprint": (str,),
-        "num_states": (int, NoneType),
-        "num_symbols": (int,),
-        "seed": (int,),
-        "length": (int,),
-        "bos": (bool,),
-        "num_sequences": (int,),
-        "num_test_sequences": (int,),
-        "format": (int,),
-        "columns": (list,),
-        "size": (str,),
-        "exact": (bool,),
-        "optimal_loss": (_OPTIMAL_LOSS,),
-        "entropy_rate": (_RATE, NoneType),
-        "positions": (list,),
-        "predictors": ([_PREDICTOR],),
-        "measured_on": (int,),
-        "license": (str, NoneType),
-        "repo_id": (str, NoneType),
-        "limits": ([str],),
-    },
-    "text": {
-        "name": (str,),
-        "summary": (str,),
-        "license": (str, NoneType),
-        "configs": ([_CONFIG],),
-        "details": ([_DETAIL],),
-        "load": (str,),
-        "repo_id": (str, NoneType),
-        "limits": ([str],),
-    },
-    "evaluation": {
-        "name": (str,),
-        "summary": (str,),
-        "license": (str, NoneType),
-        "model": (str,),
-        "sha256": (str,),
-        "tables": (list,),
-        "plots": (list,),
-        "configs": ([_CONFIG],),
-        "command": (str,),
-        "versions": (dict,),
-        "repo_id": (str, NoneType),
-        "limits": ([str],),
-    },
+_OPTIONAL: dict[str, dict[str, Any]] = {
+    "all": {"repo_id": None, "limits": []},
+    "model": {"stages": [], "details": [], "base_model": None, "library": "transformers", "datasets": []},
+    "hmm": {"summary": None, "is_hmm": True, "is_exact": True, "optimal_loss": None, "versions": {}, "datasets": []},
 }
-OPTIONAL: dict[str, dict[str, Any]] = {
-    "model": {
-        "stages": [],
-        "details": [],
-        "base_model": None,
-        "library": "transformers",
-        "datasets": [],
-        "repo_id": None,
-        "limits": [],
-    },
-    "hmm": {
-        **{"summary": None, "is_hmm": True, "is_exact": True, "optimal_loss": None},
-        **{"versions": {}, "datasets": [], "repo_id": None, "limits": []},
-    },
-    "dataset": {"repo_id": None, "limits": []},
-    "text": {"repo_id": None, "limits": []},
-    "evaluation": {"repo_id": None, "limits": []},
-}
-
-
+"""Facts that may be left out in the cards of all kinds, and in those of one."""
 __all__ = ["CardKind", "is_own_card", "template_path", "write_card"]
 CARD_NAME = "README.md"
 PLACEHOLDER = "USER/NAME"
@@ -169,59 +40,52 @@ _TAGS = {
     "text": ["hmm-datasets"],
     "evaluation": ["hmm-datasets", "evaluation"],
 }
-_CODE = re.compile(r"((?<![\\`])`[^`]+`(?!`))")
-_CELL = re.compile(r"(?<!\\)\|")
+_CODE = re.compile(r"((?<![\\`])`[^`\n]+`(?!`))")
 _TAG = re.compile(r"<(?=[A-Za-z/!?])(?!https?://[^\s<>]*>)")
 _FENCE = re.compile(r"^[\s>*+-]*(?:\d+[.)]\s+)?(`{3,}|~{3,})", re.MULTILINE)
 _PARAGRAPHS = ("data", "load", "summary", "tables", "limits")  # facts that may have several lines
+_PROGRAMS = ("command", "load")  # in blocks of code
 
 
-def checked_facts(kind: CardKind, facts: dict[str, Any]) -> dict[str, Any]:
-    """The facts of a card, with those that may be left out.
+def checked_facts(kind: CardKind, template: str, facts: dict[str, Any]) -> dict[str, Any]:
+    """The facts that a template asks for, with those that may be left out.
 
     Raises:
-        [`InputError`]: a fact is missing, unknown, of another type, empty or not finite.
+        [`InputError`]: a fact is missing or unknown, or the license is no identifier.
     """
-    types, optional, where = TYPES[kind], OPTIONAL[kind], f"facts of a {kind} card"
-    if unknown := sorted(facts.keys() - types.keys()):
-        raise InputError(f"{where}: unknown: {', '.join(unknown)}; expected: {', '.join(types)}")
-    if missing := [name for name in types if name not in facts and name not in optional]:
+    from jinja2 import Environment, meta
+
+    optional, where = _OPTIONAL["all"] | _OPTIONAL.get(kind, {}), f"facts of a {kind} card"
+    asked = {*meta.find_undeclared_variables(Environment().parse(template)), "license", *optional} - {"card_data"}
+    if unknown := sorted(facts.keys() - asked):
+        raise InputError(f"{where}: unknown: {', '.join(unknown)}; expected: {', '.join(sorted(asked))}")
+    if missing := sorted(asked - facts.keys() - optional.keys()):
         raise InputError(f"{where}: missing: {', '.join(missing)}")
-    facts = {**optional, **facts}
-    for name, value in facts.items():
-        _check(f"{where}: {name}", value, types[name])
+    facts = optional | facts
     if re.search(r"\s", facts["license"] or ""):
         raise InputError(f"{where}: license is {facts['license']!r}, expected an identifier such as apache-2.0")
-    if kind == "dataset" and "lower" in (facts["entropy_rate"] or {}):
-        _check(f"{where}: entropy_rate", facts["entropy_rate"], (_BOUNDS,))
-    for name in ("log_likelihood_train", "log_likelihood_test"):
-        if (facts.get(name) or 0) > 0:
-            raise InputError(f"{where}: {name} is {facts[name]}, expected 0 or less; change the sign of a loss")
     return facts
 
 
-def _check(where: str, value: Any, types: tuple[Any, ...]) -> None:
-    kinds = [one if isinstance(one, type) else type(one) for one in types]
-    # Numbers of NumPy are accepted, and integers for floats, but not booleans.
-    allowed = tuple({int: Integral, float: Real}.get(kind, kind) for kind in kinds)
-    if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in types):
-        expected = " or ".join("None" if kind is NoneType else kind.__name__ for kind in kinds)
-        raise InputError(f"{where} is {value!r}, expected {expected}")
-    for inner in types:
-        if isinstance(inner, list) and value is not None:
-            for index, one in enumerate(value):
-                _check(f"{where}[{index}]", one, tuple(inner))
-        elif isinstance(inner, dict) and value is not None:
-            for name, of_entry in inner.items():
-                if name not in value:
-                    raise InputError(f"{where}: missing: {name}")
-                _check(f"{where}.{name}", value[name], of_entry)
-    if isinstance(value, str) and not value.strip():
-        raise InputError(f"{where} is empty")
-    if isinstance(value, Real) and not math.isfinite(value):
-        raise InputError(f"{where} is {value}, expected a finite number")
-    if isinstance(value, Integral) and value < 0 and int in types:
-        raise InputError(f"{where} is {value}, expected 0 or more")
+def _plain(where: str, name: str, fact: Any) -> Any:
+    """A fact without control codes and HTML and, but for those of several paragraphs, in one line, so that it is not
+    Markdown of its own; a block of code that does not end is no block."""
+    if isinstance(fact, dict):
+        return {key: _plain(f"{where}.{key}", name, part) for key, part in fact.items()}
+    if isinstance(fact, list):
+        return [_plain(f"{where}[{index}]", name, part) for index, part in enumerate(fact)]
+    if isinstance(fact, Real) and not math.isfinite(fact):
+        raise InputError(f"{where} is {fact}, expected a finite number")
+    if not isinstance(fact, str):
+        return fact
+    text = printable(fact)
+    if name in _PARAGRAPHS:
+        text = text if len(_FENCE.findall(text)) % 2 == 0 else _FENCE.sub(lambda match: f"&#8203;{match[0]}", text)
+    elif _FENCE.search(text) or name != "command":
+        text = " ".join(text.split("\n"))
+    if name in _PROGRAMS:
+        return text
+    return "".join(part if _CODE.fullmatch(part) else _TAG.sub("&lt;", part) for part in _CODE.split(text))
 
 
 def write_card(kind: CardKind, folder: str | os.PathLike, facts: dict[str, Any]) -> Path:
@@ -287,7 +151,7 @@ def write_card(kind: CardKind, folder: str | os.PathLike, facts: dict[str, Any])
         `Path`: The file.
 
     Raises:
-        [`InputError`]: The folder or a fact is missing, or a fact is unknown, of another type, empty or not finite.
+        [`InputError`]: The folder or a fact is missing, or a fact is unknown or not finite.
 
     Example:
 
@@ -295,9 +159,9 @@ def write_card(kind: CardKind, folder: str | os.PathLike, facts: dict[str, Any])
     >>> write_card("dataset", ".", {"name": "Mess3", "seed": 0})
     Traceback (most recent call last):
     ...
-    hmm_datasets.errors.InputError: facts of a dataset card: missing: process, source_file, fingerprint, num_states, \
-num_symbols, length, bos, num_sequences, num_test_sequences, format, columns, size, exact, optimal_loss, \
-entropy_rate, positions, predictors, measured_on, license
+    hmm_datasets.errors.InputError: facts of a dataset card: missing: bos, columns, entropy_rate, exact, fingerprint, \
+format, length, license, measured_on, num_sequences, num_states, num_symbols, num_test_sequences, optimal_loss, \
+positions, predictors, process, size, source_file
 
     ```
     """
@@ -309,67 +173,19 @@ entropy_rate, positions, predictors, measured_on, license
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder to write a card into")
-    facts = checked_facts(kind, facts)
+    template = template_path(kind).read_text(encoding="utf-8")
+    facts = checked_facts(kind, template, facts)
+    plain = {name: _plain(f"facts of a {kind} card: {name}", name, fact) for name, fact in facts.items()}
     is_data = kind in ("dataset", "text", "evaluation")
     data = _dataset_data(kind, facts) if is_data else _model_data(kind, facts)
-    template = Environment(undefined=StrictUndefined).from_string(template_path(kind).read_text(encoding="utf-8"))
     card_class = DatasetCard if is_data else ModelCard
-    card = card_class(_without_html(template.render(card_data=data.to_yaml(), **_plain_facts(facts))))
+    filled = Environment(undefined=StrictUndefined).from_string(template).render(card_data=data.to_yaml(), **plain)
+    card = card_class(filled)
     path = folder / CARD_NAME
     if is_own_card(folder):
         with atomic_file(path) as temporary:
             temporary.write_text(_marked(str(card).rstrip("\n") + "\n"), encoding="utf-8")
     return path
-
-
-def _without_html(text: str) -> str:
-    """A card in which no fact, such as the name of a symbol, is HTML: what begins a tag is text.
-
-    What is HTML is what a parser of Markdown takes for it, so code and links in angle brackets stay as they are.
-    """
-    from markdown_it import MarkdownIt
-
-    front, dashes, body = text.partition("\n---\n") if text.startswith("---\n") else ("", "", text)
-    parser, lines = MarkdownIt("commonmark").enable("table"), body.split("\n")
-    while spans := _html_spans(parser.parse("\n".join(lines))):
-        for span in spans:
-            shown = [_escaped(line) for line in lines[span]]
-            # If what is left is HTML although it looks like code, every bracket is text.
-            lines[span] = shown if shown != lines[span] else [line.replace("<", "&lt;") for line in shown]
-    return f"{front}{dashes}" + "\n".join(lines)
-
-
-def _html_spans(tokens: "Sequence[Token]") -> list[slice]:
-    """The lines of the parts of a text that have HTML in them."""
-    found, span = [], slice(0, 0)
-    for token in tokens:
-        span = span if token.map is None else slice(*token.map)
-        kinds = {token.type, *(child.type for child in token.children or ())}
-        if kinds & {"html_block", "html_inline"}:
-            found.append(span)
-    return found
-
-
-def _escaped(line: str) -> str:
-    """A line whose tags are text, but in code, which does not reach from one cell of a table to the next."""
-    cells = [_CODE.split(cell) for cell in _CELL.split(line)]
-    shown = [[part if _CODE.fullmatch(part) else _TAG.sub("&lt;", part) for part in cell] for cell in cells]
-    return "|".join(map("".join, shown))
-
-
-def _plain_facts(facts: Any, name: str = "") -> Any:
-    """Facts without control codes and, but for those of several paragraphs, in one line, so that they are not Markdown
-    of their own; a block of code that does not end is no block."""
-    if isinstance(facts, dict):
-        return {key: _plain_facts(fact, name or key) for key, fact in facts.items()}
-    if isinstance(facts, list):
-        return [_plain_facts(fact, name) for fact in facts]
-    if not isinstance(facts, str):
-        return facts
-    text = printable(facts)
-    if name in _PARAGRAPHS:
-        return text if len(_FENCE.findall(text)) % 2 == 0 else _FENCE.sub(lambda match: f"&#8203;{match[0]}", text)
-    return " ".join(text.split("\n")) if _FENCE.search(text) or name != "command" else text
 
 
 def is_own_card(folder: str | os.PathLike) -> bool:
