@@ -1,5 +1,6 @@
 """Metrics of a language model, one folder each: `evaluate.load(metric_path("bayes_gap"))` works without a network."""
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,10 @@ NAMES = (
     "predictor_kl",
     "token_cross_entropy",
 )
+
+
+ROW = datasets.Sequence(datasets.Value("float64"))
+TABLE = datasets.Sequence(ROW)
 
 
 def metric_path(name: str) -> str:
@@ -41,7 +46,28 @@ def load_metric(name: str) -> evaluate.EvaluationModule:
 
 
 class CheckedMetric(evaluate.Metric):
-    """A metric whose inputs may be masked arrays without masked entries; `evaluate` would drop the mask."""
+    """A metric described by the docstring of its class, in which `Args:` begins the description of its inputs.
+
+    Its inputs may be masked arrays without masked entries; `evaluate` would drop the mask.
+
+    Attributes:
+        predictions, references (feature of `datasets`): what an entry of each input is; None for no such input.
+        citation (`str`): BibTeX.
+    """
+
+    predictions: Any = None
+    references: Any = None
+    citation = ""
+
+    def _info(self) -> evaluate.MetricInfo:
+        description, arguments, inputs = inspect.cleandoc(type(self).__doc__ or "").partition("Args:\n")
+        columns = {"predictions": self.predictions, "references": self.references}
+        return evaluate.MetricInfo(
+            description=description,
+            citation=self.citation,
+            inputs_description=arguments + inputs,
+            features=datasets.Features({name: feature for name, feature in columns.items() if feature is not None}),
+        )
 
     def add_batch(self, *, predictions: Any = None, references: Any = None, **others: Any) -> None:
         """Add inputs, of which none may be masked."""
@@ -54,10 +80,3 @@ class CheckedMetric(evaluate.Metric):
         for name, values in {"prediction": prediction, "reference": reference, **others}.items():
             refuse_masked(name, values)
         super().add(prediction=prediction, reference=reference, **others)
-
-
-def metric_info(description: str, inputs: str, citation: str = "", **columns: Any) -> evaluate.MetricInfo:
-    """What `evaluate` asks of a metric: its texts, and the feature of each column."""
-    return evaluate.MetricInfo(
-        description=description, citation=citation, inputs_description=inputs, features=datasets.Features(columns)
-    )

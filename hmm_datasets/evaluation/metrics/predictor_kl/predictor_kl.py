@@ -1,47 +1,38 @@
 """Divergence of a model's next-token distribution from a predictor's, at every position."""
 
-import datasets
-import evaluate
 import torch
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation import metrics
-from hmm_datasets.evaluation.metrics import metric_info
 from hmm_datasets.hmm.analysis.divergence import kl_divergence
 from hmm_datasets.statistics import as_table, clustered_mean
 
-_DESCRIPTION = """\
-KL(predictor || model) = sum_x p(x) (log p(x) - log q(x)) in nats: how much a model q differs from a predictor p
-(uniform, unigram, bigram, Bayes-optimal). It is 0 if both predict the same. The predictor with the minimum divergence
-is the one that the model resembles most.
-"""
-
-_INPUTS = """\
-Args:
-    predictions: list of N arrays (T, V), natural logarithms of the model's next-token distributions. V may exceed E
-        because of special tokens; probability that the model gives to these increases the divergence.
-    references: list of N arrays (T, E), the predictor's probabilities.
-
-Returns:
-    kl: nats per token.
-    standard_error: standard error of kl, clustered by sequence; None for a single sequence.
-    by_position: list of T floats, nats.
-    by_position_error: standard errors of by_position.
-
-Example:
-    >>> metric = evaluate.load(metric_path("predictor_kl"))
-    >>> half = np.log([[[0.5, 0.5]]])
-    >>> round(metric.compute(predictions=half, references=[[[1.0, 0.0]]])["kl"], 4)
-    0.6931
-"""
-
 
 class PredictorKL(metrics.CheckedMetric):
-    """The metric module; see its description and inputs."""
+    """KL(predictor || model) = sum_x p(x) (log p(x) - log q(x)) in nats: how much a model q differs from a predictor p
+    (uniform, unigram, bigram, Bayes-optimal). It is 0 if both predict the same. The predictor with the minimum
+    divergence is the one that the model resembles most.
 
-    def _info(self) -> evaluate.MetricInfo:
-        table = datasets.Sequence(datasets.Sequence(datasets.Value("float64")))
-        return metric_info(_DESCRIPTION, _INPUTS, predictions=table, references=table)
+    Args:
+        predictions: list of N arrays (T, V), natural logarithms of the model's next-token distributions. V may exceed
+            E because of special tokens; probability that the model gives to these increases the divergence.
+        references: list of N arrays (T, E), the predictor's probabilities.
+
+    Returns:
+        kl: nats per token.
+        standard_error: standard error of kl, clustered by sequence; None for a single sequence.
+        by_position: list of T floats, nats.
+        by_position_error: standard errors of by_position.
+
+    Example:
+        >>> metric = evaluate.load(metric_path("predictor_kl"))
+        >>> half = np.log([[[0.5, 0.5]]])
+        >>> round(metric.compute(predictions=half, references=[[[1.0, 0.0]]])["kl"], 4)
+        0.6931
+    """
+
+    predictions = metrics.TABLE
+    references = metrics.TABLE
 
     def _compute(self, predictions, references) -> dict:
         log_model, distribution = as_table("predictions", predictions, 3), as_table("references", references, 3)
