@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from .data.windows import TokenWindows
     from .errors import InputError
     from .evaluation.beliefs import probe_beliefs
-    from .evaluation.evaluation import EvaluationSettings, evaluate_model
+    from .evaluation.evaluation import evaluate_model
     from .evaluation.metrics import load_metric
     from .evaluation.optimum import measure_optimum
+    from .evaluation.settings import EvaluationSettings
     from .hmm import processes
     from .hmm.families.chains import RandomChains
     from .hmm.families.mixture import HMMMixture
@@ -94,7 +95,7 @@ _MODULE_OF = {
     "HMM": "hmm.model",
     "PCFG": "hmm.grammar.pcfg",
     "DPOSettings": "training.settings",
-    "EvaluationSettings": "evaluation.evaluation",
+    "EvaluationSettings": "evaluation.settings",
     "FactoredProcess": "hmm.structured.factored",
     "FineTuner": "training.post_training.trainers",
     "FitResult": "hmm.fitting.state",

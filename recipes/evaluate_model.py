@@ -12,7 +12,7 @@ Without `--launch` it runs in one process. It writes `report.json`, `report.html
 the Hub too.
 """
 
-from hmm_datasets.evaluation.evaluation import EvaluationSettings
+from hmm_datasets.evaluation.settings import EvaluationSettings
 from hmm_datasets.runtime.program import run
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from accelerate import Accelerator
 from datasets import Dataset
@@ -23,11 +23,9 @@ from ..training.pretrained import load_pretrained, tokenizer_of
 from .document_windows import DocumentWindows
 from .learning_phases import evaluations_of
 from .model_limits import context_limit
+from .settings import EvaluationSettings
 from .targets import Documents, held_out_part, open_target
 from .trained_on import TrainedOn, trained_on
-
-if TYPE_CHECKING:
-    from .evaluation import EvaluationSettings
 
 _MAX_WINDOW = 1024
 
@@ -47,7 +45,7 @@ class EvaluationContext:
         model ([`~transformers.PreTrainedModel`]): the model, once it is loaded.
     """
 
-    settings: "EvaluationSettings"
+    settings: EvaluationSettings
     model_type: str
     tokenizer: PreTrainedTokenizerBase | None
     source: Process | None
@@ -108,7 +106,7 @@ class EvaluationContext:
         )
 
 
-def open_context(settings: "EvaluationSettings") -> EvaluationContext:
+def open_context(settings: EvaluationSettings) -> EvaluationContext:
     """The tokenizer and the targets of an evaluation; its model is not loaded yet, and its tasks are not chosen.
 
     Raises:
@@ -142,7 +140,7 @@ def open_context(settings: "EvaluationSettings") -> EvaluationContext:
     )
 
 
-def window_and_stride(settings: "EvaluationSettings", model: PreTrainedModel) -> tuple[int, int]:
+def window_and_stride(settings: EvaluationSettings, model: PreTrainedModel) -> tuple[int, int]:
     """Tokens per window of text, and how many of them are scored."""
     window = settings.window or min(context_limit(model) or _MAX_WINDOW, _MAX_WINDOW)
     return window, settings.stride or max(1, window // 2)

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 from ..hub.weights_digest import weights_sha256
 from ..runtime.credentials import masked
 from ..training.record import command_line, git_commit, package_versions
+from .settings import EvaluationSettings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from .evaluation import EvaluationSettings
 
-
-def provenance(settings: "EvaluationSettings", model: "PreTrainedModel") -> dict[str, Any]:
+def provenance(settings: EvaluationSettings, model: "PreTrainedModel") -> dict[str, Any]:
     """The model, and what it was measured with."""
     return {
         "model": {

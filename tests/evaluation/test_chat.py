@@ -9,7 +9,8 @@ from tiny_chat import WORDS, message, save_tiny_chat
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hmm_datasets.evaluation.chat.measures import conversation_losses, measure_chat, share
-from hmm_datasets.evaluation.evaluation import EvaluationSettings, evaluate_model
+from hmm_datasets.evaluation.evaluation import evaluate_model
+from hmm_datasets.evaluation.settings import EvaluationSettings
 from hmm_datasets.text.tokenizers.chat_templates import end_of_turn
 
 

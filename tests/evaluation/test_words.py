@@ -6,7 +6,8 @@ import torch
 from transformers import LlamaForCausalLM
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.evaluation.evaluation import EvaluationSettings, evaluate_model
+from hmm_datasets.evaluation.evaluation import evaluate_model
+from hmm_datasets.evaluation.settings import EvaluationSettings
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.model import HMM
 from hmm_datasets.hmm.tokenizer import hmm_tokenizer

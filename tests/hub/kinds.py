@@ -53,7 +53,7 @@ MAKE = """
     write_json(fit / "run.json", {"settings": {"corpus": "weather"}})
     write_json(fit / "summary.json", {"epochs": 3})
 
-    from hmm_datasets.evaluation.evaluation import EvaluationSettings, evaluate_model
+    from hmm_datasets import EvaluationSettings, evaluate_model
     evaluate_model(EvaluationSettings(str(run), targets=[str(root / "hmm")], output_dir=str(root / "evaluation"),
                                       length=8, num_sequences=8, tasks=["optimum"]))
     print(json.dumps(True))

@@ -11,7 +11,7 @@ CODE = """
     from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, default_data_collator
     from hmm_datasets import HMMSequences, processes
     from hmm_datasets.errors import InputError
-    from hmm_datasets.evaluation.evaluation import EvaluationSettings, evaluate_model
+    from hmm_datasets import EvaluationSettings, evaluate_model
     from hmm_datasets.files import read_json
     from hmm_datasets.hub import PushSettings, push_path
     from hmm_datasets.training.pretrained import load_pretrained

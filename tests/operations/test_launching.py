@@ -97,7 +97,7 @@ def test_no_precision_given_to_the_launcher_is_float32_for_the_recipe():
 def test_no_setting_of_a_recipe_is_taken_for_the_launchers():
     from accelerate.commands.launch import launch_command_parser
 
-    from hmm_datasets.evaluation.evaluation import EvaluationSettings
+    from hmm_datasets.evaluation.settings import EvaluationSettings
     from hmm_datasets.hmm.fitting.settings import FitSettings
     from hmm_datasets.training.model_configs import ModelSettings
     from hmm_datasets.training.settings import DPOSettings, GRPOSettings, PretrainSettings, SFTSettings

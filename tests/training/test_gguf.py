@@ -9,7 +9,8 @@ from tiny_runs import CONVERSATIONS, conversations
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.evaluation.evaluation import EvaluationSettings, evaluate_model
+from hmm_datasets.evaluation.evaluation import evaluate_model
+from hmm_datasets.evaluation.settings import EvaluationSettings
 from hmm_datasets.files import file_digest, read_json
 from hmm_datasets.hub.download import ModelName
 from hmm_datasets.operations.checkpoints.convert import convert
