@@ -1,4 +1,4 @@
-"""huggingface_hub: errors and patience of the HTTP client that it uses, the digest of a hashed file, and Xet.
+"""huggingface_hub: errors and patience of the HTTP client that it uses, and servers without Xet.
 
 Checked against 2.4. Within two major versions the HTTP client was requests, then httpx, then httpx2. Errors in a reply
 are of its own class `HfHubHTTPError`, but errors of the connection are those of the client.
@@ -10,13 +10,8 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING
 
 from ..errors import with_causes
-
-if TYPE_CHECKING:
-    from huggingface_hub import CommitOperationAdd
-
 
 _SILENT_FOR = 300.0  # seconds after which a server that did not answer is asked again
 _NOTICE_AFTER = 5.0  # seconds
@@ -176,31 +171,10 @@ def http_errors() -> tuple[type[Exception], ...]:
     return httpx2.HTTPError, httpx2.InvalidURL
 
 
-def sha256_of(operation: "CommitOperationAdd") -> str | None:
-    """The SHA-256 of a file that a commit adds, if huggingface_hub has hashed it; else None.
-
-    So a large file need not be read again. This can be removed once `upload_info` is documented.
-    """
-    info = operation.upload_info
-    return info.sha256.hex() if info.is_hashed else None
-
-
 def lacks_xet(error: BaseException) -> bool:
     """Whether an error of an upload by Xet means that the server has no Xet.
 
     huggingface_hub uses Xet wherever hf_xet is installed, without asking the server, and hf_xet has no class for the
-    status of the reply. This and [`without_xet`] can be removed once it goes back to Git LFS by itself.
+    status of the reply. This can be removed once it goes back to Git LFS by itself.
     """
     return re.search(r"\((?:400|404|405|410|501)\b.*/xet-write-token/", str(error)) is not None
-
-
-@contextlib.contextmanager
-def without_xet() -> Generator[None]:
-    """A context in which files are uploaded by Git LFS, as with `HF_HUB_DISABLE_XET=1`."""
-    from huggingface_hub import constants
-
-    before, constants.HF_HUB_DISABLE_XET = constants.HF_HUB_DISABLE_XET, True
-    try:
-        yield
-    finally:
-        constants.HF_HUB_DISABLE_XET = before

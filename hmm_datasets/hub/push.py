@@ -1,33 +1,31 @@
-"""Pushing a folder to the Hub: upload the files, make one commit, and verify the result.
+"""Pushing a folder to the Hub: make one commit of its files, and check that it has all of them.
 
 huggingface_hub retries the upload of a file, but neither the creation of a repository nor a commit. Its
 `upload_folder` may split a folder into several commits, and readers see a partial folder between them. Here:
 
 1. the repository is created unless it exists, and the head of its main branch is read;
-2. the files are uploaded, which changes nothing that a reader sees;
-3. one commit is made on top of that head. If it is refused or its reply is lost, steps 2 and 3 are repeated from the
-   new head. Files that are on the Hub by then are not sent again and are left out of the commit. So a commit whose
-   reply was lost is found "unchanged" and not made twice;
-4. the files of the commit are listed and compared with the folder.
+2. the files are uploaded, which changes nothing that a reader sees, and one commit is made on top of that head. If it
+   is refused or its reply is lost, this is repeated from the new head. Files that are on the Hub by then are not sent
+   again and are left out of the commit. So a commit whose reply was lost is found "unchanged" and not made twice;
+3. the files of the commit are listed, since the Hub leaves out those that a `.gitignore` names.
 
 No access token, host name or absolute path of this machine is pushed: see [`.contents`].
 
 Each file is read twice (for hash and upload) if the Hub stores it with Git LFS, and once with Xet. Memory does not
 grow with the size of large files. Repeating an interrupted push uploads only missing files; with Xet, also what
-arrived just before the interruption. A server without Xet gets all files by Git LFS.
+arrived just before the interruption.
 """
 
-import contextlib
-import logging
+import itertools
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from .. import __version__
-from ..compat.huggingface_hub import is_timeout, lacks_xet, patience, sha256_of, without_xet
+from ..compat.huggingface_hub import is_timeout, lacks_xet, patience
 from ..errors import InputError, with_causes
 from ..runtime.settings import option
 from .access import endpoint_of, token_of
@@ -36,23 +34,17 @@ from .download import RepoType
 from .hub_errors import is_temporary, pause_before_retry, reason_of
 
 if TYPE_CHECKING:
-    from huggingface_hub import CommitOperationAdd, HfApi
+    from huggingface_hub import HfApi
 
 __all__ = ["DEFAULT_IGNORE", "PushResult", "PushSettings", "push_files", "push_folder"]
 
 Result = TypeVar("Result")
-
-_logger = logging.getLogger(__name__)
 
 _TRIES = 6
 _TRIES_IN_SILENCE = 2  # if the Hub accepts a request and does not answer
 
 PATIENCE = 120.0
 """Seconds that a push waits for an answer of the Hub."""
-
-# Larger files (in bytes) are uploaded and retried one by one, smaller ones in groups.
-_LARGE_FILE = 8 * 2**20
-_GROUP = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,7 +212,6 @@ class _Push:
     files: dict[str, Path | bytes]
     revision: str | None = None
     tag: str | None = None
-    has_xet: bool = True  # until the Hub says otherwise
     _is_private: bool = False
 
     def run(self) -> PushResult:
@@ -229,13 +220,19 @@ class _Push:
         if self.revision is not None:
             branch = self.revision
             self._retried(f"create the branch {branch}", lambda: self._create_branch(branch))
-        commit, operations = self._retried("commit", self._commit)
-        self._compare(commit, operations)
+        commit = self._retried("commit", self._commit)
+        arrived = self._retried("list the files", lambda: self._listing(commit))
+        for path in self.files.keys() - arrived:
+            raise InputError(
+                f"{self.repo_id}: {path} at commit {commit[:8]} is missing; check whether a .gitignore in the "
+                "repository excludes it"
+            )
         if self.tag is not None:
             tag = self.tag
             self._retried(f"create the tag {tag}", lambda: self._create_tag(tag, commit))
-        size = sum(map(_size, operations))
-        return PushResult(self.repo_id, str(url), commit, len(operations), size, self._is_private)
+        contents = self.files.values()
+        size = sum(len(content) if isinstance(content, bytes) else content.stat().st_size for content in contents)
+        return PushResult(self.repo_id, str(url), commit, len(self.files), size, self._is_private)
 
     def _create(self):
         return self.api.create_repo(self.repo_id, repo_type=self.repo_type, private=self.private, exist_ok=True)
@@ -258,7 +255,7 @@ class _Push:
                 "choose another tag, or delete that one"
             )
 
-    def _commit(self) -> tuple[str, list["CommitOperationAdd"]]:
+    def _commit(self) -> str:
         from huggingface_hub import CommitOperationAdd
 
         # The head is read first, so that any later change on the Hub makes the commit fail and be repeated.
@@ -269,90 +266,50 @@ class _Push:
                 f"{self.repo_id} exists and is public, but private=True was given; make it private in its settings, "
                 "or choose another name"
             )
-        operations = [CommitOperationAdd(path, file) for path, file in self.files.items()]
-        for group in _groups(operations):
-            others = f" and {len(group) - 1:,} other files" if len(group) > 1 else ""
-            what = f"upload {group[0].path_in_repo}{others}"
-            self._retried(what, lambda group=group: self._upload(group), tries=3)
         info = self.api.create_commit(
             self.repo_id,
-            operations,
+            [CommitOperationAdd(path, file) for path, file in self.files.items()],
             commit_message=self.message,
             repo_type=self.repo_type,
             revision=self.revision,
             parent_commit=head.sha,
         )
-        return info.oid, operations
+        return info.oid
 
-    def _upload(self, group: list["CommitOperationAdd"]) -> None:
-        with contextlib.nullcontext() if self.has_xet else without_xet():
-            try:
-                self.api.preupload_lfs_files(
-                    self.repo_id, group, repo_type=self.repo_type, revision=self.revision, free_memory=False
-                )
-                return
-            except ConnectionError as error:
-                if not (self.has_xet and lacks_xet(error)):
-                    raise
-        _logger.warning(
-            "%s has no Xet, so files are uploaded by Git LFS; HF_HUB_DISABLE_XET=1 tells other libraries to do so too",
-            self.api.endpoint,
-        )
-        self.has_xet = False
-        self._upload(group)
+    def _listing(self, commit: str) -> list[str]:
+        return self.api.list_repo_files(self.repo_id, repo_type=self.repo_type, revision=commit)
 
-    def _compare(self, commit: str, operations: list["CommitOperationAdd"]) -> None:
-        arrived = self._retried("list the files", lambda: self._listing(commit))
-        for operation in operations:
-            path, sha256 = operation.path_in_repo, sha256_of(operation)
-            where = f"{self.repo_id}: {path} at commit {commit[:8]}"
-            if path not in arrived:
-                raise InputError(f"{where} is missing; check whether a .gitignore in the repository excludes it")
-            size, local_size = arrived[path].size, _size(operation)
-            lfs = arrived[path].lfs
-            if size != local_size:
-                raise InputError(
-                    f"{where} has {size} bytes, the local file {local_size}, which may have changed; push again"
-                )
-            if lfs is not None and sha256 is not None and lfs.sha256 != sha256:
-                raise InputError(f"{where} has SHA-256 {lfs.sha256}, the local file {sha256}; push again")
-
-    def _listing(self, commit: str) -> dict:
-        from huggingface_hub import RepoFile
-
-        entries = self.api.list_repo_tree(self.repo_id, repo_type=self.repo_type, revision=commit, recursive=True)
-        return {entry.path: entry for entry in entries if isinstance(entry, RepoFile)}
-
-    def _retried(self, what: str, action: Callable[[], Result], tries: int = _TRIES) -> Result:
-        """Run `action`, and retry after temporary errors, at most `tries` times in all.
+    def _retried(self, what: str, action: Callable[[], Result]) -> Result:
+        """Run `action`, and retry after temporary errors.
 
         Raises:
             `InputError`: all tries failed, or the error is one that the user can correct.
         """
-        for number in range(1, tries + 1):
+        for number in itertools.count(1):
             try:
                 return action()
             except InputError:
                 raise
             except Exception as error:
-                if not is_temporary(error):
+                if lacks_xet(error) or not is_temporary(error):
                     explained = self._explained(what, error)
                     if explained is None:
                         raise
                     raise explained from error
                 is_silent = number >= _TRIES_IN_SILENCE and any(map(is_timeout, with_causes(error, implicit=False)))
-                if number == tries or is_silent:
+                if number == _TRIES or is_silent:
                     raise InputError(
                         f"{self.api.endpoint}: could not {what} for {self.repo_id} in {number} tries, last: "
                         f"{reason_of(error)}; push again later, uploaded files are not sent twice"
                     ) from error
                 time.sleep(pause_before_retry(number, error))
-        raise ValueError(f"tries is {tries}, expected 1 or more")
 
     def _explained(self, what: str, error: Exception) -> InputError | None:
         """The message for an error that a retry cannot correct, or None if the user cannot correct it either."""
         from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
+        if lacks_xet(error):
+            return InputError(f"{self.api.endpoint} has no Xet; set HF_HUB_DISABLE_XET=1 to upload by Git LFS")
         for cause in with_causes(error, implicit=False):
             if isinstance(cause, OfflineModeIsEnabled):
                 return InputError(f"HF_HUB_OFFLINE is set, so {self.repo_id} cannot be pushed: unset it")
@@ -392,17 +349,3 @@ def _check_repo(repo_id: str, repo_type: str) -> None:
         validate_repo_id(repo_id or "")
     except HFValidationError as error:
         raise InputError(f"repo_id {repo_id!r} is not the name of a repository, expected USER/NAME: {error}") from None
-
-
-def _size(operation: "CommitOperationAdd") -> int:
-    content = operation.path_or_fileobj
-    return len(content) if isinstance(content, bytes) else os.path.getsize(str(content))
-
-
-def _groups(operations: list["CommitOperationAdd"]) -> Iterator[list["CommitOperationAdd"]]:
-    small = [operation for operation in operations if _size(operation) < _LARGE_FILE]
-    for first in range(0, len(small), _GROUP):
-        yield small[first : first + _GROUP]
-    for operation in operations:
-        if _size(operation) >= _LARGE_FILE:
-            yield [operation]

@@ -321,21 +321,6 @@ def test_pomegranate_keeps_places_of_edges_by_their_states():
     assert torch.tensor(transition).allclose(torch.tensor([[0.75, 0.25], [0.0, 1.0]], dtype=torch.float64))
 
 
-def test_huggingface_hub_tells_the_digest_of_a_file_to_commit(tmp_path):
-    import hashlib
-
-    from huggingface_hub import CommitOperationAdd
-
-    from hmm_datasets.compat.huggingface_hub import sha256_of
-
-    (tmp_path / "a").write_bytes(b"text")
-    operation = CommitOperationAdd("a", str(tmp_path / "a"))
-    assert sha256_of(operation) is None
-    assert operation.upload_info.sha256 is not None  # reads it
-    assert sha256_of(operation) == hashlib.sha256(b"text").hexdigest()
-    assert operation.path_or_fileobj == str(tmp_path / "a")
-
-
 def test_datatrove_makes_its_tokenizer_in_a_cached_property():
     import functools
 

@@ -170,7 +170,7 @@ ROWS = (
     _status(403, "uploading a file", error=NOT_YOURS),
     _status(403, "committing", error=NOT_YOURS),
     _status(404, "asking how to upload", error=IT_IS_GONE),
-    _status(404, "asking for access to Xet", times=99),
+    _status(404, "asking for access to Xet", error="has no Xet; set HF_HUB_DISABLE_XET=1"),
     _status(404, "committing", error=IT_IS_GONE),
     _status(409, "creating the repository", times=0, fault="409, as it exists"),
     _status(409, "committing"),
