@@ -8,46 +8,55 @@ import struct
 from collections.abc import Callable
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import NamedTuple
 
 from ..errors import InputError
 from ..foreign.json import parse_json
 
+ForeignFormat = tuple[str, str]
+"""A format of another library: what it is, and what to do with it."""
 _MEGATRON, _LLM_C = b"MMIDIDX\x00\x00", struct.pack("<i", 20240520)  # of .idx, and of .bin
 _MOST_BYTES = 1 << 24  # of an index that is looked into
-
-
 _TO_TOKENS = "write the tokens of each document with hmm_datasets.text.stream.write_tokens"
 _TO_FOLDER = "convert it to a folder with config.json and safetensors files"
-_QUANTIZED = {
-    "bitsandbytes": ("bitsandbytes", "bitsandbytes"),
-    "gptq": ("GPTQ", "gptqmodel and optimum"),
-    "awq": ("AWQ", "gptqmodel"),
-    "torchao": ("torchao", "torchao"),
-    "compressed-tensors": ("compressed-tensors", "compressed-tensors"),
-    "quanto": ("Quanto", "optimum-quanto"),
-    "hqq": ("HQQ", "hqq"),
-    "aqlm": ("AQLM", "aqlm"),
-}
-"""Values of `quant_method` in a configuration: what it is called, and the package that reads it."""
-
-_QUANTIZED_NAMES = (
-    (".quant_state.", "bitsandbytes"),
-    (".absmax", "bitsandbytes"),
-    (".SCB", "bitsandbytes"),
-    (".qzeros", "GPTQ or AWQ"),
-    (".qweight", "GPTQ or AWQ"),
-    (".weight_packed", "compressed-tensors"),
-    ("_weight_qdata", "torchao"),
-    (".W_q", "HQQ"),
+_STATE_DICT = (
+    "a file of torch.save, such as nanoGPT's ckpt.pt, without the config.json that says what model it is",
+    "make the model of transformers in Python, load the state dict into it, and write it with save_pretrained",
 )
-
-
-class ForeignFormat(NamedTuple):
-    """A format of another library: what it is, and what to do with it."""
-
-    what: str
-    remedy: str
+_WEIGHTS: dict[str, ForeignFormat] = {
+    "lit_model.pth": ("a checkpoint of LitGPT", f"{_TO_FOLDER} with `litgpt convert_from_litgpt`"),
+    "consolidated*.pth": (
+        "a checkpoint in Meta's format of Llama",
+        f"{_TO_FOLDER} with transformers' convert_llama_weights_to_hf.py, or take the repository with -hf",
+    ),
+    "latest_checkpointed_iteration.txt": ("a checkpoint of Megatron-LM", f"{_TO_FOLDER} with Megatron Bridge"),
+    "*.nemo": ("a checkpoint of NeMo", f"{_TO_FOLDER} with Megatron Bridge"),
+    "*.distcp": ("a checkpoint of torch.distributed", "name the folder that has it, with config.json"),
+    "*.h5": ("weights of TensorFlow or Keras", f"{_TO_FOLDER} with transformers 4 (from_tf=True)"),
+    "*.msgpack": ("weights of Flax", f"{_TO_FOLDER} with transformers 4 (from_flax=True)"),
+    **dict.fromkeys(("*.pt", "*.pth", "*.ckpt", "pytorch_model*.bin"), _STATE_DICT),
+    "*.safetensors": (
+        "a file of weights without the config.json that says what model it is",
+        "name the folder of the model, and copy its config.json there",
+    ),
+}
+"""Formats of weights by the names of their files; the first that fits is right."""
+_MDS = (
+    "a data set of MosaicML Streaming (MDS)",
+    f"read it with the package mosaicml-streaming (streaming.StreamingDataset), and {_TO_TOKENS}, or its texts as "
+    "JSON Lines",
+)
+_LITDATA = (
+    "a data set of LitData",
+    f"read it with the package litdata (litdata.StreamingDataset), and {_TO_TOKENS}",
+)
+_QUANTIZED_NAMES = {
+    **dict.fromkeys((".quant_state.", ".absmax", ".SCB"), "bitsandbytes"),
+    **dict.fromkeys((".qzeros", ".qweight"), "GPTQ or AWQ"),
+    ".weight_packed": "compressed-tensors",
+    "_weight_qdata": "torchao",
+    ".W_q": "HQQ",
+}
+"""What quantizes weights, by parts of the names of their tensors."""
 
 
 def foreign_weights(name: str | os.PathLike) -> ForeignFormat | None:
@@ -57,63 +66,9 @@ def foreign_weights(name: str | os.PathLike) -> ForeignFormat | None:
         names = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else [path.name] * path.is_file()
     except OSError:
         return None
-    if not names or {"config.json", "adapter_config.json"} & {*names} or any(fnmatch(n, "*.gguf") for n in names):
+    if {"config.json", "adapter_config.json"} & {*names} or any(fnmatch(file, "*.gguf") for file in names):
         return None
-    return next((one for pattern, one in _WEIGHTS if any(fnmatch(name, pattern) for name in names)), None)
-
-
-_WEIGHTS = (
-    (
-        "lit_model.pth",
-        ForeignFormat("a checkpoint of LitGPT", f"{_TO_FOLDER} with `litgpt convert_from_litgpt`"),
-    ),
-    (
-        "consolidated*.pth",
-        ForeignFormat(
-            "a checkpoint in Meta's format of Llama",
-            f"{_TO_FOLDER} with transformers' convert_llama_weights_to_hf.py, or take the repository with -hf",
-        ),
-    ),
-    (
-        "latest_checkpointed_iteration.txt",
-        ForeignFormat("a checkpoint of Megatron-LM", f"{_TO_FOLDER} with Megatron Bridge"),
-    ),
-    ("*.nemo", ForeignFormat("a checkpoint of NeMo", f"{_TO_FOLDER} with Megatron Bridge")),
-    ("*.distcp", ForeignFormat("a checkpoint of torch.distributed", "name the folder that has it, with config.json")),
-    ("*.onnx", ForeignFormat("a model of ONNX", "take the folder that it was exported from")),
-    ("*.tflite", ForeignFormat("a model of TensorFlow Lite", "take the folder that it was converted from")),
-    ("tf_model.h5", ForeignFormat("weights of TensorFlow", f"{_TO_FOLDER} with transformers 4 (from_tf=True)")),
-    ("*.h5", ForeignFormat("weights of Keras", f"{_TO_FOLDER} with keras_hub's export to transformers")),
-    (
-        "flax_model.msgpack",
-        ForeignFormat("weights of Flax", f"{_TO_FOLDER} with transformers 4 (from_flax=True)"),
-    ),
-    (
-        "*.ckpt",
-        ForeignFormat(
-            "a checkpoint of Lightning or TensorFlow",
-            "make the model of transformers in Python, load the state dict into it, and write it with save_pretrained",
-        ),
-    ),
-    *(
-        (
-            pattern,
-            ForeignFormat(
-                "a file of torch.save, such as nanoGPT's ckpt.pt, without the config.json that says what model it is",
-                "make the model of transformers in Python, load the state dict into it, and write it with "
-                "save_pretrained",
-            ),
-        )
-        for pattern in ("*.pt", "*.pth", "pytorch_model*.bin")
-    ),
-    (
-        "*.safetensors",
-        ForeignFormat(
-            "a file of weights without the config.json that says what model it is",
-            "name the folder of the model, and copy its config.json there",
-        ),
-    ),
-)
+    return next((form for pattern, form in _WEIGHTS.items() if any(fnmatch(file, pattern) for file in names)), None)
 
 
 def foreign_data(name: str | os.PathLike) -> ForeignFormat | None:
@@ -125,29 +80,17 @@ def foreign_data(name: str | os.PathLike) -> ForeignFormat | None:
         names = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
     except OSError:
         return None
-    if "index.json" in names and (found := _indexed(path / "index.json")) is not None:
-        return found
-    if any(fnmatch(one, "*.mds*") for one in names):
+    if "index.json" in names and (form := _indexed(path / "index.json")) is not None:
+        return form
+    if any(fnmatch(file, "*.mds*") for file in names):
         return _MDS
-    files = [path / one for one in sorted(names) if one.endswith((".idx", ".bin"))]
+    files = [path / file for file in sorted(names) if file.endswith((".idx", ".bin"))]
     return next(filter(None, map(_foreign_tokens, files)), None)
-
-
-_MDS = ForeignFormat(
-    "a data set of MosaicML Streaming (MDS)",
-    f"read it with the package mosaicml-streaming (streaming.StreamingDataset), and {_TO_TOKENS}, or its texts as "
-    "JSON Lines",
-)
-_LITDATA = ForeignFormat(
-    "a data set of LitData", f"read it with the package litdata (litdata.StreamingDataset), and {_TO_TOKENS}"
-)
 
 
 def _indexed(path: Path) -> ForeignFormat | None:
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            return None
-        content = parse_json(path.read_bytes(), path)
+        content = parse_json(path.read_bytes(), path) if path.stat().st_size <= _MOST_BYTES else None
     except (InputError, OSError):
         return None
     if not isinstance(content, dict):
@@ -155,7 +98,7 @@ def _indexed(path: Path) -> ForeignFormat | None:
     if "chunks" in content and "config" in content:
         return _LITDATA
     shards = content.get("shards")
-    is_mds = isinstance(shards, list) and any(isinstance(one, dict) and "raw_data" in one for one in shards)
+    is_mds = isinstance(shards, list) and any(isinstance(shard, dict) and "raw_data" in shard for shard in shards)
     return _MDS if is_mds else None
 
 
@@ -165,17 +108,17 @@ def _foreign_tokens(path: Path) -> ForeignFormat | None:
     if path.suffix not in (".bin", ".idx"):
         return None
     if _begins_with(beside, _MEGATRON):
-        return ForeignFormat(
+        return (
             "an indexed data set of Megatron-LM (.bin and .idx)",
             f"read it with megatron.core.datasets.indexed_dataset.IndexedDataset, and {_TO_TOKENS}",
         )
     if _begins_with(path, _LLM_C):
-        return ForeignFormat(
+        return (
             "tokens of llm.c or modded-nanoGPT (a header of 256 integers, then uint16)",
             f"read them with numpy.fromfile(..., dtype='<u2', offset=1024), cut them at EOS, and {_TO_TOKENS}",
         )
     if path.name in ("train.bin", "val.bin") and not beside.exists():
-        return ForeignFormat(
+        return (
             "tokens of nanoGPT (uint16, without an index)",
             f"read them with numpy.fromfile(..., dtype='<u2'), cut them at EOS, and {_TO_TOKENS}",
         )
@@ -198,14 +141,13 @@ def refuse_foreign(name: str | os.PathLike, recognize: Callable[[Path], ForeignF
         expected (`str`): what was expected instead.
     """
     path = Path(name)
-    for place in (path,) if os.path.exists(path) else (path.parent,):
-        found = recognize(place) if str(place) != "." else None
-        if found is not None:
-            raise InputError(f"{place}: is {found.what}; expected {expected}; {found.remedy}")
+    place = path if os.path.exists(path) else path.parent
+    if str(place) != "." and (form := recognize(place)) is not None:
+        raise InputError(f"{place}: is {form[0]}; expected {expected}; {form[1]}")
 
 
 def quantized(config: object) -> str | None:
-    """How the weights of a model are quantized and what reads them, from the content of its `config.json`.
+    """How the weights of a model are quantized, from the content of its `config.json`, and what to do.
 
     Returns:
         `str`, *optional*: the end of an error; None if they are not.
@@ -213,15 +155,13 @@ def quantized(config: object) -> str | None:
     settings = config.get("quantization_config") if isinstance(config, dict) else None
     if not isinstance(settings, dict):
         return None
-    method = str(settings.get("quant_method") or ("bitsandbytes" if "load_in_4bit" in settings else "another way"))
-    name, package = _QUANTIZED.get(method.removeprefix("bitsandbytes_4bit") or method, (method[:40], None))
-    reader = "the package that its model card names" if package is None else f"the package {package}"
     return (
-        f"its weights are quantized ({name}), which transformers reads with {reader}; install it, take the model as "
-        "it was before, or dequantize it where it can be read (model.dequantize(), then save_pretrained)"
+        f"its weights are quantized ({str(settings.get('quant_method', 'bitsandbytes'))[:40]}); install the package "
+        "that reads them, take the model as it was before, or dequantize it where it can be read "
+        "(model.dequantize(), then save_pretrained)"
     )
 
 
 def quantized_by_names(names: list[str]) -> str | None:
     """What quantized weights whose tensors have such names; None if nothing did."""
-    return next((what for part, what in _QUANTIZED_NAMES for name in names if part in name), None)
+    return next((what for part, what in _QUANTIZED_NAMES.items() for name in names if part in name), None)
