@@ -16,7 +16,6 @@ grow with the size of large files. Repeating an interrupted push uploads only mi
 arrived just before the interruption.
 """
 
-import itertools
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -285,7 +284,9 @@ class _Push:
         Raises:
             `InputError`: all tries failed, or the error is one that the user can correct.
         """
-        for number in itertools.count(1):
+        number = 0
+        while True:
+            number += 1
             try:
                 return action()
             except InputError:
