@@ -1,16 +1,16 @@
 """The subcommand that talks to a model."""
 
-import secrets
 import sys
 from dataclasses import dataclass
 from typing import Literal
 
 from ..errors import InputError
+from ..evaluation.chat.sampling import Sampling
 from ..runtime.settings import argument, option
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChatCommand:
+class ChatCommand(Sampling):
     """Talk to a model in the terminal.
 
     In the chat, /help lists the commands. Ctrl-C stops an answer, Ctrl-D ends the chat.
@@ -23,11 +23,6 @@ class ChatCommand:
         "answer this on stdout and end; so does a pipe, whose whole text is the prompt",
     )
     system: str | None = option(None, "TEXT", "system prompt")
-    temperature: float | None = option(None, "T", "0 is greedy; default the model's own if it samples, else 0.7")
-    top_p: float | None = option(None, "P", "draw from the most likely tokens with this total probability")
-    top_k: int | None = option(None, "K", "draw from the K most likely tokens; 0 for all")
-    seed: int | None = option(None, "N", "same seed, same answers; default one at random")
-    max_new_tokens: int = option(512, "N", "maximum number of tokens per answer, default 512")
     mode: Literal["auto", "chat", "continue"] = option(
         "auto", None, "answer messages or continue texts; default by the model: a base model continues"
     )
@@ -43,14 +38,12 @@ def chat_command(arguments: ChatCommand) -> int:
 
     from transformers.utils import logging
 
-    from ..evaluation.chat.chat_model import ChatModel, Sampling
+    from ..evaluation.chat.chat_model import ChatModel
     from ..evaluation.chat.session import Session, answer_once
 
     if not sys.stderr.isatty():
         logging.disable_progress_bar()
-    seed = secrets.randbelow(1 << 32) if arguments.seed is None else arguments.seed
-    sampling = Sampling(arguments.temperature, arguments.top_p, arguments.top_k, seed, arguments.max_new_tokens)
-    chat_model = ChatModel(arguments.model, sampling, arguments.mode)
+    chat_model = ChatModel(arguments.model, arguments, arguments.mode)
     if prompt is not None:
         answer_once(chat_model, prompt, arguments.system)
     else:

@@ -187,7 +187,8 @@ def test_a_named_template_brings_its_tokens_their_embeddings_and_where_generatio
 
 def test_an_adapter_is_merged_on_request_and_both_answer_in_the_chat(fine_tune, model, tmp_path, capsys):
     pytest.importorskip("peft")
-    from hmm_datasets.evaluation.chat.chat_model import ChatModel, Sampling
+    from hmm_datasets.evaluation.chat.chat_model import ChatModel
+    from hmm_datasets.evaluation.chat.sampling import Sampling
 
     (tmp_path / "chats.jsonl").write_text("".join(json.dumps(answered(number)) + "\n" for number in range(60)))
     fine_tune(model, str(tmp_path / "chats.jsonl"), use_peft=True, merge_adapter=True, learning_rate=0.1, max_steps=3)

@@ -12,7 +12,8 @@ from accelerate import Accelerator
 from datasets import Dataset
 from transformers import AutoModelForCausalLM
 
-from hmm_datasets.evaluation.chat.chat_model import ChatModel, Sampling
+from hmm_datasets.evaluation.chat.chat_model import ChatModel
+from hmm_datasets.evaluation.chat.sampling import Sampling
 from hmm_datasets.evaluation.chat.session import answer_once
 from hmm_datasets.evaluation.document_windows import DocumentWindows
 from hmm_datasets.evaluation.text import measure_text

@@ -17,7 +17,8 @@ from hmm_datasets import HMMSequences, probe_beliefs, processes
 from hmm_datasets.evaluation.benchmark import BenchmarkSettings
 from hmm_datasets.evaluation.benchmark.held_out import open_benchmark
 from hmm_datasets.evaluation.benchmark.report import run_benchmark
-from hmm_datasets.evaluation.chat.chat_model import ChatModel, Sampling
+from hmm_datasets.evaluation.chat.chat_model import ChatModel
+from hmm_datasets.evaluation.chat.sampling import Sampling
 from hmm_datasets.evaluation.evaluation import evaluate_model
 from hmm_datasets.evaluation.settings import EvaluationSettings
 from hmm_datasets.text.tokenizers.bpe import train_bpe

@@ -3,23 +3,21 @@
 A model chats if its tokenizer has a chat template, and its generation config stops at the token with which that
 template ends a turn. Otherwise it is a base model: it would not end its turn, so texts are continued instead.
 
-Generation is that of transformers, with a streamer for the words and a stopping criterion for Ctrl-C. An answer is a
-function of the conversation and the seed. Each answer reads the whole conversation
-again, so it costs the forward pass of that, and one pass per new token.
+Generation is that of transformers, with a streamer for the words; Ctrl-C ends it. An answer is a function of the
+conversation and the seed. Each answer reads the whole conversation again, so it costs the forward pass of that, and one
+pass per new token.
 """
 
-import contextlib
 import copy
 import math
-import signal
-import threading
-from collections.abc import Callable, Generator
+import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, StoppingCriteria, TextStreamer
+from transformers import AutoModelForCausalLM, TextStreamer
 
 from ...compat.transformers_caches import generate
 from ...errors import InputError
@@ -32,6 +30,7 @@ from ...text.tokenizers.chat_templates import end_of_turn, stop_tokens
 from ...text.tokenizers.encoding import encode_texts
 from ...training.pretrained import load_pretrained, tokenizer_of
 from ..model_limits import beginning_token, context_limit
+from .sampling import Sampling
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -40,37 +39,6 @@ Mode = Literal["auto", "chat", "continue"]
 
 TEMPERATURE = 0.7
 """Temperature for a model whose generation config does not sample."""
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """How answers are drawn; None leaves a setting to the model's generation config, if that samples.
-
-    Attributes:
-        temperature (`float`, *optional*): 0 for greedy decoding; `TEMPERATURE` if nothing says otherwise.
-        top_p (`float`, *optional*): draw from the most likely tokens with this total probability.
-        top_k (`int`, *optional*): draw from this many of the most likely tokens; 0 for all.
-        seed (`int`): seed of the draws.
-        max_new_tokens (`int`): maximum number of tokens per answer.
-    """
-
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    seed: int = 0
-    max_new_tokens: int = 512
-
-    def __post_init__(self):
-        if self.temperature is not None and not 0 <= self.temperature < math.inf:
-            raise InputError(f"--temperature {self.temperature}; expected 0 (greedy) or more")
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise InputError(f"--top_p {self.top_p}; expected more than 0, and at most 1")
-        if self.top_k is not None and self.top_k < 0:
-            raise InputError(f"--top_k {self.top_k}; expected 0 (all tokens) or more")
-        if self.seed < 0:
-            raise InputError(f"--seed {self.seed}; expected 0 or more")
-        if self.max_new_tokens < 1:
-            raise InputError(f"--max_new_tokens {self.max_new_tokens}; expected 1 or more")
 
 
 @dataclass(frozen=True)
@@ -105,6 +73,7 @@ class ChatModel:
     def __init__(self, name: str, sampling: Sampling, mode: Mode = "auto"):
         self.name = name
         self.sampling = sampling
+        self.seed = secrets.randbelow(1 << 32) if sampling.seed is None else sampling.seed
         device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
         self.model: PreTrainedModel = load_pretrained(AutoModelForCausalLM, name).to(device).eval()
         self.tokenizer = _tokenizer(name, self.model)
@@ -141,26 +110,26 @@ class ChatModel:
         generation.max_new_tokens = int(min(self.sampling.max_new_tokens, room))
         prompt = torch.tensor([tokens], device=self.model.device)
         device = self.model.device
-        with (
-            torch.random.fork_rng([device] if device.type != "cpu" else [], device_type=device.type),
-            torch.inference_mode(),
-            _interrupts() as interrupted,
-        ):
-            torch.manual_seed(_seed(self.sampling.seed, len(messages)))
-            output = generate(
-                self.model,
-                input_ids=prompt,
-                attention_mask=torch.ones_like(prompt),
-                generation_config=generation,
-                streamer=_Words(self.tokenizer, show),
-                stopping_criteria=[_Stopped(interrupted)],
-            )
+        words = _Words(self.tokenizer, show)
+        try:
+            with (
+                torch.random.fork_rng([device] if device.type != "cpu" else [], device_type=device.type),
+                torch.inference_mode(),
+            ):
+                torch.manual_seed(_seed(self.seed, len(messages)))
+                output = generate(
+                    self.model,
+                    input_ids=prompt,
+                    attention_mask=torch.ones_like(prompt),
+                    generation_config=generation,
+                    streamer=words,
+                )
+        except KeyboardInterrupt:
+            return Answer(words.text, "stopped", dropped)
         new = output[0, len(tokens) :].tolist()
         cut = f"the context window of {self.window:,} tokens is full" if self.window is not None else None
         if new and new[-1] in (generation.eos_token_id or ()):
             cut = None
-        elif interrupted.is_set():
-            cut = "stopped"
         elif len(new) == self.sampling.max_new_tokens:
             cut = f"stopped after {len(new):,} tokens; --max_new_tokens allows more"
         return Answer(self.tokenizer.decode(new, skip_special_tokens=True), cut, dropped)
@@ -260,42 +229,13 @@ def _seed(*numbers: int) -> int:
 
 
 class _Words(TextStreamer):
-    """Passes on the text of an answer, in whole words."""
+    """Passes on the text of an answer, in whole words, and keeps it."""
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase", show: Callable[[str], object]):
         super().__init__(tokenizer, skip_prompt=True, skip_special_tokens=True)
-        self.show = show
+        self.show, self.text = show, ""
 
     def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
         if text:
+            self.text += text
             self.show(text)
-
-
-class _Stopped(StoppingCriteria):
-    """Ends generation after the token during which Ctrl-C was pressed."""
-
-    def __init__(self, interrupted: threading.Event):
-        self.interrupted = interrupted
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **kwargs) -> torch.Tensor:
-        return torch.full((len(input_ids),), self.interrupted.is_set(), device=input_ids.device)
-
-
-@contextlib.contextmanager
-def _interrupts() -> Generator[threading.Event]:
-    """A context in which the first Ctrl-C sets an event; the second interrupts as usual."""
-    interrupted = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield interrupted
-        return
-    usual = signal.getsignal(signal.SIGINT)
-
-    def note(number: int, frame: object) -> None:
-        interrupted.set()
-        signal.signal(signal.SIGINT, usual)
-
-    signal.signal(signal.SIGINT, note)
-    try:
-        yield interrupted
-    finally:
-        signal.signal(signal.SIGINT, usual)

@@ -55,7 +55,7 @@ class Session:
         _edit_lines()
         drawn = "greedy"
         if chat_model.generation.do_sample:
-            drawn = f"temperature {chat_model.generation.temperature:g}, seed {chat_model.sampling.seed}"
+            drawn = f"temperature {chat_model.generation.temperature:g}, seed {chat_model.seed}"
         _remark(
             f"{chat_model.name}: {chat_model.model.num_parameters():,} parameters, "
             + ("" if chat_model.window is None else f"context window {chat_model.window:,} tokens, ")

@@ -11,7 +11,8 @@ from transformers import AutoTokenizer
 
 from hmm_datasets.cli import main
 from hmm_datasets.errors import InputError
-from hmm_datasets.evaluation.chat.chat_model import ChatModel, Sampling
+from hmm_datasets.evaluation.chat.chat_model import ChatModel
+from hmm_datasets.evaluation.chat.sampling import Sampling
 from hmm_datasets.evaluation.chat.session import Session
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.model import HMM
