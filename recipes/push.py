@@ -10,6 +10,7 @@
 If the Hub does not answer or there is no token, it does not fail, and prints how to push later.
 """
 
+import shlex
 from dataclasses import MISSING, dataclass
 
 from hmm_datasets.errors import InputError
@@ -37,16 +38,19 @@ class PushSettings:
 
 def main(settings: PushSettings) -> None:
     """Push every folder, or print how to do it later."""
-    from huggingface_hub import HfApi, get_token
+    from huggingface_hub import HfApi
 
-    from hmm_datasets.hub.access import how_to_push, reachable
+    from hmm_datasets.hub.download import reason_of_hub
     from hmm_datasets.hub.push import push_folder
 
-    if not reachable() or get_token() is None:
-        repository = f"{settings.namespace or 'USER'}/{settings.names[0]}"
-        print(f"not pushed: {how_to_push(settings.folders[0], repository, repo_type=settings.types[0])}")
+    try:
+        user = HfApi().whoami()["name"]
+    except Exception as error:  # the client of the Hub raises errors of several libraries
+        words = [settings.folders[0], f"{settings.namespace or 'USER'}/{settings.names[0]}"]
+        command = shlex.join(["hmm-datasets", "push", *words, "--repo_type", settings.types[0]])
+        print(f"not pushed ({reason_of_hub(error)}); where the Hub answers, and with HF_TOKEN set: {command}")
         return
-    namespace = settings.namespace or HfApi().whoami()["name"]
+    namespace = settings.namespace or user
     for folder, name, kind in zip(settings.folders, settings.names, settings.types, strict=True):
         result = push_folder(folder, f"{namespace}/{name}", repo_type=kind, private=settings.private)
         print(f"pushed {folder}: {result.url} ({result.files} files, {result.bytes:,} bytes)")

@@ -3,7 +3,6 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from .access import how_to_push, reachable
 from .cards import write_card
 from .push import PushResult, PushSettings, push_folder
 
@@ -14,10 +13,8 @@ if TYPE_CHECKING:
 __all__ = [
     "PushResult",
     "PushSettings",
-    "how_to_push",
     "push_folder",
     "push_path",
-    "reachable",
     "write_card",
     "write_hmm_dataset",
 ]

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shlex
 import signal
 import socket
 import textwrap
@@ -15,7 +14,7 @@ from hub_processes import PULL, PUSH, LocalHub, contents
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import write_digests
-from hmm_datasets.hub.access import how_to_push, reachable
+from hmm_datasets.hub.access import endpoint_of
 from hmm_datasets.hub.push import push_folder
 
 
@@ -227,44 +226,9 @@ def test_branches_and_tags_hold_the_commit_they_were_made_at(local_hub, push, fo
     assert local_hub.child(code, tmp_path / "home") == ["tester", ["v1"], 2, ["", "two"]]
 
 
-@pytest.mark.launch
-def test_the_hub_is_reachable_while_its_server_runs(local_hub):
-    assert reachable(local_hub.endpoint)
-
-
-def test_a_port_where_nobody_listens_is_not_reachable():
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        assert not reachable(f"http://127.0.0.1:{held.getsockname()[1]}")
-
-
-def test_a_server_that_accepts_and_says_nothing_is_given_up_in_time():
-    with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))
-        silent.listen()
-        start = time.monotonic()
-        assert not reachable(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout=0.3)
-        assert time.monotonic() - start < 2
-
-
 def test_an_endpoint_that_is_not_an_address_is_refused():
     with pytest.raises(InputError, match=r"endpoint is .huggingface\.co., expected an address"):
-        reachable("huggingface.co")
-
-
-def test_how_to_push_is_one_line_that_a_shell_takes():
-    line = how_to_push("out puts/run", "me/x", repo_type="dataset", private=True, endpoint="http://hub")
-    assert line.startswith("http://hub does not answer")
-    command = line.split("set: ")[1]
-    assert shlex.split(command) == [
-        "hmm-datasets",
-        "push",
-        "out puts/run",
-        "me/x",
-        "--repo_type",
-        "dataset",
-        "--private",
-    ]
+        endpoint_of("huggingface.co")
 
 
 @pytest.mark.parametrize(

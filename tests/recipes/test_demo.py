@@ -165,8 +165,8 @@ def test_without_a_hub_one_line_says_how_to_push(program, succeeded, experiment)
             HF_TOKEN="hf_test",
         )
     ).stdout.strip()
-    assert said.startswith("not pushed: http://127.0.0.1:9 does not answer")
-    assert said.endswith(f"hmm-datasets push {folder} USER/my-hmm")
+    assert said.startswith("not pushed (")
+    assert said.endswith(f"hmm-datasets push {folder} USER/my-hmm --repo_type model")
 
 
 def test_everything_is_pushed_to_a_hub_and_read_back(program, succeeded, experiment, tmp_path):

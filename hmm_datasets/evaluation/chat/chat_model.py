@@ -4,8 +4,8 @@ A model chats if its tokenizer has a chat template, and its generation config st
 template ends a turn. Otherwise it is a base model: it would not end its turn, so texts are continued instead.
 
 Generation is that of transformers, with a streamer for the words; Ctrl-C ends it. An answer is a function of the
-conversation and the seed. Each answer reads the whole conversation again, so it costs the forward pass of that, and one
-pass per new token.
+conversation and the seed. Each answer reads the whole conversation again, so it costs the forward pass of that, and
+one pass per new token.
 """
 
 import copy
