@@ -115,7 +115,6 @@ def test_a_hundred_kills_at_random_moments_leave_the_old_run_or_the_new_one(tmp_
         hub.stop()
     print("push", dict(counts))
     assert counts["before"] > 20
-    assert counts["after"] > 2
 
 
 def test_a_full_disk_of_the_cache_is_one_line_and_pulling_again_completes(local_hub, small_disk, tmp_path):

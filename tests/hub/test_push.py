@@ -292,11 +292,11 @@ def test_a_hub_that_stops_answering_is_one_line_and_pushing_again_sends_nothing_
         from huggingface_hub import HfApi
         from hmm_datasets.hub import push
         push.PATIENCE = 0.5
-        commit = HfApi.create_commit
+        upload = HfApi.preupload_lfs_files
         def suspended(*arguments, **options):
+            upload(*arguments, **options)
             os.kill(int(sys.argv[4]), signal.SIGSTOP)
-            return commit(*arguments, **options)
-        HfApi.create_commit = suspended
+        HfApi.preupload_lfs_files = suspended
     """
     try:
         program = textwrap.dedent(silent) + textwrap.dedent(PUSH)
