@@ -20,20 +20,21 @@ CHATML = {
     "OpenHermes": "{% for message in messages %}" + BODY + "{% endfor %}" + PROMPT,
     "Yi": "{% if not add_generation_prompt is defined %}{% set add_generation_prompt = false %}{% endif %}"
     "{% for message in messages %}" + BODY + "{% endfor %}" + PROMPT,
-    "Yi 1.5": "{% if messages[0]['role'] == 'system' %}{% set system_message = messages[0]['content'] %}{% endif %}"
-    "{% if system_message is defined %}{{ system_message }}{% endif %}{% for message in messages %}"
-    "{% set content = message['content'] %}{% if message['role'] == 'user' %}"
-    "{{ '<|im_start|>user\n' + content + '<|im_end|>\n<|im_start|>assistant\n' }}"
-    "{% elif message['role'] == 'assistant' %}{{ content + '<|im_end|>' + '\n' }}{% endif %}{% endfor %}",
     "on lines of its own": "{%- for m in messages -%}\n  {{- '<|im_start|>' ~ m.role ~ '\n' ~ (m.content + '') | trim "
     "~ '<|im_end|>\n' -}}\n{%- endfor -%}\n{% if add_generation_prompt -%}\n  {{- '<|im_start|>assistant\n' -}}\n"
     "{%- endif -%}\n",
     "as text": "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
-    "piece by piece": "{% for m in messages %}\n    {{ '<|im_start|>' + m.role }}{{ '\n' }}{{ m.content }}"
+    "piece by piece": "{% for m in messages %}\n{{ '<|im_start|>' + m.role }}{{ '\n' }}{{ m.content }}"
     '{{ "<|im_end|>" }}\n{% endfor %}',
 }
 OTHERS = {
+    "Yi 1.5, which begins an answer with the question": "{% if messages[0]['role'] == 'system' %}"
+    "{% set system_message = messages[0]['content'] %}{% endif %}"
+    "{% if system_message is defined %}{{ system_message }}{% endif %}{% for message in messages %}"
+    "{% set content = message['content'] %}{% if message['role'] == 'user' %}"
+    "{{ '<|im_start|>user\n' + content + '<|im_end|>\n<|im_start|>assistant\n' }}"
+    "{% elif message['role'] == 'assistant' %}{{ content + '<|im_end|>' + '\n' }}{% endif %}{% endfor %}",
     "Llama 2": "{% for m in messages %}{% if m.role == 'user' %}{{ bos_token + '[INST] ' + m.content + ' [/INST]' }}"
     "{% else %}{{ ' ' + m.content + ' ' + eos_token }}{% endif %}{% endfor %}",
     "Alpaca": "{% for m in messages %}{{ '### ' + m.role + ':\n' + m.content + '\n\n' }}{% endfor %}",
