@@ -357,10 +357,10 @@ def _print_list(arguments: DescribeCommand) -> int:
 
 
 def _corpora_text(rows: list[dict[str, Any]]) -> str:
-    """A table of the named corpora, and a line for each with its columns and licence."""
+    """A table of the named corpora, and a line for each with its licence."""
     names = ("name", "kind", "source", "documents", "tokens")
     cells = [[f"{row[name]:,}" if isinstance(row[name], int) else row[name] or "" for name in names] for row in rows]
-    lines = [f"{row['name']}: columns {', '.join(row['columns'])}; licence: {row['licence']}" for row in rows]
+    lines = [f"{row['name']}: licence: {row['licence']}" for row in rows]
     return "\n".join([text_table(names, cells), "", *lines])
 
 

@@ -71,7 +71,9 @@ def detect_kind(path: str | os.PathLike, repo_type: RepoType | None = None) -> C
     path = Path(path)
     if not path.exists():
         raise InputError(f"{path}: expected a folder or file to push, found nothing")
-    for contents_of in (_corpus,) if path.is_file() else _KINDS:
+    # Functions from a folder to its contents, None if it is of another kind; the first that gives some is right.
+    kinds = (_benchmark, _dataset, _process, _fit, _words, _tokens, _evaluation, _model, _corpus)
+    for contents_of in (_corpus,) if path.is_file() else kinds:
         found = contents_of(path, repo_type)
         if found is None:
             continue
@@ -215,7 +217,3 @@ def _model_type(path: Path) -> str | None:
     config = path / CONFIG_NAME
     found = read_json(config) if config.is_file() else None
     return found.get("model_type") if isinstance(found, dict) else None
-
-
-_KINDS = (_benchmark, _dataset, _process, _fit, _words, _tokens, _evaluation, _model, _corpus)
-"""Functions from a folder to its contents, None if it is of another kind; the first that gives some is right."""

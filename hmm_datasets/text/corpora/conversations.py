@@ -84,9 +84,6 @@ _JSON_OF_MESSAGES = re.compile(r"\s*\[\s*\{\s*\"(role|content|from|value)\"\s*:"
 _SPEAKER = re.compile(r"(?:\A|\n)\n(Human|Assistant):")
 
 
-_BLANK_LINE = ", the input after the instruction and a blank line"
-
-
 @dataclass(frozen=True)
 class Format:
     """How the rows of a data set are read.
@@ -96,8 +93,6 @@ class Format:
         kind (`str`): kind of the rows: `"text"`, `"conversations"` or `"preferences"`.
         columns (`tuple[str, ...]`): required columns.
         read (callable): takes a row and the opening words of an error; returns the converted row.
-        optional (`tuple[str, ...]`): columns that are read if they exist.
-        remark (`str`): how columns are joined to one message.
         holds (callable): whether the first row has this format, for formats with the same columns.
     """
 
@@ -105,9 +100,12 @@ class Format:
     kind: Kind
     columns: tuple[str, ...]
     read: Callable[[Mapping[str, Any], str], dict[str, Any]]
-    optional: tuple[str, ...] = ()
-    remark: str = ""
     holds: Callable[[Mapping[str, Any]], bool] = bool
+
+    @property
+    def optional(self) -> tuple[str, ...]:
+        """Columns that are read if they exist: what an instruction is about."""
+        return ("input", "context") if "instruction" in self.columns else ()
 
     def fits(self, row: Mapping[str, Any]) -> bool:
         """Whether a data set with this first row has this format."""
@@ -116,7 +114,7 @@ class Format:
     def describe(self, row: Mapping[str, Any]) -> str:
         """The name of the format and the columns it reads, for one line."""
         columns = [name for name in (*self.columns[:1], *self.optional, *self.columns[1:]) if name in row]
-        remark = self.remark if set(self.optional) & set(columns) else ""
+        remark = ", the input after the instruction and a blank line" if set(self.optional) & set(columns) else ""
         context = [name for name in CONTEXT if self.kind != "text" and not is_empty(row.get(name))]
         return f"{self.name} ({', '.join([*columns, *context])}){remark}"
 
@@ -202,16 +200,9 @@ def _or_messages(value: Any, where: str) -> Any:
     return value
 
 
-def format_of_row(
-    row: Mapping[str, Any], kind: Kind | None = None, formats: Sequence[Format] | None = None
-) -> Format | None:
-    """The first of `formats`, by default `FORMATS`, that fits the first row of a data set and has this kind."""
-    return next((one for one in formats or FORMATS if kind in (None, one.kind) and one.fits(row)), None)
-
-
 def column_format(column: str, kind: Kind) -> Format:
     """The format of a data set with its text, or its list of messages, in one column."""
-    name, read = ("text", _read_text) if kind == "text" else ("messages", _read_messages)
+    name, read = ("text", _read_text) if kind == "text" else ("messages", read_messages)
     return Format(name, kind, (column,), partial(read, column))
 
 
@@ -312,7 +303,7 @@ def _read_text(column: str, row: Mapping[str, Any], where: str) -> dict[str, Any
     return {"text": normalize_text(row[column], where)}
 
 
-def _read_messages(column: str, row: Mapping[str, Any], where: str) -> dict[str, Any]:
+def read_messages(column: str, row: Mapping[str, Any], where: str) -> dict[str, Any]:
     return {"messages": _turns(row[column], where)}
 
 
@@ -371,16 +362,16 @@ def declare_tools(messages: Turns, tools: Any, where: str = "tools") -> Turns:
     return [{"role": "system", "content": text}, *messages]
 
 
-def _read_turns(ask: str, answer: str, row: Mapping[str, Any], where: str) -> dict[str, Any]:
+def read_turns(ask: str, answer: str, row: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Read a conversation from a column with the question and a column with the answer."""
     return {"messages": [*_asked(ask, row, where), *_side(row[answer], "assistant", f"{where}: {answer}")]}
 
 
-def _read_prompt(column: str, row: Mapping[str, Any], where: str) -> dict[str, Any]:
+def read_prompt(column: str, row: Mapping[str, Any], where: str) -> dict[str, Any]:
     return {"messages": _asked(column, row, where)}
 
 
-def _read_question(row: Mapping[str, Any], where: str) -> dict[str, Any]:
+def read_question(row: Mapping[str, Any], where: str) -> dict[str, Any]:
     turns = (("user", "question"), ("assistant", "answer"))
     return {"messages": [{"role": role, "content": check_text(row[n], f"{where}: {n}")} for role, n in turns]}
 
@@ -406,7 +397,7 @@ def _side(value: Any, role: str, where: str) -> Turns:
     return _turns(value, where)
 
 
-def _read_preference(ask: str | None, row: Mapping[str, Any], where: str) -> dict[str, Any]:
+def read_preference(ask: str | None, row: Mapping[str, Any], where: str) -> dict[str, Any]:
     row = {**row, **{name: _or_messages(row[name], f"{where}: {name}") for name in ("chosen", "rejected")}}
     answers = [row["chosen"], row["rejected"]]
     if ask is None and all(isinstance(answer, str) and _SPEAKER.match(answer) for answer in answers):
@@ -457,73 +448,7 @@ def _num_alike(one: Sequence, other: Sequence) -> int:
     return next((number for number, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
-def _has_from_and_value(row: Mapping[str, Any]) -> bool:
+def has_from_and_value(row: Mapping[str, Any]) -> bool:
     messages = row["conversations"]
     first = messages[0] if isinstance(messages, list | tuple) and messages else None
     return isinstance(first, Mapping) and "from" in first
-
-
-question_and_answer = Format("question and answer", "conversations", ("question", "answer"), _read_question)
-
-
-FORMATS = (
-    Format("preferences", "preferences", ("prompt", "chosen", "rejected"), partial(_read_preference, "prompt")),
-    Format(
-        "preferences",
-        "preferences",
-        ("instruction", "chosen", "rejected"),
-        partial(_read_preference, "instruction"),
-        optional=("input",),
-        remark=_BLANK_LINE,
-    ),
-    Format("preferences", "preferences", ("question", "chosen", "rejected"), partial(_read_preference, "question")),
-    Format("preferences", "preferences", ("chosen", "rejected"), partial(_read_preference, None)),
-    column_format("messages", "conversations"),
-    Format(
-        "ShareGPT",
-        "conversations",
-        ("conversations",),
-        partial(_read_messages, "conversations"),
-        holds=_has_from_and_value,
-    ),
-    column_format("conversations", "conversations"),
-    Format(
-        "Alpaca",
-        "conversations",
-        ("instruction", "output"),
-        partial(_read_turns, "instruction", "output"),
-        optional=("input",),
-        remark=_BLANK_LINE,
-    ),
-    Format(
-        "Dolly",
-        "conversations",
-        ("instruction", "response"),
-        partial(_read_turns, "instruction", "response"),
-        optional=("context", "input"),
-        remark=_BLANK_LINE,
-    ),
-    *(
-        Format(f"{ask} and {answer}", "conversations", (ask, answer), partial(_read_turns, ask, answer))
-        for ask, answer in (
-            *(("prompt", "completion"), ("prompt", "response"), ("query", "response"), ("question", "response")),
-        )
-    ),
-    question_and_answer,
-    column_format("text", "text"),
-)
-"""All formats, in the order in which they are tried."""
-
-PROMPT_FORMATS = (
-    *FORMATS,
-    *(
-        Format("prompts", "conversations", (name,), partial(_read_prompt, name))
-        for name in ("prompt", "question", "query", "problem")
-    ),
-    Format(
-        *("prompts", "conversations", ("instruction",), partial(_read_prompt, "instruction")),
-        optional=("input", "context"),
-        remark=_BLANK_LINE,
-    ),
-)
-"""All formats, and those of prompts without answers, which are conversations of what the user says."""

@@ -33,20 +33,13 @@ from ...errors import InputError, first_line, path_errors
 from ...hub.download import reading_hub, why_unreachable
 from ...hub.foreign_formats import foreign_data, refuse_foreign
 from ...runtime import environment
-from .conversations import (
-    FORMATS,
-    PROMPT_FORMATS,
-    Format,
-    Kind,
-    column_format,
-    conversation_text,
-    format_of_row,
-    num_characters,
-)
+from .conversations import Format, Kind, column_format, conversation_text, num_characters
+from .corpus import Corpus
 from .filters import DocumentFilter, FirstSeen, with_digests
+from .formats import FORMATS, PROMPT_FORMATS, format_of_row
 from .keys import OBEYED, UnusedKeys
 from .local_files import has_rows, local_files, read_rows, shorten, without_fillers
-from .presets import CORPORA, Corpus
+from .presets import CORPORA
 from .splits import divided
 
 _TEST_FRACTION = 0.1
@@ -455,8 +448,8 @@ def _load_computed(
         raise InputError(f"{corpus.name}: split={selection.split!r}, but it has only 'train' and 'test'")
     if source.kind not in (None, corpus.kind):
         raise _other_kind(corpus, corpus.kind, (corpus.column,), source.kind)
-    if corpus.column not in corpus.columns:
-        raise InputError(f"{corpus.name}: no column {corpus.column!r}, found {', '.join(corpus.columns)}")
+    if corpus.column != "messages":
+        raise InputError(f"{corpus.name}: no column {corpus.column!r}, found messages")
     settings = {"corpus": corpus, "selection": selection}
     if next(_computed_documents(**settings), None) is None:
         raise InputError(f"{corpus.name}: its filters keep no document of split {selection.split!r}")

@@ -35,6 +35,7 @@ _PLACES = ("beach", "farm", "garden", "lake", "park", "pond", "river", "school",
 _CONSONANTS, _VOWELS = "bcdfghjklmnprstvwyz", "aeiou"
 
 
+_CHANCES = {"order": 1 / 3, "count": 1 / len(_NUMBERS), "spelling": 1 / 3}
 _TURN = ("order", "count", "order", "spelling")
 
 
@@ -65,14 +66,14 @@ def story_question(index: int, split: str = "train", *, seed: int = 0, test_frac
             f"story-questions: test_fraction={test_fraction} leaves too few facts in a split; set it to 0.01 to 0.9"
         )
     kind = _TURN[index % len(_TURN)]
-    chance, tell = _KINDS[kind]
+    tell = {"order": _order_story, "count": _count_story, "spelling": _spelling_story}[kind]
     draw = _Draws(f"{seed} {split} {index}", split, test_fraction)
     story, exchanges = tell(draw)
     messages = []
     for number, (question, answer) in enumerate(draw.shuffled(exchanges)):
         messages.append({"role": "user", "content": question if number else f"{story} {question}"})
         messages.append({"role": "assistant", "content": answer})
-    return {"messages": messages, "kind": kind, "chance": chance}
+    return {"messages": messages, "kind": kind, "chance": _CHANCES[kind]}
 
 
 def story_questions(split: str = "train", *, seed: int = 0, test_fraction: float = 0.1) -> Iterator[dict[str, Any]]:
@@ -154,10 +155,3 @@ def _spelling_story(draw: _Draws):
             names.append(name)
     story = f"{names[0]}, {names[1]} and {names[2]} met at the {draw.one(_PLACES)}."
     return story, [(f"How do you spell {name}?", " ".join(name) + ".") for name in names]
-
-
-_KINDS = {
-    "order": (1 / 3, _order_story),
-    "count": (1 / len(_NUMBERS), _count_story),
-    "spelling": (1 / 3, _spelling_story),
-}

@@ -84,10 +84,9 @@ def test_the_readme_names_every_sample():
 def test_the_table_of_corpora_says_where_each_comes_from_and_how_large_it_is():
     rows = {row["name"]: row for row in corpus_rows()}
     assert set(rows) == set(CORPORA)
-    assert all(row["licence"] and row["documents"] and row["columns"] for row in rows.values())
+    assert all(row["licence"] and row["documents"] for row in rows.values())
     assert rows["fineweb-edu"]["source"] == "HuggingFaceFW/fineweb-edu"
     assert rows["lima"]["tokens"] is None
-    assert {corpus.column for corpus in CORPORA.values() if corpus.column not in corpus.columns} == set()
 
 
 # Held-out documents
