@@ -113,7 +113,7 @@ def main(settings: TokenizeSettings) -> None:
     """Check everything, train the tokenizer, tokenize every corpus."""
     from hmm_datasets.runtime.run_identity import check_folder_identity
     from hmm_datasets.text.corpora.loading import check_splits, read_splits
-    from hmm_datasets.text.stream import lay_out_splits, tokenize_splits
+    from hmm_datasets.text.stream import tokenize_splits
     from hmm_datasets.text.tokenizers.chat_encoding import check_chat_template
     from hmm_datasets.text.tokenizers.chat_templates import check_messages, load_tokenizer
     from hmm_datasets.text.tokenizers.imports import import_file
@@ -152,7 +152,8 @@ def main(settings: TokenizeSettings) -> None:
     for name, folder in settings.chat_folders.items():
         rows = read_splits(name, kind="conversations", **chosen)
         chats = ((split, row["messages"]) for split, row in rows)
-        _report(folder, lay_out_splits(chats, tokenizer, _splits(output / folder), name, **limits))
+        places = _splits(output / folder)
+        _report(folder, tokenize_splits(chats, tokenizer, places, name, conversations=True, **limits))
 
 
 def _splits(folder: Path) -> dict[str, Path]:

@@ -8,7 +8,7 @@ with the first document that brings it to `shard_tokens` tokens. The same docume
 from .datatrove_shards import adopt_datatrove
 from .index import FORMAT_VERSION, INDEX_NAME, Shard, TokenIndex
 from .reader import TokenStream
-from .tokenization import lay_out_splits, tokenize_corpus, tokenize_splits, tokenizer_hash
+from .tokenization import tokenize_corpus, tokenize_splits, tokenizer_hash
 from .unfinished import check_replaceable
 from .writer import SHARD_TOKENS, write_tokens
 
@@ -21,7 +21,6 @@ __all__ = [
     "TokenStream",
     "adopt_datatrove",
     "check_replaceable",
-    "lay_out_splits",
     "tokenize_corpus",
     "tokenize_splits",
     "tokenizer_hash",

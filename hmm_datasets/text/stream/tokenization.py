@@ -1,9 +1,9 @@
 """Tokenization of corpora into token streams. Reading, encoding and writing run at once, each in a thread of its own.
 
-[`tokenize_corpus`] writes one stream. [`tokenize_splits`] and [`lay_out_splits`] write several streams in one pass
-over the source, for example the train and the test split of a corpus that is split by hash. The first is for texts,
-the second for conversations, which are laid out by the chat template. Killed runs can be started again: they read the
-source from its beginning, but encode only documents that are not in finished shards.
+[`tokenize_corpus`] writes one stream. [`tokenize_splits`] writes several streams in one pass over the source, for
+example the train and the test split of a corpus that is split by hash, of texts or of conversations, which the chat
+template writes. Killed runs can be started again: they read the source from its beginning, but encode only documents
+that are not in finished shards.
 """
 
 import contextlib
@@ -15,6 +15,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -100,26 +101,30 @@ def tokenize_corpus(
 
 
 def tokenize_splits(
-    documents: Iterable[tuple[str, str]],
+    documents: Iterable[tuple[str, Any]],
     tokenizer: "PreTrainedTokenizerFast",
     folders: Mapping[str, str | os.PathLike],
     corpus: str,
     *,
+    conversations: bool = False,
     batch_size: int = 4096,
     shard_tokens: int = SHARD_TOKENS,
     num_documents: int | None = None,
     show_progress: bool = True,
 ) -> dict[str, TokenIndex]:
-    """Tokenize texts into one token stream per split, in one pass; each stream is that of [`tokenize_corpus`].
+    """Tokenize documents into one token stream per split, in one pass; of texts each is that of [`tokenize_corpus`].
 
     Args:
-        documents (iterable of `tuple[str, str]`):
-            The split and the text of each document, for example from [`read_splits`]; a resumed run needs the same
-            order.
+        documents (iterable of `tuple[str, str]`, or of `tuple[str, list[dict]]` for conversations):
+            The split of each document, and its text or its messages, for example from [`read_splits`]; a resumed run
+            needs the same order.
         tokenizer (`transformers.PreTrainedTokenizerFast`), corpus (`str`), batch_size (`int`), shard_tokens (`int`):
-            See [`tokenize_corpus`].
+            See [`tokenize_corpus`]. For conversations its chat template must write EOS only at the end, if at all, and
+            bytes are counted if it is byte-level.
         folders (mapping of `str` to path):
             The folder of the stream of each split. Existing streams are not written again.
+        conversations (`bool`, *optional*, defaults to `False`):
+            Whether documents are conversations.
         num_documents (`int`, *optional*), show_progress (`bool`, *optional*, defaults to `True`):
             As in [`tokenize_corpus`], for all splits together.
 
@@ -129,43 +134,29 @@ def tokenize_splits(
     Raises:
         `InputError`: for the reasons of [`tokenize_corpus`].
     """
-    with _text_encoder(tokenizer) as encode:
+    places = {split: Path(folder) for split, folder in folders.items()}
+    with contextlib.ExitStack() as stack:
+        if conversations:
+            encode, size = partial(_encode_conversations, tokenizer), _num_characters
+        else:
+            encode, size = stack.enter_context(_text_encoder(tokenizer)), _num_bytes
         blank = tokenizer_index(tokenizer, corpus, shard_tokens)
-        limits = {"batch_size": batch_size, "num_documents": num_documents, "show_progress": show_progress}
-        return _write_splits(documents, encode, _num_bytes, folders, blank, None, **limits)
-
-
-def lay_out_splits(
-    documents: Iterable[tuple[str, Messages]],
-    tokenizer: "PreTrainedTokenizerFast",
-    folders: Mapping[str, str | os.PathLike],
-    corpus: str,
-    *,
-    batch_size: int = 1024,
-    shard_tokens: int = SHARD_TOKENS,
-    num_documents: int | None = None,
-    show_progress: bool = True,
-) -> dict[str, TokenIndex]:
-    """Tokenize conversations into one token stream per split, in one pass; each conversation is one document.
-
-    Args:
-        documents (iterable of `tuple[str, list[dict]]`):
-            The split and the messages of each conversation.
-        tokenizer (`transformers.PreTrainedTokenizerFast`):
-            A tokenizer whose chat template lays out conversations, and writes EOS only at the end, if at all. Bytes
-            are counted if it is byte-level.
-        folders, corpus, batch_size, shard_tokens, num_documents, show_progress:
-            See [`tokenize_splits`].
-    """
-    blank = tokenizer_index(tokenizer, corpus, shard_tokens)
-    sizes = token_bytes(tokenizer) if is_byte_level(tokenizer) else None
-
-    def encode(read: _Read) -> TokenBatch:
-        ids = [np.array(encode_conversation(tokenizer, messages), dtype=np.int64) for messages in read.documents]
-        return TokenBatch(np.concatenate(ids), np.fromiter(map(len, ids), np.int64, len(ids)))
-
-    limits = {"batch_size": batch_size, "num_documents": num_documents, "show_progress": show_progress}
-    return _write_splits(documents, encode, _num_characters, folders, blank, sizes, **limits)
+        sizes = token_bytes(tokenizer) if conversations and is_byte_level(tokenizer) else None
+        writers = {
+            split: stack.enter_context(writing(folder, blank, token_bytes=sizes))
+            for split, folder in places.items()
+            if not (folder / INDEX_NAME).is_file()
+        }
+        if writers:
+            first = {split: writer.num_read for split, writer in writers.items()}
+            encoded = _encoded(_after(documents, first), encode, size, batch_size)
+            shown = _shown(encoded, blank.corpus, sum(first.values()), num_documents, show_progress)
+            with contextlib.closing(shown):
+                for keys, batch in shown:
+                    splits = np.array(keys)
+                    for split, writer in writers.items():
+                        writer.write(_part(batch, splits == split))
+    return {split: read_index(folder) for split, folder in places.items()}
 
 
 def tokenizer_index(tokenizer: "PreTrainedTokenizerFast", corpus: str, shard_tokens: int | None) -> TokenIndex:
@@ -207,6 +198,11 @@ def _text_encoder(tokenizer: "PreTrainedTokenizerFast") -> Generator[Callable[[_
             return TokenBatch(tokens, lengths, np.array(read.sizes, dtype=np.int64))
 
         yield encode
+
+
+def _encode_conversations(tokenizer: "PreTrainedTokenizerFast", read: _Read) -> TokenBatch:
+    ids = [np.array(encode_conversation(tokenizer, messages), dtype=np.int64) for messages in read.documents]
+    return TokenBatch(np.concatenate(ids), np.fromiter(map(len, ids), np.int64, len(ids)))
 
 
 def _encoded(
@@ -271,38 +267,6 @@ def _num_bytes(key: Any, text: str) -> int:
 
 def _num_characters(_key: Any, messages: Messages) -> int:
     return num_characters({"messages": messages})
-
-
-def _write_splits(
-    documents: Iterable[tuple[str, Any]],
-    encode: Callable[[_Read], TokenBatch],
-    size: Callable[[Any, Any], int],
-    folders: Mapping[str, str | os.PathLike],
-    blank: TokenIndex,
-    token_bytes: np.ndarray | None,
-    *,
-    batch_size: int,
-    num_documents: int | None,
-    show_progress: bool,
-) -> dict[str, TokenIndex]:
-    """Write every stream that does not exist yet, in one pass over the documents of all splits."""
-    places = {split: Path(folder) for split, folder in folders.items()}
-    with contextlib.ExitStack() as stack:
-        writers = {
-            split: stack.enter_context(writing(folder, blank, token_bytes=token_bytes))
-            for split, folder in places.items()
-            if not (folder / INDEX_NAME).is_file()
-        }
-        if writers:
-            first = {split: writer.num_read for split, writer in writers.items()}
-            encoded = _encoded(_after(documents, first), encode, size, batch_size)
-            shown = _shown(encoded, blank.corpus, sum(first.values()), num_documents, show_progress)
-            with contextlib.closing(shown):
-                for keys, batch in shown:
-                    splits = np.array(keys)
-                    for split, writer in writers.items():
-                        writer.write(_part(batch, splits == split))
-    return {split: read_index(folder) for split, folder in places.items()}
 
 
 def _after(documents: Iterable[tuple[str, Any]], first: Mapping[str, int]) -> Iterator[tuple[str, Any]]:

@@ -13,31 +13,20 @@ import re
 from typing import TYPE_CHECKING
 
 from ...errors import InputError
-from .bpe import CHAT_TEMPLATE, DECLARATIONS
+from .bpe import CHAT_TEMPLATE
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-CHATML = (
-    "{% if tools %}{{ '<|im_start|>system\n' }}" + DECLARATIONS + "{{ '<|im_end|>\n' }}{% endif %}"
-    "{% for message in messages %}"
-    "{% set content = (message['content'] or '') if message['tool_calls'] else message['content'] %}"
-    "{% if content is not string %}"
-    "{{ raise_exception('the content of the message of ' + message['role'] + ' is not text') }}{% endif %}"
-    "{% if message['role'] == 'assistant' %}"
-    "{{ '<|im_start|>assistant\n' }}{% generation %}{{ content }}{% for call in message['tool_calls'] or [] %}"
-    "{% set call = call['function'] or call %}{{ '\n' if content or not loop.first }}"
-    "{{ '<tool_call>\n{\"name\": ' + call['name'] | tojson + ', \"arguments\": ' }}"
-    "{{ call['arguments'] if call['arguments'] is string else (call['arguments'] or {}) | tojson }}"
-    "{{ '}\n</tool_call>' }}{% endfor %}{{ '<|im_end|>' }}{% endgeneration %}{{ '\n' }}"
-    "{% elif message['role'] in ['system', 'user', 'tool'] %}"
-    "{% if not (tools and loop.first and message['role'] == 'system') %}"
-    "{{ '<|im_start|>' + message['role'] + '\n' + content + '<|im_end|>\n' }}{% endif %}"
-    "{% else %}"
-    "{{ raise_exception('expected the roles system, user, assistant, tool, found ' + message['role']) }}"
-    "{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+_ROLE_TOKEN = re.compile(r"<\|(system|user|assistant|tool)\|>")
+CHATML = _ROLE_TOKEN.sub(
+    "<|im_start|>\\1\n",
+    # The line break after an answer is not the assistant's to say.
+    CHAT_TEMPLATE.replace(
+        "{{ '<|end|>' }}{% endgeneration %}", "{{ '<|im_end|>' }}{% endgeneration %}{{ '\n' }}"
+    ).replace("<|end|>", "<|im_end|>\n"),
 )
+"""The default template with the tokens of ChatML."""
 NAMES = ("default", "chatml", "llama3", "qwen2.5", "qwen3")
 
 
