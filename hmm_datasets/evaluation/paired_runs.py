@@ -53,31 +53,22 @@ class ReportFolder:
         return read_jsonl(self.folder / "items" / f"{task}.jsonl")
 
 
-def _pair_optimum(first: ReportFolder, other: ReportFolder, seed: int) -> Difference | str:
-    rows = [run.items("optimum") for run in (first, other)]
-    tokens, others = ([(item["sequence"], item["tokens"]) for item in items] for items in rows)
-    if tokens != others:
-        return "measured on other items: the sequences or their tokens differ"
-    excess = [np.array([item["nats"] - item["floor_nats"] for item in items]) for items in rows]
-    return _paired(*excess, np.array([count for _, count in tokens]), seed)
-
-
-def _pair_text(first: ReportFolder, other: ReportFolder, seed: int) -> Difference | str:
-    rows = [run.items("text") for run in (first, other)]
-    sizes, others = ([item["bytes"] for item in items] for items in rows)
-    if sizes != others:
-        return "measured on other items: the documents have other bytes"
-    bits = [np.array([item["nats"] for item in items]) / math.log(2) for items in rows]
-    return _paired(*bits, np.array(sizes), seed)
-
-
-def _paired(first: np.ndarray, other: np.ndarray, sizes: np.ndarray, seed: int) -> Difference | str:
+def _pair_items(task: str, first: ReportFolder, other: ReportFolder, seed: int) -> Difference | str:
+    """The difference of a mean over sequences, or of bits per byte over documents."""
+    key, size = ("sequence", "tokens") if task == "optimum" else ("bytes", "bytes")
+    rows = [run.items(task) for run in (first, other)]
+    before, after = ([(item[key], item[size]) for item in items] for items in rows)
+    if before != after:
+        return f"measured on other items: their {size} differ"
+    sizes = np.array([count for _, count in before])
     if (sizes > 0).sum() < 2:
         return "a single item has no interval"
-    return paired_difference(first, other, sizes, resamples=RESAMPLES, level=LEVEL, seed=seed)
+    scale = 1 if task == "optimum" else 1 / math.log(2)
+    losses = [np.array([scale * (item["nats"] - item.get("floor_nats", 0)) for item in items]) for items in rows]
+    return paired_difference(*losses, sizes, resamples=RESAMPLES, level=LEVEL, seed=seed)
 
 
-def _pair_questions(first: ReportFolder, other: ReportFolder, seed: int) -> Difference | str:
+def _pair_questions(first: ReportFolder, other: ReportFolder) -> Difference | str:
     """The difference of a mean over tasks of questions; its interval is a formula, and needs no seed."""
     tasks, others = first.report["core"]["tasks"], other.report["core"]["tasks"]
     if tasks.keys() != others.keys():
@@ -101,11 +92,11 @@ def pair(task: str, first: ReportFolder, other: ReportFolder, seed: int) -> Diff
         first, other ([`ReportFolder`]): runs that have this task.
         seed (`int`): seed of the bootstrap.
     """
-    pairing = {"optimum": _pair_optimum, "text": _pair_text, "core": _pair_questions}.get(task)
-    if pairing is None:
+    if task not in _SAME:
         return f"{task} has no items that can be resampled"
-    change = first_change(_SAME[task], first.report[task], other.report[task])
-    return pairing(first, other, seed) if change is None else f"measured on other items: {change}"
+    if (change := first_change(_SAME[task], first.report[task], other.report[task])) is not None:
+        return f"measured on other items: {change}"
+    return _pair_questions(first, other) if task == "core" else _pair_items(task, first, other, seed)
 
 
 def first_change(names: Sequence[str], first: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:

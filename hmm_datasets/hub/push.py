@@ -181,9 +181,10 @@ def push_files(
     """
     from huggingface_hub import HfApi
 
-    if "README.md" in files:
-        _check_front_matter(files["README.md"])
-    _check_repo(repo_id, repo_type)
+    if repo_type not in ("model", "dataset"):
+        raise InputError(f"repo_type is {repo_type!r}, expected 'model' or 'dataset'")
+    if not repo_id:
+        raise InputError("repo_id is empty, expected USER/NAME")
     token = token_of(token)
     push = _Push(
         api=HfApi(endpoint=endpoint_of(endpoint), token=token, library_name="hmm-datasets"),
@@ -327,26 +328,3 @@ class _Push:
             if isinstance(cause, ValueError):
                 return InputError(f"cannot {what} for {self.repo_id}: {cause}")
         return None
-
-
-def _check_front_matter(card: Path) -> None:
-    """Check the front matter before the uploads; the Hub would check it only at the commit."""
-    import yaml
-    from huggingface_hub import metadata_load
-
-    try:
-        metadata_load(card)
-    except (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
-        raise InputError(f"{card}: the front matter between --- and --- is not a YAML mapping: {error}") from None
-
-
-def _check_repo(repo_id: str, repo_type: str) -> None:
-    from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import validate_repo_id
-
-    if repo_type not in ("model", "dataset"):
-        raise InputError(f"repo_type is {repo_type!r}, expected 'model' or 'dataset'")
-    try:
-        validate_repo_id(repo_id or "")
-    except HFValidationError as error:
-        raise InputError(f"repo_id {repo_id!r} is not the name of a repository, expected USER/NAME: {error}") from None

@@ -127,9 +127,9 @@ def test_a_run_compared_with_itself_has_no_difference(folders, tmp_path):
         ("optimum", {"seed": 7}, None, "seed is 7, not 0"),
         ("optimum", {"first": 5}, None, "first is 5"),
         ("optimum", {"length": 99}, None, "length is 99, not 24"),
-        ("optimum", {}, lambda row: {**row, "tokens": 23}, "the sequences or their tokens differ"),
+        ("optimum", {}, lambda row: {**row, "tokens": 23}, "their tokens differ"),
         ("text", {"bytes": 1}, None, "bytes is 1"),
-        ("text", {}, lambda row: {**row, "bytes": row["bytes"] + (-1) ** row["document"]}, "other bytes"),
+        ("text", {}, lambda row: {**row, "bytes": row["bytes"] + (-1) ** row["document"]}, "their bytes differ"),
         ("text", {"window": 16}, None, "window is 16, not "),
         ("text", {"stride": 3}, None, "stride is 3, not "),
         pytest.param(
