@@ -5,6 +5,7 @@ sequence, document or question, and `report.json` with results, versions, seeds,
 written last, so a folder that has one is complete. `hmm-datasets compare` computes paired intervals from `items/`.
 """
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from accelerate import Accelerator
 from ..files import write_digests, write_json, write_jsonl, written_together
 from ..report.evaluation_tables import evaluation_text
 from ..report.page import write_page
+from ..runtime.credentials import masked
 from ..runtime.once import one_command
 from .context import open_context
 from .provenance import data_hashes, provenance
@@ -48,7 +50,12 @@ def evaluate_model(settings: EvaluationSettings) -> dict[str, Any]:
             items[name] = rows
     if not accelerator.is_main_process:
         return {}
-    report = provenance(settings, context.model) | {"hashes": data_hashes(results)} | results
+    report = provenance(settings.model, [context.model]) | {
+        "settings": masked(asdict(settings)),
+        "seeds": {"stream": settings.data_seed, "evaluation": settings.seed},
+        "hashes": data_hashes(results),
+    }
+    report |= results
     write_evaluation(report, items, settings.output_dir)
     return report
 

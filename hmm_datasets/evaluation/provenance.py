@@ -1,30 +1,28 @@
-"""Where an evaluation comes from: the model, settings, versions and commit, and hashes of what it was measured on."""
+"""Where an evaluation comes from: the model, versions and commit, and hashes of what it was measured on."""
 
 import platform
 import time
-from dataclasses import asdict
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..hub.weights_digest import weights_sha256
 from ..runtime.credentials import masked
 from ..training.record import command_line, git_commit, package_versions
-from .settings import EvaluationSettings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-def provenance(settings: EvaluationSettings, model: "PreTrainedModel") -> dict[str, Any]:
-    """The model, and what it was measured with."""
+def provenance(name: str, models: "Sequence[PreTrainedModel]") -> dict[str, Any]:
+    """What was measured, one model or several under one name, and with what."""
+    hashes = [weights_sha256(model) for model in models]
     return {
         "model": {
-            "name": masked(settings.model),
-            "type": model.config.model_type,
-            "parameters": sum(parameter.numel() for parameter in model.parameters()),
-            "sha256": weights_sha256(model),
+            "name": masked(name),
+            "type": models[0].config.model_type,
+            "parameters": sum(parameter.numel() for model in models for parameter in model.parameters()),
+            "sha256": hashes[0] if len(hashes) == 1 else hashes,
         },
-        "settings": masked(asdict(settings)),
-        "seeds": {"stream": settings.data_seed, "evaluation": settings.seed},
         "versions": package_versions(),
         "python": platform.python_version(),
         "commit": git_commit(),

@@ -68,9 +68,7 @@ class Redaction:
             before = path.read_text(encoding="utf-8")
         except UnicodeDecodeError:
             return None
-        after = _without_hosts(before, kind) if kind in (".json", ".jsonl") else before
-        if path.name in _OF_RUNS:
-            after = self._without_names(after)
+        after = self._without_hosts(before, path) if kind in (".json", ".jsonl") else before
         if kind in _PROSE and self._host is not None:
             after = self._host.sub("this-host", after)
         # Data may contain paths that are not of any machine, so only paths of this run are made relative.
@@ -110,25 +108,30 @@ class Redaction:
     def _shortened(self, match: re.Match) -> str:
         return "~" if self._is_home.fullmatch(match[0]) else match[0].rstrip("/").rpartition("/")[2]
 
-    def _without_names(self, text: str) -> str:
-        """The text of a JSON file without the names of hosts in its strings; their keys stay."""
-        host = self._host
-        if host is None:
+    def _without_hosts(self, text: str, path: Path) -> str:
+        """JSON or JSON Lines without the fields of hosts, and without their names in the strings of a record of a run;
+        other keys stay."""
+        host = self._host if path.name in _OF_RUNS else None
+        if not (re.search(r'"host(name)?":', text) or (host is not None and host.search(text))):
             return text
 
         def cleaned(value: Any) -> Any:
             if isinstance(value, dict):
-                return {key: cleaned(part) for key, part in value.items()}
+                return {key: cleaned(part) for key, part in value.items() if key not in ("host", "hostname")}
             if isinstance(value, list):
                 return [cleaned(part) for part in value]
-            return host.sub("this-host", value) if isinstance(value, str) else value
+            return host.sub("this-host", value) if host is not None and isinstance(value, str) else value
 
-        try:
-            before = json.loads(text)
-        except (json.JSONDecodeError, RecursionError):
-            return host.sub("this-host", text)
-        after = cleaned(before)
-        return text if after == before else json.dumps(after, indent=2, ensure_ascii=False) + "\n"
+        def written(part: str, indent: int | None) -> str:
+            try:
+                return json.dumps(cleaned(json.loads(part)), indent=indent, ensure_ascii=False)
+            except (json.JSONDecodeError, RecursionError):
+                return part if host is None else host.sub("this-host", part)
+
+        if path.suffix == ".jsonl":
+            *rows, _torn = text.split("\n")  # a last row without a line end is left by a crash and never read
+            return "".join(f"{written(row, None)}\n" for row in rows)
+        return written(text, 2) + "\n"
 
     def _relative(self, text: str, of_home: bool = True) -> str:
         for prefix in self._prefixes:
@@ -148,26 +151,3 @@ def _hosts_of(folder: Path) -> set[str]:
         if path.is_file():
             found.update(re.findall(r'"host(?:name)?": "([^"]+)"', path.read_text(encoding="utf-8", errors="replace")))
     return found
-
-
-def _without_hosts(text: str, suffix: str) -> str:
-    if not re.search(r'"host(name)?":', text):
-        return text
-    if suffix == ".jsonl":
-        *rows, _torn = text.split("\n")  # a last row without a line end is left by a crash and never read
-        return "".join(f"{_without_host(row, None)}\n" for row in rows)
-    return _without_host(text, 2) + "\n"
-
-
-def _without_host(text: str, indent: int | None) -> str:
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError:
-        return text
-    return json.dumps(_drop_hosts(value), indent=indent, ensure_ascii=False)
-
-
-def _drop_hosts(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _drop_hosts(part) for key, part in value.items() if key not in ("host", "hostname")}
-    return [_drop_hosts(part) for part in value] if isinstance(value, list) else value

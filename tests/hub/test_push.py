@@ -242,7 +242,7 @@ def test_a_folder_that_cannot_be_pushed_is_named(tmp_path, make, complaint):
 @pytest.mark.parametrize("repo_id", ["", "a/b/c", "me/what is it", "me/x..y", "me/x.git"])
 def test_a_malformed_name_of_a_repository_is_refused(tmp_path, repo_id):
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="cannot create the repository for .*: (Repo id|Repo_id|Cannot have)|expected USER/NAME"):
+    with pytest.raises(InputError, match=r"cannot create the .*: (Repo id|Repo_id|Cannot have)|expected USER/NAME"):
         push_folder(tmp_path, repo_id, token="hf_x")
 
 

@@ -4,7 +4,6 @@
 """
 
 import tempfile
-import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,18 +14,16 @@ from ...errors import InputError
 from ...files import write_digests, write_json, written_together
 from ...hub.push import push_files
 from ...hub.results import EVAL_RESULTS_NAME, write_eval_results
-from ...hub.weights_digest import weights_sha256
 from ...report.tables import figure_text, text_table
-from ...runtime.credentials import masked
 from ...training.pretrained import tokenizer_of
-from ...training.record import command_line, git_commit, package_versions
+from ..provenance import provenance
 from . import NAMES, SCORED, BenchmarkSettings, Track
-from .held_out import Benchmark, open_benchmark
+from .held_out import open_benchmark
 from .models import load_models
 from .scoring import BASELINES, score_model
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    pass
 from .plot import OVER_SYMBOLS, plot_benchmark
 
 REPORT_NAME, PLOT_NAME = "report.json", "benchmark.png"
@@ -74,7 +71,9 @@ def _score(name: str, settings: BenchmarkSettings) -> dict[str, Any]:
         names=NAMES[settings.symbols], separator=settings.separator, batch_size=settings.batch_size,
     )  # fmt: skip
     written = {} if tokenizer is None else {"symbols": settings.symbols, "separator": settings.separator}
-    report = _described(name, benchmark, models) | written | scores
+    report = provenance(name, list({id(model): model for model in models.values()}.values())) | written | scores
+    report["fingerprints"] = {process.name: process.hmm.fingerprint() for process in processes}
+    report["num_sequences"] = count
     folder = settings.folder_of(name)
     _write(report, folder, results_name if is_standard else None)
     print(benchmark_text(report))
@@ -155,28 +154,6 @@ def _cells(name: str, row: dict[str, Any]) -> list[str]:
     baselines = [row["baselines"][baseline] for baseline in ("uniform", "bigram", "mixture")]
     numbers = (row["optimum"], row["model"], row["excess"], row["standard_error"], row["share"], *baselines)
     return [name, *_fixed(numbers)]
-
-
-def _described(name: str, benchmark: Benchmark, models: "dict[str, PreTrainedModel]") -> dict[str, Any]:
-    distinct = list({id(model): model for model in models.values()}.values())
-    return {
-        "model": {
-            "name": masked(name),
-            "type": distinct[0].config.model_type,
-            "parameters": sum(parameter.numel() for model in distinct for parameter in model.parameters()),
-            "sha256": [weights_sha256(model) for model in distinct],
-        },
-        "data": {
-            "dataset_id": benchmark.dataset_id,
-            "revision": benchmark.revision,
-            "fingerprints": {process.name: process.hmm.fingerprint() for process in benchmark.processes},
-        },
-        "num_sequences": benchmark.processes[0].num_sequences,
-        "versions": package_versions(),
-        "commit": git_commit(),
-        "command": command_line(),
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    }
 
 
 def _write(report: dict[str, Any], folder: Path, dataset_id: str | None) -> None:
