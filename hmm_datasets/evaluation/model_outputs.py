@@ -86,12 +86,7 @@ def logits_of(model: GivesLogits, rows: HMMSequences) -> Reader:
     def read(tokens: Tensor, index: Tensor) -> Tensor:
         outputs = _read(model, rows, tokens, index, "V", use_cache=False)
         outputs = _first(getattr(outputs, "logits", outputs))
-        if not _is_array(outputs):
-            raise InputError(
-                f"{name} gives {type(outputs).__name__} for tokens of shape {tuple(tokens.shape)}; expected logits of "
-                "shape (B, T, V), or an object that has them as logits"
-            )
-        return _checked_logits(_tensor(outputs).to(tokens.device), tokens, num_symbols, name)
+        return _checked_logits(outputs, tokens, num_symbols, name)
 
     return read
 
@@ -246,13 +241,21 @@ def _parameters(model: Any) -> Mapping[str, inspect.Parameter]:
         return {}
 
 
-def _checked_logits(logits: Tensor, tokens: Tensor, num_symbols: int, name: str) -> Tensor:
-    shape = tuple(tokens.shape)
-    if logits.ndim != 3 or tuple(logits.shape[:2]) != shape:
-        raise InputError(
-            f"{name} gives logits of shape {tuple(logits.shape)} for tokens of shape {shape}; expected "
-            f"({shape[0]}, {shape[1]}, V), those of the next token after each token"
-        )
+def _table(outputs: Any, tokens: Tensor, what: str, expected: str) -> Tensor:
+    """Outputs for every token as a tensor `(B, T, ...)` on the device of the tokens."""
+    if not _is_array(outputs):
+        given = type(outputs).__name__
+    else:
+        table = _tensor(outputs).to(tokens.device)
+        if table.ndim == 3 and table.shape[:2] == tokens.shape:
+            return table
+        given = f"shape {tuple(table.shape)}"
+    raise InputError(f"{what} gives {given} for tokens of shape {tuple(tokens.shape)}; expected {expected}")
+
+
+def _checked_logits(outputs: Any, tokens: Tensor, num_symbols: int, name: str) -> Tensor:
+    expected = "logits (B, T, V) of the next token after each token, or an object that has them as logits"
+    logits = _table(outputs, tokens, name, expected)
     if logits.shape[2] < num_symbols:
         raise InputError(
             f"{name} gives logits of {logits.shape[2]} tokens, but the data have {num_symbols} symbols; expected a "
@@ -274,18 +277,8 @@ def _checked_logits(logits: Tensor, tokens: Tensor, num_symbols: int, name: str)
 
 
 def _checked_activations(activations: Any, tokens: Tensor, what: str) -> Tensor:
-    shape = tuple(tokens.shape)
-    if not _is_array(activations):
-        raise InputError(
-            f"{what} gives {type(activations).__name__}; expected activations of shape (B, T, D), choose another "
-            "layer or pass a function of tokens that gives them"
-        )
-    table = _tensor(activations).to(tokens.device)
-    if table.ndim != 3 or tuple(table.shape[:2]) != shape:
-        raise InputError(
-            f"{what} gives shape {tuple(table.shape)} for tokens of shape {shape}; expected ({shape[0]}, {shape[1]}, "
-            "D), choose another layer or pass a function of tokens that gives activations in this shape"
-        )
+    expected = "activations (B, T, D); choose another layer, or pass a function of tokens that gives them"
+    table = _table(activations, tokens, what, expected)
     if not bool(table.isfinite().all()):
         raise InputError(f"{what} gives NaN or inf; expected finite activations, look for weights that have diverged")
     return table

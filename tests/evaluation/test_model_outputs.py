@@ -222,9 +222,9 @@ def with_nan(tokens):
     [
         (
             lambda tokens: torch.zeros(len(tokens), 1, 4),
-            r"gives logits of shape \(32, 1, 4\) for tokens of shape \(32, 13\); expected \(32, 13, V\)",
+            r"gives shape \(32, 1, 4\) for tokens of shape \(32, 13\); expected logits \(B, T, V\)",
         ),
-        (lambda tokens: torch.zeros(13, 4), r"gives logits of shape \(13, 4\)"),
+        (lambda tokens: torch.zeros(13, 4), r"gives shape \(13, 4\)"),
         (lambda tokens: torch.zeros(*tokens.shape, 2), "gives logits of 2 tokens, but the data have 3 symbols"),
         (with_nan, "with_nan gives nan as the logit of token 2 at position 5; expected a number, or -inf"),
         (lambda tokens: -with_nan(tokens).log(), "gives inf as the logit of token 0 at position 0"),
@@ -277,7 +277,7 @@ class OneRow(nn.Module):
         (
             OneRow(),
             {"layers": "pool"},
-            r"layer pool of OneRow gives shape \(25, 8\) for tokens of shape \(25, 13\); expected \(25, 13, D\)",
+            r"layer pool of OneRow gives shape \(25, 8\) for tokens of shape \(25, 13\); expected activations \(B, T, D\)",
         ),
         (
             exact,
@@ -285,7 +285,7 @@ class OneRow(nn.Module):
             "layers are names of submodules of a torch.nn.Module, but the model is of type f",
         ),
         (lambda tokens: with_nan(tokens), {}, "layer 0 of <lambda> gives NaN or inf; expected finite activations"),
-        (lambda tokens: "states", {}, r"layer 0 of <lambda> gives str; expected activations of shape \(B, T, D\)"),
+        (lambda tokens: "states", {}, r"layer 0 of <lambda> gives str for tokens of shape .*; expected activations \(B, T, D\)"),
         ([np.zeros((50, 13, 2)), np.zeros((49, 13, 2))], {}, r"the array has shape \(49, 13, 2\); expected \(50, 13,"),
         ([], {}, "the model is an empty list of layers"),
         (["h.0"], {}, "the model is of type str; expected a torch.nn.Module, or functions of tokens or arrays"),
