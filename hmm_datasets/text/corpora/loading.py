@@ -616,10 +616,7 @@ def _chosen_rows(
         _print_first(name, unused)
         names = list(_features(format.kind))
         return {column: [_of_stream(document, name)[column] for document in documents] for column in names}
-    if unused or unused.rejected:
-        note = json.dumps({"counts": unused, "rows": unused.rows, "rejected": unused.rejected})
-    else:
-        note = json.dumps({"rows": unused.rows})
+    note = json.dumps({"counts": unused, "rows": unused.rows, "rejected": unused.rejected})
     documents = documents or [{}]
     documents[-1] = {**documents[-1], _NOTES: note}
     names = _features(format.kind, weights=True, notes=True, columns=selection.keeps_columns)
@@ -631,9 +628,9 @@ def _without_notes(data: Dataset, name: str) -> Dataset:
     unused, kept = UnusedKeys(), None
     notes = data[_NOTES][:]
     for note in (json.loads(note) for note in notes if note is not None):
-        unused.update(note.get("counts", {}))
+        unused.update(note["counts"])
         unused.rows += note["rows"]
-        unused.rejected += note.get("rejected", 0)
+        unused.rejected += note["rejected"]
     _print_once(*unused.lines(name))
     first = data.column_names[0]
     empty = data.data.column(first).null_count
