@@ -55,10 +55,12 @@ class ClusterSettings:
 
 def main(settings: ClusterSettings) -> None:
     """Tokenize each split with `tasks` tasks, then write its index with one more task."""
+    from functools import partial
     from pathlib import Path
 
+    from hmm_datasets.text.corpora.loading import load_corpus
     from hmm_datasets.text.stream import TokenStream, tokenizer_hash
-    from hmm_datasets.text.stream.datatrove_steps import CorpusReader, IndexWriter, PlainTextTokenizer
+    from hmm_datasets.text.stream.datatrove_steps import PlainTextTokenizer, read_corpus, write_index
     from hmm_datasets.text.tokenizers.chat_templates import load_tokenizer
     from hmm_datasets.training.record import write_record
 
@@ -66,17 +68,15 @@ def main(settings: ClusterSettings) -> None:
     tokenizer = load_tokenizer(tokenizer_file.parent)
     names = ("corpus", "splits", "test_fraction", "max_documents", "tasks")
     data = {name: getattr(settings, name) for name in names} | {"tokenizer_hash": tokenizer_hash(tokenizer)}
-    readers = {
-        split: CorpusReader(settings.corpus, split, settings.test_fraction, settings.max_documents)
-        for split in settings.splits
-    }
-    for reader in readers.values():
-        reader.open()  # an error in reading should occur here and not in a task
+    limits = {"test_fraction": settings.test_fraction, "max_documents": settings.max_documents}
+    for split in settings.splits:
+        load_corpus(settings.corpus, kind="text", split=split, **limits)  # an error occurs here and not in a task
     write_record(output, asdict(settings), data, accepted=None, made=[f"{split}/*.ds" for split in settings.splits])
-    for split, reader in readers.items():
+    for split in settings.splits:
         folder, logs = output / split, output / "datatrove" / split
         writer = PlainTextTokenizer(str(folder), str(tokenizer_file), tokenizer.eos_token)
-        index = IndexWriter(folder, tokenizer_file.parent, settings.corpus)
+        reader = partial(read_corpus, settings.corpus, {"split": split, **limits})
+        index = partial(write_index, folder, str(tokenizer_file.parent), settings.corpus)
         tokenizing = executor(settings, [reader, writer], settings.tasks, str(logs / "tokens"))
         executor(settings, [index], 1, str(logs / "index"), depends=tokenizing).run()
         if settings.executor == "slurm":

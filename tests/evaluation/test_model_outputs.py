@@ -277,7 +277,7 @@ class OneRow(nn.Module):
         (
             OneRow(),
             {"layers": "pool"},
-            r"layer pool of OneRow gives shape \(25, 8\) for tokens of shape \(25, 13\); expected activations \(B, T, D\)",
+            r"layer pool of OneRow gives shape \(25, 8\) for tokens of shape \(25, 13\); expected activations",
         ),
         (
             exact,
@@ -285,7 +285,11 @@ class OneRow(nn.Module):
             "layers are names of submodules of a torch.nn.Module, but the model is of type f",
         ),
         (lambda tokens: with_nan(tokens), {}, "layer 0 of <lambda> gives NaN or inf; expected finite activations"),
-        (lambda tokens: "states", {}, r"layer 0 of <lambda> gives str for tokens of shape .*; expected activations \(B, T, D\)"),
+        (
+            lambda tokens: "states",
+            {},
+            r"layer 0 of <lambda> gives str for tokens of shape .*; expected activations \(B, T, D\)",
+        ),
         ([np.zeros((50, 13, 2)), np.zeros((49, 13, 2))], {}, r"the array has shape \(49, 13, 2\); expected \(50, 13,"),
         ([], {}, "the model is an empty list of layers"),
         (["h.0"], {}, "the model is of type str; expected a torch.nn.Module, or functions of tokens or arrays"),

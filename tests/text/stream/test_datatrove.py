@@ -1,6 +1,7 @@
 """Token streams and datatrove read each other's shards."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from datatrove.utils.dataset import DatatroveFolderDataset
 from hmm_datasets.errors import InputError
 from hmm_datasets.text.corpora.loading import load_corpus, read_splits
 from hmm_datasets.text.stream import INDEX_NAME, TokenStream, adopt_datatrove, tokenize_corpus, write_tokens
-from hmm_datasets.text.stream.datatrove_steps import CorpusReader, IndexWriter, PlainTextTokenizer
+from hmm_datasets.text.stream.datatrove_steps import PlainTextTokenizer, read_corpus, write_index
 from hmm_datasets.text.tokenizers.bpe import train_bpe
 
 
@@ -119,11 +120,11 @@ def test_vocabularies_above_65536_are_four_bytes_wide_for_both(tmp_path, tokeniz
 def test_a_pipeline_of_several_tasks_ends_in_a_token_stream(tmp_path, tokenizer, ours):
     folder = tmp_path / "a"
     steps = [
-        CorpusReader("tinystories-sample", "test", max_documents=1000),
+        partial(read_corpus, "tinystories-sample", {"split": "test", "max_documents": 1000}),
         PlainTextTokenizer(str(folder), str(Path(tokenizer.name_or_path) / "tokenizer.json"), tokenizer.eos_token),
     ]
     tokens = LocalPipelineExecutor(steps, tasks=3, workers=1, logging_dir=str(tmp_path / "logs" / "tokens"))
-    index = IndexWriter(folder, tokenizer.name_or_path, "stories")
+    index = partial(write_index, folder, tokenizer.name_or_path, "stories")
     LocalPipelineExecutor([index], logging_dir=str(tmp_path / "logs" / "index"), depends=tokens, workers=1).run()
     count = sum(split == "test" for split, _ in read_splits("tinystories-sample", kind="text", max_documents=1000))
     assert 70 < count < 130, "of the rows that are read, those that are held out"
