@@ -17,14 +17,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from jaxtyping import Int64, UInt16
 
 from ...errors import InputError
-from ...files import atomic_folder, check_digests, read_json, write_digests, write_json
-from ...records import is_record
+from ...files import atomic_folder, check_digests, write_digests, write_json
+from ...records import Count, Finite, read_record
 from ...shuffle import epoch_order
 from ..corpora.splits import held_out
 from ..stream import check_replaceable
@@ -51,6 +51,20 @@ _WORD = r"[^\W_]+(?:'[^\W_]+)*"
 _TOKEN = re.compile(rf"{_WORD}|\S")
 _PARAGRAPH = re.compile(r"\n\s*\n")
 _SENTENCE_END = re.compile(r"""([.!?]+)(["'”)\]]*)(?=\s|$)""")
+
+
+@dataclass(frozen=True)
+class _Index:
+    """The content of `words.json`; `sizes` are those of the arrays beside it."""
+
+    format_version: int
+    vocabulary: tuple[str, ...]
+    word_counts: tuple[Count, ...]
+    num_documents: Count
+    num_sentences: Count
+    num_words: Count
+    test_fraction: Finite
+    sizes: dict[str, Count]
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,48 +190,22 @@ class WordCorpus:
         from safetensors import SafetensorError
         from safetensors.numpy import load_file
 
-        index_path, arrays_path = Path(folder) / INDEX_NAME, Path(folder) / ARRAYS_NAME
-        index = read_json(index_path)
-        version = index.pop("format_version", None) if isinstance(index, dict) else None
-        if version != FORMAT_VERSION:
-            raise InputError(f"{index_path}: format_version is {version}, expected {FORMAT_VERSION}; build it again")
+        path, arrays_path = Path(folder) / INDEX_NAME, Path(folder) / ARRAYS_NAME
+        index = read_record(path, _Index, "build it again")
+        if index.format_version != FORMAT_VERSION:
+            raise InputError(
+                f"{path}: format_version is {index.format_version}, expected {FORMAT_VERSION}; build it again"
+            )
         check_digests(folder)
-        if set(index) != {*_SAVED, "sizes"}:
-            raise InputError(f"{index_path}: expected the fields {', '.join(_SAVED)}, found {', '.join(index)}")
         try:
             arrays = load_file(arrays_path)
         except (SafetensorError, FileNotFoundError) as error:
             raise InputError(f"{arrays_path}: cannot be read ({error}); build the corpus again") from None
-        if {name: values.size for name, values in arrays.items()} != index.pop("sizes"):
+        if {name: values.size for name, values in arrays.items()} != index.sizes:
             raise InputError(f"{arrays_path}: sizes are not those in {INDEX_NAME}; build the corpus again")
-        words, counts = index["vocabulary"], index["word_counts"]
-        if (
-            not is_record(words, list[str])
-            or not is_record(counts, list[int])
-            or len(words) != len(counts)
-            or not words
-        ):
-            raise InputError(
-                f"{index_path}: vocabulary and word_counts are not words and their counts; build it again"
-            )
-        index |= {"vocabulary": tuple(words), "word_counts": tuple(counts)}
-        for which in _PARTS:
-            sentences = Sentences(*(arrays.get(f"{which}.{name}", np.zeros(0)) for name in ("tokens", "offsets")))
-            if not _is_whole(sentences, len(words)):
-                raise InputError(
-                    f"{arrays_path}: {which} is not made of sentences over {len(words)} words; build the corpus again"
-                )
-            index[which] = sentences
-        return cls(**index)
-
-
-def _is_whole(sentences: Sentences, num_words: int) -> bool:
-    """Whether arrays that were read are the sentences of a corpus."""
-    tokens, offsets = sentences.tokens, sentences.offsets
-    if (tokens.dtype, offsets.dtype, tokens.ndim, offsets.ndim) != (np.uint16, np.int64, 1, 1) or not len(offsets):
-        return False
-    in_order = offsets[0] == 0 and offsets[-1] == len(tokens) and (np.diff(offsets) >= 0).all()
-    return bool(in_order and (tokens < num_words).all())
+        fields: dict[str, Any] = {name: getattr(index, name) for name in _SAVED}
+        fields |= {part: Sentences(arrays[f"{part}.tokens"], arrays[f"{part}.offsets"]) for part in _PARTS}
+        return cls(**fields)
 
 
 def build_word_corpus(documents: Iterable[str], k: int = 100, test_fraction: float = 0.1) -> WordCorpus:

@@ -199,13 +199,13 @@ def test_saving_replaces_only_a_word_corpus_and_only_with_overwrite(corpus, tmp_
 def test_a_damaged_folder_is_refused(corpus, tmp_path):
     assert "no such file" in message(WordCorpus.load, tmp_path)
     corpus.save(tmp_path / "words")
-    (tmp_path / "words" / "digests.json").unlink()  # as in folders that were written before there were digests
+    (tmp_path / "words" / "digests.json").unlink()
     index, arrays = tmp_path / "words" / INDEX_NAME, tmp_path / "words" / ARRAYS_NAME
     values = json.loads(index.read_text())
     index.write_text(json.dumps(values | {"format_version": 99}))
     assert "format_version is 99, expected 1" in message(WordCorpus.load, tmp_path / "words")
-    index.write_text(json.dumps(values | {"more": 1}))
-    assert "found" in message(WordCorpus.load, tmp_path / "words")
+    index.write_text(json.dumps(values | {"vocabulary": [1]}))
+    assert "vocabulary" in message(WordCorpus.load, tmp_path / "words")
     index.write_text(json.dumps(values | {"sizes": values["sizes"] | {"train.tokens": 3}}))
     assert "sizes are not those" in message(WordCorpus.load, tmp_path / "words")
     index.write_text(json.dumps(values))
