@@ -27,23 +27,18 @@ TASKS = {
 """The measure that is compared for each task."""
 
 
-def compare_reports(
-    folders: Sequence[str | os.PathLike],
-    *,
-    seed: int = 0,
-) -> dict[str, Any]:
+def compare_reports(folders: Sequence[str | os.PathLike]) -> dict[str, Any]:
     """Compare evaluations with the first one.
 
     Args:
         folders (sequence of paths): folders of two or more evaluations, each with a `report.json` and `items/`, or of
             runs with an evaluation in them.
-        seed (`int`, *optional*, defaults to 0): seed of the bootstrap.
 
     Returns:
         `dict`, ready for JSON: `runs`; `tasks`, for each task that all runs have its `measure` and `rows`, one per run
         with `value`, `low`, `high`, and either `difference` from the first run (`value`, `low`, `high`) or `unpaired`,
         the reason why there is none; `left_out`, a line for each task that only some runs have; `positions`,
-        `training` and `questions`, the curves to draw; `seed`, `resamples`, `level`.
+        `training` and `questions`, the curves to draw; `resamples`, `level`.
 
     Raises:
         `InputError`: fewer than two folders, the same folder twice, or a folder without a report.
@@ -54,9 +49,8 @@ def compare_reports(
     shared = [task for task in kinds if not lacking[task]]
     result = {
         "runs": [_provenance(run) for run in runs],
-        "tasks": {task: _task(task, runs, seed) for task in TASKS if task in shared},
+        "tasks": {task: _task(task, runs) for task in TASKS if task in shared},
         "left_out": [f"{task}: not measured in {', '.join(names)}" for task, names in lacking.items() if names],
-        "seed": seed,
         "resamples": RESAMPLES,
         "level": LEVEL,
     }
@@ -123,13 +117,13 @@ def _provenance(run: ReportFolder) -> dict[str, Any]:
     return {"name": run.name, "folder": str(run.folder)} | {key: run.report.get(key) for key in keys}
 
 
-def _task(task: str, runs: Sequence[ReportFolder], seed: int) -> dict[str, Any]:
+def _task(task: str, runs: Sequence[ReportFolder]) -> dict[str, Any]:
     rows = []
     for run in runs:
         row = {"run": run.name} | dict(zip(("value", "low", "high"), _figure(task, run.report[task]), strict=True))
         row |= {"difference": None, "unpaired": None}
         if run is not runs[0]:
-            difference = pair(task, runs[0], run, seed)
+            difference = pair(task, runs[0], run)
             row |= (
                 {"difference": asdict(difference)} if isinstance(difference, Difference) else {"unpaired": difference}
             )

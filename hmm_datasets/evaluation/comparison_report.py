@@ -63,7 +63,7 @@ def write_comparison(comparison: Mapping[str, Any], folder: str | os.PathLike) -
     from ..report.comparison_plots import FIGURES, draw_comparison
 
     made_of = {run["name"]: run for run in comparison["runs"]}
-    made_of |= {key: comparison[key] for key in ("seed", "resamples", "level")}
+    made_of |= {key: comparison[key] for key in ("resamples", "level")}
     with written_together(folder) as temporary:
         (temporary / "plots").mkdir()
         figures = [embed(plot, FIGURES[plot.stem]) for plot in draw_comparison(comparison, temporary / "plots")]

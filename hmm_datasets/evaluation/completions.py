@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..compat.transformers_caches import generate
-from ..errors import InputError
 from ..text.tokenizers.chat_templates import stop_tokens
 from ..text.tokenizers.encoding import encode_texts
 from .continuations import padded_rows
@@ -44,6 +43,7 @@ FACTS = (
 )
 """Prompts, each with the word that its continuation should begin with."""
 
+_TEMPERATURE = 0.8  # of samples
 OPEN_PROMPTS = (
     "Once upon a time",
     "My favorite color is",
@@ -59,7 +59,6 @@ def complete(
     facts: Sequence[tuple[str, str]] = FACTS,
     open_prompts: Sequence[str] = OPEN_PROMPTS,
     samples: int = 2,
-    temperature: float = 0.8,
     max_new_tokens: int = 24,
     seed: int = 0,
 ) -> dict[str, Any]:
@@ -75,7 +74,6 @@ def complete(
         facts (sequence of pairs of `str`, *optional*, defaults to `FACTS`): prompts and their expected words.
         open_prompts (sequence of `str`, *optional*, defaults to `OPEN_PROMPTS`): prompts without an expected word.
         samples (`int`, *optional*, defaults to 2): sampled continuations per prompt.
-        temperature (`float`, *optional*, defaults to 0.8): sampling temperature.
         max_new_tokens (`int`, *optional*, defaults to 24): maximum number of tokens per continuation.
         seed (`int`, *optional*, defaults to 0): seed of the samples; sample `k` is drawn with `seed + k`.
 
@@ -84,16 +82,9 @@ def complete(
         `sampled` for each; `facts_correct`, out of `facts`; `temperature`, `seed`, `max_new_tokens`.
 
     Raises:
-        `InputError`: no prompt, an empty one, or a setting out of range.
+        `InputError`: a token that the model does not have.
     """
     prompts = [*(prompt for prompt, _ in facts), *open_prompts]
-    if not prompts or not all(prompt.strip() for prompt in prompts):
-        raise InputError("no prompts, or an empty one; write some words in each")
-    if samples < 0 or max_new_tokens < 1 or not temperature > 0:
-        raise InputError(
-            f"samples={samples}, max_new_tokens={max_new_tokens}, temperature={temperature}: expected 0 or more, 1 or "
-            "more, and above 0"
-        )
     tokens, mask = _prompts(model, tokenizer, list(prompts))
     limits = {"max_new_tokens": max_new_tokens}
     greedy = _continued(model, tokenizer, tokens, mask, do_sample=False, **limits)
@@ -101,7 +92,7 @@ def complete(
     with torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else []):
         for number in range(samples):
             torch.manual_seed(seed + number)
-            sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
+            sampling = {"do_sample": True, "temperature": _TEMPERATURE, "top_k": 0, "top_p": 1.0}
             sampled.append(_continued(model, tokenizer, tokens, mask, **sampling, **limits))
     expected = [*(word for _, word in facts), *[None] * len(open_prompts)]
     rows = []
@@ -120,7 +111,7 @@ def complete(
         "prompts": rows,
         "facts_correct": sum(bool(row["correct"]) for row in rows),
         "facts": len(facts),
-        "temperature": temperature,
+        "temperature": _TEMPERATURE,
         "seed": seed,
         "max_new_tokens": max_new_tokens,
     }

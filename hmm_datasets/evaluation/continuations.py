@@ -63,7 +63,6 @@ def score_rows(
     accelerator: "Accelerator | None" = None,
     *,
     batch_size: int,
-    share: bool = True,
     progress: Callable[[int], Any] = lambda done: None,
 ) -> ContinuationScores:
     """Score rows, those of a group in one batch.
@@ -75,7 +74,6 @@ def score_rows(
         accelerator ([`~accelerate.Accelerator`], *optional*): divides the batches among ranks; without it this process
             scores all of them alone.
         batch_size (`int`): rows per rank in one forward pass; more if a group is larger.
-        share (`bool`, *optional*, defaults to `True`): run the common beginning of a group only once.
         progress (callable, *optional*): called with the number of groups that were just done.
 
     Returns:
@@ -86,7 +84,7 @@ def score_rows(
     """
     starts = [0, *accumulate(len(group) for group in groups)]
     check_vocabulary(model, 1 + max((max(row.tokens) for group in groups for row in group), default=0), "tokens")
-    shared = [_shared_length(group) if share else 0 for group in groups]
+    shared = [_shared_length(group) for group in groups]
     if any(shared) and not _can_reuse_cache(model):
         shared = [0] * len(groups)
     batches = _batches(groups, shared, batch_size)

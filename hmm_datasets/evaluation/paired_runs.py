@@ -53,7 +53,7 @@ class ReportFolder:
         return read_jsonl(self.folder / "items" / f"{task}.jsonl")
 
 
-def _pair_items(task: str, first: ReportFolder, other: ReportFolder, seed: int) -> Difference | str:
+def _pair_items(task: str, first: ReportFolder, other: ReportFolder) -> Difference | str:
     """The difference of a mean over sequences, or of bits per byte over documents."""
     key, size = ("sequence", "tokens") if task == "optimum" else ("bytes", "bytes")
     rows = [run.items(task) for run in (first, other)]
@@ -65,11 +65,11 @@ def _pair_items(task: str, first: ReportFolder, other: ReportFolder, seed: int) 
         return "a single item has no interval"
     scale = 1 if task == "optimum" else 1 / math.log(2)
     losses = [np.array([scale * (item["nats"] - item.get("floor_nats", 0)) for item in items]) for items in rows]
-    return paired_difference(*losses, sizes, resamples=RESAMPLES, level=LEVEL, seed=seed)
+    return paired_difference(*losses, sizes, resamples=RESAMPLES, level=LEVEL)
 
 
 def _pair_questions(first: ReportFolder, other: ReportFolder) -> Difference | str:
-    """The difference of a mean over tasks of questions; its interval is a formula, and needs no seed."""
+    """The difference of a mean over tasks of questions; its interval is a formula."""
     tasks, others = first.report["core"]["tasks"], other.report["core"]["tasks"]
     if tasks.keys() != others.keys():
         return f"measured on other items: tasks {', '.join(others) or 'none'}, not {', '.join(tasks) or 'none'}"
@@ -84,19 +84,18 @@ def _pair_questions(first: ReportFolder, other: ReportFolder) -> Difference | st
     return Difference(value, *mean_of_changes(*counts, sizes, weights, LEVEL))
 
 
-def pair(task: str, first: ReportFolder, other: ReportFolder, seed: int) -> Difference | str:
+def pair(task: str, first: ReportFolder, other: ReportFolder) -> Difference | str:
     """The difference of the other run from the first, or the reason why there is no paired interval.
 
     Args:
         task (`str`): one of the tasks that evaluations have.
         first, other ([`ReportFolder`]): runs that have this task.
-        seed (`int`): seed of the bootstrap.
     """
     if task not in _SAME:
         return f"{task} has no items that can be resampled"
     if (change := first_change(_SAME[task], first.report[task], other.report[task])) is not None:
         return f"measured on other items: {change}"
-    return _pair_questions(first, other) if task == "core" else _pair_items(task, first, other, seed)
+    return _pair_questions(first, other) if task == "core" else _pair_items(task, first, other)
 
 
 def first_change(names: Sequence[str], first: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:

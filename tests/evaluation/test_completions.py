@@ -4,7 +4,6 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation.completions import FACTS, OPEN_PROMPTS, begins_with, complete
 from hmm_datasets.text.tokenizers.bpe import train_bpe
 
@@ -81,18 +80,3 @@ def test_a_fact_that_the_model_says_counts(model, tokenizer, found):
 )
 def test_an_answer_is_the_first_word(text, word, expected):
     assert begins_with(text, word) is expected
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"facts": (), "open_prompts": ()}, "no prompts, or an empty one"),
-        ({"open_prompts": (" ",)}, "no prompts, or an empty one"),
-        ({"temperature": 0.0}, "temperature=0.0"),
-        ({"max_new_tokens": 0}, "max_new_tokens=0"),
-        ({"samples": -1}, "samples=-1"),
-    ],
-)
-def test_wrong_settings_are_refused(model, tokenizer, settings, said):
-    with pytest.raises(InputError, match=said):
-        complete(model, tokenizer, **settings)
