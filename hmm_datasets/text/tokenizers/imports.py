@@ -43,13 +43,7 @@ def import_file(name: str | os.PathLike, split_pattern: str) -> "PreTrainedToken
     return import_gpt2(path, path.with_name("merges.txt")) if path.name == "vocab.json" else None
 
 
-def import_gpt2(
-    vocab_path: str | os.PathLike,
-    merges_path: str | os.PathLike,
-    *,
-    split_pattern: str = "gpt2",
-    model_max_length: int = 1024,
-) -> "PreTrainedTokenizerFast":
+def import_gpt2(vocab_path: str | os.PathLike, merges_path: str | os.PathLike) -> "PreTrainedTokenizerFast":
     """Read a tokenizer in the format of GPT-2.
 
     Args:
@@ -57,10 +51,6 @@ def import_gpt2(
             JSON object that maps tokens, with bytes written as GPT-2 does, to ids.
         merges_path (`str` or `os.PathLike`):
             Two tokens per line, separated by a space, in the order of merging.
-        split_pattern (`str`, *optional*, defaults to `"gpt2"`):
-            See [`~hmm_datasets.text.tokenizers.bpe.train_bpe`].
-        model_max_length (`int`, *optional*, defaults to 1024):
-            Context length of the model.
 
     Returns:
         `transformers.PreTrainedTokenizerFast` with the chat template and the ids of the file.
@@ -81,7 +71,7 @@ def import_gpt2(
             raise InputError(f"{merges_path}:{number}: expected two tokens of {vocab_path} whose union is in it too")
         merges.append(pair)
     special = {token: vocabulary.pop(token) for token in SPECIAL_TOKENS if token in vocabulary}
-    return _assemble(vocabulary, merges, special, split_pattern, model_max_length, str(vocab_path))
+    return _assemble(vocabulary, merges, special, "gpt2", str(vocab_path))
 
 
 def import_tiktoken(
@@ -89,7 +79,6 @@ def import_tiktoken(
     split_pattern: str,
     *,
     special_tokens: Mapping[str, int] | None = None,
-    model_max_length: int = 2048,
 ) -> "PreTrainedTokenizerFast":
     """Read a rank file of tiktoken.
 
@@ -101,8 +90,6 @@ def import_tiktoken(
         special_tokens (mapping of `str` to `int`, *optional*):
             Ids of the special tokens that belong to the ranks, for example `{"<|endoftext|>": 100257}`. Unused ids
             between them become `<|unused_ID|>`.
-        model_max_length (`int`, *optional*, defaults to 2048):
-            Context length of the model.
 
     Returns:
         `transformers.PreTrainedTokenizerFast` with the chat template.
@@ -132,7 +119,7 @@ def import_tiktoken(
     merges = [tuple(map(written, pair)) for pair in pairs.values() if pair]
     vocabulary = {written(token): rank for token, rank in ranks.items()}
     whole = None in pairs.values()
-    return _assemble(vocabulary, merges, special, split_pattern, model_max_length, str(path), ignore_merges=whole)
+    return _assemble(vocabulary, merges, special, split_pattern, str(path), ignore_merges=whole)
 
 
 def byte_characters() -> list[str]:
@@ -201,7 +188,6 @@ def _assemble(
     merges: list[tuple[str, str]],
     special: dict[str, int],
     split_pattern: str,
-    model_max_length: int,
     origin: str,
     ignore_merges: bool = False,
 ) -> "PreTrainedTokenizerFast":
@@ -224,4 +210,4 @@ def _assemble(
     tokenizer.decoder = decoders.ByteLevel()
     ordered = [names[number] for number in sorted(names) if number >= size or names[number] in special]
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in ordered])
-    return chat_tokenizer(tokenizer, model_max_length)
+    return chat_tokenizer(tokenizer)
