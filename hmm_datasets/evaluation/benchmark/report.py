@@ -6,7 +6,7 @@
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -20,11 +20,8 @@ from ..provenance import provenance
 from . import NAMES, SCORED, BenchmarkSettings, Track
 from .held_out import open_benchmark
 from .models import load_models
-from .scoring import BASELINES, score_model
-
-if TYPE_CHECKING:
-    pass
 from .plot import OVER_SYMBOLS, plot_benchmark
+from .scoring import BASELINES, score_model
 
 REPORT_NAME, PLOT_NAME = "report.json", "benchmark.png"
 
@@ -72,8 +69,12 @@ def _score(name: str, settings: BenchmarkSettings) -> dict[str, Any]:
     )  # fmt: skip
     written = {} if tokenizer is None else {"symbols": settings.symbols, "separator": settings.separator}
     report = provenance(name, list({id(model): model for model in models.values()}.values())) | written | scores
-    report["fingerprints"] = {process.name: process.hmm.fingerprint() for process in processes}
-    report["num_sequences"] = count
+    report["data"] = {
+        "dataset_id": benchmark.dataset_id,
+        "revision": benchmark.revision,
+        "fingerprints": {process.name: process.hmm.fingerprint() for process in benchmark.processes},
+    }
+    report["num_sequences"] = benchmark.processes[0].num_sequences
     folder = settings.folder_of(name)
     _write(report, folder, results_name if is_standard else None)
     print(benchmark_text(report))
