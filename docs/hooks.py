@@ -69,9 +69,9 @@ def commands_page() -> str:
         "Flags may be spelled with hyphens or with underscores.\n",
         "## Recipes\n",
         "A recipe takes `--config FILE.yaml` and flags that override the file: its [settings](settings.md). With "
-        "`--launch NAME` it runs on several processes (see [many GPUs and machines](../guides/scaling.md)).\n",
+        "`--launch NAME` it runs on several processes (see [many GPUs and machines](../how_to/scaling.md)).\n",
         "| command | what it does |\n|---|---|",
-        *(f"| [`{name}`](#{name}) | {recipe.summary} |" for name, recipe in RECIPE_COMMANDS.items()),
+        *(f"| [`{name}`](#{anchor(name)}) | {recipe.summary} |" for name, recipe in RECIPE_COMMANDS.items()),
         "\n## Experiments\n",
         "An experiment is started by `hmm-datasets experiment NAME`, with a file and flags as a recipe. The first of "
         "its [settings](settings.md) needs no flag.\n",
@@ -81,16 +81,16 @@ def commands_page() -> str:
         "| command | what it does |\n|---|---|",
     ]
     tools = {name: sub for name, sub in build_parsers()[1].items() if name not in RECIPE_COMMANDS}
-    parts += [f"| [`{name}`](#{name}) | {sentence(sub.description)} |" for name, sub in tools.items()]
+    parts += [f"| [`{name}`](#{anchor(name)}) | {sentence(sub.description)} |" for name, sub in tools.items()]
     parts += ["\n## Each recipe and experiment\n"]
     for name in recipe_names():
         script = ROOT / "recipes" / recipe_command(name).script
         text = ast.get_docstring(ast.parse(script.read_text(encoding="utf-8")))
-        settings = "" if name not in settings_of_recipes() else f"\n\n[Settings](settings.md#{name})."
-        parts += [f"### {name} {{#{name}}}\n", f"{as_markdown(text)}{settings}\n"]
+        settings = "" if name not in settings_of_recipes() else f"\n\n[Settings](settings.md#{anchor(name)})."
+        parts += [f"### {name} {{#{anchor(name)}}}\n", f"{as_markdown(text)}{settings}\n"]
     parts += ["## Each tool\n"]
     for name, sub in tools.items():
-        parts += [f"### {name} {{#{name}}}\n", f"```text\n{plain_help(sub)}\n```\n"]
+        parts += [f"### {name} {{#{anchor(name)}}}\n", f"```text\n{plain_help(sub)}\n```\n"]
         for action, inner in subcommands(sub).items():
             parts += [f"```text\n{plain_help(inner)}\n```\n" if action else ""]
     return "\n".join(parts)
@@ -107,6 +107,11 @@ def plain_help(parser) -> str:
     formatter = type(parser.formatter_class("x")).__mro__[0]
     parser.formatter_class = lambda prog: formatter(prog, width=96, max_help_position=30)
     return parser.format_help().strip()
+
+
+def anchor(name: str) -> str:
+    """The anchor of a command, whose name may have a flag: `push --config`."""
+    return name.replace(" --", "-")
 
 
 def sentence(text: str) -> str:
@@ -154,7 +159,7 @@ def settings_page() -> str:
     anchors = {kind: kind.__name__.lower() for kind in users}
     for name, kinds in recipes.items():
         links = ", ".join(f"[{kind.__name__}](#{anchors[kind]})" for kind in kinds)
-        parts.append(f'| <span id="{name}"></span>`{name}` | {links} |')
+        parts.append(f'| <span id="{anchor(name)}"></span>`{name}` | {links} |')
     for kind, names in users.items():
         parts += [f"\n## {kind.__name__} {{#{anchors[kind]}}}\n"]
         parts += ["Settings of " + ", ".join(f"`{name}`" for name in names) + ".\n"]
@@ -195,6 +200,18 @@ def _default(field) -> str:
         return "0 or 2"  # depends on the machine that builds the site
     value = field.default_factory()
     return f"`{value!r}`"
+
+
+def trainer_settings_page() -> str:
+    """Which settings of transformers and TRL work here."""
+    from hmm_datasets.training.supported import support_table
+
+    return (
+        "# Settings of transformers and TRL\n\n"
+        "`pretrain` and `midtrain` have all settings of transformers' `TrainingArguments`; `sft`, `dpo` and `grpo` "
+        "have those of TRL. The table lists the ones that reach a training step or its evaluations. What does not "
+        f"work is refused before data are read.\n\n{support_table()}\n"
+    )
 
 
 def versions_page() -> str:
@@ -268,9 +285,9 @@ def gallery_page() -> str:
     parts = [
         "# Gallery\n",
         f"The {len(experiments)} experiments of the package, in an order for newcomers. Each is one command, which "
-        "trains its models, measures them and writes tables and pictures. Times are of the small size. Published "
-        "numbers are on the page of [papers](papers.md); [Experiments](guides/experiments.md) says how an experiment "
-        "is made and changed.\n",
+        "trains its models, measures them and writes tables and pictures. Times are of the small size. "
+        "[Results](results.md) has the tables, and [Experiments](../how_to/experiments.md) describes how to run and "
+        "change one.\n",
     ]
     for title, names in GALLERY.items():
         parts += [f"## {title}\n"]
@@ -278,12 +295,12 @@ def gallery_page() -> str:
             one, readme = experiments[name], experiment_script(name).with_name("README.md")
             question, command, result = _SHELL.split(readme.read_text(encoding="utf-8"), maxsplit=1)
             question = question.rpartition(f"- Time on two cores: {one.time}\n")[2].strip()
-            result = re.sub(r"!\[[^]]*\]\([^)]+\)", "", result.replace("../../../docs/", "")).strip()
+            result = re.sub(r"!\[[^]]*\]\([^)]+\)", "", result.replace("../../../docs/", "../")).strip()
             parts += [f"### {one.summary} {{#{name}}}\n"]
             parts += [f"{question} {MEANINGS.get(name, '')}".strip() + "\n", f"```sh\n{command}```\n", f"{result}\n"]
             if one.picture is not None:
                 caption = re.search(r"!\[([^]]*)\]", readme.read_text(encoding="utf-8"))[1]
-                parts += [f"![{caption}]({pictures[one.picture.relative_to(ROOT).as_posix()]})\n"]
+                parts += [f"![{caption}](../{pictures[one.picture.relative_to(ROOT).as_posix()]})\n"]
             parts += [f"Paper: {_paper_pages(one.paper)}. Time on two cores: {one.time}.\n"]
     return "\n".join(parts)
 
@@ -312,9 +329,10 @@ EXTRAS = {
 """What each extra of pyproject.toml is for."""
 
 PAGES = {
-    "gallery.md": gallery_page,
+    "explanations/gallery.md": gallery_page,
     "reference/commands.md": commands_page,
     "reference/settings.md": settings_page,
-    "versions.md": versions_page,
+    "reference/trainer_settings.md": trainer_settings_page,
+    "reference/versions.md": versions_page,
 }
 """Generated pages, by their path in the site."""

@@ -2,7 +2,8 @@
 
 A test with the marker `outside(source, wish, outcome)` is a row: the address of a public report, question or file,
 what its author wanted in a few words, and what happens here. Where it is not supported, the outcome is the sentence
-that a user gets. `--record` writes the table to `docs/tried_from_outside.md`; `tests/test_outside.py` compares.
+that a user gets. `--record` writes the table to `docs/reference/tried_from_outside.md`, with which
+`tests/test_outside.py` compares it.
 """
 
 import argparse
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 TESTS = Path(__file__).parent
-PAGE = TESTS.parent / "docs" / "tried_from_outside.md"
+PAGE = TESTS.parent / "docs" / "reference" / "tried_from_outside.md"
 BEGINNING = """# Tried from outside
 
 Each row is a public bug report, question, test or file that was tried on this package, and a test that does so again.

@@ -321,7 +321,8 @@ def test_the_gallery_shows_every_experiment_once_with_its_command_paper_and_pict
         link = re.search(r"arxiv.org/abs/([\d.]+)", one.paper)
         assert link is None or f"https://huggingface.co/papers/{link[1]}" in page
     assert page.count("![") == sum(one.picture is not None for one in gallery())
-    assert not [link for link in re.findall(r"\]\(([^)#]+)", page) if not link_leads_somewhere("gallery.md", link)]
+    links = re.findall(r"\]\(([^)#]+)", page)
+    assert not [link for link in links if not link_leads_somewhere("explanations/gallery.md", link)]
 
 
 def link_leads_somewhere(page: str, link: str) -> bool:
@@ -337,7 +338,7 @@ def link_leads_somewhere(page: str, link: str) -> bool:
 def test_the_page_on_citing_has_what_the_citation_file_has():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     for field in ("title", "version", "license"):
-        assert f"  {field} = {{{citation[field]}}}," in PAGES["citing.md"]
+        assert f"  {field} = {{{citation[field]}}}," in PAGES["reference/citing.md"]
 
 
 def test_docstrings_of_hugging_face_become_lists_and_links():

@@ -9,7 +9,7 @@ import pytest
 from hmm_datasets.cli import main
 from hmm_datasets.files import read_json
 
-PAGE = (Path(__file__).resolve().parents[1] / "docs/guides/ten_tasks.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[1] / "docs/how_to/ten_tasks.md").read_text(encoding="utf-8")
 SECTIONS = PAGE.split("\n## ")[1:]
 
 

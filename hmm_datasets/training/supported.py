@@ -2,7 +2,7 @@
 
 Settings are checked when they are created, before data are read or a model is made. A setting that is not in the table
 does not touch what a step computes, counts or evaluates, or has a check of its own beside the component it belongs to.
-`docs/guides/training.md` shows the table, and a test tries each row.
+The reference of the documentation shows the table, and a test tries each row.
 """
 
 import importlib.util
@@ -219,7 +219,7 @@ def check_planned(settings: Any) -> None:
 
 
 def support_table() -> str:
-    """The table in Markdown, for the guide.
+    """The table in Markdown, for the documentation.
 
     ```python
     >>> support_table().splitlines()[2][:52]

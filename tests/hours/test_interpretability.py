@@ -1,4 +1,4 @@
-"""The first hour of an interpretability researcher with a network of her own, who read docs/guides/your_own_model.md.
+"""The first hour of an interpretability researcher with a network of her own, who read docs/how_to/your_own_model.md.
 
 She writes a transformer in plain PyTorch, trains it on Mess3, asks how far it is from the optimum, and probes its
 residual stream for the beliefs, as Shai et al. ("Transformers represent belief state geometry in their residual

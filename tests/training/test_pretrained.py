@@ -69,7 +69,7 @@ def test_it_answers_in_its_own_chat_template_and_stops(loaded, capsys):
 
 def test_the_loss_on_text_is_that_of_a_plain_loop(loaded):
     tokenizer, model = loaded.tokenizer, loaded.model
-    text = (PAGES / "glossary.md").read_text(encoding="utf-8")[:1500]
+    text = (PAGES / "reference" / "glossary.md").read_text(encoding="utf-8")[:1500]
     windows = DocumentWindows([text], tokenizer, 256, 255)
     found = measure_text(model, tokenizer, windows, Accelerator(cpu=True), batch_size=2)
     tokens, nats = [tokenizer.bos_token_id, *tokenizer.encode(text)], 0.0

@@ -2,7 +2,6 @@
 
 import math
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +15,7 @@ from hmm_datasets.training.model_configs import model_config, new_model
 from hmm_datasets.training.post_training.trainers import FineTuner
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import DPOSettings, GRPOSettings, PretrainSettings, SFTSettings
-from hmm_datasets.training.supported import TABLE, check_supported, support_table
+from hmm_datasets.training.supported import TABLE, check_supported
 
 SETTINGS = {"pretrain": PretrainSettings, "sft": SFTSettings, "dpo": DPOSettings, "grpo": GRPOSettings}
 WORKS = [row for row in TABLE if row.refused is None]
@@ -78,10 +77,6 @@ def test_a_setting_that_does_not_work_is_refused_by_name_with_the_reason(row, tm
         expected = " ".join(f"{row.name} is {row.example!r}, but {row.outcome}".split())
         assert str(caught.value).startswith(expected)
     assert not list(tmp_path.iterdir())
-
-
-def test_the_guide_has_the_table():
-    assert support_table() in Path("docs/guides/training.md").read_text()
 
 
 @pytest.mark.parametrize("name", ["train_sampling_strategy", "include_num_input_tokens_seen"])
