@@ -15,14 +15,12 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parents[1]
 PICTURES = {
     "assets/loss.png": "recipes/demo/loss.png",
-    "assets/divergence.png": "recipes/demo/divergence.png",
     "assets/training.png": "recipes/experiments/icl_transition/training.png",
     "assets/simplex.png": "recipes/experiments/belief_geometry/simplex.png",
     "assets/frontier.png": "recipes/experiments/known_optimum/frontier.png",
     "assets/factored_beliefs.png": "recipes/experiments/factored_beliefs/factored_beliefs.png",
     "assets/sweep.png": "recipes/sweeps/small_fits.png",
     "assets/updates.png": "recipes/experiments/tinystories_hmm/updates.png",
-    "assets/emissions.png": "recipes/experiments/tinystories_hmm/emissions.png",
     "assets/icll.png": "recipes/experiments/icll/icll.png",
     "assets/belief_layers.png": "recipes/experiments/belief_geometry/beliefs.png",
     "assets/nonergodic.png": "recipes/experiments/nonergodic/excess.png",

@@ -13,7 +13,7 @@ from types import ModuleType
 
 from hmm_datasets.runtime.shipped import EXPERIMENTS, shipped
 
-GUIDE = Path(__file__).resolve().parents[2] / "docs" / "how_to" / "experiments.md"
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "explanations" / "results.md"
 """The page with the plans of the large ones."""
 
 _loaded: dict[str, dict[str, ModuleType]] = {}
