@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import functools
 import inspect
 import re
 import tomllib
@@ -127,6 +128,7 @@ def as_markdown(docstring: str) -> str:
     return re.sub(r"(?:^    .*\n?)+", block, docstring, flags=re.MULTILINE)
 
 
+@functools.cache
 def settings_of_recipes() -> dict[str, list[type]]:
     """The settings dataclasses of each recipe and experiment that has any, by its name."""
     from hmm_datasets.operations.launching import recipe_names, recipe_settings

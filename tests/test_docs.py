@@ -255,6 +255,29 @@ def flags_of(script: str) -> set[str]:
     return {"--config", *(f"--{field.name}" for field in fields)}
 
 
+OTHER_PROGRAMS = re.compile(
+    r"^(sbatch|uv|python benchmarks/\S+) |--(exclusive|mem=|model_args|apply_chat_template|folder)"
+)
+"""Code in sentences that has flags of Slurm, uv, benchmarks, lm-evaluation-harness or the local Hub."""
+
+
+def test_flags_that_sentences_name_exist():
+    """Flags that are in no block of commands, in which they are checked anyway."""
+    flags = {"--config", *(name for action in launcher()._actions for name in action.option_strings)}
+    for parser in build_parsers()[1].values():
+        for one in (parser, *hooks().subcommands(parser).values()):
+            flags |= {name for action in one._actions for name in action.option_strings}
+    for kinds in hooks().settings_of_recipes().values():
+        flags |= {f"--{field.name}" for kind in kinds for field in dataclasses.fields(kind)}
+    unknown = []
+    for page, text in PAGES.items():
+        prose = re.sub(r"^( *)```.*?^\1```$", "", text, flags=re.MULTILINE | re.DOTALL)
+        for code in re.findall(r"`([^`]+)`", prose):
+            named = [] if OTHER_PROGRAMS.search(code) else re.findall(r"(?<![\w-])--[a-z]\w*", code)
+            unknown += [f"{page}: {code}" for flag in named if flag not in flags]
+    assert not [one for one in unknown if not one.startswith("reference/tried_from_outside.md")]
+
+
 @cache
 def hooks():
     """The module that computes pages when the site is built."""
