@@ -202,7 +202,7 @@ def test_a_given_process_is_not_called_fitted(tmp_path):
     assert "-4.25000 nats/token" in text
     assert "local optimum" in text
     text = write_card("hmm", tmp_path, {**facts, "entropy_rate_standard_error": 0.0}).read_text(encoding="utf-8")
-    assert "a process with given tables" in text
+    assert "a process that its tables define" in text
     assert "4.06250 (exact) nats/token" in text
     assert not re.search("[Ll]og-likelihood, |local optimum|is an estimate", text)
 
