@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 TESTS = Path(__file__).parent
 PAGE = TESTS.parent / "docs" / "reference" / "tried_from_outside.md"
-BEGINNING = """# Tried from outside
+BEGINNING = """# Public reports that were tried
 
 Each row is a public bug report, question, test or file that was tried on this package, and a test that does so again.
 `python tests/outside.py` prints the table.

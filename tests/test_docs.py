@@ -42,6 +42,11 @@ def blocks(page: str, language: str) -> list[str]:
 
 
 @pytest.mark.launch
+@pytest.mark.outside(
+    "https://github.com/clokep/celery-batches/issues/66",
+    "a first example in the documentation that works",
+    "the Python code of every page runs from top to bottom in an empty folder",
+)
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")])
 def test_python_on_a_page_runs(page, tmp_path, warm_python, child_environment):
     program = "\n".join(blocks(page, "python"))
@@ -94,6 +99,11 @@ def sh_blocks(text: str) -> list[str]:
     return [code for _, code in re.findall(r"^( *)```sh\n(.*?)^\1```$", text, flags=re.MULTILINE | re.DOTALL)]
 
 
+@pytest.mark.outside(
+    "https://github.com/zephiowl/FileSorterX/issues/16",
+    "commands in the README whose flags exist",
+    "every command line of README, pages and recipes is parsed, planned or run",
+)
 @pytest.mark.parametrize(("path", "line"), [(path, line) for path, lines in documented().items() for line in lines])
 def test_a_command_line_works_as_far_as_it_is_tried_here(path, line, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -261,6 +271,11 @@ OTHER_PROGRAMS = re.compile(
 """Code in sentences that has flags of Slurm, uv, benchmarks, lm-evaluation-harness or the local Hub."""
 
 
+@pytest.mark.outside(
+    "https://github.com/jonschlinkert/remarkable/issues/196",
+    "no option in the documentation that the command does not have",
+    "flags that sentences name are compared with those of commands and settings",
+)
 def test_flags_that_sentences_name_exist():
     """Flags that are in no block of commands, in which they are checked anyway."""
     flags = {"--config", *(name for action in launcher()._actions for name in action.option_strings)}
@@ -315,7 +330,12 @@ def test_every_public_name_is_in_the_reference():
     assert "::: hmm_datasets.hmm.processes" in text
 
 
-def test_the_computed_pages_tell_every_command_and_setting():
+@pytest.mark.outside(
+    "https://github.com/rjmurillo/ai-agents/issues/3616",
+    "every flag described in the documentation",
+    "the pages of commands and settings are generated from the parsers and the settings",
+)
+def test_the_computed_pages_list_every_command_and_setting():
     commands, settings = hooks().commands_page(), hooks().settings_page()
     for name in build_parsers()[1]:
         assert f"### {name} " in commands
