@@ -266,7 +266,7 @@ def flags_of(script: str) -> set[str]:
 
 
 OTHER_PROGRAMS = re.compile(
-    r"^(sbatch|uv|python benchmarks/\S+) |--(exclusive|mem=|model_args|apply_chat_template|folder)"
+    r"^(sbatch|uv|python benchmarks/\S+) |--(exclusive|mem=|model_args|apply_chat_template|limit|folder)"
 )
 """Code in sentences that has flags of Slurm, uv, benchmarks, lm-evaluation-harness or the local Hub."""
 
