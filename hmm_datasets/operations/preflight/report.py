@@ -181,27 +181,6 @@ def count_failures(
     return sum(not check.ok for check in checks) + len(missing)
 
 
-def folded(details: Sequence[str]) -> str:
-    """What several ranks found in one line: numbers that differ become ranges, and of other differences the first.
-
-    ```python
-    >>> folded(["812.5 GiB free at /run", "90 GiB free at /run", "81 GiB free at /run"])
-    '81..812.5 GiB free at /run'
-
-    ```
-    """
-    templates = list(dict.fromkeys(_NUMBER.sub("\0", detail) for detail in details))
-    same = [detail for detail in details if _NUMBER.sub("\0", detail) == templates[0]]
-    ranges = []
-    for numbers in zip(*(_NUMBER.findall(detail) for detail in same), strict=True):
-        low, high = min(numbers, key=float), max(numbers, key=float)
-        ranges.append(low if low == high else f"{low}..{high}")
-    parts = templates[0].split("\0")
-    line = "".join(part + number for part, number in zip(parts, [*ranges, ""], strict=True))
-    more = len(templates) - 1
-    return line if more == 0 else f"{line} (and {more} other{'s' if more > 1 else ''})"
-
-
 def _place_rows(
     reports: Sequence[RankReport], compared: Sequence[Check], missing: Sequence[MissingRank]
 ) -> list[list[str]]:
@@ -228,13 +207,13 @@ def _lines(reports: Sequence[RankReport], compared: Sequence[Check], missing: Se
     pairs = [(report, check) for report in reports for check in report.checks]
     groups = group_by(pairs, lambda pair: _key(pair[1]))
     for (mark, name, _), same in groups:
-        details = [check.detail for _, check in same]
+        more = f" (and {len(same) - 1} more)" if len(same) > 1 else ""
         if mark == "ok":
-            lines.append(f"ok    {name}: {folded(details)}")
+            lines.append(f"ok    {name}: {same[0][1].detail}{more}")
         elif len(same) <= _FEW_RANKS:
             lines += [f"{mark}  {report.place.short}: {name}: {check.detail}" for report, check in same]
         else:
-            lines.append(f"{mark}  {hosts_of([report for report, _ in same])}: {name}: {folded(details)}")
+            lines.append(f"{mark}  {hosts_of([report for report, _ in same])}: {name}: {same[0][1].detail}{more}")
     return sorted(lines, key=lambda line: ("ok  ", "warn", "FAIL").index(line[:4]))
 
 

@@ -6,7 +6,7 @@ import platform
 from functools import cache
 from pathlib import Path
 
-from ...compat.versions import installed_requirements
+from ...compat.versions import untried_versions
 from ...runtime.environment import package_version, usable_cores
 from .device import gpu_drivers
 from .report import Check
@@ -26,28 +26,13 @@ _VARIABLES = ("ACCELERATE_", "CUDA_", "DS_", "FSDP_", "HF_", "NCCL_", "OMP_", "P
 
 
 def check_versions() -> Check:
-    """Compare installed packages with this package's requirements; in a bare checkout only check that they exist."""
-    present, wrong = [f"python {platform.python_version()}"], []
-    for name, allowed in _requirements().items():
-        version = package_version(name)
-        if version is None:
-            wrong.append(f"{name} is missing")
-            continue
-        if name in _PACKAGES:
-            present.append(f"{name} {version}")
-        if allowed is not None and not allowed.contains(version, prereleases=True):
-            wrong.append(f"{name} {version} is not {allowed}")
+    """Name the installed packages, those that are missing, and those of versions that were not tried."""
+    versions = {name: package_version(name) for name in _PACKAGES}
+    wrong = [*(f"{name} is missing" for name, version in versions.items() if version is None), *untried_versions()]
     if wrong:
         return Check("versions", False, f"{'; '.join(wrong)}; install with: pip install -U hmm-datasets")
-    return Check("versions", True, ", ".join(present))
-
-
-def _requirements() -> dict:
-    # From the installed package's metadata, so that versions are stated only once; a bare checkout has only the names.
-    listed = installed_requirements()
-    if not listed:
-        return dict.fromkeys(_PACKAGES)
-    return {r.name: r.specifier for r in listed if r.marker is None or r.marker.evaluate({"extra": ""})}
+    present = [f"{name} {version}" for name, version in versions.items()]
+    return Check("versions", True, ", ".join([f"python {platform.python_version()}", *present]))
 
 
 @cache
