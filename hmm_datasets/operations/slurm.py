@@ -1,5 +1,6 @@
 """Jobs of Slurm: whether one waits in the queue, and requeueing one with hosts left out."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -7,7 +8,7 @@ import subprocess
 
 from ..errors import InputError
 
-_PATIENCE = 20.0  # seconds; a busy controller answers slowly
+_PATIENCE = 30.0  # seconds; a busy controller answers slowly
 
 
 def waiting_job(job: str | None) -> str | None:
@@ -20,7 +21,10 @@ def waiting_job(job: str | None) -> str | None:
     words = (job or "").removeprefix("slurm ").split()
     if not words or not words[0].isdigit() or shutil.which("squeue") is None:
         return None
-    for line in _squeue(["--jobs", words[0]]):
+    lines: list[str] = []
+    with contextlib.suppress(InputError):  # a job that has ended long ago is unknown
+        lines = run_slurm("squeue", "--noheader", "--format", "%i|%T|%r", "--jobs", words[0]).splitlines()
+    for line in (line for line in lines if line.count("|") >= 2):
         number, state, reason = line.split("|", 2)
         if state in ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "CONFIGURING", "RESV_DEL_HOLD"):
             return f"job {number} ({state}, {reason.strip('()')})"
@@ -32,7 +36,7 @@ def limit_exclusions(hosts: list[str]) -> list[str]:
     _this_job()
     if not hosts:
         return []
-    nodes = _run("sinfo", "--noheader", "--Node", "--format", "%N", "-p", os.environ["SLURM_JOB_PARTITION"])
+    nodes = run_slurm("sinfo", "--noheader", "--Node", "--format", "%N", "-p", os.environ["SLURM_JOB_PARTITION"])
     spare = len(set(nodes.split())) - int(os.environ.get("SLURM_JOB_NUM_NODES", "1"))
     return hosts[: max(spare, 0)]
 
@@ -49,14 +53,14 @@ def requeue_job(excluded: list[str]) -> None:
     job = _this_job()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # which Slurm sends to the processes of a job that it puts back
     if not excluded:
-        _run("scontrol", "requeue", job)
+        run_slurm("scontrol", "requeue", job)
         return
-    _run("scontrol", "requeuehold", job)
+    run_slurm("scontrol", "requeuehold", job)
     try:
         # The nodes of a job can be changed only while it waits.
-        _run("scontrol", "update", f"JobId={job}", f"ExcNodeList={','.join(excluded)}")
+        run_slurm("scontrol", "update", f"JobId={job}", f"ExcNodeList={','.join(excluded)}")
     finally:
-        _run("scontrol", "release", job)
+        run_slurm("scontrol", "release", job)
 
 
 def _this_job() -> str:
@@ -66,7 +70,12 @@ def _this_job() -> str:
     return job
 
 
-def _run(*command: str) -> str:
+def run_slurm(*command: str) -> str:
+    """What a command of Slurm prints.
+
+    Raises:
+        `InputError`: it fails, or there is none.
+    """
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -74,11 +83,3 @@ def _run(*command: str) -> str:
     if done.returncode != 0:
         raise InputError(f"{' '.join(command)}: {done.stderr.strip() or f'exit code {done.returncode}'}")
     return done.stdout
-
-
-def _squeue(arguments: list[str]) -> list[str]:
-    try:
-        lines = _run("squeue", "--noheader", "--format", "%i|%T|%r", *arguments)
-    except InputError:
-        return []  # a job that has ended long ago is unknown
-    return [line for line in lines.splitlines() if line.count("|") >= 2]

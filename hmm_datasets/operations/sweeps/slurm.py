@@ -17,6 +17,7 @@ from ...errors import InputError, first_line
 from ...files import write_json
 from ...records import read_record
 from ...runtime.children import kill_session, wait_for
+from ..slurm import run_slurm
 from .cell_process import start_cell
 from .cells import FINISHED, CellState
 from .file import Cell, Sweep
@@ -103,14 +104,8 @@ def _alive(jobs: Collection[str], cluster: str) -> set[str]:
         import psutil
 
         return {job for job in jobs if psutil.pid_exists(int(job))}
-    command = ["squeue", "--noheader", "--array", "--user", getpass.getuser(), "--format", "%i"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise InputError(f"squeue: {error}; it lists which cells are queued") from None
-    if done.returncode:
-        raise InputError(f"squeue: {done.stderr.strip()}; it lists which cells are queued")
-    return jobs & set(done.stdout.split())
+    listed = run_slurm("squeue", "--noheader", "--array", "--user", getpass.getuser(), "--format", "%i")
+    return jobs & set(listed.split())
 
 
 def _executor(sweep: Sweep, cluster: str) -> "submitit.AutoExecutor":
