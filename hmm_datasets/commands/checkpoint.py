@@ -34,10 +34,8 @@ def list_command(arguments: CheckpointListCommand) -> int:
     if arguments.json:
         print(json.dumps([one.to_dict() for one in found], indent=2))
         return 0
-    here, aside = ([one for one in found if (one.set_aside is None) is is_here] for is_here in (True, False))
-    if here:
-        print(text_table(HEADER, [one.cells() for one in here]))
-    for one in here:
+    print(text_table(HEADER, [one.cells() for one in found]))
+    for one in (one for one in found if one.set_aside is None):
         for problem in one.problems:
             print(f"{Path(one.folder).name}: {problem}")
         if one.ratio is not None and one.ratio > LARGE_RATIO:
@@ -48,8 +46,6 @@ def list_command(arguments: CheckpointListCommand) -> int:
     entries = list_set_aside(arguments.path)
     for entry in entries:
         print(f"set aside {entry.folder.name}: {_listed(entry.names)}: {format_bytes(entry.size())}, {entry.reason}")
-    if aside:
-        print(text_table(HEADER, [one.cells() for one in aside]))
     if entries:
         print(f"bring back: hmm-datasets checkpoint restore {arguments.path} DATE")
     return 0

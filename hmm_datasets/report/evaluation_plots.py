@@ -50,28 +50,25 @@ def draw_evaluation(report: Report, items: Mapping[str, Sequence[dict]], folder:
         list of `Path`: the PNGs; each has a PDF of the same name.
     """
     folder = Path(folder)
-    optimum, beliefs = report.get("optimum"), report.get("beliefs")
-    points = items.get("beliefs", ())
+    training, points = report.get("training", {}), items.get("beliefs", ())
+    steps = [row for row in training.get("rows", ()) if row["step"] > 0]
+    probed = [row for row in training.get("rows", ()) if row.get("belief_r2") is not None]
     in_simplex = _in_simplex(points)
-    belief_rows = [row for row in report.get("training", {}).get("rows", ()) if row.get("belief_r2") is not None]
-    figures: dict[str, tuple[bool, Callable[[Path], None]]] = {
-        "positions": (optimum is not None, lambda path: plot_positions(optimum, path)),
-        "kl_positions": (optimum is not None, lambda path: plot_kl_positions(optimum, path)),
-        "training": (
-            sum(row["step"] > 0 for row in report.get("training", {}).get("rows", ())) > 1,
-            lambda path: plot_training(report["training"], path),
-        ),
-        "beliefs": (beliefs is not None, lambda path: plot_belief_layers(beliefs, path)),
-        "simplex": (in_simplex, lambda path: plot_simplex(points, path)),
-        "vectors": (bool(points) and not in_simplex, lambda path: plot_vectors(points, path)),
-        "beliefs_training": (len(belief_rows) > 1, lambda path: plot_beliefs_training(belief_rows, path)),
-        "core": ("core" in report, lambda path: plot_core(report["core"], path)),
+    figures: dict[str, tuple[Any, Callable[[Any, Path], None]]] = {
+        "positions": (report.get("optimum"), plot_positions),
+        "kl_positions": (report.get("optimum"), plot_kl_positions),
+        "training": (training if len(steps) > 1 else None, plot_training),
+        "beliefs": (report.get("beliefs"), plot_belief_layers),
+        "simplex": (points if in_simplex else None, plot_simplex),
+        "vectors": (None if in_simplex else points, plot_vectors),
+        "beliefs_training": (probed if len(probed) > 1 else None, plot_beliefs_training),
+        "core": (report.get("core"), plot_core),
     }
     paths = []
-    for name, (has_data, draw) in figures.items():
-        if has_data:
+    for name, (data, draw) in figures.items():
+        if data:
             paths.append(folder / f"{name}.png")
-            draw(paths[-1])
+            draw(data, paths[-1])
     return paths
 
 

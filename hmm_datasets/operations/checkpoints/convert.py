@@ -162,7 +162,7 @@ def _write_universal(target: Path, state: OptimizerState, weights: dict[str, Ten
     """Write the state in DeepSpeed's universal format."""
     steps = {name: _adamw_step(state, name) for name in state.all_names}
     step = next(iter(steps.values()))
-    other = next((name for name, found in steps.items() if found is None or found != step), None)
+    other = next((name for name, count in steps.items() if count is None or count != step), None)
     if step is None or other is not None:
         raise InputError(
             f"its optimizer is not AdamW with one number of steps for all weights ({other}), as DeepSpeed's ZeRO "

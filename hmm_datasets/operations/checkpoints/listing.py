@@ -69,6 +69,7 @@ class CheckpointInfo:
         where = f"{'reward, ' * name.endswith('reward')}{'held out' if name.startswith('eval_') else 'train'}"
         loss = "-" if self.loss is None else f"{self.loss:.4f} {where}"
         state = "incomplete" if self.problems else "complete" if self.can_resume else "weights only"
+        state += ", set aside" if self.set_aside else ""
         return [
             f"{self.step:,}",
             format_bytes(self.weight_bytes) if self.weight_bytes else "-",

@@ -145,16 +145,16 @@ def _universal(folder: Path, zero: Path) -> OptimizerState:
         raise InputError(f"{folder}: its optimizer has other parameters than its model, so it is not converted")
     state = OptimizerState(_without_params(groups), names, {}, {})
     for name in state.all_names:
-        found = {"step": step} | {path.stem: _load(path) for path in sorted((zero / name).glob("*.pt"))}
+        parts = {"step": step} | {path.stem: _load(path) for path in sorted((zero / name).glob("*.pt"))}
         # Flat, or a bare tensor, where the shards were those of stage 3.
         values = {
             key: (value["param"] if isinstance(value, dict) else value).reshape(shapes[name])
-            for key, value in found.items()
+            for key, value in parts.items()
             if key != "step"
         }
         state.weights[name] = values.pop(WEIGHT)
-        if found["step"] is not None:
-            values["step"] = torch.tensor(float(found["step"]))  # of its own, since it is incremented in place
+        if parts["step"] is not None:
+            values["step"] = torch.tensor(float(parts["step"]))  # of its own, since it is incremented in place
         state.states[name] = values
     return state
 

@@ -24,7 +24,6 @@ from ..launching import recipe_settings, split_command
 from .cells import CellState
 from .file import Sweep
 
-_GPU_FILES = ("nvidia[0-9]*", "kfd", "dxg")  # of NVIDIA, of AMD, and under Windows
 _PLANNED = ("pretrain", "midtrain", "sft")
 # A cell that was killed could not write that it has stopped.
 _STATE_WORDS = {"running": "unfinished", "stopped": "unfinished", "waiting": "new"}
@@ -102,8 +101,6 @@ def check_and_plan(sweep: Sweep, launch_config: Path | None = None, num_processe
 
 
 def _num_gpus() -> int:
-    if not any(any(Path("/dev").glob(name)) for name in _GPU_FILES):
-        return 0  # torch takes seconds to import
     import torch
 
     return torch.cuda.device_count()
