@@ -159,6 +159,26 @@ def test_a_client_that_leaks_its_token_to_storage_is_caught(local_hub, push, fol
     assert local_hub.requests()[-1]["token"]
 
 
+@pytest.mark.outside(
+    "https://github.com/huggingface/huggingface_hub/issues/4786",
+    "push to a Hub of one's own that has no Xet",
+    "refused in one line that names the variable with which it works",
+)
+@pytest.mark.launch
+def test_a_hub_without_xet_is_pushed_to_by_git_lfs(local_hub, push, folder):
+    local_hub.order_fault(method="GET", path="tester/lfs/xet-write-token/", status=404)
+    assert (
+        "has no Xet; set HF_HUB_DISABLE_XET=1"
+        in push(folder, "tester/lfs", environment={"HF_HUB_DISABLE_XET": None})["error"]
+    )
+    assert push(folder, "tester/lfs", environment={"HF_HUB_DISABLE_XET": "1"})["files"] == 5
+
+
+@pytest.mark.outside(
+    "https://github.com/huggingface/huggingface_hub/issues/1826",
+    "upload a folder whole, or hear which of its files were left out",
+    "a file that is not in the commit is named in an error",
+)
 @pytest.mark.launch
 def test_a_listing_without_a_file_of_the_folder_is_an_error(local_hub, push, folder):
     listing = [{"type": "file", "path": path.relative_to(folder).as_posix(), "oid": "0" * 40, "size": 7}

@@ -67,6 +67,11 @@ def tokenizer():
     return train_bpe(["Who is it? It is Tom."] * 9, 270, show_progress=False)
 
 
+@pytest.mark.outside(
+    "https://github.com/huggingface/trl/issues/4879",
+    "train on what the assistant says with a template that does not mark it",
+    "templates known to TRL and all that write ChatML get marks; others are refused with a remedy",
+)
 @pytest.mark.parametrize("talk", [TALK, [{"role": "system", "content": "Be brief."}, *TALK]])
 @pytest.mark.parametrize("name", CHATML)
 def test_a_template_in_chatml_is_marked_and_writes_what_it_wrote(name, talk, tokenizer):
