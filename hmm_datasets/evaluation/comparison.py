@@ -69,36 +69,31 @@ def compare_reports(folders: Sequence[str | os.PathLike]) -> dict[str, Any]:
 
 
 def run_names(folders: Sequence[Path]) -> list[str]:
-    """Names of runs: for each folder the shortest unique end of its path, after removing what all paths end in.
+    """Names of runs: their paths in the folder that has all of them.
+
+    Raises:
+        `InputError`: the same run twice.
 
     ```python
-    >>> run_names([Path("a/x/eval"), Path("b/x/eval"), Path("c/eval")])
-    ['a/x', 'b/x', 'c']
+    >>> run_names([Path("out/a/seed-1"), Path("out/b/seed-1/evaluation")])
+    ['a/seed-1', 'b/seed-1']
 
     ```
     """
-    all_parts = [folder.absolute().parts for folder in folders]
-    shared, max_shared = 0, min(map(len, all_parts)) - 2  # at least the root and one name are kept
-    while shared < max_shared and len({parts[-1 - shared] for parts in all_parts}) == 1:
-        shared += 1
-    all_parts = [parts[: len(parts) - shared] for parts in all_parts]
-    names = []
-    for parts in all_parts:
-        size = 1
-        while size < len(parts) and sum(other[-size:] == parts[-size:] for other in all_parts) > 1:
-            size += 1
-        names.append(str(Path(*parts[-size:])))
-    return names
+    runs: dict[Path, Path] = {}
+    for folder in folders:
+        run = folder.resolve()
+        run = run.parent if run.name == "evaluation" else run
+        if (earlier := runs.setdefault(run, folder)) is not folder:
+            raise InputError(f"{folder} is the same run as {earlier}; give each run once")
+    common = os.path.commonpath([run.parent for run in runs])
+    return [str(run.relative_to(common)) for run in runs]
 
 
 def _read(folders: Sequence[str | os.PathLike]) -> list[ReportFolder]:
     paths = [Path(folder) for folder in folders]
     if len(paths) < 2:
         raise InputError(f"{len(paths)} run to compare; expected the folders of two evaluations or more")
-    resolved = {}
-    for path in paths:
-        if (earlier := resolved.setdefault(path.resolve(), path)) is not path:
-            raise InputError(f"{path} is the same folder as {earlier}; give each run once")
     runs = []
     for name, path in zip(run_names(paths), paths, strict=True):
         folder = _evaluation_in(path)

@@ -174,18 +174,20 @@ def test_a_task_that_only_some_runs_have_is_left_out_with_a_line(folders, tmp_pa
     del report["core"], report["training"]
     found = compare_reports([folders[0], made_up.write(tmp_path / "less", report, items)])
     assert "core" not in found["tasks"]
-    assert found["left_out"] == ["core: not measured in less", "training: not measured in less"]
-    assert "core: not measured in less" in comparison_text(found)
+    less = found["runs"][1]["name"]
+    assert found["left_out"] == [f"core: not measured in {less}", f"training: not measured in {less}"]
+    assert less.endswith("/less")
+    assert f"core: not measured in {less}" in comparison_text(found)
 
 
-def test_names_are_the_shortest_unique_ends_of_paths():
+def test_names_are_the_paths_in_the_folder_that_has_all_runs():
     def names(*paths):
         return run_names([Path(path) for path in paths])
 
     assert names("out/a", "out/b") == ["a", "b"]
     assert names("out/a/evaluation", "out/b/evaluation") == ["a", "b"]
-    assert names("x/a/e1", "y/a/e1", "y/a/e2") == ["x/a/e1", "y/a/e1", "e2"]
-    assert names("/p", "/q/p") == ["/p", "q/p"]
+    assert names("x/a/e1", "y/a/e1", "y/a/e2") == ["x/a/e1", "y/a/e1", "y/a/e2"]
+    assert names("/p", "/q/p") == ["p", "q/p"]
 
 
 @pytest.mark.parametrize(
@@ -193,6 +195,7 @@ def test_names_are_the_shortest_unique_ends_of_paths():
     [
         (lambda folders, _: folders[:1], "1 run to compare"),
         (lambda folders, _: [folders[0], folders[0]], "give each run once"),
+        (lambda folders, _: [folders[0], folders[0].parent], "give each run once"),
         (lambda folders, empty: [folders[0], empty], "report.json: no such file"),
     ],
 )

@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
@@ -12,9 +12,6 @@ from matplotlib.figure import Figure
 
 from ...intervals import half_width
 from ...report.plots import PAPER, STYLES, WIDTH, save_figure
-
-if TYPE_CHECKING:
-    pass
 
 _MARKED = {
     "uniform": {"color": STYLES["uniform"]["color"], "label": "uniform", "marker": "x"},

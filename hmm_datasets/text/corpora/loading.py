@@ -446,10 +446,7 @@ def _load_computed(
     corpus = source.corpus
     if selection.split not in ("train", "test"):
         raise InputError(f"{corpus.name}: split={selection.split!r}, but it has only 'train' and 'test'")
-    if source.kind not in (None, corpus.kind):
-        raise _other_kind(corpus, corpus.kind, (corpus.column,), source.kind)
-    if corpus.column != "messages":
-        raise InputError(f"{corpus.name}: no column {corpus.column!r}, found messages")
+    _format(source, next(corpus.compute(selection.split, test_fraction=selection.test_fraction)))
     settings = {"corpus": corpus, "selection": selection}
     if next(_computed_documents(**settings), None) is None:
         raise InputError(f"{corpus.name}: its filters keep no document of split {selection.split!r}")
