@@ -37,6 +37,12 @@ from ..training.settings import DPOSettings, PretrainSettings, SFTSettings
 from ..training.sources import ConversationSettings, DataSettings, MixtureSettings, TrainingData
 from .launching import recipe_settings
 
+_NO_SIZE = "an evaluation has no plan; `accelerate estimate-memory MODEL` prints the size of a model"
+_UNPLANNED = {
+    "grpo": "the lengths of what a model will answer are not known, so there is no plan for grpo",
+    "evaluate": _NO_SIZE,
+    "benchmark": _NO_SIZE,
+}
 _DESCRIBED = ("strategy", "micro_batch_size", "recomputes", "memory", "host_memory")  # of the fastest way
 
 PLANNED = ("fit", "pretrain", "midtrain", "sft", "dpo")
@@ -92,6 +98,8 @@ def planned(settings: str | os.PathLike, flags: Sequence[str] = ()) -> Planned:
     Raises:
         `InputError`: there is no such file, or it is for GRPO or an evaluation, which have no plan.
     """
+    if settings in _UNPLANNED:
+        raise InputError(_UNPLANNED[str(settings)])
     if settings in PLANNED:
         return Planned(str(settings), list(flags))
     return Planned(_command_of(read_yaml(Path(settings))), ["--config", str(settings), *flags])
@@ -100,9 +108,9 @@ def planned(settings: str | os.PathLike, flags: Sequence[str] = ()) -> Planned:
 def _command_of(content: Mapping[str, Any]) -> str:
     """The command that a settings file is for."""
     if "prompts" in content:
-        raise InputError("the lengths of what a model will answer are not known, so there is no plan for grpo")
+        raise InputError(_UNPLANNED["grpo"])
     if "targets" in content:
-        raise InputError("an evaluation has no plan; `accelerate estimate-memory MODEL` prints the size of a model")
+        raise InputError(_UNPLANNED["evaluate"])
     kinds = {"conversations": "sft", "preferences": "dpo", "streams": "midtrain"}
     if not {"hmm", "tokens"} & content.keys():
         kinds["num_states"] = "fit"

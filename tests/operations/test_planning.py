@@ -80,5 +80,6 @@ def test_fine_tuning_is_planned_from_a_configuration_alone_and_an_adapter_needs_
 
 def test_what_cannot_be_planned_is_refused(tmp_path):
     (tmp_path / "evaluate.yaml").write_text("targets: [a]\n")
-    with pytest.raises(InputError, match="an evaluation has no plan"):
-        planned(tmp_path / "evaluate.yaml")
+    for settings in (tmp_path / "evaluate.yaml", "evaluate", "benchmark"):
+        with pytest.raises(InputError, match="an evaluation has no plan"):
+            planned(settings)
