@@ -25,7 +25,10 @@ def gpu(monkeypatch):
 
 
 @pytest.mark.launch
-@pytest.mark.parametrize("script", REHEARSED)
+@pytest.mark.parametrize(
+    "script",  # what the last one runs, tests of sharding run too
+    [pytest.param(name, marks=pytest.mark.slow if name == "gpu_recipes.py" else ()) for name in REHEARSED],
+)
 def test_every_part_runs(script, warm_python, run_to_end, child_environment):
     command = [warm_python, f"benchmarks/{script}", *REHEARSED[script], "--tiny"]
     result = run_to_end(command, 500, cwd=ROOT, env=child_environment)
