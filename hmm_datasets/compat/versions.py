@@ -9,26 +9,12 @@ import importlib.metadata
 import os
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from packaging.requirements import Requirement
 
 LIBRARIES = ("transformers", "trl", "datasets", "huggingface_hub", "accelerate", "deepspeed")
 """The libraries whose next minor release is admitted only after it was tested."""
 
 WARNED = "HMM_DATASETS_WARNED_OF_VERSIONS"
 """Environment variable with the versions of which an earlier process of this command has warned."""
-
-
-def installed_requirements() -> "list[Requirement]":
-    """What the installed package requires, also for its extras; nothing if it is not installed."""
-    from packaging.requirements import Requirement
-
-    try:
-        return [Requirement(text) for text in importlib.metadata.requires("hmm-datasets") or ()]
-    except importlib.metadata.PackageNotFoundError:
-        return []
 
 
 def untried_versions(requirements: Sequence[str] | None = None) -> list[str]:
@@ -41,7 +27,12 @@ def untried_versions(requirements: Sequence[str] | None = None) -> list[str]:
     from packaging.requirements import Requirement
 
     untried = []
-    for requirement in installed_requirements() if requirements is None else map(Requirement, requirements):
+    if requirements is None:
+        try:
+            requirements = importlib.metadata.requires("hmm-datasets") or ()
+        except importlib.metadata.PackageNotFoundError:
+            requirements = ()
+    for requirement in map(Requirement, requirements):
         name = requirement.name.replace("-", "_")
         if name not in LIBRARIES:
             continue

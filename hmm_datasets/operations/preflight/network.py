@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import psutil
+
 from ...errors import first_line
 from ...runtime import environment
 from ...runtime.process_identity import uses_gpu
@@ -184,8 +186,6 @@ def interface_to(address: str) -> tuple[str | None, str]:
     Raises:
         `OSError`: the name is unknown, or there is no way to the address.
     """
-    import psutil
-
     family, _, _, _, target = socket.getaddrinfo(address, 9, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect(target)  # chooses the way; a datagram socket sends nothing here
@@ -208,8 +208,6 @@ def named_interfaces(variable: str, value: str, existing: list[str]) -> list[str
 
 
 def _interfaces() -> list[str]:
-    import psutil
-
     return sorted(name for name, state in psutil.net_if_stats().items() if state.isup)
 
 
