@@ -371,6 +371,11 @@ def read_prompt(column: str, row: Mapping[str, Any], where: str) -> dict[str, An
     return {"messages": _asked(column, row, where)}
 
 
+def read_question(row: Mapping[str, Any], where: str) -> dict[str, Any]:
+    turns = (("user", "question"), ("assistant", "answer"))
+    return {"messages": [{"role": role, "content": check_text(row[n], f"{where}: {n}")} for role, n in turns]}
+
+
 def _asked(column: str, row: Mapping[str, Any], where: str) -> Turns:
     """The messages before an answer."""
     if column == "instruction":

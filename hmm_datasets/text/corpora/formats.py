@@ -12,8 +12,12 @@ from .conversations import (
     read_messages,
     read_preference,
     read_prompt,
+    read_question,
     read_turns,
 )
+
+question_and_answer = Format("question and answer", "conversations", ("question", "answer"), read_question)
+
 
 FORMATS = (
     *(
@@ -35,9 +39,9 @@ FORMATS = (
             ("prompt and response", "prompt", "response"),
             ("query and response", "query", "response"),
             ("question and response", "question", "response"),
-            ("question and answer", "question", "answer"),
         )
     ),
+    question_and_answer,
     column_format("text", "text"),
 )
 """All formats, in the order in which they are tried."""

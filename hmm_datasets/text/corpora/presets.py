@@ -1,14 +1,14 @@
 """Named corpora: their sources, licences and sizes."""
 
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from .calculator import read_with_calls
-from .conversations import Format, read_turns
+from .conversations import Format
 from .corpus import Corpus
+from .formats import question_and_answer
 from .story_questions import NUM_TRAIN, story_questions
 
 SAMPLES = Path(__file__).parent / "samples"
@@ -59,14 +59,7 @@ _CORPORA = (
         data_files="{split}.jsonl",
         documents=1_000,  # arXiv:2305.11206
     ),
-    Corpus(
-        "gsm8k",
-        **_GSM8K,
-        format=Format(
-            *("question and answer", "conversations", ("question", "answer")),
-            partial(read_turns, "question", "answer"),
-        ),
-    ),
+    Corpus("gsm8k", **_GSM8K, format=question_and_answer),
     Corpus(
         "gsm8k-calculator",
         **_GSM8K,
