@@ -114,5 +114,5 @@ def test_what_she_gets_wrong_at_first_is_answered_in_one_line(model):
         probe_beliefs(model, MESS3, HELD_OUT)
     with pytest.raises(InputError, match="gives probabilities, which sum to 1"):
         measure_optimum(lambda tokens: model(tokens).softmax(-1), MESS3, HELD_OUT)
-    with pytest.raises(InputError, match=r"expected \(32, 13, V\), those of the next token after each token"):
+    with pytest.raises(InputError, match=r"expected logits \(B, T, V\) of the next token after each token"):
         measure_optimum(lambda tokens: model(tokens)[:, -1], MESS3, HELD_OUT)

@@ -132,7 +132,7 @@ def test_an_empty_launch_means_none_for_every_recipe(tokens, capsys):
     assert (
         main(["fit", str(tokens), "--num_states", "3", "--max_epochs", "1", "--output_dir", "a", "--launch", ""]) == 0
     )
-    for name in ("belief-geometry", "nonergodic"):
+    for name in ("belief-geometry",):
         said = failing(capsys, "experiment", name, "--launch", "", "--output_dir", "b", "--unknown", "x")
         assert said == "error: unknown flag --unknown"
         assert launch_of(name, ["--launch=", "--output_dir", "b"]) == (None, ["--launch=", "--output_dir", "b"])

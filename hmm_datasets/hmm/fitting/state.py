@@ -17,7 +17,7 @@ import numpy as np
 from ...errors import InputError
 from ...files import atomic_folder, check_digests, restore_all, write_digests, write_json
 from ...records import Count, Finite, read_record
-from ...runtime.run_identity import Identity, check_folder_identity, write_identity
+from ...runtime.run_identity import IDENTITY_NAME, Identity, check_identity, read_identity, write_identity
 from ..model import HMM
 from ..storage import read_tables
 from .baum_welch import Sequences, Statistics
@@ -194,7 +194,12 @@ def load_state(folder: Path, identity: Identity) -> FitState:
     remedy = f"delete {folder} to continue from the checkpoint before it"
     saved = read_record(folder / "state.json", _Saved, remedy)
     check_digests(folder, remedy)
-    check_folder_identity(folder, identity, accepted=None, remedy="choose another folder, or delete that one")
+    before = read_identity(folder)
+    if "settings" in before:  # without those that do not exist any more
+        before["settings"] = {name: before["settings"].get(name) for name in identity["settings"]}
+    check_identity(
+        folder / IDENTITY_NAME, before, identity, accepted=None, remedy="choose another folder, or delete that one"
+    )
     best, statistics = folder / "best", folder / _STATISTICS_NAME
     hmm = HMM.from_pretrained(folder / "hmm")
     return FitState(

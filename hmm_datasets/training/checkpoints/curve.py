@@ -88,8 +88,9 @@ def curve_identity(run: "RunContext", data: dict[str, Any]) -> dict[str, Any]:
 def comparable(before: Identity, now: Identity, kind: type) -> Identity:
     """A saved identity with the names that are in the settings now.
 
-    A setting that did not exist when it was saved had the effect of its default; one that does not exist any more is
-    left out.
+    A setting that did not exist when it was saved had the effect of its default. Versions that listed their settings
+    left out others, and did not know a precision that only the launcher was asked for; what is not known is taken to
+    be unchanged. So is a setting that does not exist any more.
 
     Args:
         before (mapping), now (mapping): saved and current identity, as saved.
@@ -97,8 +98,14 @@ def comparable(before: Identity, now: Identity, kind: type) -> Identity:
     """
     if "settings" not in before or "settings" not in now:
         return before
-    saved, missing = before["settings"], {item.name: _default(item) for item in fields(kind)}
-    return {**before, "settings": {name: saved.get(name, missing.get(name)) for name in now["settings"]}}
+    saved, current = dict(before["settings"]), now["settings"]
+    if "scope" in before:
+        missing = {item.name: _default(item) for item in fields(kind)}
+    else:
+        missing = dict(current)
+        if not (saved.get("bf16") or saved.get("fp16")):
+            saved |= {name: current[name] for name in ("bf16", "fp16") if name in current}
+    return {**before, "settings": {name: saved.get(name, missing.get(name)) for name in current}}
 
 
 def _default(field: Any) -> Any:

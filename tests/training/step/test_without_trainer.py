@@ -36,6 +36,7 @@ class Run:
     current_gradient_accumulation_steps: int = 2
     schedule: Any = None
     totals: Any = field(default_factory=lambda: SimpleNamespace(skipped_steps=0, cost=0.0))
+    is_interrupted: bool = False
     is_deepspeed_enabled: bool = False
     is_fsdp_enabled: bool = False
     said: list[str] = field(default_factory=list)

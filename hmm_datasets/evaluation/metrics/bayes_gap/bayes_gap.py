@@ -25,6 +25,8 @@ class BayesGap(metrics.CheckedMetric):
         by_position_error: standard errors of by_position.
 
     Example:
+        >>> import evaluate
+        >>> from hmm_datasets.evaluation.metrics import metric_path
         >>> metric = evaluate.load(metric_path("bayes_gap"))
         >>> model, optimum = [[-1.0, -2.0], [-1.0, -3.0]], [[-1.0, -1.5], [-0.5, -3.0]]
         >>> metric.compute(predictions=model, references=optimum)["bayes_gap"]

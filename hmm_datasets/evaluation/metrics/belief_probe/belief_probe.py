@@ -27,6 +27,9 @@ class BeliefProbe(metrics.CheckedMetric):
         fitted_on, tested_on: numbers of sequences.
 
     Example:
+        >>> import evaluate
+        >>> import numpy as np
+        >>> from hmm_datasets.evaluation.metrics import metric_path
         >>> metric = evaluate.load(metric_path("belief_probe"))
         >>> belief = np.random.default_rng(0).dirichlet([1, 1, 1], (8, 20))
         >>> round(metric.compute(predictions=2 * belief - 1, references=belief)["r2"], 6)

@@ -24,6 +24,8 @@ class BitsPerByte(metrics.CheckedMetric):
         bytes: total number of bytes.
 
     Example:
+        >>> import evaluate
+        >>> from hmm_datasets.evaluation.metrics import metric_path
         >>> metric = evaluate.load(metric_path("bits_per_byte"))
         >>> round(metric.compute(predictions=[-2.0794415, -2.0794415], references=[3, 3])["bits_per_byte"], 4)
         1.0

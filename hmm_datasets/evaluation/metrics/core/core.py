@@ -28,6 +28,8 @@ class Core(metrics.CheckedMetric):
         missing: labels of the missing tasks.
 
     Example:
+        >>> import evaluate
+        >>> from hmm_datasets.evaluation.metrics import metric_path
         >>> metric = evaluate.load(metric_path("core"))
         >>> found = metric.compute(predictions=[1, 1, 1, 0], references=["copa"] * 4)
         >>> found["name"], found["score"]

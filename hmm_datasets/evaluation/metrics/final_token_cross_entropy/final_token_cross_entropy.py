@@ -19,6 +19,8 @@ class FinalTokenCrossEntropy(metrics.CheckedMetric):
         standard_error: standard error of cross_entropy, over sequences; None for a single sequence.
 
     Example:
+        >>> import evaluate
+        >>> from hmm_datasets.evaluation.metrics import metric_path
         >>> metric = evaluate.load(metric_path("final_token_cross_entropy"))
         >>> metric.compute(predictions=[[-1.0, -2.0], [-1.0, -3.0]])
         {'cross_entropy': 2.5, 'standard_error': 0.5}

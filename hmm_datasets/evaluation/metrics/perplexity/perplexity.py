@@ -37,6 +37,8 @@ class Perplexity(metrics.CheckedMetric):
         items: for each text its number, nats, tokens, bytes.
 
     Example:
+        >>> import evaluate
+        >>> from hmm_datasets.evaluation.metrics import metric_path
         >>> from hmm_datasets.text.tokenizers.bpe import train_bpe
         >>> from transformers import LlamaConfig, LlamaForCausalLM
         >>> tokenizer = train_bpe(["low lower lowest"] * 9, 265, show_progress=False)

@@ -25,6 +25,9 @@ class PredictorKL(metrics.CheckedMetric):
         by_position_error: standard errors of by_position.
 
     Example:
+        >>> import evaluate
+        >>> import numpy as np
+        >>> from hmm_datasets.evaluation.metrics import metric_path
         >>> metric = evaluate.load(metric_path("predictor_kl"))
         >>> half = np.log([[[0.5, 0.5]]])
         >>> round(metric.compute(predictions=half, references=[[[1.0, 0.0]]])["kl"], 4)

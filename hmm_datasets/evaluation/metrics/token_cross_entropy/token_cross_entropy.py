@@ -20,6 +20,8 @@ class TokenCrossEntropy(metrics.CheckedMetric):
         by_position_error: standard errors of by_position.
 
     Example:
+        >>> import evaluate
+        >>> from hmm_datasets.evaluation.metrics import metric_path
         >>> metric = evaluate.load(metric_path("token_cross_entropy"))
         >>> metric.compute(predictions=[[-1.0, -2.0], [-1.0, -3.0]])["cross_entropy"]
         1.75

@@ -1,4 +1,4 @@
-"""Plots of the demo: losses of the model and the predictors of its HMM, and the loss from text to chat."""
+"""Plots of histories of runs: losses of a model and the predictors of its HMM, and the loss from stage to stage."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from hmm_datasets.report.plots import SIZE, predictor_styles, save_plot
+from .plots import SIZE, predictor_styles, save_plot
 
 
 def plot_loss(history: Sequence[dict[str, Any]], path: str | os.PathLike, *, title: str) -> None:
