@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..compat.transformers_caches import generate
 from ..text.tokenizers.chat_templates import stop_tokens
 from ..text.tokenizers.encoding import encode_texts
-from .continuations import padded_rows
+from .generation import generate_rows
 from .model_limits import beginning_token, check_vocabulary
 
 if TYPE_CHECKING:
@@ -85,18 +84,18 @@ def complete(
         `InputError`: a token that the model does not have.
     """
     prompts = [*(prompt for prompt, _ in facts), *open_prompts]
-    tokens, mask = _prompts(model, tokenizer, list(prompts))
-    limits = {"max_new_tokens": max_new_tokens}
-    greedy = _continued(model, tokenizer, tokens, mask, do_sample=False, **limits)
+    tokens = _prompts(model, tokenizer, prompts)
+    how = {"stop": stop_tokens(tokenizer, model.generation_config), "max_new_tokens": max_new_tokens}
+    greedy = generate_rows(model, tokenizer, tokens, **how)
     sampled = []
     with torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else []):
         for number in range(samples):
             torch.manual_seed(seed + number)
-            sampling = {"do_sample": True, "temperature": _TEMPERATURE, "top_k": 0, "top_p": 1.0}
-            sampled.append(_continued(model, tokenizer, tokens, mask, **sampling, **limits))
+            sampled.append(generate_rows(model, tokenizer, tokens, temperature=_TEMPERATURE, **how))
     expected = [*(word for _, word in facts), *[None] * len(open_prompts)]
     rows = []
-    for prompt, word, continuation, *others in zip(prompts, expected, greedy, *sampled, strict=True):
+    for prompt, word, *written in zip(prompts, expected, greedy, *sampled, strict=True):
+        continuation, *others = tokenizer.batch_decode(written, skip_special_tokens=True)
         rows.append(
             {
                 "prompt": prompt,
@@ -129,23 +128,9 @@ def begins_with(text: str, word: str) -> bool:
     return re.match(rf"[\s\"'“]*{re.escape(word)}(?!\w)", text, flags=re.IGNORECASE) is not None
 
 
-def _prompts(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", texts: list[str]) -> tuple:
-    """The tokens of the prompts after a beginning token, padded on the left, and the attention mask."""
+def _prompts(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", texts: list[str]) -> list[list[int]]:
+    """The tokens of the prompts after a beginning token."""
     beginning, _ = beginning_token(tokenizer)
     rows = [([] if beginning is None else [beginning]) + ids for ids in encode_texts(tokenizer, texts)]
     check_vocabulary(model, 1 + max(map(max, rows)), "tokens")
-    return padded_rows(rows, model.device, left=True)
-
-
-def _continued(
-    model: "PreTrainedModel",
-    tokenizer: "PreTrainedTokenizerBase",
-    tokens: torch.Tensor,
-    mask: torch.Tensor,
-    **generation: Any,
-) -> list[str]:
-    padding = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
-    stops = stop_tokens(tokenizer, model.generation_config)
-    generation |= {"pad_token_id": padding} | ({"eos_token_id": stops} if stops else {})
-    output = generate(model, input_ids=tokens, attention_mask=mask, **generation)
-    return [tokenizer.decode(row, skip_special_tokens=True) for row in output[:, tokens.shape[1] :]]
+    return rows

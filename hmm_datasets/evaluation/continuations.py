@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache, DynamicLayer
 
 from ..compat.transformers_caches import CACHE_NAME, output_cache
@@ -232,11 +233,8 @@ def _forward_and_score(model: "PreTrainedModel", rows: Sequence[Row], **inputs: 
 
 def padded_rows(rows: Sequence[list[int]], device: torch.device, left: bool = False) -> tuple[Tensor, Tensor]:
     """Rows as one padded tensor, and a mask that is 0 on the padding."""
-    width = max(map(len, rows))
-    tokens = torch.full((len(rows), width), PADDING)
-    mask = torch.zeros_like(tokens)
-    for index, row in enumerate(rows):
-        place = slice(width - len(row), width) if left else slice(0, len(row))
-        tokens[index, place] = torch.tensor(row, dtype=torch.long)
-        mask[index, place] = 1
+    how = {"batch_first": True, "padding_side": "left" if left else "right"}
+    parts = [torch.tensor(row, dtype=torch.long) for row in rows]
+    tokens = pad_sequence(parts, padding_value=PADDING, **how)
+    mask = pad_sequence([torch.ones_like(part) for part in parts], **how)
     return tokens.to(device), mask.to(device)

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...compat.transformers_caches import generate
 from ...intervals import wilson
 from ...runtime.progress import progress_bar
 from ...text.corpora.conversations import learnt_turns
 from ...text.tokenizers.chat_encoding import encode_conversation
-from ..continuations import padded_rows
+from ..generation import generate_rows
 from ..model_limits import check_vocabulary, context_limit
 
 if TYPE_CHECKING:
@@ -120,22 +119,16 @@ def generate_answers(
     order = sorted(
         (index for index, row in enumerate(rows) if len(row) <= longest), key=lambda index: -len(rows[index])
     )
-    padding = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
-    generation = {"max_new_tokens": max_new_tokens, "do_sample": False, "pad_token_id": padding}
-    if temperature > 0:
-        generation |= {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
-    if stop is not None:
-        generation["eos_token_id"] = stop
+    how = {"stop": stop, "max_new_tokens": max_new_tokens, "temperature": temperature}
     answers: list[list[int]] = [[] for _ in rows]
     training = model.training
     model.eval()
     with progress_bar(len(order), " questions", desc="answer") as bar, torch.inference_mode():
         for first in range(0, len(order), batch_size):
             batch = order[first : first + batch_size]
-            tokens, mask = padded_rows([rows[index] for index in batch], model.device, left=True)
-            output = generate(model, input_ids=tokens, attention_mask=mask, **generation)
-            for index, generated in zip(batch, output[:, tokens.shape[1] :], strict=True):
-                answers[index] = generated.tolist()
+            generated = generate_rows(model, tokenizer, [rows[index] for index in batch], **how)
+            for index, tokens in zip(batch, generated, strict=True):
+                answers[index] = tokens
             bar.update(len(batch))
     model.train(training)
     return answers
