@@ -61,7 +61,7 @@ class ContinuationScores(NamedTuple):
 def score_rows(
     model: "PreTrainedModel",
     groups: Sequence[Sequence[Row]],
-    accelerator: "Accelerator | None" = None,
+    accelerator: "Accelerator",
     *,
     batch_size: int,
     progress: Callable[[int], Any] = lambda done: None,
@@ -72,8 +72,7 @@ def score_rows(
         model ([`~transformers.PreTrainedModel`]): a causal language model on the device of the accelerator, in eval
             mode.
         groups (sequence of sequences of [`Row`]): the rows to score; the rows of a group may have a common beginning.
-        accelerator ([`~accelerate.Accelerator`], *optional*): divides the batches among ranks; without it this process
-            scores all of them alone.
+        accelerator ([`~accelerate.Accelerator`]): divides the batches among ranks.
         batch_size (`int`): rows per rank in one forward pass; more if a group is larger.
         progress (callable, *optional*): called with the number of groups that were just done.
 
@@ -90,18 +89,15 @@ def score_rows(
         shared = [0] * len(groups)
     batches = _batches(groups, shared, batch_size)
     scores = torch.zeros(2, starts[-1], dtype=torch.float64)
-    ranks, rank = (1, 0) if accelerator is None else (accelerator.num_processes, accelerator.process_index)
-    for first in range(0, len(batches), ranks):
-        dealt = batches[first : first + ranks]
-        for batch in dealt[rank : rank + 1]:
+    for number, batch in enumerate(batches):
+        if number % accelerator.num_processes == accelerator.process_index:
             columns = [column for index in batch for column in range(starts[index], starts[index + 1])]
             scores[:, columns] = _run_batch(
                 model, [groups[index] for index in batch], [shared[index] for index in batch]
             )
-        progress(sum(map(len, dealt)))
-    if accelerator is not None:
-        # Each row was scored on one rank and is zero on the others, so the sum collects all scores.
-        scores = accelerator.reduce(scores.to(accelerator.device), "sum").cpu()
+        progress(len(batch))
+    # Each row was scored on one rank and is zero on the others, so the sum collects all scores.
+    scores = accelerator.reduce(scores.to(accelerator.device), "sum").cpu()
     return ContinuationScores(scores[0], scores[1] == 1)
 
 

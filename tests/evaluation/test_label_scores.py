@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from accelerate import Accelerator
 from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import Gemma2Config, Gemma2ForCausalLM, LlamaConfig, LlamaForCausalLM
@@ -76,5 +77,5 @@ def test_scoring_rows_holds_no_logits_of_all_tokens(first):
     tokens = torch.randint(0, 20_000, (8, 160), generator=torch.Generator().manual_seed(0)).tolist()
     with LargestTensor() as largest, pytest.MonkeyPatch.context() as patch:
         patch.setattr(linear_cross_entropy, "CHUNK_BYTES", 32 * 4 * 20_000)
-        score_rows(model, [[Row(row, first)] for row in tokens], batch_size=8)
+        score_rows(model, [[Row(row, first)] for row in tokens], Accelerator(cpu=True), batch_size=8)
     assert largest.elements <= model.lm_head.weight.numel()

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from ...files import write_json, write_jsonl
-from ...intervals import wilson
 from ...report.tables import Table
 from .answers import Question, exact_match
 
@@ -20,8 +19,7 @@ def answers_table(figures: Mapping[str, Any]) -> Table:
     for kind, after in figures["after"].items():
         guessed = after.get("chance", after["most_common"])
         before = figures["before"][kind]["accuracy"]
-        bounds = wilson(after["right"], after["questions"])
-        accuracy = f"{after['accuracy']:.1%}" + ("" if bounds is None else f" ({bounds[0]:.1%} .. {bounds[1]:.1%})")
+        accuracy = f"{after['accuracy']:.1%} ({after['low']:.1%} .. {after['high']:.1%})"
         rows.append([kind, f"{after['questions']:,}", f"{before:.1%}", accuracy, f"{guessed:.1%}"])
     header = ("kind of question", "questions", "before fine-tuning", "after", "guessed")
     return Table("Held-out questions, answered in exactly the right words", header, rows)
