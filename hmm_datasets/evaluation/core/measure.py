@@ -49,7 +49,6 @@ def score_core(
     batch_size: int = 32,
     baselines: str = "v1",
     corrupted: bool = True,
-    max_length: int | None = None,
 ) -> dict[str, Any]:
     """The CORE score of a model, or the score of a subset if files of some tasks are missing.
 
@@ -70,7 +69,6 @@ def score_core(
         baselines (`str`, *optional*, defaults to `"v1"`): the table of random baselines, `v1` or `v2`.
         corrupted (`bool`, *optional*, defaults to `True`): also score every item with the question of another item,
             see [`~hmm_datasets.evaluation.core.questions.Questions.corrupted`]; this at most doubles the work.
-        max_length (`int`, *optional*): maximum number of tokens per prompt; by default the model's limit.
 
     Returns:
         `dict`: the result of the metric `core`, with `corrupted_score`, `max_per_task`, `max_length` and `beginning`
@@ -87,10 +85,7 @@ def score_core(
     """
     check_baselines(baselines)
     questions = find_questions(folder, core_tasks(tasks), only_found=tasks is None, max_per_task=max_per_task)
-    limit = context_limit(model) if max_length is None else max_length
-    if limit is not None and limit < 2:
-        raise InputError(f"max_length={limit}: expected 2 or more, one token as context and one to score")
-    encoder = _Encoder(tokenizer, limit)
+    encoder = _Encoder(tokenizer, context_limit(model))
     items = []
     with progress_bar(sum(len(of.rows) for of in questions), " questions", desc="core") as bar:
         for of in questions:
@@ -114,7 +109,7 @@ def score_core(
                 items += _items(of, numbers, options, scores)
     if not accelerator.is_main_process:
         return {}
-    made = {"max_per_task": max_per_task, "max_length": limit, "beginning": encoder.kind}
+    made = {"max_per_task": max_per_task, "max_length": encoder.limit, "beginning": encoder.kind}
     made |= {"prompts": encoder.prompts, "prompts_cut": encoder.cut, "longest_prompt": encoder.longest}
     return _summary(questions, items, baselines, max_per_task) | made | {"items": items}
 

@@ -116,8 +116,9 @@ def test_every_item_is_answered_as_the_definition_says(model, tokenizer, folder,
 
 
 @pytest.mark.parametrize("limit", [11, 40])
-def test_long_prompts_are_cut_on_the_left(model, tokenizer, folder, accelerator, limit):
-    found = score_core(model, tokenizer, folder, accelerator, max_length=limit, corrupted=False)
+def test_long_prompts_are_cut_on_the_left(model, tokenizer, folder, accelerator, monkeypatch, limit):
+    monkeypatch.setattr(model.config, "max_position_embeddings", limit)
+    found = score_core(model, tokenizer, folder, accelerator, corrupted=False)
     compare(found, model, tokenizer, folder, 1e-9, beginning=[tokenizer.bos_token_id], limit=limit)
 
 
@@ -141,12 +142,14 @@ def test_the_default_limit_is_that_of_the_model(tokenizer, folder, accelerator):
     "a warning when tokens are dropped because a sequence is longer than the context",
     "a sentence beside the score, with the number of prompts that were cut",
 )
-def test_prompts_that_are_cut_are_counted_and_reported(model, tokenizer, folder, accelerator):
+def test_prompts_that_are_cut_are_counted_and_reported(model, tokenizer, folder, accelerator, monkeypatch):
     whole = score_core(model, tokenizer, folder, accelerator, corrupted=False)
     assert (whole["prompts_cut"], _cut_prompts(whole)) == (0, "")
     longest = whole["longest_prompt"]
-    assert score_core(model, tokenizer, folder, accelerator, corrupted=False, max_length=longest)["prompts_cut"] == 0
-    short = score_core(model, tokenizer, folder, accelerator, corrupted=False, max_length=longest - 1)
+    monkeypatch.setattr(model.config, "max_position_embeddings", longest)
+    assert score_core(model, tokenizer, folder, accelerator, corrupted=False)["prompts_cut"] == 0
+    monkeypatch.setattr(model.config, "max_position_embeddings", longest - 1)
+    short = score_core(model, tokenizer, folder, accelerator, corrupted=False)
     assert 0 < short["prompts_cut"] < short["prompts"] == whole["prompts"]
     told = _cut_prompts(short)
     assert f"{short['prompts_cut']} of {short['prompts']} prompts were longer than the {longest - 1} tokens" in told
@@ -315,7 +318,6 @@ def test_the_control_gives_each_item_the_question_of_another(label):
         ({"tasks": ["squad"]}, "squad: no squad.jsonl under "),
         ({"tasks": ["mmlu"]}, "task 'mmlu' is not in CORE; expected some of hellaswag_zeroshot, "),
         ({"baselines": "v3"}, "baselines='v3': expected one of v1, v2"),
-        ({"max_length": 1}, "max_length=1: expected 2 or more"),
     ],
 )
 def test_wrong_settings_are_refused(model, tokenizer, folder, accelerator, settings, said):
