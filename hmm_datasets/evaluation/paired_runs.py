@@ -29,7 +29,7 @@ RESAMPLES, LEVEL = 2000, 0.95
 _SAME = {
     "optimum": ("fingerprint", "seed", "first", "length", "num_sequences", "floor"),
     "text": ("unit", "num_documents", "bytes", "window", "stride"),
-    "core": ("baselines", "max_per_task", "prompts_cut"),
+    "core": ("max_per_task", "prompts_cut"),
 }
 QUESTION_FIELDS = ("sha256", "shots", "items", "baseline")  # of a task of questions
 

@@ -65,7 +65,6 @@ class EvaluationSettings:
     core_data: str | None = setting(None, "Folder with the questions of CORE.")
     core_tasks: list[str] = setting([], "Tasks of CORE to run; by default all whose questions are in core_data.")
     core_max_per_task: int | None = setting(None, "Maximum number of questions per task of CORE.")
-    core_baselines: str = setting("v1", "Version of the random baselines of CORE: v1 or v2.")
     chat_data: str | None = setting(None, "A corpus of conversations, whose test split is answered.")
     chat_questions: int = setting(256, "Maximum number of conversations of chat_data.")
     chat_max_new_tokens: int = setting(64, "Maximum number of tokens per answer.")

@@ -78,7 +78,6 @@ def run_core(context: EvaluationContext, accelerator: Accelerator) -> Result:
         settings.core_data,
         accelerator,
         batch_size=settings.batch_size,
-        baselines=settings.core_baselines,
         tasks=settings.core_tasks or None,
         max_per_task=settings.core_max_per_task,
         corrupted=not settings.quick,

@@ -140,7 +140,6 @@ def test_a_run_compared_with_itself_has_no_difference(folders, tmp_path):
                 "`compare` gives no difference where another number of prompts was cut, and names the numbers",
             ),
         ),
-        ("core", {"baselines": "v2"}, None, "baselines is v2, not v1"),
         ("core", {"tasks": {}}, None, "tasks none, not hellaswag, lambada_openai, copa"),
     ],
 )

@@ -14,13 +14,12 @@ from ...array_input import numbers
 from ...errors import InputError
 from ...intervals import mean_of_shares, wilson
 from ...paired_differences import check_bootstrap
-from .tasks import CORE_TASKS, check_baselines, core_name
+from .tasks import BASELINES, CORE_TASKS, core_name
 
 
 def core_score(
     predictions: Sequence[int],
     references: Sequence[str],
-    baselines: str = "v1",
     level: float = 0.95,
 ) -> dict[str, Any]:
     """Score items of CORE.
@@ -28,7 +27,6 @@ def core_score(
     Args:
         predictions (sequence of `int`): for each item 1 if it was answered correctly, else 0.
         references (sequence of `str`): for each item the label of its task.
-        baselines (`str`, *optional*, defaults to `"v1"`): table of random baselines, `v1` or `v2`.
         level (`float`, *optional*, defaults to 0.95): of the intervals, Wilson's for each task, and for their mean
             that of [`~hmm_datasets.intervals.mean_of_shares`].
 
@@ -38,7 +36,6 @@ def core_score(
     Raises:
         `InputError`: a label that is not in CORE, or predictions that are not 0 or 1.
     """
-    check_baselines(baselines)
     check_bootstrap(1, level)
     correct, labels = numbers("predictions", predictions), np.asarray(references)
     for label in np.unique(labels).tolist():
@@ -48,7 +45,7 @@ def core_score(
         raise InputError(f"predictions are {predictions[:8]}; expected 0 or 1 for each item, and at least one item")
     scores = centered_mean(
         {
-            label: (correct[labels == label], task.baseline(baselines))
+            label: (correct[labels == label], task.baseline / 100)
             for label, task in CORE_TASKS.items()
             if (labels == label).any()
         },
@@ -59,7 +56,7 @@ def core_score(
         "name": core_name(tasks),
         **scores,
         "complete": len(tasks) == len(CORE_TASKS),
-        "baselines": baselines,
+        "baselines": BASELINES,
         "missing": [label for label in CORE_TASKS if label not in tasks],
     }
 

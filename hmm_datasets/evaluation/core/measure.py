@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 from .centered_accuracy import core_score
 from .questions import Questions, find_questions
 from .task import LANGUAGE_MODELING, SCHEMA, CoreTask
-from .tasks import check_baselines, core_tasks
+from .tasks import core_tasks
 
 _BLOCK = 512  # items whose prompts are in memory at once
 
@@ -47,7 +47,6 @@ def score_core(
     tasks: Sequence[str] | None = None,
     max_per_task: int | None = None,
     batch_size: int = 32,
-    baselines: str = "v1",
     corrupted: bool = True,
 ) -> dict[str, Any]:
     """The CORE score of a model, or the score of a subset if files of some tasks are missing.
@@ -66,7 +65,6 @@ def score_core(
         max_per_task (`int`, *optional*): maximum number of items per task, taken after the shuffle; solved examples
             are drawn from these items.
         batch_size (`int`, *optional*, defaults to 32): prompts per rank in one forward pass.
-        baselines (`str`, *optional*, defaults to `"v1"`): the table of random baselines, `v1` or `v2`.
         corrupted (`bool`, *optional*, defaults to `True`): also score every item with the question of another item,
             see [`~hmm_datasets.evaluation.core.questions.Questions.corrupted`]; this at most doubles the work.
 
@@ -81,9 +79,8 @@ def score_core(
         empty on ranks other than the main one.
 
     Raises:
-        `InputError`: see [`find_questions`]; also an unknown task or table, or a token that the model does not know.
+        `InputError`: see [`find_questions`]; also an unknown task, or a token that the model does not know.
     """
-    check_baselines(baselines)
     questions = find_questions(folder, core_tasks(tasks), only_found=tasks is None, max_per_task=max_per_task)
     encoder = _Encoder(tokenizer, context_limit(model))
     items = []
@@ -111,7 +108,7 @@ def score_core(
         return {}
     made = {"max_per_task": max_per_task, "max_length": encoder.limit, "beginning": encoder.kind}
     made |= {"prompts": encoder.prompts, "prompts_cut": encoder.cut, "longest_prompt": encoder.longest}
-    return _summary(questions, items, baselines, max_per_task) | made | {"items": items}
+    return _summary(questions, items, max_per_task) | made | {"items": items}
 
 
 class _Encoder:
@@ -177,12 +174,10 @@ def _items(of: Questions, numbers: Iterable[int], options: list, scores: Continu
     return items
 
 
-def _summary(
-    questions: list[Questions], items: list[dict[str, Any]], baselines: str, max_per_task: int | None
-) -> dict[str, Any]:
+def _summary(questions: list[Questions], items: list[dict[str, Any]], max_per_task: int | None) -> dict[str, Any]:
     """The scores of the items, and of their control."""
     labels = [item["task"] for item in items]
-    scores = core_score(predictions=[int(item["correct"]) for item in items], references=labels, baselines=baselines)
+    scores = core_score(predictions=[int(item["correct"]) for item in items], references=labels)
     if max_per_task is not None:
         scores["name"] += f", at most {max_per_task} items per task"
         scores["complete"] = False
@@ -192,7 +187,6 @@ def _summary(
         control = core_score(
             predictions=[int(item["corrupted"]["correct"]) for item in controls],
             references=[item["task"] for item in controls],
-            baselines=baselines,
         )
     for of in questions:
         task = scores["tasks"][of.task.label]

@@ -15,7 +15,7 @@ class CoreTask:
         shots (`int`): number of solved examples before each question.
         delimiter (`str`): text between a question and its answer.
         file (`str`): name of its file of questions.
-        v1 (`float`), v2 (`float`): accuracy of guessing in percent, in each table of baselines.
+        baseline (`float`): accuracy of guessing in percent.
     """
 
     label: str
@@ -23,9 +23,4 @@ class CoreTask:
     shots: int
     delimiter: str
     file: str
-    v1: float
-    v2: float
-
-    def baseline(self, version: str) -> float:
-        """Accuracy of guessing, as a share."""
-        return getattr(self, version) / 100
+    baseline: float

@@ -189,11 +189,9 @@ def test_the_true_questions_are_answered_as_the_definition_says(accelerator):
 def test_the_table_of_tasks_is_dclms():
     told = {task["label"]: task for task in json.loads((Path(DATA) / "core_tasks.json").read_text())["tasks"]}
     assert list(told) == list(CORE_TASKS)
-    for version in ("v1", "v2"):
-        table = Path(DATA) / ("eval_meta_data.csv" if version == "v2" else "eval_meta_data_v1.csv")
-        rows = [line.split(",") for line in table.read_text().splitlines()]
-        baselines = {row[0]: float(row[5]) for row in rows[1:] if row[0] in told}
-        assert {label: getattr(task, version) for label, task in CORE_TASKS.items()} == baselines
+    rows = [line.split(",") for line in (Path(DATA) / "eval_meta_data_v1.csv").read_text().splitlines()]
+    baselines = {row[0]: float(row[5]) for row in rows[1:] if row[0] in told}
+    assert {label: task.baseline for label, task in CORE_TASKS.items()} == baselines
     for label, task in CORE_TASKS.items():
         row = told[label]
         assert (task.type, task.shots, task.delimiter) == (
@@ -317,7 +315,6 @@ def test_the_control_gives_each_item_the_question_of_another(label):
         ({"max_per_task": 0}, "max_per_task=0: expected 1 or more"),
         ({"tasks": ["squad"]}, "squad: no squad.jsonl under "),
         ({"tasks": ["mmlu"]}, "task 'mmlu' is not in CORE; expected some of hellaswag_zeroshot, "),
-        ({"baselines": "v3"}, "baselines='v3': expected one of v1, v2"),
     ],
 )
 def test_wrong_settings_are_refused(model, tokenizer, folder, accelerator, settings, said):

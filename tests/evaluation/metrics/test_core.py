@@ -30,18 +30,6 @@ def test_only_the_score_of_all_tasks_is_called_core():
     assert len(found["tasks"]) == 22
 
 
-def test_the_tables_of_baselines_differ_for_three_tasks():
-    correct = {label: [1, 0, 1] for label in CORE_TASKS}
-    first, second = (compute(correct, baselines=version)["tasks"] for version in ("v1", "v2"))
-    other = {label: (first[label]["baseline"], second[label]["baseline"]) for label in CORE_TASKS
-             if first[label]["centered"] != second[label]["centered"]}  # fmt: skip
-    assert other == {
-        "commonsense_qa": (0.2, pytest.approx(0.403)),
-        "agi_eval_lsat_ar": (0.2, 0.25),
-        "bigbench_language_identification": (0.091, 0.25),
-    }
-
-
 def test_the_interval_of_one_task_is_wilsons_and_that_of_equal_tasks_is_of_all_items():
     correct = {"copa": [1] * 8 + [0] * 2}
     found = compute(correct, level=0.9)
@@ -62,7 +50,6 @@ def test_the_interval_of_one_task_is_wilsons_and_that_of_equal_tasks_is_of_all_i
     [
         ({"mmlu": [1]}, {}, "references have 'mmlu', which is not in CORE"),
         ({"copa": [2]}, {}, r"predictions are \[2\]; expected 0 or 1 for each item"),
-        ({"copa": [1]}, {"baselines": "v3"}, "baselines='v3': expected one of v1, v2"),
         ({"copa": [1]}, {"level": 1.0}, "level=1.0"),
     ],
 )

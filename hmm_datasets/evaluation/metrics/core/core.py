@@ -9,21 +9,20 @@ from hmm_datasets.evaluation.core.centered_accuracy import core_score
 class Core(metrics.CheckedMetric):
     """CORE (DCLM, arXiv:2406.11794) is the mean over 22 tasks of the centered accuracy (a - b) / (1 - b), where a is
     the accuracy and b that of guessing. If a task is missing, the score is that of a subset, which its name states.
-    There are two tables of b, v1 and v2; scores under different tables cannot be compared. The interval of a task is
+    There are two tables of b; this is v1, and scores under v2 cannot be compared with it. The interval of a task is
     Wilson's, that of the mean Wilson's with the number of items that have the same variance. They ignore that the two
     hellaswag tasks have the same questions.
 
     Args:
         predictions: list of N integers, for each item 1 if it was answered correctly, else 0.
         references: list of N strings, for each item the label of its task.
-        baselines ("v1"): table of random baselines, v1 or v2.
         level (0.95): of the intervals.
 
     Returns:
         name: CORE, or CORE subset (k of 22 tasks).
         score, low, high: the mean centered accuracy and its interval.
         complete: whether no task is missing.
-        baselines: the table used.
+        baselines: the table of b, v1.
         tasks: for each task items, accuracy, baseline, centered, and low and high, the bounds of centered.
         missing: labels of the missing tasks.
 
@@ -43,5 +42,5 @@ class Core(metrics.CheckedMetric):
 author={Li, Jeffrey and others}, journal={arXiv:2406.11794}, year={2024}}
 """
 
-    def _compute(self, predictions, references, baselines="v1", level=0.95) -> dict:
-        return core_score(predictions, references, baselines, level)
+    def _compute(self, predictions, references, level=0.95) -> dict:
+        return core_score(predictions, references, level)
