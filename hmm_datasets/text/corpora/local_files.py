@@ -24,18 +24,9 @@ COMPRESSED = (".gz", ".zst")
 
 _BATCH_BYTES = 1 << 25
 
+_UNREAD = "not read"  # stands for the values of a column that is not read
 DOCUMENT_SEPARATOR = "<|endoftext|>"
 """Separator of the documents in a `.txt` file."""
-
-
-class _Unread:
-    """Stands for a value of a column that is not read."""
-
-    def __repr__(self) -> str:
-        return "not read"
-
-
-_UNREAD = _Unread()
 
 
 def local_files(name: str) -> tuple[Path, ...]:
@@ -107,7 +98,9 @@ def read_rows(path: Path, wanted: Collection[str] | None = None) -> Iterator[tup
             with _opened(path, compression) as content:
                 encoding = "utf-16" if content.peek(2)[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
                 ends = "" if suffix in (".csv", ".tsv") else None
-                yield from _READERS[suffix](path, io.TextIOWrapper(content, encoding, newline=ends))
+                readers = {".txt": _read_txt, ".json": _read_json, ".csv": _read_csv, ".tsv": _read_csv}
+                read = readers.get(suffix, _read_jsonl)
+                yield from read(path, io.TextIOWrapper(content, encoding, newline=ends))
     except UnicodeDecodeError as error:
         byte = f"0x{error.object[error.start]:02x}, {error.reason}"
         location = f"{path}:{_breaking_line(path, compression)}"
@@ -307,7 +300,8 @@ def _read_parquet(path: Path, wanted: Collection[str] | None) -> Iterator[tuple[
         file = parquet.ParquetFile(path, page_checksum_verification=True)
         names = file.schema_arrow.names
         read = [name for name in names if wanted is None or name in wanted]
-        others = {name: _stand_in(file, name) for name in names if name not in read}
+        nulls = {name for name in names if str(file.schema_arrow.field(name).type) == "null"}
+        others = {name: None if name in nulls else _UNREAD for name in names if name not in read}
         features = None
         for schema in (file.schema_arrow, file.schema_arrow.remove_metadata()):  # datasets writes its types into it
             with contextlib.suppress(Exception):  # of several types: damaged metadata, a type that datasets lacks
@@ -362,25 +356,3 @@ def _rows_at_once(file: Any, names: Collection[str], path: Path) -> int:
     largest = max((sum(chunk.total_uncompressed_size for chunk in _leaves(file, n, names)) for n in groups), default=0)
     check_expansion(path, stored, largest)
     return max(1, min(256, most_bytes(stored, _BATCH_BYTES) // max(largest, 1)))
-
-
-def _stand_in(file: Any, name: str) -> _Unread | None:
-    """A value for each row of a column that is not read: None if the metadata say that all its values are null."""
-    if str(file.schema_arrow.field(name).type) == "null":
-        return None
-    for group in range(file.metadata.num_row_groups):
-        for chunk in _leaves(file, group, (name,)):
-            known = chunk.statistics is not None and chunk.statistics.has_null_count
-            if not known or chunk.statistics.null_count < chunk.num_values:
-                return _UNREAD
-    return None
-
-
-_READERS = {
-    ".txt": _read_txt,
-    ".jsonl": _read_jsonl,
-    ".ndjson": _read_jsonl,
-    ".json": _read_json,
-    ".csv": _read_csv,
-    ".tsv": _read_csv,
-}

@@ -231,7 +231,7 @@ def test_columns_of_parquet_that_nobody_wants_are_not_read(tmp_path, capsys):
     )
     parquet.write_table(rows, tmp_path / "odd.parquet")
     assert texts(tmp_path / "odd.parquet", test_fraction=0.0) == STORIES[:9]
-    assert "not used, of 9 rows: place (9), when (9), zone (9)" in capsys.readouterr().err
+    assert "not used, of 9 rows: empty (9), place (9), when (9), zone (9)" in capsys.readouterr().err
     assert "row 0: not Parquet that can be read" in message(
         texts, tmp_path / "odd.parquet", test_fraction=0.0, filters=DocumentFilter(equal={"when": 1})
     )
