@@ -297,7 +297,7 @@ def test_corpora_are_listed_with_size_and_licence(capsys):
     told = capsys.readouterr().out
     assert "HuggingFaceFW/fineweb-edu" in told
     assert "9,672,101" in told
-    assert "CDLA-Sharing-1.0" in told
+    assert "tinystories: licence: CDLA-Sharing-1.0" in told
     assert any(line.startswith("mess3") for line in told.splitlines())
     assert main(["describe", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["corpora"]
