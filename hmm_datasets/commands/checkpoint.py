@@ -30,19 +30,17 @@ def list_command(arguments: CheckpointListCommand) -> int:
     """Print the checkpoints of a run."""
     from ..operations.checkpoints.listing import HEADER, list_run
 
-    found = list_run(arguments.path)
+    infos = list_run(arguments.path)
     if arguments.json:
-        print(json.dumps([one.to_dict() for one in found], indent=2))
+        print(json.dumps([info.to_dict() for info in infos], indent=2))
         return 0
-    print(text_table(HEADER, [one.cells() for one in found]))
-    for one in (one for one in found if one.set_aside is None):
-        for problem in one.problems:
-            print(f"{Path(one.folder).name}: {problem}")
-        if one.ratio is not None and one.ratio > LARGE_RATIO:
-            print(
-                f"{Path(one.folder).name}: large; if tensors are stored with more than they use, this writes it anew: "
-                f"hmm-datasets checkpoint slim {one.folder}"
-            )
+    print(text_table(HEADER, [info.cells() for info in infos]))
+    for info in (info for info in infos if info.set_aside is None):
+        for problem in info.problems:
+            print(f"{Path(info.folder).name}: {problem}")
+        if info.ratio is not None and info.ratio > LARGE_RATIO:
+            what = "large; if tensors are stored with more than they use, this writes it anew"
+            print(f"{Path(info.folder).name}: {what}: hmm-datasets checkpoint slim {info.folder}")
     entries = list_set_aside(arguments.path)
     for entry in entries:
         print(f"set aside {entry.folder.name}: {_listed(entry.names)}: {format_bytes(entry.size())}, {entry.reason}")
@@ -176,7 +174,7 @@ def prune_command(arguments: CheckpointPruneCommand) -> int:
     with exclusive_lock(run):
         if arguments.keep is not None:
             keep = Keep(arguments.keep, arguments.every, arguments.keep_best, arguments.greater_is_better)
-            names = [Path(one.folder).name for one in checkpoints_to_prune(run, keep)]
+            names = [Path(info.folder).name for info in checkpoints_to_prune(run, keep)]
             if names:
                 entry = set_aside(run, names, "pruned")
                 print(f"{run}: moved {_listed(names)} to {entry.folder}")

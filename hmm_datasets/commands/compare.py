@@ -21,9 +21,9 @@ def compare_command(arguments: CompareCommand) -> int:
     from ..evaluation.comparison import compare_reports
     from ..evaluation.comparison_report import comparison_text, write_comparison
 
-    found = compare_reports(arguments.runs)
-    print(comparison_text(found))
+    comparison = compare_reports(arguments.runs)
+    print(comparison_text(comparison))
     if arguments.output_dir is not None:
-        write_comparison(found, arguments.output_dir)
+        write_comparison(comparison, arguments.output_dir)
         print(f"\n{arguments.output_dir}/")
     return 0

@@ -23,8 +23,8 @@ def configs_command(arguments: ConfigsCommand) -> int:
     for name, recipe in RECIPE_COMMANDS.items():
         print(f"  {' '.join(command_of(name)):<28} {recipe.summary}")
     print("\nExperiments, started by `hmm-datasets experiment NAME`:")
-    for one in gallery():
-        print(f"  {one.name:<28} {one.summary}")
+    for entry in gallery():
+        print(f"  {entry.name:<28} {entry.summary}")
     titles = {
         "recipes": "Settings for --config, and the recipes themselves:",
         "accelerate_configs": "Launch configurations, for --launch NAME:",
@@ -105,14 +105,14 @@ def plan_command(arguments: PlanCommand) -> int:
         return 0
     if arguments.models is not None:
         raise InputError("--models is for --devices; name one model with --model, or the devices to compare")
-    found = plan_recipe(
+    plan = plan_recipe(
         file,
         arguments.flags,
         num_processes=arguments.num_processes,
         launch_config=launch,
         assumed_vocab_size=arguments.assumed_vocab_size,
     )
-    print(json.dumps(found) if arguments.json else forecast_text(found))
+    print(json.dumps(plan) if arguments.json else forecast_text(plan))
     return 0
 
 
@@ -122,6 +122,6 @@ def _plan_fit(file: str | Path, arguments: PlanCommand) -> int:
 
     if arguments.devices is not None:
         raise InputError("--devices: has no rates for fits, which compute in float32; set --assumed_flops instead")
-    found = plan_fit_recipe(file, arguments.flags, required=True)
-    print(json.dumps(found) if arguments.json else fit_plan_text(found))
+    plan = plan_fit_recipe(file, arguments.flags, required=True)
+    print(json.dumps(plan) if arguments.json else fit_plan_text(plan))
     return 0

@@ -109,9 +109,9 @@ class _Drawable:
 
 
 def _drawable(name_or_path: str) -> _Drawable:
-    found = symbol_model(name_or_path)
-    if found is not None:
-        model, vocabulary = found
+    loaded = symbol_model(name_or_path)
+    if loaded is not None:
+        model, vocabulary = loaded
         return _Drawable(f"model {name_or_path}", len(vocabulary), vocabulary, _drawn_by_model(model, len(vocabulary)))
     source = _load(name_or_path)
     name = f"{type(source).__name__} {source.fingerprint()}"
@@ -200,10 +200,10 @@ def _draw_emissions(arguments: "DescribeCommand", name: str) -> int:
     from ..report.hmm_plots import plot_emission_history
 
     folder = Path(name)
-    found = checkpoints(folder) or checkpoints(folder / "fit")
-    if not found:
+    saved = checkpoints(folder) or checkpoints(folder / "fit")
+    if not saved:
         raise InputError(f"{folder}: has no checkpoints epoch-N of a fit; give the output folder of hmm-datasets fit")
-    hmms = [HMM.from_pretrained(path / "hmm") for _, path in found]
+    hmms = [HMM.from_pretrained(path / "hmm") for _, path in saved]
     last = hmms[-1]
     states = arguments.states or np.argsort(-last.stationary(), kind="stable")[:3].tolist()
     for state in states:
@@ -212,7 +212,7 @@ def _draw_emissions(arguments: "DescribeCommand", name: str) -> int:
     output = arguments.output or folder / "plots" / "emissions.png"
     plot_emission_history(
         np.stack([hmm.emission for hmm in hmms]),
-        [epoch for epoch, _ in found],
+        [epoch for epoch, _ in saved],
         states,
         output,
         title=f"Emissions of an HMM of {last.num_states} states over the epochs of its fit",

@@ -63,87 +63,87 @@ def sweep_command(arguments: SweepCommand) -> int:
             raise InputError(f"--{name} {getattr(arguments, name)}; expected {least} or more")
     if arguments.num_processes is not None and arguments.launch is None:
         raise InputError("--num_processes needs --launch with a configuration, such as cpu2 or ddp")
-    found = read_sweep(arguments.file, arguments.commands)
-    os.environ.update(secrets_for_children(found.cells[0].settings))
+    sweep = read_sweep(arguments.file, arguments.commands)
+    os.environ.update(secrets_for_children(sweep.cells[0].settings))
     if arguments.table:
-        return _show_results(found)
+        return _show_results(sweep)
     config = None if arguments.launch is None else launch_config(arguments.launch)
-    if config is not None and not recipe_command(found.recipe).launches:
-        raise InputError(f"--launch {arguments.launch}: {found.recipe} runs in one process; leave --launch out")
-    with contextlib.nullcontext() if arguments.plan else exclusive_lock(found.output_dir):
-        plan = plan_sweep(found, config, arguments.num_processes)
-        print(plan_text(found, plan, read_states(found)), end="\n\n", flush=True)
+    if config is not None and not recipe_command(sweep.recipe).launches:
+        raise InputError(f"--launch {arguments.launch}: {sweep.recipe} runs in one process; leave --launch out")
+    with contextlib.nullcontext() if arguments.plan else exclusive_lock(sweep.output_dir):
+        plan = plan_sweep(sweep, config, arguments.num_processes)
+        print(plan_text(sweep, plan, read_states(sweep)), end="\n\n", flush=True)
         if arguments.plan:
             return 0
-        return _submit(found, arguments) if arguments.slurm else _run(found, arguments, plan)
+        return _submit(sweep, arguments) if arguments.slurm else _run(sweep, arguments, plan)
 
 
-def _prepared(found: "Sweep", arguments: SweepCommand) -> "dict[str, CellState]":
+def _prepared(sweep: "Sweep", arguments: SweepCommand) -> "dict[str, CellState]":
     launch = [] if arguments.launch is None else ["--launch", arguments.launch]
     launch += [] if arguments.num_processes is None else ["--num_processes", str(arguments.num_processes)]
-    return prepare(found, launch)
+    return prepare(sweep, launch)
 
 
-def _run(found: "Sweep", arguments: SweepCommand, plan: "SweepPlan") -> int:
+def _run(sweep: "Sweep", arguments: SweepCommand, plan: "SweepPlan") -> int:
     """Run the cells on this machine."""
     processes = arguments.num_processes or 1
     if arguments.launch is not None and arguments.num_processes is None:
         processes = int(read_yaml(launch_config(arguments.launch)).get("num_processes", 1))
-    _refuse_queued(found)
-    states = _prepared(found, arguments)
-    slots = CellSlots.of_this_machine(plan.num_gpus, jobs=arguments.jobs, processes=processes, cells=len(found.cells))
-    print(f"Cells run {slots}; their logs are {found.output_dir}/*/log.txt", flush=True)
+    _refuse_queued(sweep)
+    states = _prepared(sweep, arguments)
+    slots = CellSlots.of_this_machine(plan.num_gpus, jobs=arguments.jobs, processes=processes, cells=len(sweep.cells))
+    print(f"Cells run {slots}; their logs are {sweep.output_dir}/*/log.txt", flush=True)
     began = time.monotonic()
 
     def write() -> None:
-        write_results(collect(found, states))
+        write_results(collect(sweep, states))
 
-    stopped = LocalRun(found.cells, states, slots, write).run()
-    code = _show_results(found)
+    stopped = LocalRun(sweep.cells, states, slots, write).run()
+    code = _show_results(sweep)
     print(f"took {format_duration(time.monotonic() - began)}")
     if stopped is not None:
-        print(f"stopped; the same command continues: hmm-datasets sweep {found.path}", file=sys.stderr)
+        print(f"stopped; the same command continues: hmm-datasets sweep {sweep.path}", file=sys.stderr)
         return 128 + stopped
     return code
 
 
-def _refuse_queued(found: "Sweep") -> None:
+def _refuse_queued(sweep: "Sweep") -> None:
     """Refuse to run cells here that wait in the queue of Slurm."""
-    if (found.output_dir / JOBS_NAME).exists():
-        queued = queued_cells(found)
+    if (sweep.output_dir / JOBS_NAME).exists():
+        queued = queued_cells(sweep)
         if queued:
             raise InputError(
-                f"{found.output_dir}: {len(queued)} cells are in the queue of Slurm, such as job "
+                f"{sweep.output_dir}: {len(queued)} cells are in the queue of Slurm, such as job "
                 f"{next(iter(queued.values()))}; wait for them, or cancel them with scancel"
             )
 
 
-def _submit(found: "Sweep", arguments: SweepCommand) -> int:
+def _submit(sweep: "Sweep", arguments: SweepCommand) -> int:
     """Submit the cells to Slurm."""
-    states = _prepared(found, arguments)
-    jobs = submit(found, states)
+    states = _prepared(sweep, arguments)
+    jobs = submit(sweep, states)
     finished = sum(state.state == FINISHED for state in states.values())
-    queued = len(found.cells) - finished - len(jobs)
+    queued = len(sweep.cells) - finished - len(jobs)
     for name, job in jobs.items():
         print(f"{job}  {name}")
     print(
         f"cells: {len(jobs)} submitted, {queued} in the queue before, {finished} finished; "
-        f"hmm-datasets sweep {found.path} --table writes the tables of what is finished"
+        f"hmm-datasets sweep {sweep.path} --table writes the tables of what is finished"
     )
     return 0
 
 
-def _show_results(found: "Sweep") -> int:
+def _show_results(sweep: "Sweep") -> int:
     """Write and print the tables, and list the cells that failed."""
-    if not found.output_dir.is_dir():
-        raise InputError(f"{found.output_dir}: no such folder; start the sweep first: hmm-datasets sweep {found.path}")
-    results = collect(found)
+    if not sweep.output_dir.is_dir():
+        raise InputError(f"{sweep.output_dir}: no such folder; start the sweep first: hmm-datasets sweep {sweep.path}")
+    results = collect(sweep)
     write_results(results)
-    picture = draw_heat_map(found, results)
+    picture = draw_heat_map(sweep, results)
     print(f"\n{sweep_table(results).text()}\n\n{states_sentence(results)}")
     failed = [cell for cell in results["cells"] if cell["state"] == FAILED]
     for cell in failed:
         print(f"failed: {cell['name']}: {cell['errors'][-1]}\n        {cell['folder']}/{LOG_NAME}")
-    print(f"{found.output_dir}/: sweep.csv, sweep.json{'' if picture is None else f', {picture.name}'}", flush=True)
-    check_values(found, results)
+    print(f"{sweep.output_dir}/: sweep.csv, sweep.json{'' if picture is None else f', {picture.name}'}", flush=True)
+    check_values(sweep, results)
     return 1 if failed else 0

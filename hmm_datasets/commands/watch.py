@@ -122,7 +122,7 @@ def _print(state: "RunState", arguments: WatchCommand) -> None:
         return
     ranks = state.diagnosis.blamed or state.diagnosis.ranks
     for rank, text in sorted(read_stacks(state.folder, ranks).items()):
-        place = next(one.beat.place for one in ranks if one.beat.rank == rank)
+        place = next(status.beat.place for status in ranks if status.beat.rank == rank)
         print(f"\n{place}\n{text.rstrip()}", flush=True)
 
 

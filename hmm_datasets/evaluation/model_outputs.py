@@ -244,13 +244,13 @@ def _parameters(model: Any) -> Mapping[str, inspect.Parameter]:
 def _table(outputs: Any, tokens: Tensor, what: str, expected: str) -> Tensor:
     """Outputs for every token as a tensor `(B, T, ...)` on the device of the tokens."""
     if not _is_array(outputs):
-        given = type(outputs).__name__
+        description = type(outputs).__name__
     else:
         table = _tensor(outputs).to(tokens.device)
         if table.ndim == 3 and table.shape[:2] == tokens.shape:
             return table
-        given = f"shape {tuple(table.shape)}"
-    raise InputError(f"{what} gives {given} for tokens of shape {tuple(tokens.shape)}; expected {expected}")
+        description = f"shape {tuple(table.shape)}"
+    raise InputError(f"{what} gives {description} for tokens of shape {tuple(tokens.shape)}; expected {expected}")
 
 
 def _checked_logits(outputs: Any, tokens: Tensor, num_symbols: int, name: str) -> Tensor:

@@ -39,8 +39,8 @@ def write_digests(
     """
     folder = Path(folder)
     if names is None:
-        found = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-        names = [name for name in found if name not in _REWRITTEN and not name.rpartition("/")[2].startswith(".")]
+        paths = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+        names = [name for name in paths if name not in _REWRITTEN and not name.rpartition("/")[2].startswith(".")]
     digests = dict(zip(names, _digests(folder, names), strict=True))
     if into is not None:
         replaced = {name.partition("/")[0] for name in names}
@@ -64,13 +64,13 @@ def digest_problems(folder: str | os.PathLike, names: Collection[str] | None = N
     if names is not None:
         expected = {name: digest for name, digest in expected.items() if name in names}
     existing = [name for name in expected if (folder / name).is_file()]
-    found = dict(zip(existing, _digests(folder, existing), strict=True))
+    actual = dict(zip(existing, _digests(folder, existing), strict=True))
     problems = []
     for name, digest in expected.items():
-        if name not in found:
+        if name not in actual:
             problems.append(f"{name}: no such file, though {DIGESTS_NAME} lists it")
-        elif found[name] != digest:
-            problems.append(f"{name}: SHA-256 is {found[name]}, but {DIGESTS_NAME} says {digest}")
+        elif actual[name] != digest:
+            problems.append(f"{name}: SHA-256 is {actual[name]}, but {DIGESTS_NAME} says {digest}")
     return problems
 
 

@@ -52,9 +52,9 @@ def temporaries(folder: Path) -> Iterator[tuple[Path, str, str, str]]:
     """The temporary files in a folder: path, name of what it stands for, kind, and the process that made it."""
     with os.scandir(folder) as entries:
         for entry in entries:
-            found = _TEMPORARY.fullmatch(entry.name) if entry.name.startswith(".") else None
-            if found is not None:
-                yield Path(entry.path), found["name"], found["kind"], found["owner"]
+            match = _TEMPORARY.fullmatch(entry.name) if entry.name.startswith(".") else None
+            if match is not None:
+                yield Path(entry.path), match["name"], match["kind"], match["owner"]
 
 
 def new_owner() -> str:
@@ -91,7 +91,7 @@ def unchanged_for(path: Path) -> float:
     probe.touch()
     now = probe.lstat().st_ctime
     probe.unlink()
-    return now - max(one.lstat().st_ctime for one in [path, *path.rglob("*")])
+    return now - max(entry.lstat().st_ctime for entry in [path, *path.rglob("*")])
 
 
 def name_to_delete(path: Path) -> Path:

@@ -78,7 +78,7 @@ def _yaml_size(node: Any, known: dict[int, int]) -> int:
     if id(node) not in known:
         parts = node.value if isinstance(node.value, list) else []
         known[id(node)] = _MOST_YAML  # one that contains itself
-        flat = [one for part in parts for one in (part if isinstance(part, tuple) else [part])]
+        flat = [item for part in parts for item in (part if isinstance(part, tuple) else [part])]
         letters = 0 if parts else len(node.value) // 64
         known[id(node)] = 1 + letters + sum(_yaml_size(part, known) for part in flat)
     return known[id(node)]

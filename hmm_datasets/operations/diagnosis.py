@@ -160,14 +160,14 @@ class Observer:
 
         A suspended process is looked at again after a second, because it may be one that is only slowed down.
         """
-        found = self.look()
-        conditions = set() if found is None else {rank.condition for rank in found.ranks}
+        diagnosis = self.look()
+        conditions = set() if diagnosis is None else {rank.condition for rank in diagnosis.ranks}
         if "silent" in conditions:
             time.sleep(2 * BEAT_EVERY)
         elif "suspended" in conditions:
             time.sleep(1.0)
         else:
-            return found
+            return diagnosis
         return self.look()
 
 
@@ -180,11 +180,11 @@ def diagnose(beats: Sequence[Heartbeat], limits: Limits) -> Diagnosis:
     def found(state: str, reason: str, blamed: tuple[Rank, ...] = (), slow: tuple[Rank, ...] = ()) -> Diagnosis:
         return Diagnosis(state, reason, blamed, ranks, missing, slow)
 
-    failed = tuple(one for one in ranks if one.condition == FAILED and not one.beat.follows)
-    failed = tuple(sorted(failed, key=lambda one: one.beat.written))
-    followed = tuple(one for one in ranks if one.beat.follows)
-    stopped = tuple(one for one in ranks if one.condition == STOPPED)
-    lost = tuple(one for one in ranks if one.condition in ("gone", "suspended", "silent"))
+    failed = tuple(status for status in ranks if status.condition == FAILED and not status.beat.follows)
+    failed = tuple(sorted(failed, key=lambda status: status.beat.written))
+    followed = tuple(status for status in ranks if status.beat.follows)
+    stopped = tuple(status for status in ranks if status.condition == STOPPED)
+    lost = tuple(status for status in ranks if status.condition in ("gone", "suspended", "silent"))
     if not alive:
         if failed:
             return found(DEAD, _sentence(failed[:1]), failed[:1])
@@ -258,11 +258,13 @@ def _followed(ranks: Sequence[Rank]) -> str:
 def _slow(ranks: Sequence[Rank]) -> tuple[Rank, ...]:
     if len(ranks) < 2 or not all(rank.beat.seconds for rank in ranks):
         return ()
-    own = [_own_seconds(rank) for rank in ranks]
-    usual = statistics.median_low(own)
+    durations = [_own_seconds(rank) for rank in ranks]
+    usual = statistics.median_low(durations)
     step = statistics.median(sum(rank.beat.seconds.values()) for rank in ranks)
     return tuple(
-        rank for rank, seconds in zip(ranks, own, strict=True) if seconds > max(_SLOWER * usual, usual + 0.1 * step)
+        rank
+        for rank, seconds in zip(ranks, durations, strict=True)
+        if seconds > max(_SLOWER * usual, usual + 0.1 * step)
     )
 
 

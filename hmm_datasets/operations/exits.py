@@ -79,5 +79,5 @@ def _exit_code(code: int) -> str:
 def faulty_hosts(folder: str | Path, failures: int) -> list[str]:
     """Hosts at fault for this number of failures of a run or more, the worst first."""
     kinds = ("killed", "error", "hang")
-    blamed = Counter(one["host"] for one in read_events(folder) if one["kind"] in kinds and "rank" in one)
+    blamed = Counter(event["host"] for event in read_events(folder) if event["kind"] in kinds and "rank" in event)
     return [host for host, count in blamed.most_common() if count >= failures]

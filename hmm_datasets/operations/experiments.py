@@ -46,8 +46,8 @@ class Experiment:
 
 def experiment_names() -> list[str]:
     """The names of all experiments, in alphabetical order."""
-    found = shipped(EXPERIMENTS).glob("*/run.py")
-    return sorted(name_of(path) for path in found if path.with_name("README.md").is_file())
+    scripts = shipped(EXPERIMENTS).glob("*/run.py")
+    return sorted(name_of(path) for path in scripts if path.with_name("README.md").is_file())
 
 
 def name_of(script: Path) -> str:
@@ -99,8 +99,8 @@ def read_experiment(readme: Path) -> Experiment:
 def gallery_text() -> str:
     """The gallery for a terminal: for each experiment what it shows, its paper, its time and its picture."""
     lines = []
-    for one in gallery():
-        paper = _LINK.sub(r"\1 (\2)", one.paper)
-        lines += [f"{one.name}: {one.summary}", f"    paper: {paper}", f"    time on two cores: {one.time}"]
-        lines += [] if one.picture is None else [f"    picture: {one.picture}"]
+    for entry in gallery():
+        paper = _LINK.sub(r"\1 (\2)", entry.paper)
+        lines += [f"{entry.name}: {entry.summary}", f"    paper: {paper}", f"    time on two cores: {entry.time}"]
+        lines += [] if entry.picture is None else [f"    picture: {entry.picture}"]
     return "\n".join(lines)

@@ -208,8 +208,8 @@ def launch_of(name: str, arguments: Sequence[str]) -> tuple[tuple[str, int | Non
     if launch is None:
         _refuse_launcher_flags(_recipe(name), arguments)
         return None, arguments
-    given, recipe = _read_launch(launch, arguments, [])
-    return (launch, given.num_processes), recipe
+    flags, recipe = _read_launch(launch, arguments, [])
+    return (launch, flags.num_processes), recipe
 
 
 def _recipe(name: str) -> RecipeCommand:
@@ -221,7 +221,9 @@ def _recipe(name: str) -> RecipeCommand:
         raise InputError(f"{name}: no such script; `hmm-datasets configs` lists the shipped ones")
     if path.parents[1] == shipped(EXPERIMENTS) and path.name == "run.py":
         return recipe_command(name_of(path))
-    known = (one for one in RECIPE_COMMANDS.values() if (shipped("recipes") / one.script).resolve() == path)
+    known = (
+        command for command in RECIPE_COMMANDS.values() if (shipped("recipes") / command.script).resolve() == path
+    )
     return next(known, RecipeCommand(str(path), "script of the user"))
 
 
@@ -333,10 +335,10 @@ def _launch(program: list[str], name: str, arguments: list[str]) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     check_posix("--launch (without it a recipe runs in one process)")
-    given, _ = _read_launch(name, arguments, program)
+    flags, _ = _read_launch(name, arguments, program)
     try:
         with SignalHandler(signals("SIGTERM", "SIGUSR1", "SIGHUP"), send_to_children):
-            launch_command(given)
+            launch_command(flags)
     except ChildFailedError as error:
         print(error, file=sys.stderr, flush=True)
         return _exit_code(error.get_first_failure()[1].exitcode)
@@ -361,9 +363,9 @@ def _read_launch(name: str, arguments: list[str], program: list[str]) -> "tuple[
     parser.error = lambda message: _refuse(name, message)
     config = launch_config(name)
     _check_installed(name, read_yaml(config).get("distributed_type"))
-    own, recipe = split_flags(arguments, parser)
-    own += _deepspeed_config(config, own)
-    return parser.parse_args(["--config_file", str(config), *own, *(program or [name]), *recipe]), recipe
+    flags, recipe = split_flags(arguments, parser)
+    flags += _deepspeed_config(config, flags)
+    return parser.parse_args(["--config_file", str(config), *flags, *(program or [name]), *recipe]), recipe
 
 
 def _check_installed(name: str, distributed_type: str | None) -> None:
@@ -379,19 +381,19 @@ def split_flags(arguments: Sequence[str], launcher: "argparse.ArgumentParser") -
     """The flags of the launcher with their values, and the other arguments."""
     flags = {flag: action for flag, action in flags_of(launcher).items() if flag.startswith("--")}
     flags = {flag: action for flag, action in flags.items() if flag_of(flag) not in _RECIPE_FLAGS | _OWN_FLAGS}
-    own, recipe, words = [], [], iter(arguments)
+    launcher_flags, recipe, words = [], [], iter(arguments)
     for word in words:
         action = flags.get(word.partition("=")[0])
         if action is None:
             recipe.append(word)
             continue
-        own.append(word)
+        launcher_flags.append(word)
         if "=" not in word and action.nargs != 0:
-            own += [value for value in [next(words, None)] if value is not None]
-    return own, recipe
+            launcher_flags += [value for value in [next(words, None)] if value is not None]
+    return launcher_flags, recipe
 
 
-def _deepspeed_config(config: Path, own: list[str]) -> list[str]:
+def _deepspeed_config(config: Path, flags: list[str]) -> list[str]:
     """The flag with the DeepSpeed file of a configuration, whose path may be relative to this folder, to that of the
     configuration or the one above it; or the file is shipped.
 
@@ -399,7 +401,7 @@ def _deepspeed_config(config: Path, own: list[str]) -> list[str]:
         `InputError`: there is no such file.
     """
     named = (read_yaml(config).get("deepspeed_config") or {}).get("deepspeed_config_file")
-    if named is None or any(flag_of(flag) == "--deepspeed_config_file" for flag in own):
+    if named is None or any(flag_of(flag) == "--deepspeed_config_file" for flag in flags):
         return []
     folder = config.absolute().parent
     places = [Path(named), folder / named, folder.parent / named, local_or_shipped(named, "ds_configs")]

@@ -66,20 +66,20 @@ def show(look: Callable[[], RunState], every: float, wait: Callable[[float], Non
     return state
 
 
-def _hosts(found: Diagnosis) -> Table:
+def _hosts(diagnosis: Diagnosis) -> Table:
     """A row per host: its ranks, where they are, their rate, and seconds per step."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("host")
     for name in ("ranks", "step", "tokens/s", *(f"{phase} s" for phase in _PHASES), "beat"):
         table.add_column(name, justify="right")
     table.add_column("phase")
-    blamed = {rank.beat.rank for rank in (*found.blamed, *found.slow)}
-    hosts = [(host, list(its)) for host, its in groupby(found.ranks, key=lambda rank: rank.beat.host)]
+    blamed = {rank.beat.rank for rank in (*diagnosis.blamed, *diagnosis.slow)}
+    hosts = [(host, list(its)) for host, its in groupby(diagnosis.ranks, key=lambda rank: rank.beat.host)]
     # Hosts with a rank at fault come first if there are too many.
     hosts.sort(key=lambda one: not any(rank.beat.rank in blamed for rank in one[1]))
     for host, its in hosts[:_MAX_HOSTS]:
         bad = [rank for rank in its if rank.beat.rank in blamed]
-        style = "red" if any(rank in found.blamed for rank in bad) else "yellow" if bad else ""
+        style = "red" if any(rank in diagnosis.blamed for rank in bad) else "yellow" if bad else ""
         table.add_row(host, *_host_cells(its), _phases(bad or its), style=style)
     if len(hosts) > _MAX_HOSTS:
         table.add_row(f"and {len(hosts) - _MAX_HOSTS} more")
@@ -117,8 +117,8 @@ def _curves(state: RunState, width: int, height: int) -> list[RenderableType]:
     if not path.exists():
         return []
     rows = [row for row in read_history(path) if "tokens" in row]  # rows of other programs may not have them
-    found = {panel.name: panel for panel in panels_of(rows)}
-    found = [found[name] for name in ("reward" if "reward" in found else "loss", "grad_norm") if name in found]
-    found = [panel for panel in found if max(len(curve.values) for curve in panel.curves) > 1]
-    each = max(min((height - 24) // max(len(found), 1), 14), 8)
-    return [part for panel in found for part in (Text(), Text(text_plot(panel, width - 1, each)))]
+    panels = {panel.name: panel for panel in panels_of(rows)}
+    panels = [panels[name] for name in ("reward" if "reward" in panels else "loss", "grad_norm") if name in panels]
+    panels = [panel for panel in panels if max(len(curve.values) for curve in panel.curves) > 1]
+    each = max(min((height - 24) // max(len(panels), 1), 14), 8)
+    return [part for panel in panels for part in (Text(), Text(text_plot(panel, width - 1, each)))]

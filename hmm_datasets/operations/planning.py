@@ -240,10 +240,10 @@ def plan_recipe(
         `dict`: see [`forecast`]; and `assumed_vocab_size`, None if the data were read.
     """
     recipe, world_size = read_recipe(path, flags, assumed_vocab_size=assumed_vocab_size, **launch)
-    found = forecast(recipe, world_size=world_size, now=datetime.datetime.now())
+    plan = forecast(recipe, world_size=world_size, now=datetime.datetime.now())
     if assumed_vocab_size is None and isinstance(recipe.plan.data, AssumedData):
         assumed_vocab_size = recipe.plan.data.vocab_size
-    return found | {"assumed_vocab_size": assumed_vocab_size}
+    return plan | {"assumed_vocab_size": assumed_vocab_size}
 
 
 def read_recipe(
@@ -318,8 +318,8 @@ def read_recipe(
 
 def is_configuration(model: str) -> bool:
     """Whether a model is named by a file that has only its configuration."""
-    found = ModelName.parse(model)
-    return found.gguf_file is None and Path(found.place).is_file()
+    model_name = ModelName.parse(model)
+    return model_name.gguf_file is None and Path(model_name.place).is_file()
 
 
 def _precision(launch: Mapping[str, Any]) -> str:
@@ -346,7 +346,7 @@ def forecast(recipe: Recipe, *, world_size: int, now: datetime.datetime) -> dict
     accumulation = plan.schedule.global_batch_size // (micro * world_size)
     memory = {}
     for strategy in STRATEGIES if world_size > 1 else STRATEGIES[:1]:
-        found = memory_per_rank(
+        needed = memory_per_rank(
             strategy,
             parameters=plan.parameters["total"],
             world_size=world_size,
@@ -358,7 +358,7 @@ def forecast(recipe: Recipe, *, world_size: int, now: datetime.datetime) -> dict
             reduces_once=accumulation > 1 and recipe.reduces_once,
             weight_bytes=recipe.weight_bytes,
         )
-        memory[strategy] = {**asdict(found), "total": found.total}
+        memory[strategy] = {**asdict(needed), "total": needed.total}
     result = plan.to_dict() | {
         "micro_batch_size": micro,
         "world_size": world_size,
@@ -380,14 +380,14 @@ def forecast(recipe: Recipe, *, world_size: int, now: datetime.datetime) -> dict
 def _time(plan: Plan, rate: Rate, world_size: int, price: float | None, now: datetime.datetime) -> dict[str, Any]:
     tokens_per_second = rate.tokens_per_second(plan.flops_per_token, world_size)
     seconds = plan.tokens / tokens_per_second
-    found = {
+    estimate = {
         "rate": rate.source,
         "tokens_per_second": tokens_per_second,
         "seconds": seconds,
         "device_hours": seconds / 3600 * world_size,
         "ends": (now + datetime.timedelta(seconds=seconds)).isoformat(timespec="minutes"),
     }
-    return found if price is None else found | {"cost": found["device_hours"] * price}
+    return estimate if price is None else estimate | {"cost": estimate["device_hours"] * price}
 
 
 def advise(
@@ -421,7 +421,7 @@ def advise(
     if None in chosen_devices:
         unknown = devices[chosen_devices.index(None)]
         raise InputError(f"device {unknown!r} is unknown; expected a name such as H200, H100 SXM, A100 or RTX 4090")
-    found = []
+    entries = []
     for model in models or (None,):
         chosen = [] if model is None else ["--model", model]
         recipe, _ = read_recipe(
@@ -451,7 +451,7 @@ def advise(
             row = {"model": model, "parameters": job.parameters, "device": device.name, "ranks": world_size}
             ways = options(job, device, world_size, mfu=mfu)
             if not ways:
-                found.append(row | {"reason": reason(job, device, world_size)})
+                entries.append(row | {"reason": reason(job, device, world_size)})
                 continue
             best = ways[0]
             row |= {name: getattr(best, name) for name in _DESCRIBED}
@@ -461,5 +461,5 @@ def advise(
                 row["hours"] = plan.tokens / row["tokens_per_second"] / 3600
                 if settings.price_per_hour is not None:
                     row["cost"] = row["hours"] * world_size * settings.price_per_hour
-            found.append(row)
-    return found
+            entries.append(row)
+    return entries

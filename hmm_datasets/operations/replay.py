@@ -137,29 +137,29 @@ def replay(run: str | Path, step: int, *, before_rollback: bool = False) -> Repl
     return Replay(step, 0 if start is None else start.step, rows, trainer.step_loss.loss, logged)
 
 
-def replay_text(found: Replay) -> str:
+def replay_text(replay: Replay) -> str:
     """A replayed step as a table for the terminal."""
-    has_optimum = any(row.optimum is not None for row in found.rows)
-    has_origin = any(row.origin is not None for row in found.rows)
+    has_optimum = any(row.optimum is not None for row in replay.rows)
+    has_origin = any(row.origin is not None for row in replay.rows)
     header = ["row", "loss", *["optimum", "above"] * has_optimum, "tokens", *["from"] * has_origin]
     cells = []
-    for row in sorted(found.rows, key=lambda row: row.loss, reverse=True):
+    for row in sorted(replay.rows, key=lambda row: row.loss, reverse=True):
         optimum = [] if row.optimum is None else [f"{row.optimum:.4f}", f"{row.loss - row.optimum:.4f}"]
         cells.append([str(row.index), f"{row.loss:.4f}", *optimum, str(row.tokens), *[row.origin or ""] * has_origin])
-    start = f"checkpoint-{found.start}" if found.start else "the beginning of the run"
+    start = f"checkpoint-{replay.start}" if replay.start else "the beginning of the run"
     lines = [
-        f"step {found.step:,}, computed from {start}; losses in nats per token",
+        f"step {replay.step:,}, computed from {start}; losses in nats per token",
         "",
         text_table(header, cells),
         "",
-        f"loss of the step {found.loss:.8g}; mean of its rows, weighted by tokens, {found.mean:.8g}",
+        f"loss of the step {replay.loss:.8g}; mean of its rows, weighted by tokens, {replay.mean:.8g}",
     ]
-    if found.logged is None:
+    if replay.logged is None:
         lines.append("the run logged no loss for this step alone (logging_steps)")
     else:
-        difference = found.loss - found.logged
+        difference = replay.loss - replay.logged
         comparison = "the same" if difference == 0 else f"a difference of {difference:.2g}"
-        lines.append(f"the run logged {found.logged:.8g}: {comparison}")
+        lines.append(f"the run logged {replay.logged:.8g}: {comparison}")
     return "\n".join(lines)
 
 
@@ -226,10 +226,11 @@ class _Replayer(Pretrainer):
     def rows(self) -> list[tuple[int, float, int]]:
         """Index, loss and number of predicted tokens of each row of the step."""
         batches = self.rows_of_micro_batches(len(self.part.losses)) or []
-        found = torch.cat(self.part.losses).tolist()
+        row_losses = torch.cat(self.part.losses).tolist()
         indices = [index for batch in batches for index in batch]
         return [
-            (index, total / max(count, 1), int(count)) for index, (total, count) in zip(indices, found, strict=True)
+            (index, total / max(count, 1), int(count))
+            for index, (total, count) in zip(indices, row_losses, strict=True)
         ]
 
 
@@ -238,7 +239,7 @@ def _replayer(record: RunRecord, folder: str, max_steps: int, rollbacks: Sequenc
     recorded = dict(record.settings)
     if recorded.get("hmm") is not None:
         recorded["hmm"] = process_of_run(recorded["output_dir"], recorded["hmm"])
-    known = {one.name for one in dataclasses.fields(PretrainSettings)}
+    known = {field.name for field in dataclasses.fields(PretrainSettings)}
     # The last are without effect here, but transformers warns if they differ.
     also = {name: recorded[name] for name in ("logging_steps", "eval_steps", "save_steps") if name in recorded}
     chosen = {name: value for name, value in (replayed(recorded) | also).items() if name in known}
@@ -279,7 +280,7 @@ def _replayer(record: RunRecord, folder: str, max_steps: int, rollbacks: Sequenc
 
 
 def _settings_of(kind: type, recorded: dict[str, Any]) -> Any:
-    names = [one.name for one in dataclasses.fields(kind)]
+    names = [field.name for field in dataclasses.fields(kind)]
     return kind(**{name: recorded[name] for name in names if name in recorded})
 
 
@@ -290,14 +291,14 @@ def _framework(start: Start) -> str:
 
 def _rollbacks(run: Path, step: int, before: bool) -> list[Rollback]:
     """The rollbacks by which the rows of a step are found: all, or those before the run went back at this step."""
-    found = rollbacks_of(run)
+    rollbacks = rollbacks_of(run)
     if not before:
-        return found
-    steps = [one.step for one in found]
+        return rollbacks
+    steps = [rollback.step for rollback in rollbacks]
     if step not in steps:
         others = ", ".join(map(str, steps)) or "none"
         raise InputError(f"{run}: did not go back at step {step}; the steps at which it did: {others}")
-    return found[: len(steps) - 1 - steps[::-1].index(step)]
+    return rollbacks[: len(steps) - 1 - steps[::-1].index(step)]
 
 
 def _logged(run: Path, history: list[dict[str, Any]], step: int, before_rollback: bool) -> float | None:
@@ -311,17 +312,17 @@ def _logged(run: Path, history: list[dict[str, Any]], step: int, before_rollback
 
 def _described(trainer: _Replayer) -> tuple[ReplayedRow, ...]:
     """The rows of the step, with what is known of them."""
-    found = trainer.rows()
-    indices = [index for index, _, _ in found]
+    rows = trainer.rows()
+    indices = [index for index, _, _ in rows]
     source = trainer.plan.data.source
-    optima: list[float | None] = [None] * len(found)
+    optima: list[float | None] = [None] * len(rows)
     if source is not None and source.has_exact_distribution:
         tokens = torch.stack([trainer.all_rows[index]["input_ids"][1:] for index in indices])  # after the first, BOS
         optima = (-np.asarray(source.log_likelihood(tokens.numpy())) / tokens.shape[1]).tolist()
     named = origins(trainer.all_rows, indices)
     return tuple(
         ReplayedRow(index, loss, count, optimum, origin)
-        for (index, loss, count), optimum, origin in zip(found, optima, named, strict=True)
+        for (index, loss, count), optimum, origin in zip(rows, optima, named, strict=True)
     )
 
 
@@ -341,5 +342,5 @@ def origins(rows: "Dataset", indices: Sequence[int]) -> list[str | None]:
         for number, document in zip(numbers.tolist(), rows.stream.document_at(starts).tolist(), strict=True):
             held[number].append(document)
         lists = [sorted(held[number]) for number in range(len(indices))]
-        return [f"document{'s' * (len(one) > 1)} {', '.join(map(str, one))}" for one in lists]
+        return [f"document{'s' * (len(group) > 1)} {', '.join(map(str, group))}" for group in lists]
     return [None] * len(indices)

@@ -66,7 +66,7 @@ class _Written:
         for folder, who, names in reversed(self._found):
             if not path.is_relative_to(folder):
                 continue
-            if names is None or any(path.is_relative_to(folder / one) for one in names):
+            if names is None or any(path.is_relative_to(folder / file) for file in names):
                 return True
             others.append(f"{who} writes {', '.join(names)} in {folder.name}/")
         if others and not path.exists():
@@ -114,11 +114,11 @@ def read_command(name: str, arguments: Sequence[str]) -> tuple[dict[str, Any], l
 def _check_recipe(name: str, arguments: list[str], written: _Written, number: int) -> None:
     values, chosen = read_command(name, arguments)
     for setting, check in _openers().items():
-        given = values.get(setting)
-        for one in given if isinstance(given, list) else [given]:
+        value = values.get(setting)
+        for item in value if isinstance(value, list) else [value]:
             with _named(setting):
-                if one is not None and not written.has(one):
-                    check(one, name, values)
+                if item is not None and not written.has(item):
+                    check(item, name, values)
     names = next((settings.writes for settings in chosen if hasattr(settings, "writes")), None)
     if values.get("output_dir") is not None:
         written.add(values["output_dir"], number, names)

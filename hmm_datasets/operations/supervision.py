@@ -122,7 +122,7 @@ class Supervisor:
     def _run(self) -> int:
         failures, reached, last = 0, saved_progress(self.folder), None
         host = environment.host()
-        start = 1 + sum(one["kind"] == "start" and one["host"] == host for one in read_events(self.folder))
+        start = 1 + sum(event["kind"] == "start" and event["host"] == host for event in read_events(self.folder))
         while True:
             if not self._heartbeat.begin(self._wait, self._others_go_on):
                 return 128 + int(self._asked or signal.SIGTERM)
@@ -169,20 +169,20 @@ class Supervisor:
             raise InputError(f"{command[0]}: cannot be started ({error.strerror}); give a command after --") from None
         hang_since, hang = None, None
         while (code := wait_for(child, _LOOK_EVERY)) is None:
-            found = self._observer.look()
-            if found is None:
+            diagnosis = self._observer.look()
+            if diagnosis is None:
                 continue
-            own = [rank.beat for rank in found.ranks if rank.beat.is_here]
-            if own and not any(beat.is_alive_here for beat in own):
+            beats = [rank.beat for rank in diagnosis.ranks if rank.beat.is_here]
+            if beats and not any(beat.is_alive_here for beat in beats):
                 # A launcher waits up to five minutes for those of other hosts.
                 code = self._end_child(child)
                 break
-            if not self._hangs(found):
+            if not self._hangs(diagnosis):
                 hang_since = None
                 continue
             hang_since = hang_since or time.monotonic()
             if time.monotonic() - hang_since > self.settings.patience:
-                hang = self._end_hang(found)
+                hang = self._end_hang(diagnosis)
                 code = self._end_child(child)
                 break
         settled = self._settled()
@@ -199,37 +199,39 @@ class Supervisor:
     def _settled(self) -> Diagnosis | None:
         """What the processes of the run left, once those on this machine have ended as well."""
         deadline, soon = time.monotonic() + _END_WITHIN, time.monotonic() + _OTHERS_WITHIN
-        while (found := self._observer.look()) is not None:
-            alive = [rank.beat.process for rank in found.ranks if rank.beat.is_alive_here]
+        while (diagnosis := self._observer.look()) is not None:
+            alive = [rank.beat.process for rank in diagnosis.ranks if rank.beat.is_alive_here]
             # A rank on another host may not have recorded yet why it ended, or that it lost this one.
-            waits = found.blamed and all(rank.beat.follows for rank in found.blamed) and time.monotonic() < soon
+            waits = (
+                diagnosis.blamed and all(rank.beat.follows for rank in diagnosis.blamed) and time.monotonic() < soon
+            )
             if not alive and not waits:
                 break
             if time.monotonic() > deadline:
                 for process in alive:
                     os.kill(process, signal.SIGKILL)
             time.sleep(_LOOK_EVERY / 4)
-        return found
+        return diagnosis
 
-    def _hangs(self, found: Diagnosis) -> bool:
+    def _hangs(self, diagnosis: Diagnosis) -> bool:
         """Whether the run hangs, with a process on this machine."""
-        return found.state == HANGING and any(rank.beat.is_alive_here for rank in found.ranks)
+        return diagnosis.state == HANGING and any(rank.beat.is_alive_here for rank in diagnosis.ranks)
 
-    def _end_hang(self, found: Diagnosis) -> ExitReason:
+    def _end_hang(self, diagnosis: Diagnosis) -> ExitReason:
         """Write down who hangs where, and kill the processes of the run on this machine."""
-        blamed = found.blamed[0].beat if found.blamed else None
+        blamed = diagnosis.blamed[0].beat if diagnosis.blamed else None
         path = self.folder / f"stacks-{time.strftime('%Y%m%d-%H%M%S')}.txt"
-        stacks = read_stacks(self.folder, found.ranks if len(found.ranks) <= 8 else found.blamed[:8])
+        stacks = read_stacks(self.folder, diagnosis.ranks if len(diagnosis.ranks) <= 8 else diagnosis.blamed[:8])
         text = "\n\n".join(f"rank {rank}\n{stack}" for rank, stack in sorted(stacks.items()))
         try:
-            path.write_text(f"{found.reason}\n\n{text}\n", encoding="utf-8")
+            path.write_text(f"{diagnosis.reason}\n\n{text}\n", encoding="utf-8")
             where = f"stacks are in {path.name}"
         except OSError as error:  # a full disk is no reason to let it hang
             where = f"its stacks could not be written ({error.strerror})"
-        for rank in found.ranks:
+        for rank in diagnosis.ranks:
             if rank.beat.is_alive_here:
                 os.kill(rank.beat.process, signal.SIGKILL)
-        return ExitReason("hang", f"{found.reason}; ended; {where}", True, blamed)
+        return ExitReason("hang", f"{diagnosis.reason}; ended; {where}", True, blamed)
 
     def _end_child(self, child: subprocess.Popen) -> int:
         """The exit code of the command, whose processes have ended; it is ended if it does not end by itself."""

@@ -126,7 +126,7 @@ def kill_with_children(process: int) -> None:
     import psutil
 
     with contextlib.suppress(psutil.NoSuchProcess):
-        found = psutil.Process(process)
-        for one in [*found.children(recursive=True), found]:
+        parent = psutil.Process(process)
+        for child in [*parent.children(recursive=True), parent]:
             with contextlib.suppress(psutil.NoSuchProcess):
-                one.kill()
+                child.kill()

@@ -207,8 +207,8 @@ def known_secrets(environment: Mapping[str, str] = os.environ) -> list[str]:
 
     ```
     """
-    found = {value for name, value in environment.items() if name != "PWD" and _SECRET_VARIABLE.search(name)}
-    return sorted(value for value in found if len(value) >= MIN_SECRET_LENGTH)
+    secrets = {value for name, value in environment.items() if name != "PWD" and _SECRET_VARIABLE.search(name)}
+    return sorted(value for value in secrets if len(value) >= MIN_SECRET_LENGTH)
 
 
 def masked(value: Any, secrets: Sequence[str] | None = None) -> Any:
@@ -248,19 +248,19 @@ def masked_arguments(arguments: Sequence[str]) -> list[str]:
 
     ```
     """
-    found, secret = [], None
+    shown, secret = [], None
     for argument in arguments:
         flag, equals, _ = argument.partition("=")
         name = flag.lstrip("-").replace("-", "_") if flag.startswith("--") else None
         if name is not None and is_secret_name(name):
-            found.append(f"{flag}=<{name.upper()}>" if equals else flag)
+            shown.append(f"{flag}=<{name.upper()}>" if equals else flag)
             secret = None if equals else name
         elif secret is not None:
-            found.append(f"<{secret.upper()}>")
+            shown.append(f"<{secret.upper()}>")
             secret = None
         else:
-            found.append(_masked_words(argument))
-    return found
+            shown.append(_masked_words(argument))
+    return shown
 
 
 def _masked_words(text: str) -> str:

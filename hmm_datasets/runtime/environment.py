@@ -95,16 +95,19 @@ def read_mpi_variables() -> str | None:
     global _taken
     if "RANK" in os.environ:
         return None
-    found = next((names for names in _MPI if all(name in os.environ for name in names if name)), None)
-    if found is None or int(os.environ[found[1]]) < 2:
+    variables = next((names for names in _MPI if all(name in os.environ for name in names if name)), None)
+    if variables is None or int(os.environ[variables[1]]) < 2:
         return None
     if sys.stdin is not None and sys.stdin.isatty():
-        print(f"{found[1]} is {os.environ[found[1]]}, but this is typed into a shell: it runs alone", file=sys.stderr)
+        print(
+            f"{variables[1]} is {os.environ[variables[1]]}, but this is typed into a shell: it runs alone",
+            file=sys.stderr,
+        )
         for name in (name for names in _MPI for name in names if not name.startswith("SLURM_")):
             os.environ.pop(name, None)  # accelerate would take them
         return None
-    _taken = found
-    rank_name, size_name, local_rank_name, local_size_name = found
+    _taken = variables
+    rank_name, size_name, local_rank_name, local_size_name = variables
     size = os.environ[size_name]
     os.environ |= {"RANK": os.environ[rank_name], "WORLD_SIZE": size, "LOCAL_RANK": os.environ[local_rank_name]}
     if local_size_name:

@@ -183,12 +183,12 @@ def _run(main: Callable[..., None], command: CommandLine, variables: dict[str, s
     heartbeats.enter("rendezvous")  # of the ranks, when the settings are made
     chosen = command.settings(*kinds)
     sys.argv[:] = masked_arguments(sys.argv)  # trackers record the command line
-    output_dir = next(filter(None, (getattr(one, "output_dir", None) for one in chosen)), None)
+    output_dir = next(filter(None, (getattr(part, "output_dir", None) for part in chosen)), None)
     lock = contextlib.nullcontext() if output_dir is None else exclusive_lock(output_dir)
     with lock, heartbeats.heartbeat(output_dir):
         if environment.rank() == 0:
             heartbeats.forget_earlier()
-        trains = any(hasattr(one, "max_steps") for one in chosen)
+        trains = any(hasattr(part, "max_steps") for part in chosen)
         heartbeats.enter("setup" if trains else "working")
         is_to_continue = _goes_back(main, chosen)
     if is_to_continue:
@@ -240,11 +240,11 @@ def _one_line_of_lost_peers() -> Iterator[None]:
 
 def _reason_of_lost_peer(text: str) -> str:
     """The first line that means that another process was lost; empty if there is none, or a fault of this process."""
-    found = next(filter(_LOST_PEER.search, text.splitlines()), "").strip()
-    if not found or _OWN_FAULT.search(text):
+    line = next(filter(_LOST_PEER.search, text.splitlines()), "").strip()
+    if not line or _OWN_FAULT.search(text):
         return ""
     # Without the place in the source of gloo, and its advice.
-    return re.sub(r"^\[\S+:\d+\] ", "", found).partition(". This is typically")[0][:300]
+    return re.sub(r"^\[\S+:\d+\] ", "", line).partition(". This is typically")[0][:300]
 
 
 @contextlib.contextmanager

@@ -112,6 +112,6 @@ def check_identity(
 
 def _change(before: Any, now: Any) -> str:
     """How a value has changed, in words; of digests, which nobody reads, the beginnings."""
-    if all(isinstance(one, str) and _SHA256.fullmatch(one) for one in (before, now)):
+    if all(isinstance(value, str) and _SHA256.fullmatch(value) for value in (before, now)):
         return f"has changed (SHA-256 {before[:12]}... to {now[:12]}...)"
     return f"was {shortened(repr(before), 300)} and is {shortened(repr(now), 300)}"

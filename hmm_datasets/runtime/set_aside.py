@@ -139,12 +139,12 @@ def _move_aside(entry: SetAside, name: str, *, is_copied: bool) -> None:
 
 def list_set_aside(owner: str | os.PathLike) -> list[SetAside]:
     """What has been moved aside from a folder and is still there, newest first."""
-    found = []
+    archives = []
     for path in Path(owner).glob(f"{SET_ASIDE_NAME}/*/{_RECORD_NAME}"):
         entry = _read(path).entry(path)
         names = (name for name in entry.names if os.path.lexists(entry.folder / name))
-        found.append(replace(entry, names=tuple(names)))
-    return sorted(found, key=lambda entry: (entry.number, entry.folder.name), reverse=True)
+        archives.append(replace(entry, names=tuple(names)))
+    return sorted(archives, key=lambda entry: (entry.number, entry.folder.name), reverse=True)
 
 
 def restore(entry: SetAside) -> list[str]:

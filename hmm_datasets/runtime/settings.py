@@ -138,24 +138,24 @@ class SettingsParser(argparse.ArgumentParser):
                 self._add_setting(field, hints[field.name])
 
     def _add_setting(self, field: dataclasses.Field, hint: Any) -> None:
-        given = {name: value for name, value in field.metadata.get("flag", {}).items() if value is not None}
-        given |= {"help": field.metadata.get("help"), "default": argparse.SUPPRESS}
+        options = {name: value for name, value in field.metadata.get("flag", {}).items() if value is not None}
+        options |= {"help": field.metadata.get("help"), "default": argparse.SUPPRESS}
         types_ = members(hint)
         if bool in types_ and type(None) not in types_ and field.metadata.get("is_switch"):
-            given["action"] = "store_true"
+            options["action"] = "store_true"
         else:
-            given["type"] = converter(hint)
+            options["type"] = converter(hint)
             if typing.get_origin(types_[0]) is typing.Literal:
-                given["choices"] = typing.get_args(types_[0])
+                options["choices"] = typing.get_args(types_[0])
             if bool in types_ and (type(None) not in types_ or field.metadata.get("is_switch")):
-                given |= {"nargs": "?", "const": True}
-            elif _element(hint) is not None and "action" not in given:
-                given.setdefault("nargs", "+")
+                options |= {"nargs": "?", "const": True}
+            elif _element(hint) is not None and "action" not in options:
+                options.setdefault("nargs", "+")
         if field.metadata.get("positional"):  # argparse would convert a suppressed default
-            self.add_argument(field.name, **given | {"default": defaults_of([field]).get(field.name)})
+            self.add_argument(field.name, **options | {"default": defaults_of([field]).get(field.name)})
         else:
             self.flags.add(f"--{field.name}")
-            self.add_argument(f"--{field.name}", **given)
+            self.add_argument(f"--{field.name}", **options)
 
     def parse(self, words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         """The settings that words give, and the words of unknown flags as they were written."""
@@ -266,9 +266,11 @@ def settings_from(kind: type, values: Mapping[str, Any], **further: Any) -> Any:
     """
     fields = [field for field in dataclasses.fields(kind) if field.init]
     check_required(fields, values)
-    given = {field.name: values[field.name] for field in fields if field.name in values}
-    given |= {field.name: further[field.metadata["rest"]] for field in fields if field.metadata.get("rest") in further}
-    return kind(**given)
+    chosen = {field.name: values[field.name] for field in fields if field.name in values}
+    chosen |= {
+        field.name: further[field.metadata["rest"]] for field in fields if field.metadata.get("rest") in further
+    }
+    return kind(**chosen)
 
 
 def check_required(fields: Sequence[dataclasses.Field], values: Mapping[str, Any]) -> None:

@@ -64,7 +64,7 @@ def local_or_shipped(name: str | os.PathLike, *folders: str) -> Path:
             return Path(name)
     names = [name] if Path(name).parts[:1] and Path(name).parts[0] in FOLDERS else []
     names += [f"{folder}/{name}{suffix}" for folder in folders for suffix in ("", ".yaml", ".json")]
-    paths = (path for one in names for path in _locations(one))
+    paths = (path for spelling in names for path in _locations(spelling))
     return next((path for path in paths if path.is_file()), Path(name))
 
 
@@ -118,16 +118,16 @@ def _shipped_path(name: str) -> Path:
 
 def list_shipped() -> dict[str, list[str]]:
     """The names of shipped files by folder, each as for [`copy_shipped`]."""
-    found = {}
+    names = {}
     for folder in FOLDERS[:3]:
         root = shipped(folder)
         files = (
             path for path in sorted(root.rglob("*")) if path.suffix in (".yaml", ".json", ".py", ".sbatch", ".pbs")
         )
-        found[folder] = sorted(_short(path).as_posix() for path in files)
-    return found
+        names[folder] = sorted(_short(path).as_posix() for path in files)
+    return names
 
 
 def _short(path: Path) -> Path:
     """A shipped file without the folder that it is looked for in: `demo/sft.yaml`, `icll/small.yaml`, `zero3.yaml`."""
-    return path.relative_to(next(one for one in map(shipped, (EXPERIMENTS, *FOLDERS)) if path.is_relative_to(one)))
+    return path.relative_to(next(root for root in map(shipped, (EXPERIMENTS, *FOLDERS)) if path.is_relative_to(root)))

@@ -40,9 +40,9 @@ def within(seconds: float, function: Callable[[], T]) -> Outcome[T]:
 def _innermost(thread: int | None) -> str:
     """The function that a thread executes, with file and line."""
     first_frame = rf'^Thread 0x0*{thread or 0:x}\b.*\n  File "(.*)", line (\d+) in (.*)$'
-    found = None
+    frame = None
     with contextlib.suppress(OSError), tempfile.TemporaryFile("w+") as file:  # a full disk hides the name alone
         faulthandler.dump_traceback(file, all_threads=True)
         file.seek(0)
-        found = re.search(first_frame, file.read(), re.MULTILINE)
-    return f"{found[3]} ({found[1]}:{found[2]})" if found else "an unknown function"
+        frame = re.search(first_frame, file.read(), re.MULTILINE)
+    return f"{frame[3]} ({frame[1]}:{frame[2]})" if frame else "an unknown function"

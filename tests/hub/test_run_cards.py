@@ -114,11 +114,10 @@ def test_a_card_states_only_what_was_measured_on_its_model(stages, tmp_path):
     assert "| Held-out text | 1.25 | 0.01 | bits/byte |" in card(root / "midtrain").text
 
 
-def test_a_report_of_a_text_only_experiment_says_what_is_there(stages, tmp_path, capsys, monkeypatch):
+def test_a_report_of_a_text_only_experiment_says_what_is_there(stages, tmp_path, capsys):
     shutil.copytree(stages, tmp_path / "root")
     (tmp_path / "root" / "sft" / "README.md").write_text("# By hand\n")
     path = Path(__file__).parents[2] / "recipes" / "demo" / "report.py"
-    monkeypatch.syspath_prepend(path.parent)
     spec = importlib.util.spec_from_file_location("report", path)
     spec.loader.exec_module(report := importlib.util.module_from_spec(spec))
     report.main(report.ReportSettings(str(tmp_path / "root")))

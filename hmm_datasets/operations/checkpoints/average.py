@@ -33,12 +33,12 @@ def newest_checkpoints(run: str | os.PathLike, count: int) -> list[Path]:
     """
     if count < 1:
         raise InputError(f"--last {count}; expected 1 or more")
-    found = []
+    newest = []
     for folder in good_checkpoints(run):
-        found.append(folder)
-        if len(found) == count:
-            return found[::-1]
-    raise InputError(f"--last {count}: {run} has {len(found)} complete checkpoints; give a number up to that")
+        newest.append(folder)
+        if len(newest) == count:
+            return newest[::-1]
+    raise InputError(f"--last {count}: {run} has {len(newest)} complete checkpoints; give a number up to that")
 
 
 def average(
@@ -129,15 +129,15 @@ def _kind(tensor: torch.Tensor | None) -> str:
 
 
 def _configuration(folder: Path) -> dict[str, Any]:
-    found = read_json(folder / "config.json")
-    if not isinstance(found, dict):
+    content = read_json(folder / "config.json")
+    if not isinstance(content, dict):
         raise InputError(f"{folder / 'config.json'}: expected the settings of a model; copy the folder again")
-    return {name: value for name, value in found.items() if name not in _MAY_DIFFER}
+    return {name: value for name, value in content.items() if name not in _MAY_DIFFER}
 
 
 def _record(paths: list[Path], shares: list[float]) -> list[dict[str, Any]]:
     def digests(path: Path) -> dict[str, str]:
         return {name: digest for name, digest in recorded_digests(path).items() if name.endswith(".safetensors")}
 
-    given = zip(paths, shares, strict=True)
-    return [{"checkpoint": path.name, "weight": share, "sha256": digests(path)} for path, share in given]
+    sources = zip(paths, shares, strict=True)
+    return [{"checkpoint": path.name, "weight": share, "sha256": digests(path)} for path, share in sources]

@@ -94,9 +94,9 @@ def list_run(run: str | os.PathLike) -> list[CheckpointInfo]:
     losses = _losses(run)
     checkpoints = [_info(report, losses) for report in list_checkpoints(run)]
     for entry in list_set_aside(run):
-        own = _losses(entry.folder) if HISTORY_NAME in entry.names else losses
+        entry_losses = _losses(entry.folder) if HISTORY_NAME in entry.names else losses
         reports = [report for report in list_checkpoints(entry.folder) if report.folder.name in entry.names]
-        checkpoints += [_info(report, own, entry.reason) for report in reports]
+        checkpoints += [_info(report, entry_losses, entry.reason) for report in reports]
     if not checkpoints:
         raise InputError(f"{run}: has no checkpoint-N; name the output_dir of a run that saved some (save_steps)")
     return checkpoints

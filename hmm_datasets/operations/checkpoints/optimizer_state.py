@@ -121,7 +121,7 @@ def _from_shards(folder: Path, scratch: Path) -> dict[str, Any]:
     try:
         with data_only(folder / ".metadata"):
             storage = FileSystemReader(folder).read_metadata().storage_data
-        files = {one.relative_path for one in storage.values()}
+        files = {stored.relative_path for stored in storage.values()}
     except InputError:
         raise
     except Exception as error:  # damaged pickles raise any

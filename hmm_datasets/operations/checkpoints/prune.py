@@ -47,27 +47,27 @@ def checkpoints_to_prune(run: str | os.PathLike, keep: Keep) -> list[CheckpointI
         `InputError`: the run has no complete checkpoint, or the metric was not recorded at the step of any.
     """
     run = Path(run)
-    checkpoints = [one for one in list_run(run) if one.set_aside is None]
-    complete = [one for one in checkpoints if not one.problems]
+    checkpoints = [info for info in list_run(run) if info.set_aside is None]
+    complete = [info for info in checkpoints if not info.problems]
     if not complete:
         raise InputError(
             f"{run}: has no complete checkpoint to keep, so none is pruned; hmm-datasets checkpoint list {run} prints "
             "what is wrong with them"
         )
-    kept = {one.step for one in complete[: keep.newest]}
-    kept |= {next((one.step for one in complete if one.can_resume), complete[0].step)}
+    kept = {info.step for info in complete[: keep.newest]}
+    kept |= {next((info.step for info in complete if info.can_resume), complete[0].step)}
     if keep.every is not None:
-        kept |= {one.step for one in complete if one.step % keep.every == 0}
+        kept |= {info.step for info in complete if info.step % keep.every == 0}
     if keep.best is not None:
         kept.add(_best(run, complete, keep.best, keep.greater_is_better))
     kept.add(read_checkpoint_state(run / f"checkpoint-{complete[0].step}" / STATE_NAME).best_global_step)
-    return [one for one in checkpoints if one.step not in kept]
+    return [info for info in checkpoints if info.step not in kept]
 
 
 def _best(run: Path, complete: list[CheckpointInfo], metric: str, greater_is_better: bool) -> int:
     path = run / HISTORY_NAME
     rows = read_history(path) if path.is_file() else []
-    steps = {one.step for one in complete}
+    steps = {info.step for info in complete}
     values = {row["step"]: row[metric] for row in rows if "step" in row and is_record(row.get(metric), float)}
     values = {step: value for step, value in values.items() if step in steps and math.isfinite(value)}
     if not values:

@@ -116,7 +116,7 @@ def _mark(path: Path) -> None:
 
 def _bloated(folder: Path, removed: list[str]) -> tuple[dict[str, Callable[[Path], Any]], list[str]]:
     """Files whose tensors need less than they have, with a function that reads the tensors alone; and unread files."""
-    found, unread = {}, []
+    bloated, unread = {}, []
     for path in sorted({path for pattern in _SAVED for path in folder.rglob(pattern)}):
         name = path.relative_to(folder).as_posix()
         if name.split("/")[0] in removed or path.stat().st_size < _SMALL:
@@ -127,8 +127,8 @@ def _bloated(folder: Path, removed: list[str]) -> tuple[dict[str, Callable[[Path
             unread.append(name)
             continue
         if needed < _WORTHWHILE * path.stat().st_size:
-            found[name] = lambda original: _compact(load_shard(original), {})
-    return found, unread
+            bloated[name] = lambda original: _compact(load_shard(original), {})
+    return bloated, unread
 
 
 def _key(tensor: torch.Tensor) -> tuple:

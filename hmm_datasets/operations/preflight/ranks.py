@@ -127,9 +127,9 @@ class _Preflight:
             report.facts["output"] = str(self.output_dir)
         self.store.post("report", asdict(report))
         if self.leads:
-            for rank, found in self._collect("report", "own checks").items():
-                checks = [Check(**check) for check in found["checks"]]
-                self.reports[rank] = RankReport(Place(**found["place"]), checks, found["facts"])
+            for rank, answer in self._collect("report", "own checks").items():
+                checks = [Check(**check) for check in answer["checks"]]
+                self.reports[rank] = RankReport(Place(**answer["place"]), checks, answer["facts"])
             self.compared += compare(self._in_order())
             self.store.post("complete", not self.missing)
         if self.store.wait("complete", self.patience):

@@ -128,7 +128,7 @@ def check_versions_agree(reports: Sequence[RankReport]) -> Check:
 
 def check_gpus_are_separate(reports: Sequence[RankReport]) -> Check:
     """No two ranks on one GPU."""
-    groups = group_by([one for one in reports if one.place.uuid is not None], lambda report: report.place.uuid)
+    groups = group_by([entry for entry in reports if entry.place.uuid is not None], lambda report: report.place.uuid)
     shared = [same for _, same in groups if len(same) > 1]
     if not shared:
         return Check("own GPU", True, f"each of {len(groups)} GPUs has one rank" if groups else "no GPUs")

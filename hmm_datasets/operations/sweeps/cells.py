@@ -127,12 +127,12 @@ def _existing(sweep: Sweep, cell: Cell, launch: Sequence[str]) -> CellState | No
             )
         return None
     state, commands = CellState.read(cell.folder), _commands(sweep, cell, launch)
-    found, wanted = read_yaml(cell.folder / SETTINGS_NAME), cell.run_settings
-    found["output_dir"] = wanted["output_dir"]  # the folder of a sweep may be moved
+    recorded, wanted = read_yaml(cell.folder / SETTINGS_NAME), cell.run_settings
+    recorded["output_dir"] = wanted["output_dir"]  # the folder of a sweep may be moved
     change = None
-    for name in dict.fromkeys([*found, *wanted]):
-        if change is None and found.get(name) != wanted.get(name):
-            change = f"{name} was {found.get(name)!r} and is {wanted.get(name)!r} now"
+    for name in dict.fromkeys([*recorded, *wanted]):
+        if change is None and recorded.get(name) != wanted.get(name):
+            change = f"{name} was {recorded.get(name)!r} and is {wanted.get(name)!r} now"
     if change is None and len(state.commands) != len(commands):
         change = f"`then` had {len(state.commands) - 1} commands and has {len(commands) - 1} now"
     for before, now in zip(state.commands[1:], commands[1:], strict=False):

@@ -86,9 +86,9 @@ class Sweep:
 
     def values_of(self, name: str) -> list[Any]:
         """The values of a setting over all cells, in the order of the file; numbers sorted if all are numbers."""
-        found = list({json.dumps(cell.varied[name]): cell.varied[name] for cell in self.cells}.values())
-        numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in found)
-        return sorted(found) if numbers else found
+        values = list({json.dumps(cell.varied[name]): cell.varied[name] for cell in self.cells}.values())
+        numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+        return sorted(values) if numbers else values
 
 
 def is_seed(name: str) -> bool:
@@ -191,18 +191,18 @@ def _combinations(path: Path, content: Mapping[str, Any]) -> list[dict[str, Any]
     grid, listed = content.get("grid") or {}, content.get("cells") or [{}]
     if not isinstance(grid, dict) or not all(isinstance(values, list) and values for values in grid.values()):
         raise InputError(f"{path}: grid: expected a mapping from settings to lists of values")
-    if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
+    if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
         raise InputError(f"{path}: cells: expected a list of mappings from settings to values")
     keys = set(listed[0])
-    for number, one in enumerate(listed, start=1):
-        if set(one) != keys:
-            name = sorted(map(str, set(one) ^ keys))[0]
+    for number, entry in enumerate(listed, start=1):
+        if set(entry) != keys:
+            name = sorted(map(str, set(entry) ^ keys))[0]
             raise InputError(f"{path}: cells: entry {number} and entry 1 do not both have {name}; give it in all")
-        if both := sorted(map(str, one.keys() & grid.keys())):
+        if both := sorted(map(str, entry.keys() & grid.keys())):
             raise InputError(f"{path}: {both[0]} is both in grid and in cells; leave it in one of them")
     combined = [
-        {str(key): _number(value) for key, value in {**one, **dict(zip(grid, values, strict=True))}.items()}
-        for one in listed
+        {str(key): _number(value) for key, value in {**entry, **dict(zip(grid, values, strict=True))}.items()}
+        for entry in listed
         for values in itertools.product(*grid.values())
     ]
     if not combined[0]:
@@ -224,11 +224,11 @@ def _number(value: Any) -> Any:
 def _fixed_settings(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that all cells share: those of `config`, and above them `settings`."""
     config, settings = content.get("config"), _mapping(path, content, "settings", "settings and their values")
-    found = {}
+    fixed = {}
     if config is not None:
-        found = read_yaml(local_or_shipped(str(config), "recipes"))
-        found.pop("output_dir", None)
-    return conceal(found | {str(key): _number(value) for key, value in settings.items()})
+        fixed = read_yaml(local_or_shipped(str(config), "recipes"))
+        fixed.pop("output_dir", None)
+    return conceal(fixed | {str(key): _number(value) for key, value in settings.items()})
 
 
 def _then(path: Path, content: Mapping[str, Any], commands: Collection[str]) -> list[list[str]]:
@@ -236,7 +236,7 @@ def _then(path: Path, content: Mapping[str, Any], commands: Collection[str]) -> 
     lines = [lines] if isinstance(lines, str) else lines
     if not isinstance(lines, list) or not all(isinstance(line, str) and line.strip() for line in lines):
         raise InputError(f"{path}: then: expected a list of command lines, such as `evaluate {{output_dir}}`")
-    found = []
+    split = []
     for line in lines:
         words = shlex.split(line)
         words = words[1:] if words[0] == "hmm-datasets" else words
@@ -246,8 +246,8 @@ def _then(path: Path, content: Mapping[str, Any], commands: Collection[str]) -> 
         if not words or words[0] == "sweep" or (words[0] not in commands and split_command(words) is None):
             hint = suggestion(words[0] if words else "", commands) or "; `hmm-datasets --help` lists all"
             raise InputError(f"{path}: then: {line!r} does not begin with a command of hmm-datasets{hint}")
-        found.append(words)
-    return found
+        split.append(words)
+    return split
 
 
 def _filled(path: Path, words: list[str], values: Mapping[str, Any]) -> tuple[str, ...]:

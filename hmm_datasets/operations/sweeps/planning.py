@@ -45,12 +45,12 @@ class SweepPlan:
 
     def total(self, name: str) -> float:
         """The sum of an entry of the plans, such as `tokens` or `flops`."""
-        return sum(found[name] for found in self.cells.values())
+        return sum(plan[name] for plan in self.cells.values())
 
     @property
     def device_hours(self) -> float | None:
         """Hours of all devices together; `None` if the settings assume no rate."""
-        times = [found.get("time") for found in self.cells.values()]
+        times = [plan.get("time") for plan in self.cells.values()]
         return sum(time["device_hours"] for time in times) if times and all(times) else None
 
 
@@ -90,12 +90,12 @@ def check_and_plan(sweep: Sweep, launch_config: Path | None = None, num_processe
             path = Path(folder) / "settings.yaml"
             write_yaml(path, cell.run_settings)
             try:
-                found = _plan(sweep.recipe, kinds, path, launch_config, num_processes)
+                cell_plan = _plan(sweep.recipe, kinds, path, launch_config, num_processes)
             except InputError as error:
                 problem = str(error).removeprefix(f"{path}: ").removeprefix("settings: ")
                 raise InputError(f"{sweep.path}: cell {cell.name}: {problem}") from None
-            if found is not None:
-                plans[cell.name] = found
+            if cell_plan is not None:
+                plans[cell.name] = cell_plan
             bar.update()
     return SweepPlan(plans, _num_gpus())
 
@@ -109,18 +109,18 @@ def _num_gpus() -> int:
 def _check_names(sweep: Sweep, kinds: Sequence[type]) -> None:
     """Refuse settings that the recipe does not have, and flags that commands of `then` do not have."""
     content = read_yaml(sweep.path)
-    known, own = setting_names(kinds), set(content.get("settings") or {})
+    known, chosen = setting_names(kinds), set(content.get("settings") or {})
     for name in sweep.cells[0].settings:
         if name not in known and name != "env":
-            place = "grid or cells" if name in sweep.names else "settings" if name in own else content["config"]
+            place = "grid or cells" if name in sweep.names else "settings" if name in chosen else content["config"]
             hint = suggestion(name, known)
             raise InputError(f"{sweep.path}: {place}: unknown setting {name!r} of the recipe {sweep.recipe}{hint}")
     for words in sweep.cells[0].then:
-        name, given = split_command(words) or (words[0], [])
-        others = recipe_settings(name) if given else ()
+        name, flags = split_command(words) or (words[0], [])
+        others = recipe_settings(name) if flags else ()
         if others and "--launch" not in words:
             try:
-                check_flags(given, others)
+                check_flags(flags, others)
             except InputError as error:
                 raise InputError(f"{sweep.path}: then: {name}: {error}") from None
 
@@ -148,9 +148,9 @@ def plan_text(sweep: Sweep, plan: SweepPlan, states: Mapping[str, CellState | No
         state = states[cell.name]
         row = [cell.name, "new" if state is None else _STATE_WORDS.get(state.state, state.state)]
         if plan.cells:
-            found = plan.cells[cell.name]
-            hours = f"{found['time']['device_hours']:.3g}" if "time" in found else "-"
-            row += [f"{found['parameters']:,}", f"{found['tokens']:,}", f"{found['flops']:.3g}", hours]
+            cell_plan = plan.cells[cell.name]
+            hours = f"{cell_plan['time']['device_hours']:.3g}" if "time" in cell_plan else "-"
+            row += [f"{cell_plan['parameters']:,}", f"{cell_plan['tokens']:,}", f"{cell_plan['flops']:.3g}", hours]
         rows.append(row)
     return f"{text_table(header, rows)}\n\n{_totals(sweep, plan)}"
 
@@ -163,6 +163,6 @@ def _totals(sweep: Sweep, plan: SweepPlan) -> str:
     text += f"; together {plan.total('tokens'):,} tokens, {plan.total('flops'):.4g} FLOPs"
     if plan.device_hours is None:
         return f"{text}; hours: set {'assumed_flops' if sweep.recipe == 'fit' else 'assumed_rate'}"
-    costs = [found["time"].get("cost") for found in plan.cells.values()]
+    costs = [cell_plan["time"].get("cost") for cell_plan in plan.cells.values()]
     cost = f", {sum(costs):,.2f} at price_per_hour" if None not in costs else ""
     return f"{text}, {format_duration(3600 * plan.device_hours)} of one device{cost}"
