@@ -11,6 +11,7 @@ import argparse
 import ast
 import functools
 import json
+import re
 import subprocess
 import sys
 import time
@@ -239,6 +240,9 @@ def modules_of_one_experiment() -> set[str]:
     for path in [*(ROOT / "recipes").rglob("*.py"), *(ROOT / "docs").rglob("*.py")]:
         for imported in imports_of(path):
             users[imported].add(f"recipes/{path.parent.name}")
+    for path in (ROOT / "docs" / "notebooks").glob("*.ipynb"):
+        for module in set(re.findall(r"from (hmm_datasets[\w.]*) import", path.read_text(encoding="utf-8"))):
+            users[module].add(f"notebooks/{path.stem}")
     shown = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "reference").glob("*.md"))
     only: dict[str, str] = {}
     for _ in range(4):  # a module of an experiment's module is the experiment's too

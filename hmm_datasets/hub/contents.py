@@ -43,17 +43,17 @@ def files_in(folder: Path, ignore: Sequence[str] = ()) -> dict[str, Path]:
     """
     from huggingface_hub.utils import filter_repo_objects
 
-    found = sorted(Path(parent, name) for parent, _, names in os.walk(folder) for name in names)
-    files = {path.relative_to(folder).as_posix(): path for path in found if path.is_file()}
+    all_files = sorted(Path(parent, name) for parent, _, names in os.walk(folder) for name in names)
+    files = {path.relative_to(folder).as_posix(): path for path in all_files if path.is_file()}
     ignore = [ignore] if isinstance(ignore, str) else list(ignore)
     # Results of evaluations are hidden files to this package, and part of the model to the Hub.
     shown = {path.removeprefix(".") if path.startswith(_RESULTS) else path: path for path in files}
     kept = [shown[path] for path in filter_repo_objects(shown, ignore_patterns=ignore)]
-    found = {path: files[path] for path in sorted(kept) if not _is_never_pushed(path)}
-    for name, path in found.items():
+    all_files = {path: files[path] for path in sorted(kept) if not _is_never_pushed(path)}
+    for name, path in all_files.items():
         if path.is_symlink():
             inside(folder, name)
-    return found
+    return all_files
 
 
 def files_to_push(folder: str | os.PathLike, ignore: Sequence[str]) -> dict[str, Path]:
@@ -64,8 +64,8 @@ def files_to_push(folder: str | os.PathLike, ignore: Sequence[str]) -> dict[str,
     """
     folder = Path(folder)
     if not folder.is_dir():
-        found = "a file" if folder.exists() else "nothing"
-        raise InputError(f"{folder}: expected a folder to push, found {found}")
+        what_is_there = "a file" if folder.exists() else "nothing"
+        raise InputError(f"{folder}: expected a folder to push, found {what_is_there}")
     chosen = files_in(folder, ignore)
     if not chosen:
         count = sum(path.is_file() for path in folder.rglob("*"))
@@ -97,24 +97,24 @@ def pushable(files: Mapping[str, Path], folder: str | os.PathLike, token: str) -
                 "could read it"
             )
     redaction = Redaction(Path(folder))
-    found: dict[str, Path | bytes] = dict(files)
+    contents: dict[str, Path | bytes] = dict(files)
     for name, path in files.items():
         if is_events(name):
-            found[name] = redaction.cleaned_events(path)
+            contents[name] = redaction.cleaned_events(path)
         elif (text := redaction.cleaned(path)) is not None:
-            found[name] = text.encode()
+            contents[name] = text.encode()
     for name, path in files.items():
         if path.name == DIGESTS_NAME:
-            found[name] = _digests_of_pushed(name, path, found)
-    return {redaction.without_hosts(name): content for name, content in found.items()}
+            contents[name] = _digests_of_pushed(name, path, contents)
+    return {redaction.without_hosts(name): content for name, content in contents.items()}
 
 
-def _digests_of_pushed(name: str, path: Path, found: Mapping[str, Path | bytes]) -> bytes:
+def _digests_of_pushed(name: str, path: Path, contents: Mapping[str, Path | bytes]) -> bytes:
     """A `digests.json` with the digests of what is pushed in place of its files."""
     digests = recorded_digests(path.parent)
     folder = name.rpartition("/")[0]
     for entry in digests:
-        content = found.get(f"{folder}/{entry}" if folder else entry)
+        content = contents.get(f"{folder}/{entry}" if folder else entry)
         if isinstance(content, bytes):
             digests[entry] = hashlib.sha256(content).hexdigest()
     return json.dumps({"sha256": digests}, indent=2).encode() + b"\n"

@@ -73,16 +73,16 @@ class Repository:
 
         name = str(name)
         try:
-            found = parse_hf_uri(name) if is_address(name) else HfUri(type=repo_type, id=name)
+            uri = parse_hf_uri(name) if is_address(name) else HfUri(type=repo_type, id=name)
         except HfUriError as error:
             raise InputError(
                 f"{name}: not the name of a repository, expected USER/NAME or hf://... ({error})"
             ) from None
-        if found.type not in ("model", "dataset"):
+        if uri.type not in ("model", "dataset"):
             raise InputError(f"{name}: expected a repository of a model or data set, as in hf://datasets/USER/NAME")
-        if revision is not None and found.revision not in (None, revision):
-            raise InputError(f"{name}: contains the revision {found.revision}, but revision={revision!r} was given")
-        return cls(found.id, found.type, found.revision or revision, found.path_in_repo)
+        if revision is not None and uri.revision not in (None, revision):
+            raise InputError(f"{name}: contains the revision {uri.revision}, but revision={revision!r} was given")
+        return cls(uri.id, uri.type, uri.revision or revision, uri.path_in_repo)
 
     def __str__(self) -> str:
         from huggingface_hub import HfUri
@@ -294,15 +294,15 @@ def download(
     from huggingface_hub import snapshot_download
 
     def action() -> str:
-        found = Repository.parse(name, revision, repo_type).pinned()
+        repo = Repository.parse(name, revision, repo_type).pinned()
         folder = snapshot_download(
-            found.repo_id,
-            repo_type=found.repo_type,
-            revision=found.revision,
-            allow_patterns=[f"{found.path}/{pattern}".strip("/") for pattern in patterns],
+            repo.repo_id,
+            repo_type=repo.repo_type,
+            revision=repo.revision,
+            allow_patterns=[f"{repo.path}/{pattern}".strip("/") for pattern in patterns],
             local_files_only=without_network(),
         )
-        return os.path.join(folder, found.path)
+        return os.path.join(folder, repo.path)
 
     return Path(_explained(name, f"neither a folder nor {expected} on the Hub", action))
 
@@ -338,14 +338,14 @@ def model_file(model: str, name: str) -> Path | None:
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
-    found = ModelName.parse(model).pinned()
-    if not found.on_hub:
-        path = Path(found.place, name)
-        return path if path.is_file() and found.gguf_file in (None, name) else None
+    model_name = ModelName.parse(model).pinned()
+    if not model_name.on_hub:
+        path = Path(model_name.place, name)
+        return path if path.is_file() and model_name.gguf_file in (None, name) else None
     try:
         alone = without_network()
         with reading_hub():
-            return Path(hf_hub_download(found.place, name, revision=found.revision, local_files_only=alone))
+            return Path(hf_hub_download(model_name.place, name, revision=model_name.revision, local_files_only=alone))
     except (HfHubHTTPError, HFValidationError, OSError):
         return None
 
@@ -370,18 +370,18 @@ def check_downloaded(folder: Path, names: Iterable[str]) -> None:
         digits = len(content.name) if re.fullmatch("[0-9a-f]+", content.name) else 0
         if digits not in (40, 64):  # a copy, where the file system has no links
             continue
-        found = file_digest(content) if digits == 64 else git_hash(content.read_bytes())
-        if found != content.name:
+        digest = file_digest(content) if digits == 64 else git_hash(content.read_bytes())
+        if digest != content.name:
             raise InputError(
-                f"{folder / name}: the Hub's file has the hash {content.name}, but this one has {found}; delete "
+                f"{folder / name}: the Hub's file has the hash {content.name}, but this one has {digest}; delete "
                 f"{content}, and it is downloaded again"
             )
 
 
 def commit_of(model: str) -> str | None:
     """The commit that a model's name on the Hub means now; None for a folder, or if it cannot be found out."""
-    found = ModelName.parse(model)
-    path = model_file(model, found.gguf_file or "config.json") if found.on_hub else None
+    model_name = ModelName.parse(model)
+    path = model_file(model, model_name.gguf_file or "config.json") if model_name.on_hub else None
     return None if path is None else Repository.commit_of(path)
 
 

@@ -78,9 +78,9 @@ def read_header(path: Path) -> GGUFHeader:
     import gguf
 
     header = gguf_header(path, {int(kind): size for kind, size in gguf.GGML_QUANT_SIZES.items()})
-    found = path.stat().st_size
-    if found < header.size:
-        raise InputError(f"{path}: expected {header.size:,} bytes by its header, found {found:,}; copy it again")
+    num_bytes = path.stat().st_size
+    if num_bytes < header.size:
+        raise InputError(f"{path}: expected {header.size:,} bytes by its header, found {num_bytes:,}; copy it again")
     field = partial(_field, path, header.fields)
     parts = field("split.count", int, 1)
     if parts > 1:

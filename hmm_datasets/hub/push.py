@@ -246,12 +246,12 @@ class _Push:
 
     def _create_tag(self, name: str, commit: str) -> None:
         refs = self.api.list_repo_refs(self.repo_id, repo_type=self.repo_type)
-        found = {tag.name: tag.target_commit for tag in refs.tags}.get(name)
-        if found is None:
+        tagged = {tag.name: tag.target_commit for tag in refs.tags}.get(name)
+        if tagged is None:
             self.api.create_tag(self.repo_id, tag=name, revision=commit, repo_type=self.repo_type)
-        elif found != commit:
+        elif tagged != commit:
             raise InputError(
-                f"{self.repo_id}: the tag {name} is of commit {found[:8]}, and the files are at {commit[:8]}; "
+                f"{self.repo_id}: the tag {name} is of commit {tagged[:8]}, and the files are at {commit[:8]}; "
                 "choose another tag, or delete that one"
             )
 

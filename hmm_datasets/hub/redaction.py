@@ -146,8 +146,8 @@ def is_events(name: str) -> bool:
 
 
 def _hosts_of(folder: Path) -> set[str]:
-    found: set[str] = set()
+    hosts: set[str] = set()
     for path in (folder / name for name in ("run.json", "history.jsonl", "events.jsonl")):
         if path.is_file():
-            found.update(re.findall(r'"host(?:name)?": "([^"]+)"', path.read_text(encoding="utf-8", errors="replace")))
-    return found
+            hosts.update(re.findall(r'"host(?:name)?": "([^"]+)"', path.read_text(encoding="utf-8", errors="replace")))
+    return hosts

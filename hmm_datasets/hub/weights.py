@@ -44,29 +44,29 @@ def load_whole(auto_class: Any, name: str, shown: str | None = None, **how: Any)
         return auto_class.from_pretrained(name, **how)
     with _without_report():
         try:
-            model, found = auto_class.from_pretrained(name, output_loading_info=True, **how)
+            model, info = auto_class.from_pretrained(name, output_loading_info=True, **how)
         except RuntimeError as error:
             if "ignore_mismatched_sizes" not in str(error):
                 raise
             # Once more, for the names and shapes.
             how |= {"ignore_mismatched_sizes": True}
-            model, found = auto_class.from_pretrained(name, output_loading_info=True, **how)
-    check_loaded(shown or name, found)
+            model, info = auto_class.from_pretrained(name, output_loading_info=True, **how)
+    check_loaded(shown or name, info)
     check_finite(shown or name, model)
     return model
 
 
-def check_loaded(name: str, found: Mapping[str, Collection]) -> None:
+def check_loaded(name: str, info: Mapping[str, Collection]) -> None:
     """Raise [`InputError`] for weights that transformers did not load.
 
     Args:
         name (`str`): name of the model.
         found (mapping): what transformers returns for `output_loading_info`.
     """
-    _check_vocabulary(name, {key: (tuple(file), tuple(model)) for key, file, model in found["mismatched_keys"]})
-    shapes = [f"{key} {tuple(file)}, not {tuple(model)}" for key, file, model in sorted(found["mismatched_keys"])]
+    _check_vocabulary(name, {key: (tuple(file), tuple(model)) for key, file, model in info["mismatched_keys"]})
+    shapes = [f"{key} {tuple(file)}, not {tuple(model)}" for key, file, model in sorted(info["mismatched_keys"])]
     # The weights of an adapter are named after it in the model, but not in the file.
-    missing, unexpected = ([key.replace(".default.", ".") for key in sorted(found[f"{kind}_keys"])] for kind in _KINDS)
+    missing, unexpected = ([key.replace(".default.", ".") for key in sorted(info[f"{kind}_keys"])] for kind in _KINDS)
     refuse_weights(name, missing, unexpected, shapes)
 
 

@@ -48,7 +48,7 @@ def write_evaluation_dataset(
             split = {"split": _SPLIT, "path": f"data/{path.stem}/{_SPLIT}-*", "rows": len(rows), "tokens": None}
             configs.append({"name": path.stem, "splits": [split]})
     redaction = Redaction(source)
-    tables = [table.markdown() for found in evaluation_tables(report).values() for table in found]
+    tables = [table.markdown() for group in evaluation_tables(report).values() for table in group]
     write_card(
         "evaluation",
         folder,

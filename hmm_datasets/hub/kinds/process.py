@@ -206,9 +206,9 @@ def _write_card(
     length = settings["length"]
     width = source.belief_width or source.max_states or source.num_symbols
     count = max(64, min(_MEASURED, _WORK // (length * width * max(width, source.num_symbols))))
-    found = describe_process(source, length=length, num_sequences=count, seed=settings["seed"])
-    plot_predictors(found["cross_entropy"], folder / PLOT_NAME, title="Expected loss of each predictor by position")
-    entropies = found["cross_entropy"]
+    facts = describe_process(source, length=length, num_sequences=count, seed=settings["seed"])
+    plot_predictors(facts["cross_entropy"], folder / PLOT_NAME, title="Expected loss of each predictor by position")
+    entropies = facts["cross_entropy"]
     best = "bayes" if "bayes" in entropies else "oracle"
     write_card(
         "dataset",
@@ -225,7 +225,7 @@ def _write_card(
             "repo_id": repo_id,
             "columns": columns["oracle"],
             "size": format_bytes(sum(path.stat().st_size for path in folder.rglob("*.parquet"))),
-            "entropy_rate": found.get("entropy_rate"),
+            "entropy_rate": facts.get("entropy_rate"),
             "exact": source.has_exact_distribution,
             "optimal_loss": {
                 "name": best,

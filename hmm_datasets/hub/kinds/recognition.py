@@ -74,15 +74,15 @@ def detect_kind(path: str | os.PathLike, repo_type: RepoType | None = None) -> C
     # Functions from a folder to its contents, None if it is of another kind; the first that gives some is right.
     kinds = (_benchmark, _dataset, _process, _fit, _words, _tokens, _evaluation, _model, _corpus)
     for contents_of in (_corpus,) if path.is_file() else kinds:
-        found = contents_of(path, repo_type)
-        if found is None:
+        contents = contents_of(path, repo_type)
+        if contents is None:
             continue
-        if repo_type not in (None, found.repo_type):
+        if repo_type not in (None, contents.repo_type):
             raise InputError(
-                f"{found.folder}: is a {found.kind}, whose repository is a {found.repo_type}, not a {repo_type}; "
-                "leave out --repo_type"
+                f"{contents.folder}: is a {contents.kind}, whose repository is a {contents.repo_type}, not a "
+                f"{repo_type}; leave out --repo_type"
             )
-        return found
+        return contents
     if path.is_file():
         raise InputError(f"{path}: expected a folder to push, or a file of documents ({', '.join(SUFFIXES)})")
     return Contents("folder", repo_type or "model", path, files_in(path, DEFAULT_IGNORE))
@@ -129,8 +129,8 @@ def _model(path: Path, repo_type: RepoType | None) -> Contents | None:
     if (path / "run.json").is_file():
         lineage = read_run_record(path / "run.json").lineage
         stage = f"model of the stage {lineage.stage}" if lineage is not None else "model of a run"
-    found = [entry for entry in path.glob("checkpoint-*") if entry.name.rpartition("-")[2].isdigit()]
-    checkpoints = tuple(sorted(found, key=lambda entry: int(entry.name.rpartition("-")[2])))
+    saved = [entry for entry in path.glob("checkpoint-*") if entry.name.rpartition("-")[2].isdigit()]
+    checkpoints = tuple(sorted(saved, key=lambda entry: int(entry.name.rpartition("-")[2])))
     return Contents(stage, "model", path, files_in(path, DEFAULT_IGNORE), checkpoints=checkpoints)
 
 
@@ -141,10 +141,10 @@ def _indexes(path: Path) -> dict[str, dict[str, Path]]:
     splits = {index.parent.name: index.parent for index in sorted(path.glob(f"*/{INDEX_NAME}"))}
     if splits:
         return {"": splits}
-    found: dict[str, dict[str, Path]] = {}
+    indexes: dict[str, dict[str, Path]] = {}
     for index in sorted(path.glob(f"*/*/{INDEX_NAME}")):
-        found.setdefault(index.parents[1].name, {})[index.parent.name] = index.parent
-    return found
+        indexes.setdefault(index.parents[1].name, {})[index.parent.name] = index.parent
+    return indexes
 
 
 def _tokens(path: Path, repo_type: RepoType | None) -> Contents | None:
@@ -215,5 +215,5 @@ def _benchmark(path: Path, repo_type: RepoType | None) -> Contents | None:
 
 def _model_type(path: Path) -> str | None:
     config = path / CONFIG_NAME
-    found = read_json(config) if config.is_file() else None
-    return found.get("model_type") if isinstance(found, dict) else None
+    content = read_json(config) if config.is_file() else None
+    return content.get("model_type") if isinstance(content, dict) else None

@@ -61,7 +61,7 @@ def write_token_dataset(
     ) as bar:
         for config, splits in corpora.items():
             prefix = f"data/{config}" if config else "data"
-            found = []
+            parts = []
             for split, stream in splits.items():
                 rows = TokenExamples(stream, None, 1)
                 tables = document_tables(stream, max_shard_bytes // rows.dtype.itemsize)
@@ -71,8 +71,8 @@ def write_token_dataset(
                     max_shard_bytes=max_shard_bytes,
                     on_rows=bar.update,
                 )
-                found.append(_split(split, prefix, stream.num_documents, stream.num_tokens))
-            configs.append({"name": config or "default", "splits": found})
+                parts.append(_split(split, prefix, stream.num_documents, stream.num_tokens))
+            configs.append({"name": config or "default", "splits": parts})
     repository = f"hf://datasets/{repo_id or 'USER/NAME'}"
     first = next(iter(corpora))
     details = [
@@ -109,19 +109,19 @@ def write_word_dataset(
     The splits are `train`, `test` and `unique`; a row has `input_ids` and `text`.
     """
     parts = {part: getattr(corpus, part) for part in ("train", "test", "unique") if len(getattr(corpus, part))}
-    found = []
+    entries = []
     with progress_bar(sum(map(len, parts.values())), " sentences", desc="Parquet") as bar:
         for part, sentences in parts.items():
             rows = WordExamples(sentences, corpus.vocabulary, ["input_ids", "text"], 1)
             write_split(folder, part, rows.tables(), rows.features, on_rows=bar.update)
-            found.append(_split(part, "data", len(sentences), len(sentences.tokens)))
+            entries.append(_split(part, "data", len(sentences), len(sentences.tokens)))
     words = corpus.vocabulary[:_WORDS]
     _write_card(
         *(folder, name, licence, repo_id),
         summary=f"Real sentences that consist of the {len(corpus.vocabulary):,} most frequent words only, as "
         "symbols to which a hidden Markov model can be fitted. `unique` has each distinct sentence of `train` "
         "once.",
-        configs=[{"name": "default", "splits": found}],
+        configs=[{"name": "default", "splits": entries}],
         details=[
             {
                 "name": "Vocabulary",
@@ -145,23 +145,23 @@ def write_corpus_dataset(
     Args:
         source (path): a file or folder that [`~hmm_datasets.load_corpus`] reads.
     """
-    found, columns = [], []
+    parts, columns = [], []
     with progress_bar(None, " documents", desc="Parquet") as bar:
         for split in ("train", "test"):
             try:
                 rows = load_corpus(source, split=split, streaming=True)
             except InputError:
-                if not found:
+                if not parts:
                     raise
                 continue  # so few documents that none is held out
             features = cast(datasets.Features, rows.features)
             columns, before = list(features), bar.n
             write_split(folder, split, _tables(rows, features), features, on_rows=bar.update)
-            found.append(_split(split, "data", int(bar.n - before), None))
+            parts.append(_split(split, "data", int(bar.n - before), None))
     _write_card(
         *(folder, name, licence, repo_id),
         summary="Documents with " + " and ".join(f"`{column}`" for column in columns) + ".",
-        configs=[{"name": "default", "splits": found}],
+        configs=[{"name": "default", "splits": parts}],
         details=[],
         load="from hmm_datasets import load_corpus\n\n"
         f'documents = load_corpus("{repo_id or "USER/NAME"}", split="train")',

@@ -325,7 +325,7 @@ def _with_context(turns: Turns, row: Mapping[str, Any], where: str) -> Turns:
             )
     functions = row.get("functions")
     if isinstance(functions, list | tuple):
-        functions = [{"type": "function", "function": one} for one in functions]
+        functions = [{"type": "function", "function": function} for function in functions]
     tools = single({"tools": row.get("tools"), "functions": functions}, DECLARATIONS, where)
     return declare_tools(turns, tools, f"{where}: tools")
 
@@ -442,10 +442,10 @@ def _implicit(chosen: str, rejected: str, where: str) -> dict[str, Any]:
     }
 
 
-def _num_alike(one: Sequence, other: Sequence) -> int:
+def _num_alike(first: Sequence, other: Sequence) -> int:
     """The length of the common beginning of two sequences."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((number for number, (a, b) in pairs if a != b), min(len(one), len(other)))
+    pairs = enumerate(zip(first, other, strict=False))
+    return next((number for number, (a, b) in pairs if a != b), min(len(first), len(other)))
 
 
 def has_from_and_value(row: Mapping[str, Any]) -> bool:

@@ -149,9 +149,9 @@ def with_digests(documents: Iterable[T], text_of: Callable[[T], str]) -> Iterato
         raise error
 
 
-def _reaches(found: Any, minimum: float, where: str) -> bool:
-    if found is None:
+def _reaches(value: Any, minimum: float, where: str) -> bool:
+    if value is None:
         return False
-    if not isinstance(found, int | float):
-        raise InputError(f"{where}: expected a number to filter by, found {shorten(found)}")
-    return found >= minimum
+    if not isinstance(value, int | float):
+        raise InputError(f"{where}: expected a number to filter by, found {shorten(value)}")
+    return value >= minimum

@@ -60,4 +60,6 @@ def format_of_row(
     row: Mapping[str, Any], kind: Kind | None = None, formats: Sequence[Format] | None = None
 ) -> Format | None:
     """The first of `formats`, by default `FORMATS`, that fits the first row of a data set and has this kind."""
-    return next((one for one in formats or FORMATS if kind in (None, one.kind) and one.fits(row)), None)
+    return next(
+        (candidate for candidate in formats or FORMATS if kind in (None, candidate.kind) and candidate.fits(row)), None
+    )

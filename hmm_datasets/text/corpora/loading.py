@@ -134,8 +134,8 @@ def load_corpus(
         raise InputError(f"max_documents={max_documents}: expected at least 1")
     source = _source(os.fspath(name_or_path), kind, test_fraction)
     if text_column or messages_column:
-        own = "text" if text_column else "conversations"
-        named = replace(source.corpus, kind=own, column=text_column or messages_column, format=None)
+        expected = "text" if text_column else "conversations"
+        named = replace(source.corpus, kind=expected, column=text_column or messages_column, format=None)
         source = replace(source, corpus=named)
     selection = _Selection(split, source.test_fraction, filters or DocumentFilter(), max_documents)
     return _load(source, selection, streaming, config)
@@ -354,10 +354,10 @@ def _first_seen(documents: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]
 def _format(source: _Source, row: dict[str, Any], formats: Sequence[Format] = FORMATS) -> Format:
     """The format of a corpus with this first row; printed in one line if it was recognized by the columns."""
     corpus, kind = source.corpus, source.kind
-    found = f"found {', '.join(row)}"
+    description = f"found {', '.join(row)}"
     if corpus.column is not None:
         if corpus.column not in row:
-            raise InputError(f"{corpus.name}: no column {corpus.column!r}, {found}")
+            raise InputError(f"{corpus.name}: no column {corpus.column!r}, {description}")
         if kind not in (None, corpus.kind):
             raise _other_kind(corpus, corpus.kind, (corpus.column,), kind)
         return corpus.format or column_format(corpus.column, corpus.kind)
@@ -366,11 +366,11 @@ def _format(source: _Source, row: dict[str, Any], formats: Sequence[Format] = FO
         other = format_of_row(row)
         if other is not None:
             raise _other_kind(corpus, other.kind, other.columns, kind)
-        known = "; ".join(", ".join(one.columns) for one in formats if kind in (None, one.kind))
+        known = "; ".join(", ".join(candidate.columns) for candidate in formats if kind in (None, candidate.kind))
         wanted = "no column 'text' or 'messages'" if kind is None else f"no {kind}"
         raise InputError(
-            f"{corpus.name}: {wanted}, {found}; expected the columns of {kind or 'a known format'}: {known}; rename "
-            "columns, or name one by text_column= or messages_column="
+            f"{corpus.name}: {wanted}, {description}; expected the columns of {kind or 'a known format'}: {known}; "
+            "rename columns, or name one by text_column= or messages_column="
         )
     if chosen.kind != "text":
         _print_once(f"{corpus.name}: recognized as {chosen.describe(row)}")
@@ -385,9 +385,9 @@ def _print_once(*lines: str) -> None:
             print(line, file=sys.stderr, flush=True)
 
 
-def _other_kind(corpus: Corpus, found: str, columns: tuple[str, ...], wanted: str) -> InputError:
+def _other_kind(corpus: Corpus, present: str, columns: tuple[str, ...], wanted: str) -> InputError:
     names = ", ".join(columns)
-    return InputError(f"{corpus.name}: contains {found} ({names}), expected {wanted}; name another corpus")
+    return InputError(f"{corpus.name}: contains {present} ({names}), expected {wanted}; name another corpus")
 
 
 def _features(kind: str, *, weights: bool = False, notes: bool = False, columns: bool = False) -> "datasets.Features":

@@ -42,10 +42,10 @@ def local_files(name: str) -> tuple[Path, ...]:
             paths = [path for path in sorted(Path(name).rglob("*")) if path.is_file()]
             files = [path for path in paths if _is_data(path.relative_to(name))]
             return tuple(files) if files and all(_format_of(path)[0] == ".txt" for path in files) else ()
-        found = sorted(glob.glob(name, recursive=True)) if glob.has_magic(name) else []
+        matching = sorted(glob.glob(name, recursive=True)) if glob.has_magic(name) else []
     except OSError as error:
         raise path_error(name, error) from None
-    return tuple(path for path in map(Path, found) if path.is_file() and _is_data(path))
+    return tuple(path for path in map(Path, matching) if path.is_file() and _is_data(path))
 
 
 def _is_data(path: Path) -> bool:

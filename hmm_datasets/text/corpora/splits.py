@@ -47,7 +47,7 @@ def divide_text(text: str, test_fraction: float) -> tuple[str, str]:
     latest = int(len(text) * (1 - test_fraction))
     first = max(1, int(len(text) * (1 - 2 * test_fraction)))
     for boundary in (r"\n\s*\n", r"\n", r"\s"):
-        ends = [found.end() for found in re.finditer(boundary, text[first:latest])]
+        ends = [match.end() for match in re.finditer(boundary, text[first:latest])]
         if ends:
             return text[: first + ends[-1]].strip(), text[first + ends[-1] :].strip()
     return text[:latest], text[latest:]

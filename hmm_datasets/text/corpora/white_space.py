@@ -46,27 +46,27 @@ def single_spaced(texts: Sequence[str]) -> tuple[UInt8[np.ndarray, "N"], Int64[n
 def _copy_words(data, stops, kinds, out, out_stops):
     # Positions are unsigned, since numba checks whether signed ones are negative. There is no branch on ASCII text,
     # where the next space cannot be foreseen: each byte is stored, and stays unless it is a space after a space.
-    one, at, size = np.uint64(1), np.uint64(0), np.uint64(0)
+    unit, at, size = np.uint64(1), np.uint64(0), np.uint64(0)
     for number in range(len(stops)):
         begin, stop, after_space = size, np.uint64(stops[number]), np.uint64(1)
         while at < stop:
             byte = data[at]
             space = np.uint64(kinds[byte])
-            if space > one:
+            if space > unit:
                 width = _space_width(data, at)
                 if width:
                     out[size] = 32
-                    size += one - after_space
-                    after_space = one
+                    size += unit - after_space
+                    after_space = unit
                     at += width
                     continue
                 space = np.uint64(0)
             out[size] = 32 if space else byte
-            size += one - (space & after_space)
+            size += unit - (space & after_space)
             after_space = space
-            at += one
+            at += unit
         if after_space and size > begin:
-            size -= one
+            size -= unit
         out_stops[number] = size
 
 
@@ -80,11 +80,11 @@ def _space_width(data, at):
         return np.uint64(0)
     third = data[at + np.uint64(2)]
     if first == 0xE1:  # U+1680
-        found = second == 0x9A and third == 0x80
+        is_space = second == 0x9A and third == 0x80
     elif first == 0xE2 and second == 0x80:  # U+2000 to U+200A, U+2028, U+2029, U+202F
-        found = 0x80 <= third <= 0x8A or 0xA8 <= third <= 0xA9 or third == 0xAF
+        is_space = 0x80 <= third <= 0x8A or 0xA8 <= third <= 0xA9 or third == 0xAF
     elif first == 0xE2:  # U+205F
-        found = second == 0x81 and third == 0x9F
+        is_space = second == 0x81 and third == 0x9F
     else:  # U+3000
-        found = second == 0x80 and third == 0x80
-    return np.uint64(3 if found else 0)
+        is_space = second == 0x80 and third == 0x80
+    return np.uint64(3 if is_space else 0)

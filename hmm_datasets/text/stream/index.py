@@ -251,7 +251,7 @@ def _digest_of(values: dict) -> str:
 
 
 def _check_size(path: Path, expected: int) -> None:
-    found = path.stat().st_size if path.is_file() else None
-    if found != expected:
-        what = "no such file" if found is None else f"{found} bytes"
+    num_bytes = path.stat().st_size if path.is_file() else None
+    if num_bytes != expected:
+        what = "no such file" if num_bytes is None else f"{num_bytes} bytes"
         raise InputError(f"{path}: {what}, but {INDEX_NAME} says {expected} bytes; copy or write the folder again")

@@ -168,8 +168,8 @@ class TokenStream:
         for shard, rows in _groups(shards, np.arange(len(positions))):
             # In the type of the ends, because for another type numpy would copy them all.
             local = (positions[rows] - self._tokens_before[shard]).astype(ENDS_DTYPE)
-            found = np.searchsorted(self._ends(shard), local, side="right")
-            documents[rows] = self._documents_before[shard] + found
+            document = np.searchsorted(self._ends(shard), local, side="right")
+            documents[rows] = self._documents_before[shard] + document
         return documents
 
     def verify(self) -> None:
@@ -214,21 +214,23 @@ def verify_ends(path: Path, tokens: Integer[np.ndarray, "T"], ends: Integer[np.n
     """Raise [`InputError`] unless the positions of EOS in a shard are exactly the ends of its documents."""
     document = 0
     for start in range(0, len(tokens), _VERIFIED_AT_ONCE):
-        found = np.flatnonzero(tokens[start : start + _VERIFIED_AT_ONCE] == eos_id) + (start + 1)
-        expected = ends[document : document + len(found)].astype(np.int64)
-        if len(expected) != len(found) or (expected != found).any():
-            same = min(len(expected), len(found))
-            wrong = int(np.append(expected[:same] != found[:same], True).argmax())
-            raise InputError(_ends_differ(path, document + wrong, ends, int(found[wrong])))
-        document += len(found)
+        eos_ends = np.flatnonzero(tokens[start : start + _VERIFIED_AT_ONCE] == eos_id) + (start + 1)
+        expected = ends[document : document + len(eos_ends)].astype(np.int64)
+        if len(expected) != len(eos_ends) or (expected != eos_ends).any():
+            same = min(len(expected), len(eos_ends))
+            wrong = int(np.append(expected[:same] != eos_ends[:same], True).argmax())
+            raise InputError(_ends_differ(path, document + wrong, ends, int(eos_ends[wrong])))
+        document += len(eos_ends)
     if document != len(ends):
         raise InputError(_ends_differ(path, document, ends, None))
 
 
 def _ends_differ(path: Path, document: int, ends: np.ndarray, eos: int | None) -> str:
     expected = f"end at token {ends[document]}" if document < len(ends) else "not exist"
-    found = "no further EOS" if eos is None else f"the next EOS before token {eos}"
-    return f"{path}: by its {ENDS_SUFFIX} file document {document} should {expected}, found {found}; write it again"
+    description = "no further EOS" if eos is None else f"the next EOS before token {eos}"
+    return (
+        f"{path}: by its {ENDS_SUFFIX} file document {document} should {expected}, found {description}; write it again"
+    )
 
 
 def map_file(path: Path, dtype: np.dtype) -> np.ndarray:

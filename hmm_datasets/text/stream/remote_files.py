@@ -54,11 +54,11 @@ class RemoteFiles:
                 return path
             if file_digest(path) != self._digests[name]:  # damaged on this disk, or wrong on the Hub
                 path = download_file(self._repository / name, again=True)
-                found = file_digest(path)
-                if found != self._digests[name]:
+                digest = file_digest(path)
+                if digest != self._digests[name]:
                     raise InputError(
-                        f"{self._repository / name}: SHA-256 is {found}, but {INDEX_NAME} says {self._digests[name]}; "
-                        "the repository is damaged, push the stream to it again"
+                        f"{self._repository / name}: SHA-256 is {digest}, but {INDEX_NAME} says "
+                        f"{self._digests[name]}; the repository is damaged, push the stream to it again"
                     )
             self._verified.add(name)
             return path

@@ -45,7 +45,7 @@ def finished_part(folder: Path, blank: TokenIndex) -> TokenIndex:
             index = read_index(folder)
         except InputError as error:
             raise InputError(f"{error}; or delete {folder} to start over") from None
-    before, now = ({"stream": {name: getattr(one, name) for name in _SETTINGS}} for one in (index, blank))
+    before, now = ({"stream": {name: getattr(entry, name) for name in _SETTINGS}} for entry in (index, blank))
     remedy = "start that run again to finish it, or delete the folder to start over"
     check_identity(folder, before, now, accepted=None, remedy=remedy)
     remove_torn(folder, index)

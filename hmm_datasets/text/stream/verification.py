@@ -97,10 +97,10 @@ def check_streams() -> None:
 def differing_files(files: Iterable[tuple[Path, str]]) -> Iterator[str]:
     """Yield an error message for each file whose SHA-256 differs from the expected one."""
     for path, expected in files:
-        found = file_digest(path)
-        if found != expected:
+        digest = file_digest(path)
+        if digest != expected:
             yield (
-                f"{path}: SHA-256 is {found}, but {INDEX_NAME} says {expected}; "
+                f"{path}: SHA-256 is {digest}, but {INDEX_NAME} says {expected}; "
                 "the file changed since it was written, copy or write it again"
             )
 

@@ -259,10 +259,10 @@ class ShardWriter:
 
     def _after_last_document(self, batch: TokenBatch) -> TokenBatch:
         length = int(batch.lengths[0])
-        found = batch.tokens[:length]
-        if length and found[-1] == self.index.eos_id:
-            found = found[:-1]
-        if not np.array_equal(found, self.last_document):
+        tokens = batch.tokens[:length]
+        if length and tokens[-1] == self.index.eos_id:
+            tokens = tokens[:-1]
+        if not np.array_equal(tokens, self.last_document):
             raise InputError(_source_changed(self.folder, self.num_read, "has different tokens now"))
         self.last_document = None
         self.num_read += 1

@@ -144,11 +144,11 @@ def train_bpe(
     )
     with panics_as_errors(f"split_pattern={shorten(split_pattern)}: {EXPONENTIAL}", REPLACE_PATTERN):
         tokenizer.train_from_iterator(_cut(_checked(texts, show_progress), split_pattern), trainer=trainer)
-    found = tokenizer.get_vocab_size()
-    if found < vocab_size:
+    size = tokenizer.get_vocab_size()
+    if size < vocab_size:
         raise InputError(
-            f"vocab_size={vocab_size}, but the texts yield only {found} tokens; "
-            f"pass more text, min_frequency=1 or vocab_size={found}"
+            f"vocab_size={vocab_size}, but the texts yield only {size} tokens; "
+            f"pass more text, min_frequency=1 or vocab_size={size}"
         )
     return chat_tokenizer(tokenizer, model_max_length)
 

@@ -46,10 +46,10 @@ def character_tokenizer(texts: Iterable[str], *, model_max_length: int = 2048) -
         raise InputError("the texts have no characters to make a tokenizer of")
     written = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)  # a byte as one printable character
     spelt = [written.pre_tokenize_str(character)[0][0] for character in characters]
-    several = [one for one in spelt if len(one) > 1]
-    parts = {one[:end] for one in several for end in range(1, len(one))} | set("".join(several))
+    several = [word for word in spelt if len(word) > 1]
+    parts = {word[:end] for word in several for end in range(1, len(word))} | set("".join(several))
     vocabulary = [*CHARACTER_SPECIAL_TOKENS, *spelt, *sorted(parts - set(spelt), key=lambda part: (len(part), part))]
-    merges = dict.fromkeys((one[:end], one[end]) for one in several for end in range(1, len(one)))
+    merges = dict.fromkeys((word[:end], word[end]) for word in several for end in range(1, len(word)))
     tokenizer = Tokenizer(
         models.BPE(
             {token: number for number, token in enumerate(vocabulary)},

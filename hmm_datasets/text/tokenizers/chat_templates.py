@@ -38,21 +38,21 @@ def load_tokenizer(name: str | os.PathLike) -> "PreTrainedTokenizerFast":
     """
     from transformers import AutoTokenizer
 
-    name, found = os.fspath(name), ModelName.parse(name).pinned()
-    alone = found.on_hub and without_network()
+    name, model_name = os.fspath(name), ModelName.parse(name).pinned()
+    alone = model_name.on_hub and without_network()
     try:
-        if found.gguf_file is not None:
-            tokenizer = load_gguf(AutoTokenizer, found)
+        if model_name.gguf_file is not None:
+            tokenizer = load_gguf(AutoTokenizer, model_name)
         else:
-            check_ids(Path(found.place, "tokenizer.json"))
-            with reading_hub(found.on_hub):
+            check_ids(Path(model_name.place, "tokenizer.json"))
+            with reading_hub(model_name.on_hub):
                 tokenizer = AutoTokenizer.from_pretrained(
-                    found.place, revision=found.revision, local_files_only=alone, trust_remote_code=False
+                    model_name.place, revision=model_name.revision, local_files_only=alone, trust_remote_code=False
                 )
     except InputError:
         raise
     except Exception as error:  # transformers and the client of the Hub raise many types
-        reason = reason_of_hub(error) if found.on_hub else first_line(error)
+        reason = reason_of_hub(error) if model_name.on_hub else first_line(error)
         raise InputError(f"{name}: no tokenizer can be loaded from it ({reason}); name a folder with one") from error
     if not tokenizer.is_fast:
         raise InputError(f"{name}: {type(tokenizer).__name__} is not a fast tokenizer; save it with a tokenizer.json")
@@ -156,8 +156,8 @@ def marked_template(tokenizer: "PreTrainedTokenizerBase") -> str | None:
     try:
         return get_training_chat_template(tokenizer)
     except ValueError:
-        own = tokenizer.chat_template
-        return with_marks(own, functools.partial(_written, tokenizer)) if isinstance(own, str) else None
+        template = tokenizer.chat_template
+        return with_marks(template, functools.partial(_written, tokenizer)) if isinstance(template, str) else None
 
 
 def _written(
@@ -202,8 +202,8 @@ def end_of_turn(tokenizer: "PreTrainedTokenizerBase") -> int | None:
     text = _written(tokenizer, tokenizer.chat_template, messages, False)
     if text is None:
         return None
-    _, found, rest = text.rpartition(_ANSWERED)
-    if not found:
+    _, separator, rest = text.rpartition(_ANSWERED)
+    if not separator:
         return None
     special = {*tokenizer.all_special_ids, *getattr(tokenizer, "added_tokens_decoder", {})}
     return next((token for token in tokenizer.encode(rest, add_special_tokens=False) if token in special), None)

@@ -73,13 +73,16 @@ def _agrees(template: str, marked: str, render: Render) -> bool:
         for asked, said in turns:
             messages += [{"role": "user", "content": asked}, {"role": "assistant", "content": said}]
         messages += [{"role": "user", "content": last}] if last else []
-        text, same, signs = (render(one, messages, prompt) for one in (template, marked, shown))
+        text, same, signs = (render(variant, messages, prompt) for variant in (template, marked, shown))
         if text is None:
             continue
         if same != text or signs is None or re.sub("[\x02\x03]", "", signs) != text:
             return False
-        found = re.findall("\x02(.*?)\x03", signs, flags=re.DOTALL)
-        if found not in ([f"{said}{_END}" for _, said in turns], [f"{said.strip()}{_END}" for _, said in turns]):
+        marked_words = re.findall("\x02(.*?)\x03", signs, flags=re.DOTALL)
+        if marked_words not in (
+            [f"{said}{_END}" for _, said in turns],
+            [f"{said.strip()}{_END}" for _, said in turns],
+        ):
             return False
         tried += 1
     return tried > 0

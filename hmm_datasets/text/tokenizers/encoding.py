@@ -232,7 +232,7 @@ class Encoder:
         if self._fast is None:
             return
         pairs = zip(self._encode_fast(texts), self._encode_reference(texts), strict=True)
-        if not all(np.array_equal(one, other) for one, other in pairs):
+        if not all(np.array_equal(ids, other) for ids, other in pairs):
             self._fast = None
             _logger.warning("fastokens and tokenizers differ on a sample of the texts; using the slower tokenizers")
 
@@ -247,7 +247,9 @@ def _probe(tokenizer: "PreTrainedTokenizerFast") -> list[str]:
     characters = _CHARACTERS
     if is_byte_level(tokenizer):
         letters, known = ByteLevel(add_prefix_space=False, use_regex=False), tokenizer.get_vocab().keys()
-        characters = [one for one in _CHARACTERS if known >= set(letters.pre_tokenize_str(one)[0][0])]
+        characters = [
+            character for character in _CHARACTERS if known >= set(letters.pre_tokenize_str(character)[0][0])
+        ]
     return [separator.join(characters) for separator in ("", " ", "\n", "a", "1", "!")]
 
 

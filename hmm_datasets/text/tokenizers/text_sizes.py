@@ -201,16 +201,16 @@ def sized_texts(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], lost
     fast: Any = tokenizer
     byte_level = tokenizer.is_fast and is_byte_level(fast)
     known = (token_bytes(fast), token_characters(fast)) if byte_level else None
-    found = []
+    sizes = []
     for text, row, again, place in zip(texts, rows, decoded, places, strict=True):
         sized = _from_places(tokenizer, text, row, place)
         if known is not None and known[0][row].sum() == sized.bytes.sum():  # else it changes texts before encoding
             has_characters = known[1][row].sum() == sized.characters.sum()
             sized = SizedText(row, known[0][row], known[1][row] if has_characters else sized.characters)
-        found.append(sized)
+        sizes.append(sized)
         lost.add(text, again)
         lost.unknown += row.count(tokenizer.unk_token_id)
-    return found
+    return sizes
 
 
 def _from_places(
