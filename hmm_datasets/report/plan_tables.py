@@ -36,8 +36,8 @@ def forecast_text(plan: dict[str, Any]) -> str:
     ]
     if plan["batch_ramp"]:
         stages = plan["batch_ramp"]
-        told = stages if len(stages) <= 4 else [*stages[:2], "...", stages[-1]]
-        rows.insert(3, ("batch ramp", " ".join(told), f"rows:steps of {len(stages)} stages before the full batch"))
+        shown = stages if len(stages) <= 4 else [*stages[:2], "...", stages[-1]]
+        rows.insert(3, ("batch ramp", " ".join(shown), f"rows:steps of {len(stages)} stages before the full batch"))
     if plan["trained_parameters"] < plan["parameters"]:
         rows.insert(
             1, ("trained", f"{plan['trained_parameters']:,}", "parameters; the others cost 4 N instead of 6 N")

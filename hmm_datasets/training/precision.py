@@ -3,7 +3,7 @@
 There is one way to say it, `--bf16 true`, `--fp16 true` or `--bf16 false`. Without it the launcher's word counts
 (`mixed_precision: bf16` in its configuration, or `--mixed_precision bf16`), then that of the DeepSpeed JSON (`bf16`
 or `fp16` with `enabled` true or false). If nobody has said anything, a GPU with bfloat16 trains in it, and everything
-else in float32. A launcher tells its processes "no" also when nobody has asked it for anything, so its "no" counts as
+else in float32. A launcher gives its processes "no" also when nobody has asked it for anything, so its "no" counts as
 nothing said. What is found is then written into the settings, so records, cards and checkpoints name what was used.
 
 In every precision the loss is computed and reported in float32.
@@ -32,7 +32,7 @@ from ..files import read_json
 from ..runtime import environment
 
 LAUNCHER_VARIABLE = "ACCELERATE_MIXED_PRECISION"
-"""Environment variable by which the launcher tells its processes a precision."""
+"""Environment variable by which the launcher gives its processes a precision."""
 _LONG_NAMES = {"bf16": "bfloat16", "fp16": "float16", "no": "float32"}
 WEIGHT_TYPES = ("float32", "bfloat16")
 """Types of weights and moments that can be asked for."""

@@ -107,7 +107,7 @@ def test_settings_of_both_sizes_are_read(name):
 @pytest.mark.launch
 def test_a_tiny_experiment_has_its_report_and_picture(program, succeeded, tmp_path):
     command = ["-m", "hmm_datasets.cli", "experiment", "constrained-beliefs", "--config", str(FOLDER / "small.yaml")]
-    command += ["--output_dir", str(tmp_path), "--context", "4", "--steps", "5", "--batch_size", "8"]
+    command += ["--output_dir", str(tmp_path), "--context", "4", "--steps", "5"]
     said = succeeded(program.run(*command, "--values", "0.5")).stdout
     assert "x = 0.5, heads 2: after attention R2" in said
     result = read_json(tmp_path / "result.json")

@@ -40,7 +40,7 @@ def test_no_predictor_is_more_accurate_than_the_exact_distributions():
 
 
 def test_wrong_settings_are_refused():
-    for wrong, message in (({"length": 2}, "length is 2"), ({"noise": []}, "noise")):
+    for wrong, message in (({"states": 40}, "states is 40"), ({"length": 2}, "length is 2"), ({"noise": []}, "noise")):
         with pytest.raises(InputError, match=message):
             RECIPE.LLMOnHMMsSettings(**wrong)
 
@@ -49,7 +49,7 @@ def test_wrong_settings_are_refused():
 def test_any_folder_with_a_model_and_a_tokenizer_is_measured(program, succeeded, bpe, tmp_path):
     small_llama(len(bpe)).save_pretrained(tmp_path / "model")
     bpe.save_pretrained(tmp_path / "model")
-    small = ("--mixing", 0.9, "--noise", 0.1, "--length", 24, "--num_sequences", 4)
+    small = ("--states", 3, "--mixing", 0.9, "--noise", 0.1, "--length", 24, "--num_sequences", 4)
     command = (
         "recipes/experiments/llm_on_hmms/run.py",
         "--model",

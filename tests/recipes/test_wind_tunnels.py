@@ -50,6 +50,6 @@ def test_the_experiment_runs_to_its_report(program, succeeded, tmp_path):
     assert len(result["findings"]) == 3 + 3
     assert len(list((tmp_path / "trials").iterdir())) == 2 * (2 + 1)
     assert all(0 < one["measured"] < 3 for one in result["findings"])
-    assert result["tokens"] == 2 * 2 * 64 * (41 + 21 + 81)
+    assert result["tokens"] == 2 * 2 * 64 * (41 + 21 + 30)
     assert (tmp_path / "entropy_errors.png").read_bytes()[:4] == b"\x89PNG"
     assert "2512.22471" in said

@@ -26,7 +26,7 @@ class Corpus:
         documents (`int`, *optional*), tokens (`int`, *optional*): approximate size of the train split; None if
             unknown.
         test_fraction (`float`, *optional*): share held out by hash if the data set on the Hub has no test split. For a
-            computed corpus, share of the facts that only its test split tells.
+            computed corpus, share of the facts that only its test split has.
         compute (callable, *optional*): for a corpus that is computed when it is read, a function that yields the rows
             of a `split` for a `test_fraction`; they have the column `messages`.
     """

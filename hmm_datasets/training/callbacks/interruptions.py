@@ -55,7 +55,7 @@ class Interruptions(TrainerCallback):
         self.close()
 
     def close(self) -> None:
-        """Stop listening, also after an error, of which the Trainer tells no callback.
+        """Stop listening, also after an error, which the Trainer reports to no callback.
 
         A handler left behind would keep this process, and the worker processes that it forks later, from ending on
         SIGTERM, and a `multiprocessing.Pool` waits for them without end.

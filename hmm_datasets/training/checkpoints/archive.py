@@ -13,7 +13,7 @@ from ..record import HISTORY_NAME, RECORD_NAME
 from .resuming import Start
 from .verifying import list_steps, verify_checkpoint
 
-# What tells of a run or is its result; other files in the folder may be its data.
+# What records a run or is its result; other files in the folder may be its data.
 _RUN_FILES = (
     *(RECORD_NAME, "identity.json", "plan.json", "summary.json", HISTORY_NAME, SAMPLES_NAME),
     *("digests.json", "*.safetensors", "*.safetensors.index.json", "plots"),

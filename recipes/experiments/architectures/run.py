@@ -24,6 +24,8 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.runtime.program import run
 from hmm_datasets.runtime.settings import setting
 
+TASKS = ["recall", "automata"]
+"""What models are trained on."""
 LAYERS = 2
 """Layers of every model."""
 
@@ -33,7 +35,6 @@ class ArchitectureSettings:
     """Settings of the experiment."""
 
     output_dir: str = setting(MISSING, "Output folder.")
-    tasks: list[str] = setting(["recall", "automata"], "recall, automata.")
     architectures: list[str] = setting(["llama", "lstm", "gru"], "Some of llama, lstm, gru, mamba.")
     seeds: list[int] = setting([0], "Seeds of models and rows.")
     batch_size: int = setting(64, "Rows per optimizer step.")
@@ -53,9 +54,6 @@ class ArchitectureSettings:
     automata_learning_rate: float = setting(5e-3, "Peak learning rate on automata.")
 
     def __post_init__(self):
-        for task in self.tasks:
-            if task not in ("recall", "automata"):
-                raise InputError(f"tasks has {task!r}; expected some of recall, automata")
         for name in ("num_states", "alphabet"):
             if len(getattr(self, name)) != 2:
                 raise InputError(f"{name} is {getattr(self, name)}; expected two numbers, the least and the largest")
@@ -87,7 +85,7 @@ def trials_of(settings: ArchitectureSettings) -> list[dict[str, Any]]:
         {"task": task, "architecture": architecture, "width": width, "seed": seed, "length": lengths[task]}
         | {name: getattr(settings, f"{task}_{name}") for name in ("steps", "learning_rate")}
         | {"source": source_of(settings, task).fingerprint(), **shared}
-        for task in settings.tasks
+        for task in TASKS
         for architecture in settings.architectures
         for width in getattr(settings, f"{task}_widths")
         for seed in settings.seeds
@@ -232,7 +230,7 @@ def panels_of(settings: ArchitectureSettings, trials: list[dict[str, Any]]) -> l
         return {name: np.array([values(chosen, seed) for seed in settings.seeds]) for name, chosen in of.items()}
 
     panels = []
-    if "recall" in settings.tasks:
+    if "recall" in TASKS:
         by_width = curves(
             "recall", lambda chosen, seed: [trial["accuracy"] for trial in chosen if trial["seed"] == seed]
         )
@@ -244,7 +242,7 @@ def panels_of(settings: ArchitectureSettings, trials: list[dict[str, Any]]) -> l
             "levels": {"guess a value of the row": 1 / settings.num_pairs},
         }
         panels.append(ArchitecturePanel(title, settings.recall_widths, by_width, **axes))
-    if "automata" in settings.tasks:
+    if "automata" in TASKS:
         widest = max(settings.automata_widths)
         smooth = np.ones(8) / 8
 

@@ -30,6 +30,8 @@ from typing import Any
 from hmm_datasets.runtime.program import run
 from hmm_datasets.runtime.settings import setting
 
+BATCH_SIZE = 128
+"""Sequences per optimizer step."""
 HEADS = [1, 2]
 """Numbers of attention heads."""
 WIDTH = 64
@@ -45,7 +47,6 @@ class ConstrainedBeliefsSettings:
     a: float = setting(0.85, "Share of the state's own symbol in Mess3.")
     context: int = setting(10, "Symbols that models predict the next one from, at most.")
     steps: int = setting(1500, "Optimizer steps of each model.")
-    batch_size: int = setting(128, "Sequences per optimizer step.")
     learning_rate: float = setting(3e-3, "Peak learning rate.")
     seed: int = setting(0, "Seed of weights and sequences.")
 
@@ -123,7 +124,9 @@ def measured(
     length = settings.context + 1
     sizes = {"width": WIDTH, "layers": 1, "heads": heads}
     config = architecture_config("llama", vocab_size=bos + 1, length=length + 1, bos_token_id=bos, **sizes)
-    model = trained_model(folder / f"x{x:g}-{heads}", config, process, SmallRun.of(settings, length=length))
+    model = trained_model(
+        folder / f"x{x:g}-{heads}", config, process, SmallRun.of(settings, length=length, batch_size=BATCH_SIZE)
+    )
     set_seed(settings.seed)
     fresh = new_model(config).eval()
     targets = {"constrained": constrained_beliefs(words), "full": words.beliefs}
@@ -310,12 +313,12 @@ def write(settings: ConstrainedBeliefsSettings, folder: Path, results: list[dict
         ),
         findings(results),
         protocol=(
-            f"Llamas of one layer of width {WIDTH}, {settings.steps:,} steps of {settings.batch_size} "
+            f"Llamas of one layer of width {WIDTH}, {settings.steps:,} steps of {BATCH_SIZE} "
             f"sequences of Mess3 with a = {settings.a:g}, AdamW at a peak of {settings.learning_rate:g}, one seed. "
             f"Affine maps over all words of up to {settings.context} symbols, weighted by probability. A Llama has "
             "rotary positions and a beginning token, which takes the attention that symbols leave."
         ),
-        tokens=len(results) * settings.steps * settings.batch_size * (settings.context + 2),
+        tokens=len(results) * settings.steps * BATCH_SIZE * (settings.context + 2),
         seconds=seconds,
         pictures=["constrained_beliefs.png"],
         more={"models": results},

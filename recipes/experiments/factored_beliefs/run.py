@@ -22,6 +22,8 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.runtime.program import run
 from hmm_datasets.runtime.settings import setting
 
+MEASUREMENTS_PER_DOUBLING = 2
+"""Measurements per doubling of the step."""
 LENGTH = 8
 """Symbols per sequence."""
 HEADS = 4
@@ -43,7 +45,6 @@ class FactoredBeliefsSettings:
     batch_size: int = setting(256, "Sequences per optimizer step.")
     learning_rate: float = setting(3e-3, "Peak learning rate.")
     num_sequences: int = setting(2048, "Held-out sequences that models are measured on.")
-    measurements_per_doubling: int = setting(1, "Measurements per doubling of the step.")
     seed: int = setting(0, "Seed of the weights.")
 
 
@@ -60,7 +61,7 @@ def main(settings: FactoredBeliefsSettings) -> None:
     folder = Path(settings.output_dir)
     factors = [load_source(name) for name in settings.factors]
     shape = {"width": settings.width, "layers": settings.layers, "heads": HEADS}
-    at = log_spaced_steps(settings.steps, settings.measurements_per_doubling)
+    at = log_spaced_steps(settings.steps, MEASUREMENTS_PER_DOUBLING)
     results: dict[float, dict[str, Any]] = {}
     for noise in settings.noises:
         process = FactoredProcess(factors, noise=noise)

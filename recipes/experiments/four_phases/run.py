@@ -19,6 +19,8 @@ from typing import Any
 from hmm_datasets.runtime.program import run
 from hmm_datasets.runtime.settings import setting
 
+MEASUREMENTS_PER_DOUBLING = 2
+"""Measurements per doubling of the step."""
 LAYERS = 2
 """Layers of the models."""
 WIDTH = 64
@@ -39,7 +41,6 @@ class FourPhasesSettings:
     batch_size: int = setting(32, "Sequences per optimizer step.")
     learning_rate: float = setting(3e-3, "Peak learning rate.")
     num_sequences: int = setting(256, "Held-out sequences of each kind to measure on.")
-    measurements_per_doubling: int = setting(2, "Measurements per doubling of the step.")
     seed: int = setting(0, "Seed of the weights.")
 
 
@@ -56,7 +57,7 @@ def main(settings: FourPhasesSettings) -> None:
     sizes = {"vocab_size": settings.symbols + 1, "length": settings.length + 1, "bos_token_id": settings.symbols}
     sizes |= {"width": WIDTH, "layers": LAYERS, "heads": settings.heads}
     config = architecture_config("llama", **sizes)
-    at = log_spaced_steps(settings.steps, settings.measurements_per_doubling)
+    at = log_spaced_steps(settings.steps, MEASUREMENTS_PER_DOUBLING)
     results: dict[int, dict[str, Any]] = {}
     for count in sorted(settings.chains):
         mixture = random_chain_mixture(count, settings.symbols, alpha=settings.alpha)

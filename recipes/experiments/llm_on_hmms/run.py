@@ -28,9 +28,7 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.runtime.program import run
 from hmm_datasets.runtime.settings import setting
 
-STATES = 6
-"""States and symbols of each HMM."""
-ALPHABET = "ABCDEF"
+ALPHABET = "ABCDEFGHIJKLMNOP"
 """A character for each symbol."""
 SEPARATOR = " "
 """With MODEL: the text between two symbols."""
@@ -44,6 +42,7 @@ class LLMOnHMMsSettings:
 
     model: str | None = setting(None, "Folder or Hub name of a causal language model; by default one is trained.")
     output_dir: str = setting("outputs/llm_on_hmms", "Output folder.")
+    states: int = setting(6, "States and symbols of each HMM.")
     mixing: list[float] = setting([0.5, 0.8, 0.95], "Moduli of the second eigenvalues of the chains.")
     noise: list[float] = setting([0.05, 0.3], "Probabilities that a state shows any symbol.")
     length: int = setting(256, "Symbols per sequence.")
@@ -53,6 +52,8 @@ class LLMOnHMMsSettings:
     train_tokens: int = setting(2_000_000, "Tokens that a model is trained on, without MODEL.")
 
     def __post_init__(self):
+        if not 2 <= self.states <= len(ALPHABET):
+            raise InputError(f"states is {self.states}; expected 2 to {len(ALPHABET)}")
         if self.length < 8:
             raise InputError(f"length is {self.length}; expected 8 or more")
         for name in ("mixing", "noise"):
@@ -73,7 +74,7 @@ def main(settings: LLMOnHMMsSettings) -> None:
         run_or_exit([training(settings, folder)])
         name = str(folder / "model")
     hmms = {
-        (mixing, noise): cycle(STATES, mixing, noise, settings.seed + number)
+        (mixing, noise): cycle(settings.states, mixing, noise, settings.seed + number)
         for number, (mixing, noise) in enumerate((m, n) for m in settings.mixing for n in settings.noise)
     }
     measured = measure(settings, name, hmms)
@@ -90,7 +91,7 @@ def training_mixture(settings: LLMOnHMMsSettings) -> Any:
 
     drawn = np.random.default_rng([settings.seed, 1]).uniform((0.3, 0.0), (1.0, 0.5), size=(TRAIN_HMMS, 2))
     first = settings.seed + 1_000_000  # seeds of other cycles than those measured on
-    hmms = [cycle(STATES, *pair, first + number) for number, pair in enumerate(drawn.tolist())]
+    hmms = [cycle(settings.states, *pair, first + number) for number, pair in enumerate(drawn.tolist())]
     return HMMMixture(hmms, [1 / len(hmms)] * len(hmms))
 
 
@@ -118,7 +119,7 @@ def measure(settings: LLMOnHMMsSettings, name: str, hmms: dict[tuple[float, floa
     from hmm_datasets.training.pretrained import load_pretrained
 
     model = load_causal_lm(name, Accelerator())
-    names = list(ALPHABET)
+    names = list(ALPHABET[: settings.states])
     symbols = SymbolTokens.of(load_pretrained(AutoTokenizer, name), names, SEPARATOR)
     results = {}
     for number, (key, hmm) in enumerate(hmms.items()):
@@ -207,7 +208,7 @@ def report(settings: LLMOnHMMsSettings, folder: Path, measured: dict[Any, Any], 
         findings,
         protocol=(
             f"The model is {who_is}. {settings.num_sequences} sequences of {settings.length} symbols of each of "
-            f"{len(measured)} HMMs of {STATES} states; means over HMMs and contexts of {first} to {last - 1} "
+            f"{len(measured)} HMMs of {settings.states} states; means over HMMs and contexts of {first} to {last - 1} "
             "symbols. The paper's optimum is read as: the last state of the most probable path of the symbols so far "
             "is taken for certain. Its numbers were not read, only its abstract."
         ),

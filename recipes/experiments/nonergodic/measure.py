@@ -74,9 +74,9 @@ def excess_by_position(
     for start in range(0, num_sequences, rows):
         tokens = process.sample(min(rows, num_sequences - start), length, seed=seed, first=first + start)
         values = torch.from_numpy(tokens.astype(np.int64))
-        told = process.oracle_next_token_probs(values, seed, first + start)[:, :-1]
+        oracle = process.oracle_next_token_probs(values, seed, first + start)[:, :-1]
         probs = process.next_token_probs(values)[:, :-1] if predictor is None else predictor(values)
-        parts.append(kl_divergence(told, probs.to(told).log()).numpy())
+        parts.append(kl_divergence(oracle, probs.to(oracle).log()).numpy())
     return np.concatenate(parts)
 
 

@@ -163,7 +163,7 @@ def test_an_answer_that_is_cut_says_by_what(chat_model, talk, window, limit, tol
 @pytest.mark.outside(
     "https://github.com/tidyverse/ellmer/issues/643",
     "keep what was said before an answer was interrupted",
-    "the words so far are the answer, and the conversation goes on",
+    "the words so far are the answer, and the conversation continues",
 )
 def test_an_interrupt_ends_the_answer_and_the_words_so_far_are_kept(loaded, monkeypatch):
     pieces = []
