@@ -229,32 +229,27 @@ def panels_of(settings: ArchitectureSettings, trials: list[dict[str, Any]]) -> l
         }
         return {name: np.array([values(chosen, seed) for seed in settings.seeds]) for name, chosen in of.items()}
 
-    panels = []
-    if "recall" in TASKS:
-        by_width = curves(
-            "recall", lambda chosen, seed: [trial["accuracy"] for trial in chosen if trial["seed"] == seed]
-        )
-        title = f"recall of {settings.num_pairs} pairs"
-        axes = {
-            "x_label": "width",
-            "y_label": "accuracy",
-            "log_x": True,
-            "levels": {"guess a value of the row": 1 / settings.num_pairs},
-        }
-        panels.append(ArchitecturePanel(title, settings.recall_widths, by_width, **axes))
-    if "automata" in TASKS:
-        widest = max(settings.automata_widths)
-        smooth = np.ones(8) / 8
+    by_width = curves("recall", lambda chosen, seed: [trial["accuracy"] for trial in chosen if trial["seed"] == seed])
+    title = f"recall of {settings.num_pairs} pairs"
+    axes = {
+        "x_label": "width",
+        "y_label": "accuracy",
+        "log_x": True,
+        "levels": {"guess a value of the row": 1 / settings.num_pairs},
+    }
+    recall = ArchitecturePanel(title, settings.recall_widths, by_width, **axes)
+    widest = max(settings.automata_widths)
+    smooth = np.ones(8) / 8
 
-        def excess(chosen, seed):
-            (trial,) = [trial for trial in chosen if (trial["seed"], trial["width"]) == (seed, widest)]
-            return np.convolve(trial["excess_by_token"], smooth, "valid")
+    def excess(chosen, seed):
+        (trial,) = [trial for trial in chosen if (trial["seed"], trial["width"]) == (seed, widest)]
+        return np.convolve(trial["excess_by_token"], smooth, "valid")
 
-        by_token = curves("automata", excess)
-        x = np.arange(settings.automata_length - 7) + 4.5
-        labels = {"x_label": "token (means of 8)", "y_label": "excess over the oracle\n(nats per token)"}
-        panels.append(ArchitecturePanel(f"random automata, width {widest}", x, by_token, **labels))
-    return panels
+    by_token = curves("automata", excess)
+    x = np.arange(settings.automata_length - 7) + 4.5
+    labels = {"x_label": "token (means of 8)", "y_label": "excess over the oracle\n(nats per token)"}
+    automata = ArchitecturePanel(f"random automata, width {widest}", x, by_token, **labels)
+    return [recall, automata]
 
 
 if __name__ == "__main__":
