@@ -22,7 +22,7 @@ def train(recipe: str, arguments: list[str]) -> None:
 
     sys.argv[:] = [recipe, *arguments]
     main = runpy.run_path(str(shipped(f"recipes/{recipe}.py")))["main"]
-    main(*parse_settings(*recipe_settings(recipe)))
+    main(*parse_settings(*recipe_settings(recipe), arguments=arguments))
     for state in (AcceleratorState, GradientState, PartialState):
         state._reset_state()
     gc.collect()

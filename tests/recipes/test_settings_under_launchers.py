@@ -114,7 +114,7 @@ def small(program, succeeded, hmm_folder, tmp_path_factory) -> Path:
 
 def shrunk(name: str, small: Path, hmm_folder: Path) -> dict:
     """The settings of a file with small inputs, short rows and three steps; the rest is as shipped."""
-    given = dict.fromkeys(one.removeprefix("--") for one in GIVEN_BY_PROGRAMS.get(name, [])[::2])
+    given = dict.fromkeys(one[2:] for one in GIVEN_BY_PROGRAMS.get(name, []) if one.startswith("--"))
     shipped = given | read_yaml(ROOT / f"recipes/{name}.yaml")
     streams = [str(small / "tokens" / one) for one in ("text", "chat", "more")]
     inputs = {
@@ -122,7 +122,7 @@ def shrunk(name: str, small: Path, hmm_folder: Path) -> dict:
         "model": str(small / ("llama.json" if SETTINGS[name] == "pretrain" else "base")),
         "tokens": streams[0],
         "tokenizer": str(small / "tokens" / "tokenizer"),
-        "streams": streams[: len(shipped.get("streams", []))],
+        "streams": streams[: len(shipped.get("weights", []))],
         "packed_streams": streams[1:],
         "optimizer_from": None,
         "conversations": str(small / "conversations.jsonl"),
