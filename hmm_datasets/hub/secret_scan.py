@@ -5,20 +5,24 @@ issuers, each with the words, the entropy and the check sums that tell it from o
 issuer, and what looks like an example in documentation. Beside it stand what this package masks in records
 (`runtime.credentials`), values after the name of a secret, passwords in URLs, and values of the environment.
 
-Files are searched whole, with text of two bytes per character (UTF-16), and so is what Kingfisher unpacks of archives
-(zip, tar, gzip, bzip2, xz; one GiB at most). Regular expressions of Python would read some 10 MB/s, so they are tried
-only where 16 characters follow each other that a secret may have, which neither words nor numbers in binary do, or
-where the name of a password or the beginning of a URL is. Columns of Parquet are compressed and are not read.
+Files are searched whole, with what is compressed in them (zip, tar, gzip, bzip2, xz, Zstandard, LZ4) and text of two
+bytes per character (UTF-16). Regular expressions of Python would read some 10 MB/s, so they are tried only where 16
+characters follow each other that a secret may have, which neither words nor numbers in binary do, or where the name of
+a password or the beginning of a URL is. Columns of Parquet are compressed and are not read.
 """
 
-import contextlib
+import bz2
 import functools
-import io
+import gzip
+import itertools
+import lzma
 import re
+import tarfile
 import zipfile
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from ..runtime.credentials import LOGIN_IN_URL, SECRET_FORMS, SECRET_NAMES
 
@@ -45,44 +49,51 @@ _PASSWORD_NAMES = (b"passw", b"passphrase", b"pwd")
 
 # Rules want white space or a quote behind a token, not what ends it in a sentence or a table.
 _ENDS_AS_SPACES = bytes.maketrans(b",.)]}>|&", b"        ")
+_Open = Callable[[], Any]  # opens a member of an archive, a file of bytes
+
 _PIECE, _OVERLAP = 1 << 20, 1 << 12
-_ARCHIVES = (".gz", ".tgz", ".bz2", ".xz", ".tar")  # beside those in the format of ZIP, whatever they are called
-_MOST_BYTES = 1 << 30  # of an archive that is opened, and of what is in it
+_DEPTH = 4  # of archives in archives
+_TAR_MAGIC = slice(257, 262)
+_COMPRESSED = {
+    b"\x1f\x8b": "gzip",
+    b"BZh": "bz2",
+    b"\xfd7zXZ\0": "xz",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\x04\x22\x4d\x18": "lz4",
+}
+"""How a compressed file begins, and its format."""
+
+
+_DAMAGED = (
+    *(OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarError),
+    *(NotImplementedError, RuntimeError),
+)
+
+
+def _decompress(kind: str, file: IO[bytes]) -> Any:  # no type is common to these but what they do
+    if kind == "gzip":
+        return gzip.GzipFile(fileobj=file, mode="rb")  # whose own mode is no text in a gzip in a gzip
+    if kind in ("bz2", "xz"):
+        return (bz2.BZ2File if kind == "bz2" else lzma.LZMAFile)(file)
+    import pyarrow
+
+    return pyarrow.CompressedInputStream(pyarrow.PythonFile(file, mode="r"), kind)
 
 
 def find_secret(path: Path, secrets: Sequence[str] = ()) -> str | None:
     """What a file contains that is a secret by its form or is one of `secrets`, in words; `None` if there is nothing.
 
-    The answer does not quote the secret.
+    It is read completely. What is compressed in it, also in archives in an archive, is read too, unless it is damaged
+    or needs a password.
+
+    Args:
+        path (`Path`): the file.
+        secrets (sequence of `str`): values to search for, for example from
+            [`~hmm_datasets.runtime.credentials.known_secrets`].
     """
     literals = [secret.encode() for secret in secrets]
     with path.open("rb") as file:
-        if secret := _search_stream(file, literals):
-            return secret
-    return next(filter(None, (_search_stream(io.BytesIO(content), literals) for content in _members(path))), None)
-
-
-def _members(path: Path) -> Iterator[bytes]:
-    """What is in an archive, and in archives in it; nothing if it is damaged or large, and in other files."""
-    from kingfisher_sdk import ScanInput, expand_archives
-
-    is_archive = path.suffix in _ARCHIVES or zipfile.is_zipfile(path)
-    if is_archive and path.stat().st_size <= _MOST_BYTES:
-        inputs = [ScanInput.from_file(path)]
-        with contextlib.suppress(RuntimeError):
-            yield from (member.data or b"" for member in expand_archives(inputs, depth=4, max_bytes=_MOST_BYTES))
-
-
-def _search_stream(file: IO[bytes], literals: Sequence[bytes]) -> str | None:
-    overlap = max([_OVERLAP, *(2 * len(literal) for literal in literals)])
-    before = b""
-    while piece := file.read(_PIECE):
-        data = before + piece
-        # Of text in UTF-16, and UTF-32, nothing is left but its letters.
-        if secret := _search(data, literals) or (b"\0" in data and _search(data.replace(b"\0", b""), literals)):
-            return secret
-        before = data[-overlap:]
-    return None
+        return _search_stream(file, literals, _DEPTH)
 
 
 @functools.cache
@@ -90,6 +101,70 @@ def _scanner() -> "Scanner":
     from kingfisher_sdk import Scanner
 
     return Scanner()
+
+
+def _search_stream(file: IO[bytes], literals: Sequence[bytes], depth: int) -> str | None:
+    overlap = max([_OVERLAP, *(2 * len(literal) for literal in literals)])
+    before, piece, is_zip = b"", file.read(_PIECE), False
+    first = piece
+    while piece:
+        data = before + piece
+        # Of text in UTF-16, and UTF-32, nothing is left but its letters.
+        if secret := _search(data, literals) or (b"\0" in data and _search(data.replace(b"\0", b""), literals)):
+            return secret
+        is_zip = is_zip or (depth > 0 and b"PK\x05\x06" in data)
+        before, piece = data[-overlap:], file.read(_PIECE)
+    if depth == 0:
+        return None
+    kind = next((kind for magic, kind in _COMPRESSED.items() if first.startswith(magic)), None)
+    members = [] if kind is None else [lambda: _decompress(kind, _again(file))]
+    inner = _tar_members if first[_TAR_MAGIC] == b"ustar" else _members if is_zip else None
+    searched = itertools.chain(members, () if inner is None else inner(_again(file)))
+    return next(filter(None, (_search_member(member, literals, depth) for member in searched)), None)
+
+
+def _again(file: IO[bytes]) -> IO[bytes]:
+    """The file from its beginning; of one within an archive, which is small or nested, all of it in memory."""
+    file.seek(0)
+    return file
+
+
+def _members(file: IO[bytes]) -> Iterator[_Open]:
+    try:
+        archive = zipfile.ZipFile(file)
+    except _DAMAGED:
+        return
+    for info in archive.infolist():
+        if info.compress_type != zipfile.ZIP_STORED or _begins_as_archive(lambda info=info: archive.open(info)):
+            yield lambda info=info: archive.open(info)
+
+
+def _tar_members(file: IO[bytes]) -> Iterator[_Open]:
+    """The members that have more in them; all were searched with the archive, in which they are as they are."""
+    try:
+        with tarfile.open(fileobj=file, mode="r:") as archive:
+            for info in archive:
+                if info.isreg() and _begins_as_archive(lambda info=info: archive.extractfile(info)):
+                    yield lambda info=info: archive.extractfile(info)
+    except _DAMAGED:
+        return
+
+
+def _begins_as_archive(open_it: _Open) -> bool:
+    try:
+        with open_it() as member:
+            head = member.read(512)
+    except _DAMAGED:
+        return False
+    return head.startswith((b"PK", *_COMPRESSED)) or head[_TAR_MAGIC] == b"ustar"
+
+
+def _search_member(open_it: _Open, literals: Sequence[bytes], depth: int) -> str | None:
+    try:
+        with open_it() as file:
+            return _search_stream(file, literals, depth - 1)
+    except _DAMAGED:
+        return None
 
 
 def _search(data: bytes, literals: Sequence[bytes]) -> str | None:
