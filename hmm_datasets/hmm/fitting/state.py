@@ -195,8 +195,9 @@ def load_state(folder: Path, identity: Identity) -> FitState:
     saved = read_record(folder / "state.json", _Saved, remedy)
     check_digests(folder, remedy)
     before = read_identity(folder)
-    if "settings" in before:  # without those that do not exist any more
-        before["settings"] = {name: before["settings"].get(name) for name in identity["settings"]}
+    if "settings" in before:  # without those that do not exist any more, if they had no effect
+        known = FitSettings.__dataclass_fields__
+        before["settings"] = {name: value for name, value in before["settings"].items() if name in known or value}
     check_identity(
         folder / IDENTITY_NAME, before, identity, accepted=None, remedy="choose another folder, or delete that one"
     )

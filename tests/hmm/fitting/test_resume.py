@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from hmm_datasets.errors import InputError
+from hmm_datasets.files import read_json, write_digests, write_json
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.fitting.fit import fit_hmm
 from hmm_datasets.hmm.fitting.initial import random_guess
@@ -99,6 +100,28 @@ def test_the_folder_of_another_fit_is_refused_and_left_alone(tmp_path, arguments
     assert message.startswith(f"{tmp_path / 'epoch-4' / 'identity.json'}: of another run: {differs}")
     assert message.endswith("choose another folder, or delete that one")
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_a_fit_by_another_rule_of_updates_is_refused(tmp_path):
+    online = replace(SHORT, update_every=2, batch_size=10)
+    fit(settings=replace(online, update_rule="replace"), checkpoint_dir=tmp_path)
+    with pytest.raises(InputError, match=r"settings\.update_rule was 'replace' and is None"):
+        fit(settings=online, checkpoint_dir=tmp_path)
+
+
+@pytest.mark.parametrize(("value", "refused"), [(None, False), (0.5, True)])
+def test_a_setting_that_does_not_exist_any_more_is_refused_if_it_had_an_effect(value, refused, tmp_path):
+    first = fit(settings=SHORT, checkpoint_dir=tmp_path)
+    (path,) = (tmp_path / "epoch-4").glob("identity.json")
+    identity = read_json(path)
+    identity["settings"]["start_pseudocount"] = value
+    write_json(path, identity)
+    write_digests(path.parent)
+    if refused:
+        with pytest.raises(InputError, match=r"settings\.start_pseudocount was 0.5 and is None"):
+            fit(settings=SHORT, checkpoint_dir=tmp_path)
+    else:
+        assert fit(settings=SHORT, checkpoint_dir=tmp_path).hmm == first.hmm
 
 
 def test_a_torn_history_does_not_stop_a_fit(tmp_path):
