@@ -1,7 +1,6 @@
 """The subcommands about a process: draw sequences from it, describe it."""
 
 import contextlib
-import dataclasses
 import json
 import math
 import shutil
@@ -15,7 +14,7 @@ from ..errors import InputError
 from ..files import atomic_file, atomic_folder
 from ..report.tables import NO_ERROR, text_table
 from ..runtime.progress import progress_bar
-from ..runtime.settings import argument, option
+from ..runtime.settings import argument, option, set_beside
 from ..training.pretrained import symbol_model
 
 if TYPE_CHECKING:
@@ -301,10 +300,10 @@ def _check_options(arguments: DescribeCommand) -> None:
     used = {"hmm", *_OPTIONS[form or whole]}
     if form == "--only" and whole == "a list":
         used |= _OPTIONS[whole]
-    for field in dataclasses.fields(arguments):
-        if field.name not in used and getattr(arguments, field.name) != field.default:
-            other = next(form for form, options in _OPTIONS.items() if field.name in options)
-            raise InputError(f"describe: --{field.name} has no effect here; it is for {other}, leave it out")
+    name = set_beside(arguments, used)
+    if name is not None:
+        other = next(form for form, options in _OPTIONS.items() if name in options)
+        raise InputError(f"describe: --{name} has no effect here; it is for {other}, leave it out")
 
 
 def describe_command(arguments: DescribeCommand) -> int:
@@ -342,7 +341,7 @@ def _print_list(arguments: DescribeCommand) -> int:
     from ..text.corpora.presets import corpus_rows
 
     names = arguments.hmm
-    for flag in ("save", "emissions", "sequences", "plot"):
+    for flag in ("save", "emissions", "sequences"):
         if getattr(arguments, flag):
             raise InputError(f"--{flag}: {len(names)} processes are named; expected one")
     rows = process_rows(names, rates=bool(names) or arguments.only == "entropy-rate")

@@ -13,7 +13,7 @@ from ..operations.diagnosis import Limits
 from ..operations.run_state import FINISHED, RunObserver, format_state
 from ..operations.stacks import read_stacks
 from ..runtime import environment
-from ..runtime.settings import argument, option
+from ..runtime.settings import argument, option, set_beside
 
 if TYPE_CHECKING:
     from ..operations.run_state import RunState
@@ -93,15 +93,15 @@ def watch_command(arguments: WatchCommand) -> int:
 
 def _replay(arguments: WatchCommand, step: int) -> int:
     """Print the rows of a step and their losses, largest first."""
+    other = set_beside(arguments, {"path", "replay", "before_rollback"})
+    if other is not None:
+        raise InputError(f"--{other}: has no effect with --replay; leave it out")
     environment.silence_missing_gpu_warnings()
     from transformers.utils.logging import set_verbosity_error
 
     from ..operations.replay import replay, replay_text
 
     set_verbosity_error()  # a tokenizer that differs from the configuration was named when the run was started
-    others = [name for name in ("follow", "json", "stacks", "command") if getattr(arguments, name)]
-    if others:
-        raise InputError(f"--{others[0]}: has no effect with --replay; leave it out")
     print(replay_text(replay(arguments.path, step, before_rollback=arguments.before_rollback)))
     return 0
 

@@ -16,7 +16,7 @@ import shutil
 import textwrap
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, NoReturn
@@ -75,6 +75,12 @@ def argument(metavar: str, text: str, *, default: Any = dataclasses.MISSING, man
     """
     nargs = many or (None if default is dataclasses.MISSING else "?")
     return _field(default, {"help": text, "positional": True, "flag": {"metavar": metavar, "nargs": nargs}})
+
+
+def set_beside(settings: Any, used: Collection[str]) -> str | None:
+    """The name of the first setting that is not in `used` and has another value than its default, if there is any."""
+    others = (field for field in dataclasses.fields(settings) if field.name not in used)
+    return next((field.name for field in others if getattr(settings, field.name) != field.default), None)
 
 
 def option(

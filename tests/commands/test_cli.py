@@ -305,6 +305,12 @@ def test_corpora_are_listed_with_size_and_licence(capsys):
     assert {row["name"] for row in rows} >= {"tinystories", "smoltalk", "ultrachat", "lima"}
 
 
+@pytest.mark.parametrize("flags", [["--follow"], ["--every", "5"], ["--job", "7"], ["--hang_after", "9"]])
+def test_options_that_a_replay_does_not_use_are_refused(flags, tmp_path, capsys):
+    said = failing(capsys, "watch", str(tmp_path), "--replay", "3", *flags)
+    assert f"{flags[0]}: has no effect with --replay; leave it out" in said
+
+
 def test_plan_tells_what_a_settings_file_asks_for_and_takes_the_recipes_flags(folder, tmp_path, capsys):
     path = tmp_path / "run.yaml"
     path.write_text(f"hmm: {folder}\nlength: 9\nmodel: d1\ntrain_tokens: 1000\nglobal_batch_size: 8\n")
