@@ -36,6 +36,12 @@ class CorpusSettings:
     num_symbols: int | None = setting(None, "Number of symbols in the .npy file; by default the largest plus one.")
     max_documents: int | None = setting(None, "Maximum number of documents to read.")
     vocabulary_size: int = setting(100, "Number of words in the vocabulary, including the full stop.")
+    marks: str = setting("", "Marks besides the full stop that are words, as ',;'; sentences with others are dropped.")
+    segmenter: str | None = setting(
+        None,
+        "MODULE:FUNCTION that cuts text of scripts without spaces into words, as jieba:lcut; by default each of its "
+        "characters is a word.",
+    )
     sentences: str = setting("train", "Sentences to fit to: train, or unique (each distinct one once).")
     length: int = setting(64, "Symbols per window.")
     time_limit: str | None = setting(
@@ -105,6 +111,8 @@ def main(settings: CorpusSettings, fit_settings: FitSettings) -> None:
             f"frequent words ({len(words.unique):,} distinct), {len(words.test):,} held out; {train.size:,} tokens in "
             f"windows of {settings.length}"
         )
+        reasons = [f"{count:,} with {reason}" for reason, count in words.dropped.items()]
+        print(f"dropped sentences: {', '.join(reasons[:8]) or 'none'}{', ...' * (len(reasons) > 8)}")
     began = time.monotonic()
     limit = None if settings.time_limit is None else parse_time(settings.time_limit)
     # pomegranate keeps no checkpoints, so there is nothing to save
@@ -173,11 +181,18 @@ def _words(settings: CorpusSettings):
     """The sentences of the corpus that use only its most frequent words."""
     import itertools
 
+    from hmm_datasets.runtime.user_functions import imported_function
     from hmm_datasets.text.corpora.loading import load_corpus
     from hmm_datasets.text.tokenizers.words import build_word_corpus
 
     documents = (row["text"] for row in load_corpus(settings.corpus, kind="text", test_fraction=0.0))
-    return build_word_corpus(itertools.islice(documents, settings.max_documents), k=settings.vocabulary_size)
+    segmenter = None if settings.segmenter is None else imported_function("segmenter", settings.segmenter)
+    return build_word_corpus(
+        itertools.islice(documents, settings.max_documents),
+        k=settings.vocabulary_size,
+        marks=settings.marks,
+        segmenter=segmenter,
+    )
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
     from transformers import PreTrainedModel
 
+    from ..hmm.model import HMM
     from ..hmm.process import Process
 
 
@@ -31,7 +32,8 @@ _CHUNK_TOKENS = 1 << 22
 _OPTIONS = {
     "--save": {"save", "unsafe_pickle"},
     "--emissions": {"emissions", "states", "top", "output"},
-    "--sequences": {"sequences", "split", "length"},
+    "--sequences": {"sequences", "split", "length", "top", "json"},
+    "--words": {"words", "json"},
     "--only": {"only"},
     "one process": {"length", "num_sequences", "json", "plot"},
     "a list": {"json"},
@@ -123,28 +125,91 @@ def _write_lines(file: "TextIO", tokens: "np.ndarray", vocabulary: Sequence[str]
     if vocabulary is None:
         np.savetxt(file, tokens, fmt="%d")
         return
-    from ..text.tokenizers.words import as_text
+    from ..text.tokenizers.sentences import as_text
 
     file.writelines(as_text(vocabulary[symbol] for symbol in row) + "\n" for row in tokens.tolist())
 
 
 def _print_losses(arguments: "DescribeCommand", name: str, path: Path) -> int:
-    """Print the mean negative log-likelihood of sequences in a file, and that of their last tokens."""
+    """Print the mean negative log-likelihood of sequences in a file, that of their last tokens, and by symbol."""
     import numpy as np
 
-    from ..hmm.analysis.losses import window_losses
+    from ..hmm.analysis.losses import symbol_losses, window_losses
 
     hmm = _load(name)
     tokens = _tokens_to_score(hmm, name, path, arguments)
     count, length = tokens.shape
     mean, last = window_losses(hmm, tokens)
     impossible = int(np.isinf(mean).sum())
+    symbols = (
+        _rows_by_symbol(hmm, *symbol_losses(hmm, tokens)) if impossible == 0 and hmm.has_exact_distribution else []
+    )
+    if arguments.json:
+        sizes = {"sequences": count, "length": length, "impossible": impossible}
+        losses = {"nats": None, "last_nats": None} if impossible else {"nats": mean.mean(), "last_nats": last.mean()}
+        print(json.dumps(sizes | losses | {"symbols": symbols}))
+        return 0
     print(f"{_mean(mean)}, over {count:,} sequence{'s' * (count != 1)} of {length:,} tokens")
     if impossible > 0:
         print(f"{impossible:,} of {count:,} sequences are impossible under the process")
-    else:
-        print(f"{_mean(last)} at the last token of each")
+        return 0
+    print(f"{_mean(last)} at the last token of each")
+    if symbols:
+        cells = [[r["symbol"], f"{r['count']:,}", f"{r['nats']:.4f}", f"{r['accuracy']:.3f}"] for r in symbols]
+        print(f"\n{text_table(['symbol', 'occurrences', 'nats', 'accuracy'], cells[: arguments.top])}")
+        if len(cells) > arguments.top:
+            print(f"... and {len(cells) - arguments.top:,} rarer symbols (--top, --json)")
     return 0
+
+
+def _rows_by_symbol(
+    hmm: "Process", count: "np.ndarray", nats: "np.ndarray", accuracy: "np.ndarray"
+) -> list[dict[str, Any]]:
+    """A row for each symbol that occurs, the most frequent first."""
+    order = [symbol for symbol in (-count).argsort(kind="stable").tolist() if count[symbol] > 0]
+    names = hmm.vocabulary or list(map(str, range(len(count))))
+    return [
+        {
+            "symbol": names[symbol],
+            "count": int(count[symbol]),
+            "nats": float(nats[symbol]),
+            "accuracy": float(accuracy[symbol]),
+        }
+        for symbol in order
+    ]
+
+
+def _print_words(arguments: "DescribeCommand") -> int:
+    """Print which states emit some words, in each HMM and, of a fit, at each epoch that was saved."""
+    from ..report.word_states import states_of_words, word_states_table
+
+    words = [word for word in arguments.words.split(",") if word] or [","]
+    rows = []
+    for name in arguments.hmm:
+        saved = _epochs_of_fit(name) or [(None, _load_hmm(name))]
+        for epoch, hmm in saved:
+            rows += [{"hmm": name, "epoch": epoch, **row} for row in states_of_words(hmm, words, name)]
+    print(json.dumps(rows) if arguments.json else word_states_table(rows))
+    return 0
+
+
+def _load_hmm(name: str) -> "HMM":
+    from ..hmm.model import HMM
+
+    process = _load(name)
+    if not isinstance(process, HMM):
+        raise InputError(f"--words: {name} is not an HMM; leave --words out")
+    return process
+
+
+def _epochs_of_fit(name: str) -> "list[tuple[int, HMM]]":
+    """The epochs that a fit saved, and their HMMs; none if this is not the output folder of a fit."""
+    from ..hmm.fitting.state import checkpoints
+    from ..hmm.model import HMM
+
+    folder = Path(name)
+    saved = checkpoints(folder) or checkpoints(folder / "fit")
+    return [(epoch, HMM.from_pretrained(path / "hmm")) for epoch, path in saved]
 
 
 def _mean(rates: "np.ndarray") -> str:
@@ -194,23 +259,20 @@ def _draw_emissions(arguments: "DescribeCommand", name: str) -> int:
     """Draw how the emissions of states change over the epochs of a fit."""
     import numpy as np
 
-    from ..hmm.fitting.state import checkpoints
-    from ..hmm.model import HMM
     from ..report.hmm_plots import plot_emission_history
 
     folder = Path(name)
-    saved = checkpoints(folder) or checkpoints(folder / "fit")
+    saved = _epochs_of_fit(name)
     if not saved:
         raise InputError(f"{folder}: has no checkpoints epoch-N of a fit; give the output folder of hmm-datasets fit")
-    hmms = [HMM.from_pretrained(path / "hmm") for _, path in saved]
-    last = hmms[-1]
+    last = saved[-1][1]
     states = arguments.states or np.argsort(-last.stationary(), kind="stable")[:3].tolist()
     for state in states:
         if not 0 <= state < last.num_states:
             raise InputError(f"--states {state}: expected 0 to {last.num_states - 1}")
     output = arguments.output or folder / "plots" / "emissions.png"
     plot_emission_history(
-        np.stack([hmm.emission for hmm in hmms]),
+        np.stack([hmm.emission for _, hmm in saved]),
         [epoch for epoch, _ in saved],
         states,
         output,
@@ -271,8 +333,8 @@ class DescribeCommand:
     sequences: Path | None = option(
         None,
         "FILE",
-        "instead, the loss on these in nats per token: .npy with integers of shape (N, L); or sentences: a text file, "
-        "or words/ of a fit",
+        "instead, the loss on these in nats per token, also by symbol: .npy with integers of shape (N, L); or "
+        "sentences: a text file, or words/ of a fit",
     )
     split: Literal["train", "test", "unique", "unique_test"] = option(
         "test", None, "with --sequences: sentences of words/, default test"
@@ -282,8 +344,11 @@ class DescribeCommand:
         None,
         "instead, of the output folder of a fit: draw how the emissions of states change over it",
     )
+    words: str | None = option(
+        None, "W,W", "instead, of HMMs or output folders of fits: the states that emit these words, at each epoch"
+    )
     states: list[int] | None = option(None, "S", "with --emissions; the most visited three")
-    top: int = option(20, "K", "with --emissions: symbols, default 20")
+    top: int = option(20, "K", "with --emissions and --sequences: symbols, default 20")
     output: Path | None = option(None, "FILE.png", "with --emissions; default in the folder")
     save: Path | None = option(
         None,
@@ -302,13 +367,15 @@ def _check_options(arguments: DescribeCommand) -> None:
         used |= _OPTIONS[whole]
     name = set_beside(arguments, used)
     if name is not None:
-        other = next(form for form, options in _OPTIONS.items() if name in options)
-        raise InputError(f"describe: --{name} has no effect here; it is for {other}, leave it out")
+        others = " and ".join(form for form, options in _OPTIONS.items() if name in options)
+        raise InputError(f"describe: --{name} has no effect here; it is for {others}, leave it out")
 
 
 def describe_command(arguments: DescribeCommand) -> int:
     """Print the description of a process as tables or JSON, and write plots if requested."""
     _check_options(arguments)
+    if arguments.words is not None and arguments.hmm:
+        return _print_words(arguments)
     if len(arguments.hmm) != 1:
         return _print_list(arguments)
     (name,) = arguments.hmm
@@ -341,9 +408,10 @@ def _print_list(arguments: DescribeCommand) -> int:
     from ..text.corpora.presets import corpus_rows
 
     names = arguments.hmm
-    for flag in ("save", "emissions", "sequences"):
+    for flag in ("save", "emissions", "sequences", "words"):
         if getattr(arguments, flag):
-            raise InputError(f"--{flag}: {len(names)} processes are named; expected one")
+            expected = "one or more" if flag == "words" else "one"
+            raise InputError(f"--{flag}: {len(names)} processes are named; expected {expected}")
     rows = process_rows(names, rates=bool(names) or arguments.only == "entropy-rate")
     corpora = corpus_rows() if not names and arguments.only is None else []
     if arguments.json:

@@ -1,5 +1,6 @@
 """`sample`, `score` and `emissions` of HMMs of words and of trained models; HMMs from files of tables."""
 
+import json
 import os
 import pickle
 from pathlib import Path
@@ -69,6 +70,53 @@ def test_text_is_sampled_and_scored_by_the_names_of_symbols(worded, folder, tmp_
         capsys, "describe", words, "--sequences", str(tmp_path / "other.txt")
     )
     assert "cannot be read as text" in failing(capsys, "describe", words, "--sequences", str(tmp_path / "no.txt"))
+
+
+def test_losses_and_accuracy_by_symbol_are_those_of_each_prediction(worded, tmp_path, capsys):
+    hmm, name = worded
+    tokens = hmm.sample(30, 12, seed=5)
+    np.save(tmp_path / "tokens.npy", tokens)
+    assert main(["describe", name, "--sequences", str(tmp_path / "tokens.npy"), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    predictions = [(token, hmm.next_token_probs([row[:t]])[0, -1]) for row in tokens for t, token in enumerate(row)]
+    for row in printed["symbols"]:
+        probs = [
+            (probs[token], probs.argmax() == token) for token, probs in predictions if WORDS[token] == row["symbol"]
+        ]
+        assert row["count"] == len(probs)
+        assert row["nats"] == pytest.approx(-np.mean([np.log(p) for p, _ in probs]), abs=1e-10)
+        assert row["accuracy"] == pytest.approx(np.mean([best for _, best in probs]))
+    assert sum(row["count"] * row["nats"] for row in printed["symbols"]) == pytest.approx(
+        -hmm.log_likelihood(tokens).sum()
+    )
+    assert printed["nats"] == pytest.approx(-hmm.log_likelihood(tokens).mean() / 12)
+    assert main(["describe", name, "--sequences", str(tmp_path / "tokens.npy"), "--top", "2"]) == 0
+    assert "... and 2 rarer symbols" in capsys.readouterr().out
+
+
+def test_states_of_words_in_several_fits_and_epochs(worded, tmp_path, capsys):
+    hmm, name = worded
+    for epoch in (1, 2):
+        hmm.save_pretrained(tmp_path / "run" / "fit" / f"epoch-{epoch}" / "hmm")
+    assert main(["describe", str(tmp_path / "run"), name, "--words", "cat,the", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["epoch"], row["word"]) for row in rows] == [
+        *((1, "cat"), (1, "the"), (2, "cat"), (2, "the")),
+        *((None, "cat"), (None, "the")),
+    ]
+    # The shares of states among a million symbols, each drawn with its state.
+    symbols, states = hmm.sample_with_states(4000, 250, seed=1)
+    for row in rows[-2:]:
+        drawn = states[symbols == WORDS.index(row["word"])]
+        for state in row["states"]:
+            assert state["posterior"] == pytest.approx((drawn == state["state"]).mean(), abs=0.01)
+            assert state["emission"] == hmm.emission[state["state"], WORDS.index(row["word"])]
+            assert state["words"][0] == WORDS[hmm.emission[state["state"]].argmax()]
+    assert main(["describe", name, "--words", "cat"]) == 0
+    assert "P(state | word)" in capsys.readouterr().out
+    assert "--words dog: is no word of" in failing(capsys, "describe", name, "--words", "dog")
+    assert "have no names" in failing(capsys, "describe", "mess3", "--words", "dog")
+    assert "0 processes are named; expected one or more" in failing(capsys, "describe", "--words", "dog")
 
 
 def test_words_of_a_fit_are_scored_as_windows(tmp_path, capsys):
@@ -213,7 +261,11 @@ def test_a_pickle_is_read_only_if_that_is_asked_for(tmp_path, capsys):
         (["mess3", "--states", "1"], "--states has no effect here; it is for --emissions"),
         (["mess3", "--split", "train"], "--split has no effect here; it is for --sequences"),
         (["mess3", "rrxor", "--num_sequences", "9"], "--num_sequences has no effect here; it is for one process"),
-        (["mess3", "--only", "entropy-rate", "--json"], "--json has no effect here; it is for one process"),
+        (["mess3", "rrxor", "--words", "a", "--top", "3"], "--top has no effect here; it is for --emissions and"),
+        (
+            ["mess3", "--only", "entropy-rate", "--json"],
+            "--json has no effect here; it is for --sequences and --words and one",
+        ),
         (["mess3", "--unsafe_pickle"], "--unsafe_pickle has no effect here; it is for --save"),
     ],
 )

@@ -1,10 +1,10 @@
-"""The losses of a process itself on given sequences: the mean over a sequence, and the loss at its last token.
+"""The losses of a process itself on sequences: the mean over a sequence, the loss at its last token, and by symbol.
 
 The latter is `log P(x_1 .. x_(L-1)) - log P(x_1 .. x_L)`, the loss with the longest context that a sequence offers.
 Two forward passes compute both, for an HMM in `O(N L H^2)` time and `O(B H)` memory for batches of `B` rows.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -75,6 +75,50 @@ def mean_losses(
     means = (float(losses.mean()) for losses in window_losses(source, tokens, device=device))
     finite_means = {name: mean if np.isfinite(mean) else None for name, mean in zip(names, means, strict=True)}
     return {**finite_means, "windows": len(tokens), "length": tokens.shape[1]}
+
+
+class SymbolLosses(NamedTuple):
+    """Losses by the symbol that is predicted.
+
+    Attributes:
+        count (`np.ndarray` of shape `(E,)`): number of occurrences.
+        nats (`np.ndarray` of shape `(E,)`): mean of `-log P(symbol | tokens before it)`; NaN where it does not occur.
+        accuracy (`np.ndarray` of shape `(E,)`): share of its occurrences where it is the most probable symbol.
+    """
+
+    count: Int[np.ndarray, "E"]
+    nats: Float[np.ndarray, "E"]
+    accuracy: Float[np.ndarray, "E"]
+
+
+def symbol_losses(source: Process, tokens: Int[Any, "N L"]) -> SymbolLosses:
+    """The mean loss and the accuracy of a process at each symbol; of equal probabilities the first symbol counts.
+
+    ```python
+    >>> from hmm_datasets.hmm import processes
+    >>> losses = symbol_losses(processes.golden_mean(), np.array([[1, 0, 1, 1]]))
+    >>> losses.count.tolist(), losses.nats.round(3).tolist()
+    ([1, 3], [0.693, 0.366])
+
+    ```
+    """
+    tokens = token_table(tokens)
+    tokens = tokens.numpy(force=True) if isinstance(tokens, torch.Tensor) else tokens
+    count, length = tokens.shape
+    sums = np.zeros((3, source.num_symbols))
+    rows = max(1, _CHUNK_TOKENS // max(1, length * source.num_symbols))
+    with progress_bar(tokens.size, " tokens") as bar:
+        for start in range(0, count, rows):
+            part = np.asarray(tokens[start : start + rows])
+            probs = source.next_token_probs(part)[:, :-1].reshape(-1, source.num_symbols)
+            symbols = part.reshape(-1).astype(np.int64)
+            with np.errstate(divide="ignore"):
+                nats = -np.log(probs[np.arange(len(symbols)), symbols])
+            weights = None, nats, probs.argmax(-1) == symbols
+            sums += [np.bincount(symbols, weight, source.num_symbols) for weight in weights]
+            bar.update(part.size)
+    with np.errstate(invalid="ignore"):
+        return SymbolLosses(sums[0].astype(np.int64), sums[1] / sums[0], sums[2] / sums[0])
 
 
 def _log_likelihood(source: Process, tokens: np.ndarray, device: "torch.device | str | None") -> np.ndarray:

@@ -1,21 +1,19 @@
 """Word-level corpora: real sentences over a small vocabulary, to which an HMM can be fitted.
 
-A document is lower-cased and cut into sentences at `.`, `!` or `?` before white space, and at blank lines. A word
-consists of letters and digits, with apostrophes inside. The full stop is a word too; other punctuation marks are not.
-A sentence is kept if it consists of the `k` most frequent words only and has one full stop, at the end. So `"3.5 m."`,
-`"Mr. Fox ran."` (cut after `Mr.`) and sentences with a comma or quotation marks are dropped, and those kept are simple
-and complete.
+A document in any script is cut into sentences and words by the rules of [`sentences`]. The full stop of a script is a
+word too; other marks are only if the caller names them. A sentence is kept if it consists of the `k` most frequent
+words only and has one full stop, at the end. So `"3.5 m."`, `"Mr. Fox ran."` (cut after `Mr.`) and sentences with a
+comma or quotation marks are dropped, and those kept are simple and complete. `dropped` counts the others by reason.
 
 The documents are read once, in time linear in their length. Memory is 4 bytes per word of the sentences without other
 marks.
 """
 
 import os
-import re
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,15 +26,27 @@ from ...records import Count, Finite, read_record
 from ...shuffle import epoch_order
 from ..corpora.splits import held_out
 from ..stream import check_replaceable
+from .sentences import (
+    CHARACTERS,
+    FULL_STOP,
+    FULL_STOPS,
+    RUNS,
+    Segmenter,
+    is_mark,
+    pattern_of,
+    split_sentences,
+    words_of,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Version of the format. It must change when older folders would be read wrongly, or when the same documents give
 other sentences."""
 
-FULL_STOP = "."
+_READ_VERSIONS = (1, FORMAT_VERSION)
+"""Versions that are read; sentences of version 1 had letters and digits without combining marks."""
 
 SPECIAL_TOKENS = ("<bos>", "<eos>", "<pad>", "<unk>")
 """Special tokens that [`word_tokenizer`] adds after the words, in this order."""
@@ -46,11 +56,8 @@ ARRAYS_NAME = "sentences.safetensors"
 
 _PARTS = ("train", "test", "unique")
 SPLITS = (*_PARTS, "unique_test")
-_SAVED = ("vocabulary", "word_counts", "num_documents", "num_sentences", "num_words", "test_fraction")
-_WORD = r"[^\W_]+(?:'[^\W_]+)*"
-_TOKEN = re.compile(rf"{_WORD}|\S")
-_PARAGRAPH = re.compile(r"\n\s*\n")
-_SENTENCE_END = re.compile(r"""([.!?]+)(["'”)\]]*)(?=\s|$)""")
+_SAVED = ("vocabulary", "word_counts", "num_documents", "num_sentences", "num_words", "test_fraction", "dropped")
+_RARER_WORD = "a rarer word"
 
 
 @dataclass(frozen=True)
@@ -65,6 +72,7 @@ class _Index:
     num_words: Count
     test_fraction: Finite
     sizes: dict[str, Count]
+    dropped: dict[str, Count] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,6 +121,8 @@ class WordCorpus:
         unique ([`Sentences`]): each distinct sentence of `train` once, in the order of first occurrence.
         num_documents (`int`), num_sentences (`int`), num_words (`int`): counts of everything read, kept or not.
         test_fraction (`float`): expected share of the distinct sentences that are in `test`.
+        dropped (`dict[str, int]`): number of sentences that were not kept, by the first reason, the most frequent
+            first; empty if it was read from a folder of version 1.
     """
 
     vocabulary: tuple[str, ...]
@@ -124,6 +134,7 @@ class WordCorpus:
     num_sentences: int
     num_words: int
     test_fraction: float
+    dropped: dict[str, int] = field(default_factory=dict)
 
     @property
     def unique_test(self) -> Sentences:
@@ -192,7 +203,7 @@ class WordCorpus:
 
         path, arrays_path = Path(folder) / INDEX_NAME, Path(folder) / ARRAYS_NAME
         index = read_record(path, _Index, "build it again")
-        if index.format_version != FORMAT_VERSION:
+        if index.format_version not in _READ_VERSIONS:
             raise InputError(
                 f"{path}: format_version is {index.format_version}, expected {FORMAT_VERSION}; build it again"
             )
@@ -208,7 +219,14 @@ class WordCorpus:
         return cls(**fields)
 
 
-def build_word_corpus(documents: Iterable[str], k: int = 100, test_fraction: float = 0.1) -> WordCorpus:
+def build_word_corpus(
+    documents: Iterable[str],
+    k: int = 100,
+    test_fraction: float = 0.1,
+    *,
+    marks: str = "",
+    segmenter: Segmenter | None = None,
+) -> WordCorpus:
     """Keep the sentences that consist of the `k` most frequent words only.
 
     Args:
@@ -218,18 +236,25 @@ def build_word_corpus(documents: Iterable[str], k: int = 100, test_fraction: flo
             Number of words in the vocabulary, including the full stop.
         test_fraction (`float`, *optional*, defaults to 0.1):
             Share of the distinct sentences that goes to `test`, chosen by hash. Words are counted in both splits.
+        marks (`str`, *optional*):
+            Marks besides the full stop that are words too, such as `",;"`.
+        segmenter (callable, *optional*):
+            Cuts a run of a script without spaces into words, such as `jieba.lcut`; by default every character of such
+            a script is a word.
 
     Returns:
         [`WordCorpus`].
 
     Raises:
-        `InputError`: `k` is below 2 or above the number of distinct words, there are no documents, or no sentence is
-            kept.
+        `InputError`: `k` is below 2 or above the number of distinct words, there are no documents, no sentence is
+            kept, a mark is a letter or a full stop, or the segmenter loses text.
 
     ```python
     >>> corpus = build_word_corpus(["The cat sat. The cat ran. The cat sat. A dog!"], k=4, test_fraction=0.0)
     >>> corpus.vocabulary, corpus.train[0].tolist(), len(corpus.train), len(corpus.unique)
     (('.', 'cat', 'the', 'sat'), [2, 1, 3, 0], 2, 1)
+    >>> corpus.dropped
+    {'a rarer word': 1, 'no full stop at the end': 1}
 
     ```
     """
@@ -237,29 +262,36 @@ def build_word_corpus(documents: Iterable[str], k: int = 100, test_fraction: flo
         raise InputError(f"k={k}: expected 2 to 65536 words, including the full stop")
     if not 0 <= test_fraction < 1:
         raise InputError(f"test_fraction={test_fraction}: expected at least 0 and below 1")
+    wrong = [mark for mark in marks if mark in FULL_STOPS or mark.isspace() or not is_mark(mark)]
+    if wrong:
+        raise InputError(f"marks={marks!r}: {wrong[0]!r} is no mark inside sentences; expected such as ',;'")
     counts: Counter[str] = Counter()
+    dropped: Counter[str] = Counter()
     first_seen: dict[str, int] = {}
     candidates, lengths = array("I"), array("q")
     num_documents = num_sentences = 0
     for document in documents:
         num_documents += 1
-        for words, complete in split_sentences(document):
+        for words, lack in split_sentences(document, marks=marks, segmenter=segmenter):
             num_sentences += 1
-            counts.update(word for word in words if word[0].isalnum())
-            counts[FULL_STOP] += words[-1:] == [FULL_STOP]
-            if complete:
+            counts.update(word for word in words if not is_mark(word) or word in marks)
+            counts.update(words[-1:] if words[-1] in FULL_STOPS else ())
+            if lack is None:
                 candidates.extend(first_seen.setdefault(word, len(first_seen)) for word in words)
                 lengths.append(len(words))
+            else:
+                dropped[lack] += 1
     if not num_sentences:
         raise InputError(f"no sentence in {num_documents} documents")
     vocabulary = _most_frequent(counts, k)
     sentences = _in_vocabulary(candidates, lengths, list(first_seen), vocabulary)
+    dropped.update({_RARER_WORD: len(lengths) - len(sentences)} if len(sentences) < len(lengths) else {})
     train, test, unique = _split(sentences, vocabulary, test_fraction)
     if not train:
+        reasons = ", ".join(f"{count} with {reason}" for reason, count in _in_order(dropped).items())
         raise InputError(
-            f"no sentence to train on: of {num_sentences}, {len(lengths)} end in a full stop and have no other mark, "
-            f"{len(sentences)} of these have only the {k} most frequent words, {len(test)} of these are held out; "
-            "pass a larger k or more text"
+            f"no sentence to train on: of {num_sentences}, {len(test)} are held out and the others dropped: "
+            f"{reasons or 'none'}; pass a larger k, more text, or marks= with the marks that sentences may have"
         )
     return WordCorpus(
         vocabulary=vocabulary,
@@ -271,23 +303,15 @@ def build_word_corpus(documents: Iterable[str], k: int = 100, test_fraction: flo
         num_sentences=num_sentences,
         num_words=counts.total(),
         test_fraction=test_fraction,
+        dropped=_in_order(dropped),
     )
-
-
-def as_text(words: Iterable[str]) -> str:
-    """Words as they are read: separated by spaces, with no space before a full stop.
-
-    ```python
-    >>> as_text(["the", "cat", "sat", ".", "it", "ran", "."])
-    'the cat sat. it ran.'
-
-    ```
-    """
-    return " ".join(words).replace(f" {FULL_STOP}", FULL_STOP)
 
 
 def sentences_of(text: str, vocabulary: Sequence[str]) -> tuple[list[UInt16[np.ndarray, "L"]], int]:
     """The sentences of a text that consist of the words of a vocabulary only, and the number of all sentences.
+
+    Marks of the vocabulary are words of sentences too. Where its words are those of a segmenter, spaces must separate
+    the words of the text.
 
     ```python
     >>> sentences_of("The cat sat. The dog sat!", (".", "the", "cat", "sat"))
@@ -296,30 +320,11 @@ def sentences_of(text: str, vocabulary: Sequence[str]) -> tuple[list[UInt16[np.n
     ```
     """
     symbol_of = {word: symbol for symbol, word in enumerate(vocabulary)}
-    sentences = list(split_sentences(text))
-    kept = [words for words, complete in sentences if complete and all(word in symbol_of for word in words)]
+    marks = "".join(word for word in vocabulary if is_mark(word) and word not in FULL_STOPS)
+    segmenter = None if pattern_of(vocabulary) == CHARACTERS else lambda run: [run]
+    sentences = list(split_sentences(text, marks=marks, segmenter=segmenter))
+    kept = [words for words, lack in sentences if lack is None and all(word in symbol_of for word in words)]
     return [np.array([symbol_of[word] for word in words], np.uint16) for words in kept], len(sentences)
-
-
-def split_sentences(document: str) -> Iterator[tuple[list[str], bool]]:
-    """Yield each sentence as words and marks, and whether it consists of words and one full stop at the end.
-
-    ```python
-    >>> list(split_sentences("The cat sat. It's late!"))
-    [(['the', 'cat', 'sat', '.'], True), (["it's", 'late', '!'], False)]
-
-    ```
-    """
-    for paragraph in _PARAGRAPH.split(_fold(document)):
-        start = 0
-        for end in _SENTENCE_END.finditer(paragraph):
-            words = _TOKEN.findall(paragraph[start : end.end()])
-            start = end.end()
-            marks = [word for word in words if not word[0].isalnum()]
-            yield words, marks == [FULL_STOP] and words[-1] == FULL_STOP and len(words) > 1
-        rest = _TOKEN.findall(paragraph[start:])
-        if rest:
-            yield rest, False
 
 
 def word_tokenizer(vocabulary: Sequence[str]) -> "PreTrainedTokenizerFast":
@@ -349,18 +354,22 @@ def word_tokenizer(vocabulary: Sequence[str]) -> "PreTrainedTokenizerFast":
     if len(ids) < len(vocabulary):
         twice = next(word for number, word in enumerate(vocabulary) if ids[word] != number)
         raise InputError(f"vocabulary: {twice!r} occurs twice")
-    for word in vocabulary:
-        if _TOKEN.findall(_fold(word)) != [word]:
-            raise InputError(
-                f"vocabulary: {word!r} is not one lower-case word or mark; take it from build_word_corpus"
-            )
+    pattern = pattern_of(vocabulary)
+    if pattern is None:
+        word = next((word for word in vocabulary if words_of(word, RUNS) != [word]), vocabulary[0])
+        raise InputError(f"vocabulary: {word!r} is not one lower-case word or mark; take it from build_word_corpus")
     ids |= {token: len(vocabulary) + number for number, token in enumerate(SPECIAL_TOKENS)}
     bos, eos, pad, unk = SPECIAL_TOKENS
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token=unk))
-    tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), normalizers.Replace("’", "'")])
-    # [\p{L}\p{N}] is the [^\W_] of Python's re; the \w of the tokenizers library also matches combining marks.
-    word_pattern = _WORD.replace(r"[^\W_]", r"[\p{L}\p{N}]")
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(rf"{word_pattern}|\S"), "removed", invert=True)
+    tokenizer.normalizer = normalizers.Sequence(
+        [
+            normalizers.NFC(),
+            normalizers.Lowercase(),
+            normalizers.Replace("’", "'"),
+            normalizers.Replace("\u00ad", ""),
+        ]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "removed", invert=True)
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         bos_token=bos,
@@ -372,12 +381,6 @@ def word_tokenizer(vocabulary: Sequence[str]) -> "PreTrainedTokenizerFast":
     )
 
 
-def _fold(text: str) -> str:
-    # The capital sigma is replaced first, since str.lower considers its neighbours and the tokenizers library does
-    # not.
-    return text.replace("Σ", "σ").lower().replace("’", "'")
-
-
 def _most_frequent(counts: Counter[str], k: int) -> tuple[str, ...]:
     ranked = sorted(counts, key=lambda word: (-counts[word], word))
     if len(ranked) < k:
@@ -386,8 +389,8 @@ def _most_frequent(counts: Counter[str], k: int) -> tuple[str, ...]:
             "(--vocabulary_size of fit)"
         )
     chosen = ranked[:k]
-    if FULL_STOP not in chosen:  # rarer than k words; without it no sentence could be kept
-        chosen[-1] = FULL_STOP
+    if not FULL_STOPS & {*chosen}:  # rarer than k words; without it no sentence could be kept
+        chosen[-1] = next((word for word in ranked if word in FULL_STOPS), FULL_STOP)
     return tuple(chosen)
 
 
@@ -419,3 +422,7 @@ def _split(
         if new and not in_test[key]:
             unique.append(sentence)
     return train, test, unique
+
+
+def _in_order(counts: Counter[str]) -> dict[str, int]:
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))

@@ -23,7 +23,7 @@ from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
 from ...errors import InputError
-from .user_functions import imported_function
+from ...runtime.user_functions import imported_function
 
 if TYPE_CHECKING:
     from datasets import Dataset

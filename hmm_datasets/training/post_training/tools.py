@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...errors import InputError
+from ...runtime.user_functions import imported_function
 from ...text.corpora.calculator import calculator
 from ...text.tokenizers.chat_templates import end_of_turn
-from .user_functions import imported_function
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

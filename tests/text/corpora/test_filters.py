@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.text.corpora.filters import DocumentFilter, FirstSeen, document_digest
-from hmm_datasets.text.tokenizers.words import split_sentences
+from hmm_datasets.text.tokenizers.sentences import split_sentences
 
 
 def message(function, *args, **settings) -> str:

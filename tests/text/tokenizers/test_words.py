@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.text.corpora.loading import load_corpus
+from hmm_datasets.text.tokenizers.sentences import split_sentences
 from hmm_datasets.text.tokenizers.words import (
     ARRAYS_NAME,
     INDEX_NAME,
@@ -16,7 +17,6 @@ from hmm_datasets.text.tokenizers.words import (
     Sentences,
     WordCorpus,
     build_word_corpus,
-    split_sentences,
     word_tokenizer,
 )
 
@@ -60,7 +60,7 @@ def message(function, *args, **settings) -> str:
     ],
 )
 def test_only_plain_sentences_with_one_full_stop_are_complete(text, kept):
-    assert [" ".join(words) for words, complete in split_sentences(text) if complete] == kept
+    assert [" ".join(words) for words, lack in split_sentences(text) if lack is None] == kept
 
 
 @given(st.text("ab.!?'’\" \n,1"))
@@ -177,7 +177,15 @@ def test_impossible_windows_are_refused(corpus):
 def test_a_saved_corpus_comes_back_the_same(corpus, tmp_path):
     corpus.save(tmp_path / "words")
     loaded = WordCorpus.load(tmp_path / "words")
-    for name in ("vocabulary", "word_counts", "num_documents", "num_sentences", "num_words", "test_fraction"):
+    for name in (
+        "vocabulary",
+        "word_counts",
+        "num_documents",
+        "num_sentences",
+        "num_words",
+        "test_fraction",
+        "dropped",
+    ):
         assert getattr(loaded, name) == getattr(corpus, name)
     for name in ("train", "test", "unique"):
         for array in ("tokens", "offsets"):
@@ -203,7 +211,7 @@ def test_a_damaged_folder_is_refused(corpus, tmp_path):
     index, arrays = tmp_path / "words" / INDEX_NAME, tmp_path / "words" / ARRAYS_NAME
     values = json.loads(index.read_text())
     index.write_text(json.dumps(values | {"format_version": 99}))
-    assert "format_version is 99, expected 1" in message(WordCorpus.load, tmp_path / "words")
+    assert "format_version is 99, expected 2" in message(WordCorpus.load, tmp_path / "words")
     index.write_text(json.dumps(values | {"vocabulary": [1]}))
     assert "vocabulary" in message(WordCorpus.load, tmp_path / "words")
     index.write_text(json.dumps(values | {"sizes": values["sizes"] | {"train.tokens": 3}}))
@@ -225,7 +233,10 @@ def test_impossible_corpora_are_refused():
     assert "only 3 distinct words; pass k=3" in message(build_word_corpus, ["A b."], k=4)
     assert "test_fraction=1" in message(build_word_corpus, ["A."], k=2, test_fraction=1)
     told = message(build_word_corpus, ["A b c. A, b. A!"], k=2)
-    assert "of 3, 1 end in a full stop and have no other mark, 0 of these have only the 2 most frequent words" in told
+    assert "of 3, 0 are held out and the others dropped: 1 with a rarer word, 1 with no full stop at the end" in told
+    assert "',' is no mark" not in told
+    assert "'a' is no mark inside sentences" in message(build_word_corpus, ["A b."], k=2, marks=",a")
+    assert "'।' is no mark inside sentences" in message(build_word_corpus, ["A b."], k=2, marks="।")
 
 
 # The tokenizer

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from ...errors import InputError
+from ..errors import InputError
 
 
 def imported_function(setting: str, name: str) -> Callable:
