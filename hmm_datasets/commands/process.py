@@ -53,7 +53,13 @@ class SampleCommand:
     output: Path | None = option(
         None,
         "FILE",
-        ".npy, .bin (raw little-endian) or .txt (one line per sequence); by default text to stdout",
+        ".npy, .bin (raw little-endian), .txt (one line per sequence) or .parquet; by default text to stdout",
+    )
+    columns: list[str] = option(
+        [],
+        "NAME",
+        "with .parquet: input_ids, states, beliefs, next_token_probs, log_probs, entropies and other columns of "
+        "load_dataset; by default all but large ones",
     )
     text: bool = option(False, None, "write the names of symbols, as words, not their numbers")
 
@@ -68,6 +74,8 @@ def sample_command(arguments: SampleCommand) -> int:
         raise InputError(f"--num_sequences {count} --length {length}; expected 0 or more of each")
     if not 0 <= arguments.first < 1 << 64:
         raise InputError(f"--first {arguments.first}; expected an integer in [0, 2**64)")
+    if arguments.columns and (output is None or output.suffix != ".parquet"):
+        raise InputError(f"--columns {arguments.columns[0]}: needs --output FILE.parquet")
     if arguments.text and source.vocabulary is None:
         raise InputError(f"--text: the symbols of {arguments.hmm} have no names; leave it out to get their numbers")
     if output is None:
@@ -75,8 +83,10 @@ def sample_command(arguments: SampleCommand) -> int:
             _write_lines(sys.stdout, chunk, source.vocabulary if arguments.text else None)
         sys.stdout.flush()
         return 0
-    if output.suffix not in (".npy", ".bin", ".txt"):
-        raise InputError(f"--output {output}: expected a file name that ends in .npy, .bin or .txt")
+    if output.suffix == ".parquet" and not arguments.text:
+        return _write_parquet(arguments, output)
+    if output.suffix not in (".npy", ".bin", ".txt", ".parquet"):
+        raise InputError(f"--output {output}: expected a file name that ends in .npy, .bin, .txt or .parquet")
     if arguments.text and output.suffix != ".txt":
         raise InputError(f"--text --output {output}: text goes into a file whose name ends in .txt")
     from ..hmm.sampling import smallest_unsigned
@@ -96,6 +106,22 @@ def sample_command(arguments: SampleCommand) -> int:
                 file.write(chunk.astype(dtype, copy=False).tobytes())
     what = f"{count:,} sequences of {length:,} tokens"
     print(f"{output}: {what}, {dtype.name}, {source.name}")
+    return 0
+
+
+def _write_parquet(arguments: SampleCommand, output: Path) -> int:
+    """Write sequences, and what is known of each token, as columns of a Parquet file."""
+    from ..data.builders.hmm import HMMExamples
+    from ..hub.kinds.process import oracle_columns
+    from ..hub.parquet import write_rows
+
+    process = _load(arguments.hmm)
+    columns = arguments.columns or ["input_ids", *oracle_columns(process)]
+    count, length = arguments.num_sequences, arguments.length
+    rows = HMMExamples(process, length, arguments.seed, arguments.first, count, 1, False, 1, columns=columns)
+    with atomic_file(output) as temporary, progress_bar(count, " rows") as bar:
+        write_rows(temporary, rows.tables(), rows.features, bar.update)
+    print(f"{output}: {count:,} sequences of {length:,} tokens, {', '.join(columns)}")
     return 0
 
 

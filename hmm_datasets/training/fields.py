@@ -37,6 +37,9 @@ class RunFields:
     keep_every: int | None = setting(
         None, "Keep checkpoints of steps divisible by this, whatever save_total_limit says."
     )
+    saves_per_doubling: int = setting(
+        0, "Checkpoints per doubling of the step, evenly spaced on a log axis, all of which are kept; 0 for none."
+    )
     copy_checkpoints_to: str | None = setting(
         None,
         "Folder on another disk. Each checkpoint is copied there in the background, to a folder named as "

@@ -30,7 +30,7 @@ from ..runtime.run_identity import check_folder_identity, write_identity
 from ..runtime.run_records import FINISHING_NAME
 from ..runtime.stop_requests import parse_time
 from .callbacks.interruptions import Interruptions
-from .callbacks.log_spaced import LogSpacedEvaluation
+from .callbacks.log_spaced import LogSpaced
 from .callbacks.profile import Profile
 from .callbacks.progress_line import ProgressLine
 from .callbacks.samples import Samples
@@ -338,8 +338,7 @@ def _check_tokens(plan: Plan, start: Start, accepted: Collection[str]) -> None:
 
 def _add_callbacks(trainer: StepTrainer) -> Interruptions:
     args = trainer.args
-    if args.evaluations_per_doubling > 0:
-        trainer.add_callback(LogSpacedEvaluation(args.evaluations_per_doubling))
+    trainer.add_callback(LogSpaced(args.evaluations_per_doubling, args.saves_per_doubling))
     if args.sample_prompts:
         trainer.add_callback(Samples(trainer, trainer.processing_class))
     trainer.add_callback(History(args.output_dir))

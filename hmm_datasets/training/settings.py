@@ -271,7 +271,7 @@ def _fit_to_machine(settings: TrainingArguments) -> None:
 
 
 def _check_watching(settings: RunFields) -> None:
-    for name in ("task_steps", "profile_steps"):
+    for name in ("task_steps", "profile_steps", "evaluations_per_doubling", "saves_per_doubling"):
         if getattr(settings, name) < 0:
             raise InputError(f"{name} is {getattr(settings, name)}; expected 0 or more")
     if settings.core_data is not None and settings.task_steps == 0:

@@ -1,3 +1,4 @@
+import ast
 import json
 import os
 import re
@@ -5,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import datasets
 import numpy as np
 import pytest
 
@@ -78,6 +80,23 @@ def test_every_command_stands_under_a_heading_on_one_screen(capsys):
     assert [line.split()[0] for line in lines if re.match(r"  [a-z]+ ", line)] == listed
 
 
+def test_every_command_that_a_message_names_exists():
+    """Of all strings of the package and the recipes, those in f-strings too."""
+    named = set()
+    for path in [*(ROOT / "hmm_datasets").rglob("*.py"), *(ROOT / "recipes").rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+            text = "".join(part.value if is_string(part) else "{}" for part in parts)
+            named |= {(name, path.name) for name in re.findall(r"hmm-datasets\s+([a-z][a-z-]*)", text)}
+    assert len(named) > 50
+    words_of_sentences = {"and", "from", "may"}
+    assert {name for name, _ in named} <= build_parsers()[1].keys() | words_of_sentences, named
+
+
+def is_string(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
 def test_every_help_spells_flags_with_underscores(capsys):
     for name in COMMANDS:
         with pytest.raises(SystemExit):
@@ -149,6 +168,22 @@ def test_sample_writes_files_in_chunks(folder, tmp_path, suffix, monkeypatch, ca
     assert len(os.listdir(tmp_path)) == 2  # nothing temporary is left
 
 
+def test_sample_writes_what_is_known_of_each_token_to_parquet(folder, tmp_path, capsys):
+    output = tmp_path / "rows.parquet"
+    command = ["sample", folder, "--num_sequences", "9", "--length", "6", "--seed", "2", "--first", "4"]
+    assert main([*command, "--output", str(output)]) == 0
+    assert "input_ids, states, log_probs, entropies, beliefs" in capsys.readouterr().out
+    rows = datasets.Dataset.from_parquet(str(output), cache_dir=str(tmp_path / "cache"))
+    tokens, states = HMM_OF_TESTS.sample_with_states(9, 6, seed=2, first=4)
+    assert rows["input_ids"][:] == tokens.tolist()
+    assert rows["states"][:] == states.tolist()
+    np.testing.assert_allclose(rows["beliefs"][:], HMM_OF_TESTS.beliefs(tokens), atol=1e-6)
+    np.testing.assert_allclose(np.sum(rows["log_probs"][:], axis=1), HMM_OF_TESTS.log_likelihood(tokens), atol=1e-5)
+    main([*command, "--output", str(output), "--columns", "next_token_probs"])
+    rows = datasets.Dataset.from_parquet(str(output), cache_dir=str(tmp_path / "cache"))
+    np.testing.assert_allclose(rows["next_token_probs"][:], HMM_OF_TESTS.next_token_probs(tokens), atol=1e-6)
+
+
 def test_sample_of_large_alphabets_takes_two_bytes_a_token(tmp_path):
     hmm = HMM(transition=[[1.0]], emission=np.full((1, 300), 1 / 300))
     hmm.save_pretrained(tmp_path / "wide")
@@ -169,7 +204,13 @@ def test_sample_tells_bad_input_and_leaves_nothing(folder, tmp_path, capsys):
     assert "seed is -1" in failing(capsys, "sample", folder, "--seed", "-1", *output)
     assert "--first -1; expected" in failing(capsys, "sample", folder, "--first", "-1", *output)
     assert "--length -3" in failing(capsys, "sample", folder, "--length", "-3", *output)
-    assert ".npy, .bin or .txt" in failing(capsys, "sample", folder, "--output", str(tmp_path / "t.csv"))
+    assert ".npy, .bin, .txt or" in failing(capsys, "sample", folder, "--output", str(tmp_path / "t.csv"))
+    assert "--columns states: needs --output FILE.parquet" in failing(
+        capsys, "sample", folder, *output, "--columns", "states"
+    )
+    parquet = ("sample", folder, "--output", str(tmp_path / "t.parquet"))
+    assert "columns are nothing; expected some of" in failing(capsys, *parquet, "--columns", "nothing")
+    assert "expected a file name" not in failing(capsys, *parquet, "--length", "-3")
     assert os.listdir(tmp_path) == ["hmm"]
 
 

@@ -1,28 +1,29 @@
-"""Evaluations at steps that are evenly spaced on a logarithmic axis."""
+"""Evaluations and checkpoints at steps that are evenly spaced on a logarithmic axis."""
 
 import math
 
 from transformers import TrainerCallback
 
 
-class LogSpacedEvaluation(TrainerCallback):
-    """Requests an evaluation at step 1 and `per_doubling` times while the step doubles.
+class LogSpaced(TrainerCallback):
+    """Requests an evaluation and a checkpoint at step 1 and so many times while the step doubles.
 
     Args:
-        per_doubling (`int`): evaluations from step `n` to `2 n`.
+        evaluations (`int`): evaluations from step `n` to `2 n`; 0 for none.
+        saves (`int`): checkpoints from step `n` to `2 n`; 0 for none.
     """
 
-    def __init__(self, per_doubling: int):
-        self.per_doubling = per_doubling
+    def __init__(self, evaluations: int, saves: int):
+        self.evaluations, self.saves = evaluations, saves
 
     def on_step_end(self, args, state, control, **kwargs):
-        """Request an evaluation if this step is due."""
-        if is_due(state.global_step, self.per_doubling):
-            control.should_evaluate = True
+        """Request what is due at this step."""
+        control.should_evaluate |= is_due(state.global_step, self.evaluations)
+        control.should_save |= is_due(state.global_step, self.saves)
 
 
 def is_due(step: int, per_doubling: int) -> bool:
-    """Whether an evaluation falls on `step`.
+    """Whether one of `per_doubling` steps per doubling falls on `step`; none does with 0.
 
     ```python
     >>> [step for step in range(1, 40) if is_due(step, 2)]
@@ -30,9 +31,11 @@ def is_due(step: int, per_doubling: int) -> bool:
 
     ```
     """
-    return step == 1 or _evaluations_until(step, per_doubling) > _evaluations_until(step - 1, per_doubling)
+    if per_doubling == 0:
+        return False
+    return step == 1 or _number_until(step, per_doubling) > _number_until(step - 1, per_doubling)
 
 
-def _evaluations_until(step: int, per_doubling: int) -> int:
+def _number_until(step: int, per_doubling: int) -> int:
     # The small addend keeps rounding from pushing the logarithm of a power of two below an integer.
     return math.floor(per_doubling * math.log2(step) + 1e-9)

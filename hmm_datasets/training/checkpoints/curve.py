@@ -24,6 +24,7 @@ WITHOUT_EFFECT = frozenset((
     "optimizer_from",  # the hash of its weights is part of the data
     # Saving.
     *("save_strategy", "save_steps", "save_total_limit", "save_only_model", "save_on_each_node", "keep_every"),
+    "saves_per_doubling",
     *("load_best_model_at_end", "metric_for_best_model", "greater_is_better", "enable_jit_checkpoint"),
     "merge_adapter",
     # What is done about a spike, which the error at a loss that is not finite advises to change.

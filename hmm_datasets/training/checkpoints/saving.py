@@ -18,6 +18,7 @@ from ...display import format_bytes
 from ...errors import InputError, disk_full, is_disk_full
 from ...files import check_may_write, inside, move_into, put_folder, size_of, sync_tree, unfinished, write_digests
 from ...runtime.run_identity import write_identity
+from ..callbacks.log_spaced import is_due
 from .copies import CheckpointCopies, Outdated, restore_history
 from .frameworks import FRAMEWORKS
 from .unfinished import remove_unfinished, unfinished_folder
@@ -39,8 +40,8 @@ def writer_of(run: "RunContext") -> dict[str, Any]:
 class Checkpoints:
     """Writes the checkpoints of a run, and deletes old ones.
 
-    The newest `save_total_limit` checkpoints are kept, as are those whose step is a multiple of `keep_every`, and the
-    best one if `metric_for_best_model` is set.
+    The newest `save_total_limit` checkpoints are kept, as are those whose step is a multiple of `keep_every` or due by
+    `saves_per_doubling`, and the best one if `metric_for_best_model` is set.
 
     Args:
         run ([`~hmm_datasets.training.run_context.RunContext`]): the run.
@@ -178,12 +179,16 @@ class Checkpoints:
         """From the steps of all checkpoints, newest first, to those not kept; by the settings and the state of now."""
         args, state = self._run.args, self._run.state
         limit, every, now, best = args.save_total_limit, args.keep_every, state.global_step, state.best_global_step
+        per_doubling = args.saves_per_doubling
+
+        def is_kept(step: int) -> bool:
+            return step == best or bool(every and step % every == 0) or is_due(step, per_doubling)
 
         def outdated(steps: list[int]) -> list[int]:
             if not limit or limit < 1:
                 return []
             # A later step is not of this run: it was saved before the run went back to an earlier checkpoint.
             reached = [step for step in steps if step <= now]
-            return [step for step in reached[limit:] if step != best and not (every and step % every == 0)]
+            return [step for step in reached[limit:] if not is_kept(step)]
 
         return outdated

@@ -47,6 +47,15 @@ def test_the_newest_and_every_kth_checkpoint_are_kept_and_deletions_are_logged(t
     assert "the newest 2 and those of steps divisible by 3 are kept" in lines[0]
 
 
+def test_checkpoints_at_log_spaced_steps_are_kept_beside_the_newest(tmp_path):
+    train(tmp_path, max_steps=9, save_strategy="no", saves_per_doubling=2, save_total_limit=1)
+    assert steps(tmp_path) == [1, 2, 3, 4, 6, 8]
+    train(tmp_path / "also", max_steps=6, save_steps=5, saves_per_doubling=1, save_total_limit=1)
+    assert steps(tmp_path / "also") == [1, 2, 4, 6]
+    with pytest.raises(InputError, match="saves_per_doubling is -1"):
+        train(tmp_path / "wrong", saves_per_doubling=-1)
+
+
 def test_without_a_limit_nothing_is_deleted(tmp_path):
     train(tmp_path, max_steps=3)
     assert steps(tmp_path) == [1, 2, 3]

@@ -52,7 +52,14 @@ class Run:
 def run(tmp_path) -> Run:
     settings = {"device": torch.device("cpu"), "world_size": 1, "process_index": 0, "fp16": False, "on_spike": "skip"}
     settings |= {"average_tokens_across_devices": True, "max_grad_norm": 1.0, "z_loss": 0.5, "should_save": True}
-    settings |= {"save_total_limit": 1, "keep_every": None, "copies": None, "push_to_hub": False, "ddp_timeout": 10}
+    settings |= {
+        "save_total_limit": 1,
+        "keep_every": None,
+        "saves_per_doubling": 0,
+        "copies": None,
+        "push_to_hub": False,
+        "ddp_timeout": 10,
+    }
     settings |= {"output_dir": str(tmp_path), "save_only_model": True, "to_dict": lambda: {"seed": 0}}
     return Run(SimpleNamespace(**settings))
 
