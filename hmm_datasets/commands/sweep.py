@@ -144,6 +144,7 @@ def _show_results(sweep: "Sweep") -> int:
     failed = [cell for cell in results["cells"] if cell["state"] == FAILED]
     for cell in failed:
         print(f"failed: {cell['name']}: {cell['errors'][-1]}\n        {cell['folder']}/{LOG_NAME}")
-    print(f"{sweep.output_dir}/: sweep.csv, sweep.json{'' if picture is None else f', {picture.name}'}", flush=True)
+    names = ["sweep.csv", "sweep.json", "means.csv", "means.tex", *([] if picture is None else [picture.name])]
+    print(f"{sweep.output_dir}/: {', '.join(names)}", flush=True)
     check_values(sweep, results)
     return 1 if failed else 0

@@ -126,7 +126,10 @@ def _leaves(value: Any, parts: Sequence[str]) -> Iterator[tuple[str, float]]:
 
 
 def write_results(results: Mapping[str, Any]) -> None:
-    """Write `sweep.json` and `sweep.csv` in the folder of a sweep.
+    """Write the results in the folder of a sweep: `sweep.json`, and `sweep.csv` with a row for each cell.
+
+    `means.csv` has a row for each combination of settings but seeds, with the number, mean and standard deviation of
+    each value; `means.tex` has the printed table for a paper.
 
     Args:
         results (`dict`): the result of [`collect`].
@@ -138,8 +141,27 @@ def write_results(results: Mapping[str, Any]) -> None:
         settings = [_label(cell["settings"][name]) for name in results["settings"]]
         numbers = ["" if number is None else repr(number) for number in cell["values"].values()]
         rows.append([cell["name"], *settings, cell["state"], *numbers])
-    with atomic_file(folder / "sweep.csv") as temporary:
-        temporary.write_text(csv_text(rows), encoding="utf-8")
+    texts = {
+        "sweep.csv": csv_text(rows),
+        "means.csv": csv_text(_means(results)),
+        "means.tex": sweep_table(results).latex(),
+    }
+    for name, text in texts.items():
+        with atomic_file(folder / name) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+
+
+def _means(results: Mapping[str, Any]) -> Iterator[list[Any]]:
+    names = [name for name in results["settings"] if not is_seed(name)]
+    paths = results["values"]
+    yield [*names, *(f"{path}{part}" for path in paths for part in ("", " standard deviation", " count"))]
+    for _, cells in _groups(results, names):
+        row = [_label(cells[0]["settings"][name]) for name in names]
+        for path in paths:
+            numbers = _numbers(cells, path)
+            mean = repr(statistics.fmean(numbers)) if numbers else ""
+            row += [mean, repr(statistics.stdev(numbers)) if len(numbers) > 1 else "", len(numbers)]
+        yield row
 
 
 def draw_heat_map(sweep: Sweep, results: Mapping[str, Any]) -> Path | None:

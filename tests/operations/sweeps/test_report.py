@@ -3,6 +3,7 @@
 import csv
 import json
 
+import numpy as np
 import pytest
 import yaml
 
@@ -78,6 +79,21 @@ def test_a_cell_without_a_result_is_an_empty_entry_of_the_csv(sweep_of, tmp_path
         ("a=1", "finished", "10"),
         ("a=2", "failed", ""),
     ]
+
+
+def test_means_over_seeds_are_written_for_a_spreadsheet_and_for_a_paper(sweep_of, tmp_path):
+    results = collect(sweep_of(grid={"a": [1, 2], "seed": [0, 1, 4]}, failed={"a=2,seed=4"}))
+    write_results(results)
+    rows = list(csv.DictReader((tmp_path / "sweep" / "means.csv").open()))
+    for row, cells in zip(rows, (results["cells"][:3], results["cells"][3:5]), strict=True):
+        values = [cell["values"]["value"] for cell in cells]
+        assert (row["a"], row["value count"]) == (str(cells[0]["settings"]["a"]), str(len(cells)))
+        assert float(row["value"]) == pytest.approx(np.mean(values))
+        assert float(row["value standard deviation"]) == pytest.approx(np.std(values, ddof=1))
+    latex = (tmp_path / "sweep" / "means.tex").read_text()
+    assert latex.startswith("\\begin{tabular}")
+    assert "a & seeds & value" in latex
+    assert "$\\pm$" in latex
 
 
 def test_without_values_the_usual_ones_are_shown(sweep_of):
