@@ -43,6 +43,11 @@ class EvaluationSettings:
     )
     bos: bool = setting(True, "Whether rows begin with a beginning-of-sequence token.")
     order: int = setting(2, "Largest n of the n-gram baselines.")
+    activations: list[str] = setting(
+        [],
+        "With the task beliefs: write activations after each token, of these submodules or of all layers "
+        "(hidden_states), and the exact beliefs to activations/ in output_dir, as safetensors.",
+    )
     checkpoints: bool = setting(False, "Also measure every checkpoint in the model's folder.")
     revisions: list[str] = setting(
         [], "Also measure these revisions of the model's repository on the Hub; `all` for its branches step-N."

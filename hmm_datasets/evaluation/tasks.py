@@ -65,4 +65,8 @@ def chosen_tasks(context: EvaluationContext) -> list[str]:
             raise InputError(f"task {name}: {TASKS[name].needs}")
     if not possible:
         raise InputError(f"{context.settings.model}: {TASKS['optimum'].needs}, or text")
-    return [name for name in possible if name in wanted or not wanted]
+    chosen = [name for name in possible if name in wanted or not wanted]
+    if context.settings.activations and "beliefs" not in chosen:
+        remedy = "add it to tasks" if "beliefs" in possible else TASKS["beliefs"].needs
+        raise InputError(f"activations is set, but the task beliefs does not run: {remedy}")
+    return chosen
