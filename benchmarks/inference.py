@@ -50,12 +50,15 @@ def inference(settings: argparse.Namespace) -> None:
 
 
 def _ours(hmm: HMM, tokens: np.ndarray, dtype: torch.dtype) -> dict[str, Callable[[], Any]]:
+    gaps = np.where(np.random.default_rng(3).random(tokens.shape) < 0.1, -1, tokens.astype(np.int64))
     return {
         "log-likelihood": lambda: hmm.log_likelihood(tokens, dtype=dtype),
         "beliefs": lambda: hmm.beliefs(tokens, dtype=dtype),
         "next-token distributions": lambda: hmm.next_token_probs(tokens, dtype=dtype),
         "posteriors": lambda: hmm.posteriors(tokens, dtype=dtype),
         "Viterbi": lambda: hmm.viterbi(tokens, dtype=dtype),
+        "log-likelihood, a tenth missing": lambda: hmm.log_likelihood(gaps, dtype=dtype),
+        "beliefs, a tenth missing": lambda: hmm.beliefs(gaps, dtype=dtype),
         "the 3 best paths": lambda: hmm.viterbi_k_best(tokens[:128], 3, dtype=dtype),
     }
 

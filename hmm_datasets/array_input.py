@@ -2,9 +2,10 @@
 
 `numpy.asarray` reads a masked entry as if it had been observed, `bool` counts as an integer, and a float is cut off
 where it becomes one. Here a masked array, a nullable column of pandas, an Arrow array or a list with `None` become an
-array and the places that are missing, which no inference supports yet. Integers of every type are integers, in object
-arrays too. Booleans and floats are none, whatever their value, as for NumPy's indices and hmmlearn's symbols: a float
-may have been rounded, and a boolean is a mask as often as a number.
+array and the places that are missing. Integers of every type are integers, in object arrays too. Booleans and floats
+are none, whatever their value, as for NumPy's indices and hmmlearn's symbols: a float may have been rounded, and a
+boolean is a mask as often as a number. Only where entries may be missing, and some are, are whole floats beside them
+integers: NaN makes floats of a column of integers.
 
 An array of numbers of NumPy or torch passes as it is, without a pass over it.
 """
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 FILL_IN = "give every entry a value"
 LEAVE_OUT = "leave these rows out, or cut them off there"
+_MAX_WHOLE = 2.0**53  # from which a float may have been rounded from another integer
 
 
 class Ragged(InputError):
@@ -111,8 +113,26 @@ def integers(name: str, observed_values: Observed, expected: str = "integers") -
     raise InputError(f"{name} have type {str(values.dtype).removeprefix('torch.')}; expected {expected}{remedy}")
 
 
+def integers_with_gaps(name: str, values: Any) -> Observed:
+    """Integers of any type, and where they are missing; beside missing entries whole floats are integers too.
+
+    Raises:
+        `InputError`: they are booleans, floats none of which is missing, fractions, or no numbers.
+    """
+    plain, missing = observed(name, values)
+    floats = plain.is_floating_point() if _is_tensor(plain) else plain.dtype.kind == "f"
+    if floats:
+        array = plain.detach().cpu().double().numpy() if _is_tensor(plain) else plain
+        missing = np.isnan(array) if missing is None else missing | np.isnan(array)
+        array = np.where(missing, 0, array)
+        if missing.any() and (np.abs(array) < _MAX_WHOLE).all() and (array == np.floor(array)).all():
+            whole = array.astype(np.int64)
+            plain = plain.new_tensor(whole, dtype=sys.modules["torch"].int64) if _is_tensor(plain) else whole
+    return Observed(integers(name, Observed(plain, missing)), missing)
+
+
 def _why_no_integers(name: str, array: np.ndarray) -> str:
-    lost, odd = np.isnan(array), np.argwhere(array != np.floor(array))
+    lost, odd = np.isnan(array), np.argwhere(~np.isfinite(array) | (array != np.floor(array)))
     if lost.any():
         return str(_is_missing(name, lost, LEAVE_OUT))
     if len(odd) > 0:

@@ -78,7 +78,7 @@ def main(settings: CorpusSettings, fit_settings: FitSettings) -> None:
 
     from hmm_datasets import fit_hmm
     from hmm_datasets.files import read_log, write_json
-    from hmm_datasets.hmm.analysis.losses import mean_losses
+    from hmm_datasets.hmm.analysis.losses import mean_losses, num_observed
     from hmm_datasets.hmm.arrays import read_tokens
     from hmm_datasets.hmm.fitting.state import HISTORY_NAME
     from hmm_datasets.hub.kinds.process import write_hmm_card
@@ -133,7 +133,7 @@ def main(settings: CorpusSettings, fit_settings: FitSettings) -> None:
         heartbeats.end("stopped", str(reason))
         if state.is_main_process:
             print(f"{output}: saved and stopped ({reason}); the same command continues")
-            draw_fit(read_log(output / "fit" / HISTORY_NAME), train.size, output)
+            draw_fit(read_log(output / "fit" / HISTORY_NAME), int(num_observed(train).sum()), output)
         return
     if state.is_main_process:
         result.hmm.save_pretrained(output / "hmm")
@@ -147,8 +147,8 @@ def main(settings: CorpusSettings, fit_settings: FitSettings) -> None:
             "test_log_likelihood": result.test_log_likelihood,
             "entropy_rate": rate.value,
             "entropy_rate_error": rate.standard_error,
-            "train_tokens": int(train.size),
-            "test_tokens": 0 if test is None else int(test.size),
+            "train_tokens": int(num_observed(train).sum()),
+            "test_tokens": 0 if test is None else int(num_observed(test).sum()),
             "seconds": round(time.monotonic() - began, 1),
         } | {
             name: mean_losses(result.hmm, windows, device=settings.device or state.device)
@@ -156,7 +156,7 @@ def main(settings: CorpusSettings, fit_settings: FitSettings) -> None:
         }
         write_json(output / "summary.json", summary)
         write_hmm_card(output)
-        draw_fit(result.history, train.size, output)
+        draw_fit(result.history, int(num_observed(train).sum()), output)
         held_out = "" if test is None else f", {result.test_log_likelihood:.4f} held out"
         print(
             f"{result.hmm} of epoch {result.epoch}: log-likelihood {result.train_log_likelihood:.4f} nats per token "

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from hmm_datasets import HMM, GeneralizedHMM, TiltedHMM, processes
+from hmm_datasets import HMM, FitSettings, GeneralizedHMM, TiltedHMM, processes
 from hmm_datasets.array_input import integer_array, numbers
 from hmm_datasets.data.interleaving import InterleavedRows
 from hmm_datasets.errors import InputError
@@ -96,25 +96,28 @@ def test_what_was_observed_is_read(given):
 @pytest.mark.outside(
     "https://github.com/probml/dynamax/issues/430",
     "NumPy's masked arrays for missing observations",
-    "`tokens[1, 2] is missing: masked, NaN, NA or None; leave these rows out, or cut them off there`",
+    "masked tokens are summed over in inference and in fits",
 )
 @pytest.mark.outside(
     "https://github.com/hmmlearn/hmmlearn/issues/327",
     "NaN and None as missing values in a fit",
-    "refused by the index of the first",
+    "the fit is to the observed tokens",
 )
 @pytest.mark.outside(
     "https://github.com/jmschrei/pomegranate/issues/23",
     "NaN sprinkled into observations",
-    "refused by the index of the first",
+    "every tenth may be NaN; the likelihood is that of the others",
 )
 @pytest.mark.parametrize("given", MISSING.values(), ids=MISSING)
-def test_what_is_missing_is_named_by_its_index(given):
+def test_what_is_missing_is_summed_over_or_named_by_its_index(given):
+    gap = np.where(MASK, -1, TOKENS)
+    np.testing.assert_array_equal(HIDDEN.log_likelihood(given), HIDDEN.log_likelihood(gap))
+    np.testing.assert_array_equal(HIDDEN.viterbi(given).states, HIDDEN.viterbi(gap).states)
+    settings = FitSettings(num_states=2, max_epochs=2)
+    fits = [fit_hmm(tokens, settings, test_tokens=tokens, show_progress=False) for tokens in (given, gap)]
+    assert fits[0].hmm == fits[1].hmm
+    assert fits[0].test_log_likelihood == fits[1].test_log_likelihood
     calls = [
-        lambda: HIDDEN.log_likelihood(given),
-        lambda: HIDDEN.viterbi(given),
-        lambda: fit_hmm(given, num_states=2, show_progress=False),
-        lambda: fit_hmm(TOKENS, num_states=2, test_tokens=given, show_progress=False),
         lambda: viterbi_predictions(given, HIDDEN),
         lambda: window_losses(HIDDEN, given),
         lambda: cross_entropy(predictors_of(HIDDEN)["bayes"], given),
@@ -122,6 +125,8 @@ def test_what_is_missing_is_named_by_its_index(given):
     for call in calls:
         with pytest.raises(InputError, match=r"tokens\[1, 2\] is missing"):
             call()
+    with pytest.raises(InputError, match=r"tokens\[1, 2\] is -1"):
+        cross_entropy(HIDDEN.next_token_probs, gap)
 
 
 @pytest.mark.parametrize(("given", "message"), OTHERS.values(), ids=OTHERS)
@@ -139,8 +144,10 @@ def test_missing_tokens_beyond_the_length_of_a_row_are_padding():
     np.testing.assert_array_equal(
         HIDDEN.log_likelihood([[0, 1, None, None], [2, 2, 1, None]], lengths=[2, 3]), expected
     )
-    with pytest.raises(InputError, match=r"tokens\[1, 3\] is missing"):
-        HIDDEN.log_likelihood(padded, lengths=[2, 4])
+    gap = np.where(np.ma.getmaskarray(padded), -1, TOKENS)
+    np.testing.assert_array_equal(
+        HIDDEN.log_likelihood(padded, lengths=[2, 4]), HIDDEN.log_likelihood(gap, lengths=[2, 4])
+    )
 
 
 @pytest.mark.parametrize(
@@ -166,8 +173,8 @@ def test_lengths_of_a_column_are_not_cut_off():
     for lengths in ([1.5, 2.5], [True, 2], np.ma.masked_array([1, 2], [0, 1])):
         with pytest.raises(InputError):
             rows_of_column([[0], [1], [1]], lengths)
-    with pytest.raises(InputError, match=r"tokens\[1, 0\] is missing"):
-        rows_of_column(np.ma.masked_array([[0], [1], [1]], [[0], [1], [0]]))
+    rows, lengths = rows_of_column(np.ma.masked_array([[0], [1], [1]], [[0], [1], [0]]), [2, 1])
+    assert (rows.tolist(), lengths.tolist()) == ([[0, -1], [1, 0]], [2, 1])
 
 
 TABLE = np.array([[0.75, 0.25], [0.25, 0.75]])

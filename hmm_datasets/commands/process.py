@@ -160,26 +160,32 @@ def _print_losses(arguments: "DescribeCommand", name: str, path: Path) -> int:
     """Print the mean negative log-likelihood of sequences in a file, that of their last tokens, and by symbol."""
     import numpy as np
 
-    from ..hmm.analysis.losses import symbol_losses, window_losses
+    from ..hmm.analysis.losses import num_observed, symbol_losses, window_losses
 
     hmm = _load(name)
     tokens = _tokens_to_score(hmm, name, path, arguments)
     count, length = tokens.shape
-    mean, last = window_losses(hmm, tokens)
+    mean, last = (losses[~np.isnan(losses)] for losses in window_losses(hmm, tokens))
+    missing = tokens.size - int(num_observed(tokens).sum())
+    if len(mean) == 0:
+        raise InputError(f"{path}: all {missing:,} tokens are missing; give sequences of which some are observed")
     impossible = int(np.isinf(mean).sum())
     symbols = (
         _rows_by_symbol(hmm, *symbol_losses(hmm, tokens)) if impossible == 0 and hmm.has_exact_distribution else []
     )
     if arguments.json:
-        sizes = {"sequences": count, "length": length, "impossible": impossible}
-        losses = {"nats": None, "last_nats": None} if impossible else {"nats": mean.mean(), "last_nats": last.mean()}
+        sizes = {"sequences": count, "length": length, "missing": missing, "impossible": impossible}
+        parts = {"nats": mean, "last_nats": last}
+        losses = {k: part.mean() if impossible == 0 < len(part) else None for k, part in parts.items()}
         print(json.dumps(sizes | losses | {"symbols": symbols}))
         return 0
-    print(f"{_mean(mean)}, over {count:,} sequence{'s' * (count != 1)} of {length:,} tokens")
+    gaps = f", of which {missing:,} are missing and have no loss" if missing > 0 else ""
+    print(f"{_mean(mean)}, over {count:,} sequence{'s' * (count != 1)} of {length:,} tokens{gaps}")
     if impossible > 0:
         print(f"{impossible:,} of {count:,} sequences are impossible under the process")
         return 0
-    print(f"{_mean(last)} at the last token of each")
+    if len(last) > 0:
+        print(f"{_mean(last)} at the last token of each")
     if symbols:
         cells = [[r["symbol"], f"{r['count']:,}", f"{r['nats']:.4f}", f"{r['accuracy']:.3f}"] for r in symbols]
         print(f"\n{text_table(['symbol', 'occurrences', 'nats', 'accuracy'], cells[: arguments.top])}")

@@ -7,12 +7,22 @@ command line sequences are read from a `.npy` file.
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from ..array_input import FILL_IN, LEAVE_OUT, Observed, Ragged, integer_array, integers, numbers, observed
+from ..array_input import (
+    FILL_IN,
+    LEAVE_OUT,
+    Observed,
+    Ragged,
+    integer_array,
+    integers,
+    integers_with_gaps,
+    numbers,
+    observed,
+)
 from ..errors import InputError
 from ..foreign.arrays import load_array
 from .analysis.stationary import cesaro_limit
@@ -21,12 +31,17 @@ from .kernels.threads import in_parallel
 if TYPE_CHECKING:
     import torch
 
+MISSING = -1
+"""What stands for a token that was not observed in checked tokens; kernels read it as symbol `E`, after the last."""
+
 _REFUSE = 1e-5  # larger than the rounding error of the sum of 500 float32 probabilities
 ONE_COLUMN = (
     ", since tokens of shape (N, 1) are N sequences of one symbol here; of sequences that follow each other in one "
     "column, as hmmlearn has them, `rows_of_column(tokens, lengths)` of hmm_datasets.hmm.arrays makes rows"
 )
 _LEAVE_OUT_ROWS = f"{LEAVE_OUT}; of padding at the end of rows give lengths="
+_RAGGED = "tokens are ragged; expected a (B, T) array, padded, with lengths="
+_MOST_SYMBOLS = 1 << 63
 _MAX_DENSE = 1 << 13  # states of a dense transition table, which takes 512 MB then
 _RESCALE = 1e-9  # rows whose sum is nearer to one are kept bit for bit, so that saving and loading change nothing
 
@@ -77,49 +92,86 @@ def as_tables(
     return start, transition, emission, edges
 
 
+class CheckedTokens(NamedTuple):
+    """Checked tokens (B, T), `MISSING` where not observed, their lengths (B,), and whether any of them is missing."""
+
+    tokens: "torch.Tensor"
+    lengths: "torch.Tensor | None"
+    has_missing: bool
+
+
 def as_tokens(tokens: Any, num_symbols: int | None, lengths: Any = None) -> "tuple[torch.Tensor, torch.Tensor | None]":
     """Check an array of tokens of shape `(B, T)` and its `lengths` (B,); return both as int64 tensors.
 
-    Tokens beyond the length of a row may be anything, missing too; they are returned as 0. Without `num_symbols` every
-    integer of 0 or more is a symbol.
+    Tokens beyond the length of a row may be anything, missing too; they are returned as 0. All others must have been
+    observed. Without `num_symbols` every integer of 0 or more is a symbol.
     """
+    try:
+        given = observed("tokens", tokens)
+        checked = _checked_tokens(given, num_symbols, lengths, lowest=0)
+        return checked.tokens, checked.lengths
+    except Ragged:
+        raise InputError(_RAGGED) from None
+
+
+def tokens_with_gaps(tokens: Any, num_symbols: int | None, lengths: Any = None) -> CheckedTokens:
+    """As [`as_tokens`], of tokens that need not have been observed: masked, NaN, NA or None, or the integer -1."""
+    try:
+        given = integers_with_gaps("tokens", tokens)
+    except Ragged:
+        raise InputError(_RAGGED) from None
+    return _checked_tokens(given, num_symbols, lengths, lowest=MISSING)
+
+
+def _checked_tokens(given: Observed, num_symbols: int | None, lengths: Any, lowest: int) -> CheckedTokens:
     import torch
 
-    try:
-        observed_tokens = observed("tokens", tokens)
-    except Ragged:
-        raise InputError("tokens are ragged; expected a (B, T) array, padded, with lengths=") from None
-    if observed_tokens.values.ndim != 2:
-        raise InputError(f"tokens have shape {tuple(observed_tokens.values.shape)}; expected (B, T)")
-    beyond, missing = None, observed_tokens.missing
+    values, missing = given
+    if values.ndim != 2:
+        raise InputError(f"tokens have shape {tuple(values.shape)}; expected (B, T)")
+    device = values.device if torch.is_tensor(values) else None
+    beyond = None
     if lengths is not None:
-        device = observed_tokens.values.device if torch.is_tensor(observed_tokens.values) else None
-        lengths = _as_lengths(lengths, tuple(observed_tokens.values.shape)).to(device)
-        beyond = torch.arange(observed_tokens.values.shape[1], device=device) >= lengths.unsqueeze(-1)
+        lengths = _as_lengths(lengths, tuple(values.shape)).to(device)
+        beyond = torch.arange(values.shape[1], device=device) >= lengths.unsqueeze(-1)
         missing = None if missing is None else missing & ~beyond.cpu().numpy()
-    Observed(observed_tokens.values, missing).refuse_missing("tokens", _LEAVE_OUT_ROWS)
-    values = integers("tokens", observed_tokens)
+    if lowest == 0:
+        Observed(values, missing).refuse_missing("tokens", _LEAVE_OUT_ROWS)
+    values = integers("tokens", Observed(values, missing))
     tokens = values.long() if torch.is_tensor(values) else torch.from_numpy(values.astype(np.int64))
     if beyond is not None:
         tokens = tokens.masked_fill(beyond, 0)
+    lost = None if missing is None or not missing.any() else torch.from_numpy(missing).to(device)
+    if lost is not None:
+        tokens = tokens.masked_fill(lost, 0)
     if tokens.numel() == 0:
-        return tokens, lengths
+        return CheckedTokens(tokens, lengths, has_missing=False)
     # On a CPU by NumPy: the threads of torch would keep a core busy for milliseconds that the work to come could use.
     # Bytes as they were given are compared many at a time.
-    if torch.is_tensor(values) or lengths is not None:
+    if torch.is_tensor(values) or lengths is not None or lost is not None:
         compared = tokens.numpy() if tokens.device.type == "cpu" else tokens
     else:
         compared = values
     least, most = compared.min(), compared.max()
-    if least < 0 or (num_symbols is not None and most >= num_symbols):
-        wrong = tokens < 0 if num_symbols is None else (tokens < 0) | (tokens >= num_symbols)
-        row, position = wrong.nonzero()[0].tolist()
-        symbols = "0 or more" if num_symbols is None else f"0..{num_symbols - 1}"
-        # As it was given, since an unsigned integer of 64 bits may not be one of 63.
-        raise InputError(
-            f"tokens[{row}, {position}] is {values[row, position].item()}; the symbols of this HMM are {symbols}"
-        )
-    return tokens, lengths
+    # An unsigned integer of 64 bits may become -1 as a signed one.
+    lowest = 0 if str(values.dtype).endswith("uint64") else lowest
+    if least < lowest or most >= (_MOST_SYMBOLS if num_symbols is None else num_symbols):
+        raise _no_symbol(tokens, values, num_symbols, lowest)
+    if least < 0:
+        lost = tokens < 0 if lost is None else lost | (tokens < 0)
+    return CheckedTokens(tokens if lost is None else tokens.masked_fill(lost, MISSING), lengths, lost is not None)
+
+
+def _no_symbol(tokens: "torch.Tensor", values: Any, num_symbols: int | None, lowest: int) -> InputError:
+    wrong = tokens < lowest if num_symbols is None else (tokens < lowest) | (tokens >= num_symbols)
+    row, position = wrong.nonzero()[0].tolist()
+    symbols = "0 or more" if num_symbols is None else f"0..{num_symbols - 1}"
+    # As it was given, since an unsigned integer of 64 bits may not be one of 63.
+    value, kind = values[row, position].item(), str(values.dtype).removeprefix("torch.")
+    remedy = "" if lowest == 0 else ", and -1 stands for a missing token"
+    if kind.startswith("uint") and value == np.iinfo(kind).max:
+        remedy = f"; -1 becomes {value} in the type {kind}, so convert tokens with .astype(int) before setting it"
+    return InputError(f"tokens[{row}, {position}] is {value}; the symbols of this HMM are {symbols}{remedy}")
 
 
 def _as_lengths(lengths: Any, shape: tuple[int, int]) -> "torch.Tensor":
@@ -140,7 +192,7 @@ def _as_lengths(lengths: Any, shape: tuple[int, int]) -> "torch.Tensor":
 
 
 def token_table(tokens: Any) -> Any:
-    """Tokens of shape `(N, T)` as an array or tensor of any integer type, none missing; no token is looked at.
+    """Tokens of shape `(N, T)` as an array or tensor of any integer type, none masked; no token is looked at.
 
     For what reads them part by part, and checks each with [`as_tokens`].
     """
@@ -159,7 +211,8 @@ def rows_of_column(tokens: Any, lengths: Any = None) -> tuple[np.ndarray, np.nda
             is one sequence.
 
     Returns:
-        tuple of arrays: the tokens, of shape `(B, T)`, zero beyond the end of a row; and `lengths`.
+        tuple of arrays: the tokens, of shape `(B, T)`, zero beyond the end of a row and -1 where they are missing; and
+            `lengths`.
 
     Raises:
         `InputError`: the tokens are not one column, or the lengths do not sum to `N`.
@@ -171,7 +224,10 @@ def rows_of_column(tokens: Any, lengths: Any = None) -> tuple[np.ndarray, np.nda
 
     ```
     """
-    column = integer_array("tokens", tokens, _LEAVE_OUT_ROWS)
+    values, missing = integers_with_gaps("tokens", tokens)
+    column = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+    if missing is not None and missing.any():
+        column = np.where(missing, MISSING, column.astype(np.int64))
     if column.ndim not in (1, 2) or column.size != len(column):
         raise InputError(f"tokens have shape {column.shape}; expected (N, 1) or (N,), sequences one after the other")
     lengths = integer_array("lengths", [len(column)] if lengths is None else lengths).astype(np.int64)
@@ -238,6 +294,12 @@ def token_array(tokens: Int[Any, "B T"], num_symbols: int) -> Int[np.ndarray, "B
     return as_tokens(tokens, num_symbols)[0].cpu().numpy()
 
 
+def token_array_with_gaps(tokens: Int[Any, "B T"], num_symbols: int) -> Int[np.ndarray, "B T"]:
+    """The checked tokens in memory, with symbol `E` where they are missing."""
+    values, _, has_missing = tokens_with_gaps(tokens, num_symbols)
+    return (values.masked_fill(values < 0, num_symbols) if has_missing else values).cpu().numpy()
+
+
 def as_given(tokens: Any, result: np.ndarray) -> Any:
     """`result` as a tensor on the device of `tokens` if those are a tensor, else as it is."""
     import torch
@@ -261,12 +323,17 @@ def over_rows(work: Callable[[slice], None], rows: int, operations: int) -> None
 
 
 def read_tokens(path: str | Path) -> "np.ndarray":
-    """The memory-mapped array in a file: integers of shape `(N, L)`.
+    """The memory-mapped array in a file: integers of shape `(N, L)`; or floats of which some are NaN, read with -1.
 
     Raises:
         `InputError`: there is no such file, it is not an array, or its type or shape is another.
     """
     tokens = load_array(path, mmap_mode="r")
+    if tokens.dtype.kind == "f" and np.isnan(tokens).any():
+        try:
+            tokens = tokens_with_gaps(tokens, None).tokens.numpy()
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
     if tokens.ndim != 2 or tokens.dtype.kind not in "iu" or tokens.size == 0:
         description = f"{tokens.dtype} of shape {tokens.shape}"
         raise InputError(f"{path}: {description}; expected integers of shape (N, L), N and L at least 1")

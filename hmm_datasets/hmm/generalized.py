@@ -19,7 +19,7 @@ from jaxtyping import Float, Int, UInt
 
 from ..errors import InputError
 from .analysis.stationary import cesaro_limit, eliminate
-from .arrays import array, as_given, checked_names, token_array
+from .arrays import array, as_given, checked_names, token_array_with_gaps
 from .model import HMM, operators
 from .process import Process
 
@@ -244,26 +244,39 @@ class GeneralizedHMM(Process):
     def _tables(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, float]:
         return self.operators.reshape(-1), self.columns.reshape(-1), self.initial, self.final, self.precision
 
+    @property
+    def _tables_with_missing(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, float]:
+        """Those of the process that shows each token or, as a further symbol, hides it, by the toss of a fair coin."""
+        operators = np.concatenate([self.operators, self.operators.sum(axis=0, keepdims=True)]) / 2
+        columns = np.concatenate([self.columns, self.final[None]]) / 2
+        return operators.reshape(-1), columns.reshape(-1), self.initial, self.final, self.precision / 2
+
     def _filtered(self, tokens: Any, wanted: str) -> Any:
         from .kernels.linear import filter_words
         from .sampling import fill_in_parallel
 
-        rows = token_array(tokens, self.num_symbols)
+        rows = token_array_with_gaps(tokens, self.num_symbols)
+        has_missing = bool((rows == self.num_symbols).any())
+        tables, symbols = self._tables_with_missing if has_missing else self._tables, self.num_symbols + has_missing
         batch, length = rows.shape
         shapes = {
             "vectors": (batch, length + 1, self.num_states),
-            "distributions": (batch, length + 1, self.num_symbols),
+            "distributions": (batch, length + 1, symbols),
             "logs": (batch,),
         }
         result = np.empty(shapes[wanted])
 
         def fill(origin: int, part: slice) -> None:
             outputs = (result[part] if name == wanted else None for name in shapes)
-            row = filter_words(*self._tables, rows[part], *outputs)
+            row = filter_words(*tables, rows[part], *outputs)
             if row >= 0:
                 raise self._negative(f"tokens[{origin + row}] or one of the rows after it")
 
         fill_in_parallel(fill, 0, 1, rows)
+        if has_missing and wanted == "logs":
+            result += length * np.log(2)
+        elif has_missing and wanted == "distributions":
+            result = 2 * result[:, :, :-1]
         return as_given(tokens, result)
 
     def _negative(self, where: str) -> InputError:

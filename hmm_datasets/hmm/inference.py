@@ -14,6 +14,11 @@ HMM `T^(x)[i, j] = emission[i, x] transition[i, j]`; an edge-emitting one stores
 an edge-emitting HMM, a step gathers `T^(x)` for a few rows at a time, in 64 MiB. On a CPU the compiled loops of
 `kernels.filter` do the same in less time.
 
+A token that was not observed is one more symbol, `E`, which every state emits with probability 1: a column of ones in
+the emissions, or the sum over all symbols of the edges ([`Parameters.with_missing`]). So the same recursions sum over
+what the token may have been. This is right where whether a token is lost does not depend on what it was (missing at
+random; Rubin, Biometrika 63, 1976).
+
 Shapes: `B` sequences, `T` tokens, `H` states, `E` symbols. `lengths` (B,) gives the lengths of ragged sequences;
 tokens beyond them are ignored. A sequence that the HMM cannot emit has log-likelihood -inf, and its distributions are
 zeros after the first impossible token.
@@ -44,12 +49,25 @@ class Parameters:
         transition (`torch.Tensor` of shape `(H, H)`): `P(next j | in i)`.
         emission (`torch.Tensor` of shape `(H, E)`): `P(emit x | in i)`.
         edges (`torch.Tensor` of shape `(E, H, H)`, *optional*): `P(emit x, go to j | in i)`, if edge-emitting.
+        has_missing (`bool`): whether the last of the symbols stands for a token that was not observed.
     """
 
     start: Float[Tensor, "H"]
     transition: Float[Tensor, "H H"]
     emission: Float[Tensor, "H E"]
     edges: Float[Tensor, "E H H"] | None = None
+    has_missing: bool = False
+
+    def with_missing(self) -> "Parameters":
+        """The tables with one more symbol, for tokens that were not observed."""
+        emission = torch.cat([self.emission, torch.ones_like(self.emission[:, :1])], dim=1)
+        edges = None if self.edges is None else torch.cat([self.edges, self.transition.unsqueeze(0)])
+        return Parameters(self.start, self.transition, emission, edges, has_missing=True)
+
+    @property
+    def predicted(self) -> Float[Tensor, "H E"]:
+        """The emission table of the symbols proper."""
+        return self.emission[:, :-1] if self.has_missing else self.emission
 
     def forward_step(self, weight_BH: Tensor, symbol_B: Tensor) -> Tensor:
         """`weight @ T^(symbol)` for each row: one step forward in time."""
@@ -92,11 +110,13 @@ class ExpectedCounts(NamedTuple):
         start (`torch.Tensor` of shape `(H,)`): number of sequences whose first state is `i`.
         transition (`torch.Tensor` of shape `(H, H)`): number of moves from `i` to `j`. A state-emitting HMM moves
             `T - 1` times, between the states that emit; an edge-emitting one moves at every token.
-        emission (`torch.Tensor` of shape `(H, E)`): number of times that state `i` emits `x`.
+        emission (`torch.Tensor` of shape `(H, E)`): number of times that state `i` emits `x`. Of a token that was not
+            observed nothing is counted here.
         log_likelihood (`torch.Tensor` of shape `(B,)`, float64): `log P(tokens)` of each row in nats. A row with -inf
             is impossible and adds nothing to the counts.
         edges (`torch.Tensor` of shape `(E, H, H)` or `None`): for an edge-emitting HMM, number of moves from `i` to
-            `j` that emit `x`; `transition` and `emission` are its sums.
+            `j` that emit `x`; `transition` and `emission` are its sums. A move whose symbol was not observed counts
+            for each symbol by its probability.
     """
 
     start: Float[Tensor, "H"]
@@ -156,7 +176,7 @@ def predictions(
     """`P(token t | tokens before t)` for `t = 0 .. T`: [`next_token_probs`] of [`beliefs`], which are not kept."""
     if _is_compiled(hmm, tokens, None):
         tables = Tables(hmm)
-        return filter_rows(tables, tokens, lengths, readout=hmm.emission)[0]
+        return filter_rows(tables, tokens, lengths, readout=hmm.predicted)[0]
     return next_token_probs(hmm, beliefs(hmm, tokens, lengths))
 
 
@@ -199,7 +219,7 @@ def log_likelihood(
 
 def next_token_probs(hmm: Parameters, beliefs: Float[Tensor, "B T H"]) -> Float[Tensor, "B T E"]:
     """`P(next token | belief)`: the beliefs times the emission table."""
-    return beliefs @ hmm.emission
+    return beliefs @ hmm.predicted
 
 
 def backward_values(
@@ -264,6 +284,20 @@ def expected_counts(
     Returns:
         [`ExpectedCounts`].
     """
+    counts = _expected_counts(hmm, tokens, lengths)
+    return _of_symbols(hmm, counts) if hmm.has_missing else counts
+
+
+def _of_symbols(hmm: Parameters, counts: ExpectedCounts) -> ExpectedCounts:
+    """The counts without the symbol of missing tokens."""
+    if hmm.edges is None or counts.edges is None:
+        return counts._replace(emission=counts.emission[:, :-1])
+    shares = hmm.edges[:-1] / torch.where(hmm.transition > 0, hmm.transition, 1.0)
+    edges = counts.edges[:-1] + counts.edges[-1] * shares
+    return counts._replace(edges=edges, emission=edges.sum(2).T.contiguous())
+
+
+def _expected_counts(hmm: Parameters, tokens: Tensor, lengths: Tensor | None) -> ExpectedCounts:
     if hmm.edges is not None:
         return _expected_edge_counts(hmm, tokens, lengths)
     if tokens.device.type == "cpu" and len(hmm.start) <= counts.MAX_STATES:

@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 from ..errors import InputError
 from .analysis.mixed_states import mixed_states
 from .analysis.stationary import cesaro_limit
-from .arrays import as_tables, as_tokens, checked_names
+from .arrays import as_tables, checked_names, tokens_with_gaps
 from .integers import integer
 from .process import Process, Rows
 from .storage import load, load_tables, save
@@ -180,10 +180,11 @@ class HMM(Process):
         """`log P(tokens)` of every sequence in nats; -inf where the HMM cannot emit it.
 
         Like all inference methods, it takes an array of integers of shape `(B, T)`. For a tensor it returns tensors
-        on the same device, for anything else NumPy arrays.
+        on the same device, for anything else NumPy arrays. Tokens that were not observed are summed over: those that
+        are masked, NaN, NA or None, or the integer -1. The probability is that of the others.
 
         Args:
-            tokens (array of shape `(B, T)`): symbols.
+            tokens (array of shape `(B, T)`): symbols, some of which may be missing.
             lengths (array of shape `(B,)`, *optional*): number of tokens in each row; the rest is padding.
             dtype (`torch.dtype`, *optional*, defaults to `torch.float64`): type of the computation, or
                 `torch.float32`.
@@ -193,8 +194,8 @@ class HMM(Process):
 
         ```python
         >>> hmm = HMM(transition=[[0.5, 0.5], [0.5, 0.5]], emission=[[0.5, 0.5], [0.5, 0.5]])
-        >>> hmm.log_likelihood([[0, 1]]).round(4)
-        array([-1.3863])
+        >>> hmm.log_likelihood([[0, 1], [0, None]]).round(4)
+        array([-1.3863, -0.6931])
 
         ```
         """
@@ -389,8 +390,11 @@ class HMM(Process):
         import torch
 
         is_tensor = isinstance(tokens, torch.Tensor)
-        values, lengths = as_tokens(tokens, self.num_symbols, lengths)
-        result = function(self.parameters(dtype, values.device), values, lengths)
+        values, lengths, has_missing = tokens_with_gaps(tokens, self.num_symbols, lengths)
+        parameters = self.parameters(dtype, values.device)
+        if has_missing:
+            parameters, values = parameters.with_missing(), values.masked_fill(values < 0, self.num_symbols)
+        result = function(parameters, values, lengths)
         if is_tensor:
             return result
         if not isinstance(result, tuple):

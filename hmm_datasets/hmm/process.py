@@ -23,7 +23,7 @@ from jaxtyping import Float, Int, UInt
 
 from ..errors import InputError
 from ..hub.push import push_folder
-from .arrays import as_tokens
+from .arrays import tokens_with_gaps
 from .process_storage import save_process
 
 if TYPE_CHECKING:
@@ -310,10 +310,14 @@ class Process:
         """
         import torch
 
-        values, _ = as_tokens(tokens, self.num_symbols)
-        distribution = self.next_token_probs(values)[:, :-1]
+        values, _, has_missing = tokens_with_gaps(tokens, self.num_symbols)
+        # As given where some are missing, for the error of a process that cannot sum over them.
+        given = tokens if has_missing else values
+        distribution = torch.as_tensor(self.next_token_probs(given), device=values.device)[:, :-1]
         # After an impossible token there is no distribution, so the first zero decides.
-        probs = distribution.gather(-1, values.long().unsqueeze(-1)).squeeze(-1)
+        probs = distribution.gather(-1, values.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+        if has_missing:
+            probs = probs.masked_fill(values < 0, 1.0)
         impossible = (probs <= 0).any(-1)
         likelihood = torch.where(impossible, -torch.inf, probs.where(probs > 0, 1.0).log().sum(-1))
         return likelihood if isinstance(tokens, torch.Tensor) else likelihood.numpy()

@@ -1,6 +1,7 @@
 """Inference in a tiny HMM from the definition: sums over all paths, in plain Python.
 
-A path of `T` tokens is `T + 1` states, one before each token and one after the last: `H ** (T + 1)` of them.
+A path of `T` tokens is `T + 1` states, one before each token and one after the last: `H ** (T + 1)` of them. A token
+that was not observed is -1.
 """
 
 import itertools
@@ -19,6 +20,8 @@ LEFT_TO_RIGHT = HMM(
 
 def edge(hmm: HMM, symbol: int, state: int, after: int) -> float:
     """`P(emit symbol, go to after | in state)`."""
+    if symbol < 0:
+        return sum(edge(hmm, x, state, after) for x in range(hmm.num_symbols))
     if hmm.edges is None:
         return float(hmm.emission[state, symbol] * hmm.transition[state, after])
     return float(hmm.edges[symbol, state, after])
@@ -92,7 +95,7 @@ def expected_counts(hmm: HMM, rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]
             for here, after in itertools.pairwise(path):
                 moves[here, after] += probability / total
             for here, symbol in zip(path, tokens, strict=True):
-                emitted[here, symbol] += probability / total
+                emitted[here, symbol] += probability / total * (symbol >= 0)
     return start, moves, emitted
 
 
@@ -114,7 +117,9 @@ def expected_edge_counts(hmm: HMM, rows) -> np.ndarray:
         total = sum(paths.values())
         for path, probability in paths.items():
             for symbol, here, after in zip(tokens, path[:-1], path[1:], strict=True):
-                counts[symbol, here, after] += probability / total
+                for x in range(hmm.num_symbols) if symbol < 0 else [symbol]:
+                    share = edge(hmm, x, here, after) / (edge(hmm, symbol, here, after) or 1)
+                    counts[x, here, after] += probability / total * share
     return counts
 
 

@@ -270,7 +270,7 @@ _KINDS: dict[str, Callable[[Any], tuple[Any, ...]]] = {
 
 
 def filtered(process: Reference, tokens: Sequence[int], num_symbols: int) -> Filtered:
-    """What is known before each token, scaled at every step."""
+    """What is known before each token, scaled at every step; a token of -1 was not observed."""
     belief = _summed(process.starts)
     beliefs, rows, total = [], [], 0.0
     smallest = min(abs(weight) for weight in belief.values())
@@ -286,9 +286,12 @@ def filtered(process: Reference, tokens: Sequence[int], num_symbols: int) -> Fil
         rows.append(row)
         if symbol is None:
             return Filtered(total, np.array(rows), beliefs, smallest)
-        scale = row[symbol]
+        reached = following[symbol]
+        if symbol < 0:
+            reached = _summed([(weight, state) for weights in following for state, weight in weights.items()])
+        scale = row[symbol] if symbol >= 0 else row.sum()
         total = total + math.log(scale) if scale > 0 else -math.inf
-        belief = {state: weight / scale for state, weight in following[symbol].items()} if scale > 0 else {}
+        belief = {state: weight / scale for state, weight in reached.items()} if scale > 0 else {}
     raise AssertionError
 
 
@@ -329,7 +332,7 @@ def paths(process: Reference, tokens: Sequence[int]) -> dict[tuple[State, ...], 
         longer: dict[tuple[State, ...], float] = {}
         for path, weight in found.items():
             for p, x, after in process.moves(path[-1]):
-                if x == symbol:
+                if symbol in (x, -1):
                     longer[(*path, after)] = longer.get((*path, after), 0.0) + weight * p
         found = longer
     return found

@@ -226,8 +226,12 @@ class Rows:
         self.tokens = process.sample(count, self.length, seed=int(random.integers(2**63))).astype(np.int64)
         self.tokens[0] = random.integers(process.num_symbols, size=self.length)
         self.reference = by_definition.reference(process)
-        self.found = [by_definition.filtered(self.reference, row.tolist(), process.num_symbols) for row in self.tokens]
+        self.gaps = random.random(self.tokens.shape) < 0.4
+        self.found = self.filtered(self.tokens, process)
         self.smallest = min(one.smallest for one in self.found)
+
+    def filtered(self, tokens: np.ndarray, process: Process) -> list[by_definition.Filtered]:
+        return [by_definition.filtered(self.reference, row.tolist(), process.num_symbols) for row in tokens]
 
 
 def check_process(process: Process, rows: Rows) -> None:
@@ -241,6 +245,7 @@ def check_process(process: Process, rows: Rows) -> None:
     for tokens in (rows.tokens, torch.from_numpy(rows.tokens)):
         compare(process.log_likelihood(tokens), [one.log_likelihood for one in rows.found], loose=loose)
         compare(process.next_token_probs(tokens), [one.probs for one in rows.found], loose=loose)
+    check_gaps(process, rows, loose)
     empty = rows.tokens[:0]
     assert process.log_likelihood(empty).shape == (0,)
     assert process.next_token_probs(empty).shape == (0, rows.length + 1, process.num_symbols)
@@ -257,6 +262,26 @@ def check_process(process: Process, rows: Rows) -> None:
     expected = by_definition.optimal_loss(rows.reference, 2, process.num_symbols)
     sampled = not isinstance(process, HMM | MarkovChain | EpisodicTask)  # which may miss what is rare
     assert np.all(np.abs(exact.nats - expected) <= 8 * errors + 1e-7 + 0.2 * sampled)
+
+
+def check_gaps(process: Process, rows: Rows, loose: float) -> None:
+    """Tokens that were not observed are summed over, or refused by a process that cannot."""
+    tokens = np.where(rows.gaps, -1, rows.tokens)
+    driven_tuples = isinstance(process, FactoredProcess) and process.is_coupled and process.symbols != "product"
+    if driven_tuples or isinstance(process, RandomChains | PCFG | EpisodicTask):
+        if rows.gaps.any():
+            with pytest.raises(InputError, match=r"tokens\[\d+, \d+\] is -1"):
+                process.next_token_probs(tokens)
+        return
+    found = rows.filtered(tokens, process)
+    assume(min(one.smallest for one in found) > (1e-7 if isinstance(process, GeneralizedHMM) else 1e-280))
+    compare(process.log_likelihood(tokens), [one.log_likelihood for one in found], loose=loose)
+    compare(process.next_token_probs(tokens), [one.probs for one in found], loose=loose)
+    if process.belief_width is not None:
+        # A belief that a missing token leaves as it was; entries have other orders in the definition.
+        beliefs = process.beliefs(tokens)
+        assert beliefs.shape == (len(tokens), rows.length + 1, process.belief_width)
+        np.testing.assert_array_equal(np.isnan(beliefs), False)
 
 
 def check_draws(process: Process, reference: by_definition.Reference) -> None:
@@ -291,7 +316,7 @@ def check_frequencies(drawn: np.ndarray, words: dict[tuple[int, ...], float]) ->
 def check_hmm(process: HMM, rows: Rows, draw: Any) -> None:
     """What an HMM has besides, in both precisions, on rows of unequal length."""
     lengths = np.array([draw(st.integers(0, rows.length)) for _ in rows.tokens])
-    tokens = rows.tokens.copy()
+    tokens = np.where(rows.gaps, -1, rows.tokens) if draw(st.booleans()) else rows.tokens.copy()
     cut = [row[:end].tolist() for row, end in zip(tokens, lengths, strict=True)]
     for row, end in zip(tokens, lengths, strict=True):
         row[end:] = -7
@@ -379,8 +404,13 @@ def check_counts(process: HMM, tokens: Any, options: dict, paths: list[dict], cu
             share = weight / total
             start[path[0]] += share if row else 0
             for t, x in enumerate(row):
-                edges[x, path[t], path[t + 1]] += share
-                emission[path[t], x] += share
+                if x >= 0:
+                    edges[x, path[t], path[t + 1]] += share
+                    emission[path[t], x] += share
+                elif process.edges is not None:
+                    moved = process.edges[:, path[t], path[t + 1]]
+                    edges[:, path[t], path[t + 1]] += share * moved / moved.sum()
+                    emission[path[t]] += share * moved / moved.sum()
                 if process.edges is not None or t + 1 < len(row):
                     moves[path[t], path[t + 1]] += share
     counts = process.expected_counts(tokens, **options)

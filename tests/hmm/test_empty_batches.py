@@ -98,7 +98,7 @@ def _parts(found) -> list:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_every_method_refuses_tokens_that_are_missing_or_no_symbols(name):
+def test_every_method_heeds_masks_and_refuses_what_is_no_symbol(name):
     process = KINDS[name]
     length = 4 if not isinstance(process, TiltedHMM) else process.length
     tokens = process.sample(*((2,) if isinstance(process, TiltedHMM) else (2, length))).astype(np.int64)
@@ -113,6 +113,16 @@ def test_every_method_refuses_tokens_that_are_missing_or_no_symbols(name):
             continue
         for part, other in zip(_parts(getattr(process, method)(plain)), _parts(expected), strict=True):
             np.testing.assert_array_equal(np.asarray(part), np.asarray(other))
-        for wrong, message in ((masked, r"\[1, 1\] is missing"), (tokens > 0, "bool"), (tokens * 1.0, "float64")):
+        for wrong, message in ((tokens > 0, "bool"), (tokens * 1.0, "float64")):
             with pytest.raises(InputError, match=message):
                 getattr(process, method)(wrong)
+        lost = np.where(np.ma.getmaskarray(masked), -1, tokens)
+        results, named = [], []
+        for given, message in ((lost, "[1, 1] is -1"), (masked, "[1, 1] is missing")):
+            try:
+                results.append(_parts(getattr(process, method)(given)))
+            except InputError as error:
+                named.append(message in str(error))
+        assert named in ([], [True, True])
+        for part, other in zip(*results, strict=True):
+            np.testing.assert_array_equal(np.asarray(part), np.asarray(other))

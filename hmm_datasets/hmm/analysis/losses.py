@@ -30,7 +30,9 @@ def window_losses(
         device (*optional*): where to compute; the CPU by default.
 
     Returns:
-        `tuple` of two arrays of shape `(N,)`; both are infinite for a sequence that the source cannot emit.
+        `tuple` of two arrays of shape `(N,)`; both are infinite for a sequence that the source cannot emit. Tokens of
+            -1 are missing: the first array is per observed token, NaN where there is none; the second is NaN where the
+            last token is missing.
 
     ```python
     >>> from hmm_datasets.hmm import processes
@@ -57,13 +59,23 @@ def window_losses(
             bar.update(part.size)
     impossible = np.isinf(total)
     before[impossible] = 0.0
-    return -total / length, np.where(impossible, np.inf, before - total)
+    last = np.where(impossible, np.inf, before - total)
+    observed = num_observed(tokens)
+    mean = -total / np.where(observed > 0, observed, np.nan)
+    return mean, np.where(tokens[:, -1] < 0, np.nan, last)
+
+
+def num_observed(tokens: Int[np.ndarray, "N L"]) -> Int[np.ndarray, "N"]:
+    """The number of tokens in each row that are not -1."""
+    if tokens.dtype.kind == "u" or tokens.size == 0:
+        return np.full(len(tokens), tokens.shape[1])
+    return tokens.shape[1] - np.count_nonzero(tokens < 0, axis=1)
 
 
 def mean_losses(
     source: Process, tokens: Int[Any, "N L"], *, device: "torch.device | str | None" = None
 ) -> dict[str, float | int | None]:
-    """Means of [`window_losses`] over sequences, ready for JSON.
+    """Means of [`window_losses`] over sequences, or over those of their tokens that were observed; ready for JSON.
 
     Returns:
         `dict`: `cross_entropy` and `final_token_cross_entropy`, nats per token, or `None` if the source cannot emit
@@ -72,7 +84,13 @@ def mean_losses(
     if len(tokens) == 0:
         raise InputError("tokens hold no sequence; expected one or more")
     names = ("cross_entropy", "final_token_cross_entropy")
-    means = (float(losses.mean()) for losses in window_losses(source, tokens, device=device))
+    losses, last = window_losses(source, tokens, device=device)
+    observed = num_observed(np.asarray(tokens))
+    if (observed < tokens.shape[1]).any():
+        kept = observed > 0
+        means = float(np.average(losses[kept], weights=observed[kept])), float(last[~np.isnan(last)].mean())
+    else:
+        means = float(losses.mean()), float(last.mean())
     finite_means = {name: mean if np.isfinite(mean) else None for name, mean in zip(names, means, strict=True)}
     return {**finite_means, "windows": len(tokens), "length": tokens.shape[1]}
 
@@ -94,6 +112,8 @@ class SymbolLosses(NamedTuple):
 def symbol_losses(source: Process, tokens: Int[Any, "N L"]) -> SymbolLosses:
     """The mean loss and the accuracy of a process at each symbol; of equal probabilities the first symbol counts.
 
+    Missing tokens (-1) do not count.
+
     ```python
     >>> from hmm_datasets.hmm import processes
     >>> losses = symbol_losses(processes.golden_mean(), np.array([[1, 0, 1, 1]]))
@@ -110,8 +130,10 @@ def symbol_losses(source: Process, tokens: Int[Any, "N L"]) -> SymbolLosses:
     with progress_bar(tokens.size, " tokens") as bar:
         for start in range(0, count, rows):
             part = np.asarray(tokens[start : start + rows])
-            probs = source.next_token_probs(part)[:, :-1].reshape(-1, source.num_symbols)
             symbols = part.reshape(-1).astype(np.int64)
+            observed = symbols >= 0
+            symbols = symbols[observed]
+            probs = source.next_token_probs(part)[:, :-1].reshape(-1, source.num_symbols)[observed]
             with np.errstate(divide="ignore"):
                 nats = -np.log(probs[np.arange(len(symbols)), symbols])
             weights = None, nats, probs.argmax(-1) == symbols

@@ -264,7 +264,7 @@ def stream(
         batch_size = max(1, _BATCH_BYTES // (8 * (length + 1) * symbols))
     with progress_bar(count, " sequences", shown=show_progress) as bar:
         for first in range(0, count, integer("batch_size", batch_size, 1, 63)):
-            batch = _on(tokens[first : first + batch_size], device)
+            batch, _ = as_tokens(_on(tokens[first : first + batch_size], device), None)
             yield Batch(batch, predictor(batch))
             bar.update(len(batch))
 

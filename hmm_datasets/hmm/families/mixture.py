@@ -32,7 +32,7 @@ from torch.nn.functional import pad
 from ...errors import InputError
 from .. import inference
 from ..analysis.stationary import cesaro_limit
-from ..arrays import as_tokens, distribution
+from ..arrays import as_tokens, distribution, tokens_with_gaps
 from ..integers import integer
 from ..kernels.dirichlet import fill_dirichlet_rows
 from ..kernels.draws import CHAINS, MIXTURE
@@ -75,14 +75,21 @@ def posterior_mean(hypotheses: Iterable[Hypothesis]) -> Float[Tensor, "B T+1 E"]
 def hypothesis(
     component: Process, tokens: Int[Tensor, "B T"], returns: Literal["probs", "beliefs"] | None
 ) -> Hypothesis:
-    """`log P(tokens before t)` under a component, and its distributions or its beliefs, as `returns` says."""
+    """`log P(tokens before t)` under a component, and its distributions or its beliefs, as `returns` says.
+
+    Tokens that are `MISSING` are summed over.
+    """
+    lost = tokens < 0
     if isinstance(component, HMM):
         parameters = component.parameters(device=tokens.device)
+        if lost.any():
+            parameters, tokens = parameters.with_missing(), tokens.masked_fill(lost, component.num_symbols)
         filtered = inference.forward_filter(parameters, tokens)
         estimate = inference.next_token_probs(parameters, filtered.beliefs) if returns == "probs" else filtered.beliefs
         return pad(filtered.log_scale.cumsum(1), (1, 0)), estimate
     probs = component.next_token_probs(tokens)
-    drawn = probs[:, :-1].gather(2, tokens.unsqueeze(2)).squeeze(2).clamp(min=0.0)
+    drawn = probs[:, :-1].gather(2, tokens.clamp(min=0).unsqueeze(2)).squeeze(2).clamp(min=0.0)
+    drawn = drawn.masked_fill(lost, 1.0)
     return pad(drawn.log().cumsum(1), (1, 0)), component.beliefs(tokens) if returns == "beliefs" else probs
 
 
@@ -183,8 +190,7 @@ class Mixture(Process):
         return distributions if isinstance(tokens, Tensor) else distributions.numpy()
 
     def _infer(self, work: Callable[[Tensor], Tensor], tokens: Any) -> Any:
-        values, _ = as_tokens(tokens, self.num_symbols)
-        result = self._apply(work, values)
+        result = self._apply(work, tokens_with_gaps(tokens, self.num_symbols).tokens)
         return result if isinstance(tokens, Tensor) else result.numpy()
 
     def _apply(self, work: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
@@ -328,6 +334,8 @@ class ChainMixture(Mixture):
             yield total
 
     def _posteriors(self, values: Tensor) -> Tensor:
+        if (values < 0).any():
+            return super()._posteriors(values)  # which filters each chain
         shape = len(values), values.shape[1] + 1, self.num_chains
         posteriors = torch.empty(shape, dtype=torch.float64, device=values.device)
         for t, total in enumerate(self._log_weights(values)):
@@ -342,6 +350,8 @@ class ChainMixture(Mixture):
     _beliefs = _posteriors
 
     def _probs(self, values: Tensor) -> Tensor:
+        if (values < 0).any():
+            return super()._probs(values)
         tables, start = (torch.tensor(table, device=values.device) for table in (self.tables, self.start))
         weights = self._posteriors(values)
         predictive = weights.new_empty(len(values), values.shape[1] + 1, self.num_symbols)
@@ -354,7 +364,13 @@ class ChainMixture(Mixture):
 
     def log_likelihood(self, tokens: Int[Any, "B T"]) -> Float[Any, "B"]:
         """Log-likelihood (nats) of each sequence; -inf if no chain can emit it."""
-        return self._infer(lambda values: deque(self._log_weights(values), maxlen=1)[0].logsumexp(-1), tokens)
+        return self._infer(self._log_likelihood, tokens)
+
+    def _log_likelihood(self, values: Tensor) -> Tensor:
+        if (values < 0).any():
+            by_chain = [log_weight[:, -1] for log_weight, _ in self._hypotheses(values, None)]
+            return torch.stack(by_chain, dim=-1).logsumexp(-1)
+        return deque(self._log_weights(values), maxlen=1)[0].logsumexp(-1)
 
     def _probs_of(self, chosen: Int[Tensor, "B"], values: Int[Tensor, "B T"]) -> Float[Tensor, "B T+1 E"]:
         tables, start = (torch.tensor(table, device=values.device) for table in (self.tables, self.start))

@@ -15,9 +15,10 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ...errors import InputError
-from ..arrays import as_tokens
+from ..arrays import tokens_with_gaps
 from ..inference import next_token_probs
 from ..kernels.draws import EMISSIONS_STREAM, SYMBOLS, rename_symbols
 from ..model import HMM
@@ -41,7 +42,8 @@ def _over_all_permutations(
             f"{family} of {size} {what} has {math.factorial(size)} permutations to sum over; expected "
             f"{MAX_ENUMERATED} {what} or fewer. oracle_next_token_probs gives a lower bound on every predictor's loss"
         )
-    values, _ = as_tokens(tokens, hmm.num_symbols)
+    values, _, _ = tokens_with_gaps(tokens, hmm.num_symbols)
+    values = values.masked_fill(values < 0, hmm.num_symbols)
     permutations = torch.tensor(list(itertools.permutations(range(size))), device=values.device)
     # As many rows at a time as `_NUMBERS` allows.
     numbers = len(permutations) * (hmm.num_states + hmm.num_symbols + values.shape[1])
@@ -165,11 +167,13 @@ class PermutedSymbols(OfOneHMM):
 
         def distribution(values: Int[Tensor, "B T"], origins: Int[Tensor, "P E"]) -> Float[Tensor, "B T+1 E"]:
             parameters = hmm.parameters(device=values.device)
-            plain_PBT = origins[:, values]  # the symbols of the base HMM before the permutation
+            moves = parameters.with_missing()
+            # The symbols of the base HMM before the permutation; a missing token stays one.
+            plain_PBT = pad(origins, (0, 1), value=hmm.num_symbols)[:, values]
             columns_PBE = origins.unsqueeze(1).expand(-1, len(values), -1)
 
             def advance(belief_PBH: Tensor, t: int) -> Tensor:
-                weights = parameters.forward_step(belief_PBH.flatten(0, 1), plain_PBT[:, :, t].flatten())
+                weights = moves.forward_step(belief_PBH.flatten(0, 1), plain_PBT[:, :, t].flatten())
                 return weights.view_as(belief_PBH)
 
             def symbols(belief_PBH: Tensor) -> Tensor:
@@ -246,10 +250,11 @@ class PermutedEmissions(OfOneHMM):
 
         def distribution(values: Int[Tensor, "B T"], rows: Int[Tensor, "P H"]) -> Float[Tensor, "B T+1 E"]:
             parameters = hmm.parameters(device=values.device)
+            emission_EH = parameters.with_missing().emission.T
             origins_PBH = rows.argsort(dim=1).unsqueeze(1).expand(-1, len(values), -1)
 
             def advance(belief_PBH: Tensor, t: int) -> Tensor:
-                likelihood_BH = parameters.emission.T[values[:, t]]
+                likelihood_BH = emission_EH[values[:, t]]
                 return (belief_PBH * likelihood_BH[:, rows].transpose(0, 1)) @ parameters.transition
 
             def symbols(belief_PBH: Tensor) -> Tensor:

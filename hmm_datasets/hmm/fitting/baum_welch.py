@@ -44,14 +44,32 @@ class ImpossibleSequence(InputError):
 
 @dataclass(frozen=True)
 class Sequences:
-    """Checked tokens, and the number of tokens in each row."""
+    """Checked tokens, and the number of tokens in each row.
+
+    Attributes:
+        tokens (`torch.Tensor` of shape `(N, L)`): symbols, `E` where a token was not observed.
+        lengths (`torch.Tensor` of shape `(N,)` or `None`): number of tokens in each row; the rest is padding.
+        observed (`torch.Tensor` of shape `(N,)` or `None`): how many of them were observed, if some were not.
+    """
 
     tokens: Int[Tensor, "N L"]
     lengths: Int[Tensor, "N"] | None = None
+    observed: Int[Tensor, "N"] | None = None
 
     @property
     def num_tokens(self) -> int:
-        return self.tokens.numel() if self.lengths is None else int(self.lengths.sum())
+        """The number of observed tokens."""
+        return self.num_tokens_of(np.arange(len(self.tokens)))
+
+    def num_tokens_of(self, rows: Int[np.ndarray, "B"]) -> int:
+        """The number of observed tokens in some rows."""
+        counts = self.lengths if self.observed is None else self.observed
+        return len(rows) * self.tokens.shape[1] if counts is None else int(counts[torch.from_numpy(rows)].sum())
+
+    def parameters(self, hmm: HMM, dtype: torch.dtype, device: torch.device) -> inference.Parameters:
+        """The tables of `hmm`, with a symbol for missing tokens if there are any."""
+        parameters = hmm.parameters(dtype, device)
+        return parameters if self.observed is None else parameters.with_missing()
 
     def rows(self, index: Int[np.ndarray, "B"], device: torch.device) -> tuple[Tensor, Tensor | None]:
         """The tokens (B, T) and lengths (B,) of some rows."""
@@ -197,7 +215,7 @@ def sum_counts(
         `InputError`: a sequence has probability 0, or a count is not finite; the message names the batch, and the
             sequence or the table.
     """
-    parameters = hmm.parameters(dtype, workers.device)
+    parameters = data.parameters(hmm, dtype, workers.device)
 
     def counts_of(batch: Int[np.ndarray, "B"]) -> Tensor:
         counts = inference.expected_counts(parameters, *data.rows(batch, workers.device))
@@ -241,8 +259,8 @@ def add_batch(total: Statistics, vector: Float[np.ndarray, "S"], number: int, ro
 def mean_log_likelihood(
     hmm: HMM, data: Sequences, batches: Sequence[Int[np.ndarray, "B"]], workers: Workers, dtype: torch.dtype
 ) -> float:
-    """Log-likelihood of `data` under `hmm` in nats per token; -inf if a sequence is impossible."""
-    parameters = hmm.parameters(dtype, workers.device)
+    """Log-likelihood of `data` under `hmm` in nats per observed token; -inf if a sequence is impossible."""
+    parameters = data.parameters(hmm, dtype, workers.device)
 
     def score(batch: Int[np.ndarray, "B"]) -> Tensor:
         scores = inference.log_likelihood(parameters, *data.rows(batch, workers.device))

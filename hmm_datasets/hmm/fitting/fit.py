@@ -44,7 +44,7 @@ from ...runtime import heartbeats
 from ...runtime.lock import exclusive_lock
 from ...runtime.progress import progress_bar
 from ...runtime.stop_requests import Stopped, StopRequests
-from ..arrays import ONE_COLUMN, as_tokens, rows_of_column
+from ..arrays import ONE_COLUMN, CheckedTokens, rows_of_column, tokens_with_gaps
 from ..integers import integer
 from ..model import HMM
 from .baum_welch import (
@@ -103,7 +103,8 @@ def fit_hmm(
 
     Args:
         tokens (array of shape `(N, L)`): symbols; or of shape `(N, 1)` with `lengths` that sum to `N`, as hmmlearn has
-            them.
+            them. Those that are masked, NaN, NA or None, or -1, were not observed: the fit is to the others, and they
+            alone are the tokens of "nats per token".
         settings ([`FitSettings`], *optional*): settings of the fit.
         num_states (`int`, *optional*): number of hidden states, instead of `settings`, for a fit by its defaults.
         num_symbols (`int`, *optional*): `E`; by default one more than the largest token.
@@ -150,17 +151,17 @@ def fit_hmm(
             test_tokens, test_lengths = _rows(test_tokens, test_lengths)
     if num_symbols is not None:
         num_symbols = integer("num_symbols", num_symbols, 1, 31)
-    values, lengths = as_tokens(tokens, num_symbols, lengths)
-    data = Sequences(values.cpu(), None if lengths is None else lengths.cpu())
+    checked = tokens_with_gaps(tokens, num_symbols, lengths)
+    num_symbols = num_symbols or _number_of_symbols(checked.tokens)
+    data = _sequences(checked, num_symbols)
     if data.num_tokens == 0:
         raise InputError("there is no token to fit an HMM to; give at least one sequence")
-    if values.shape[1] == 1 < min(len(values), settings.num_states):
+    if data.tokens.shape[1] == 1 < min(len(data.tokens), settings.num_states):
         raise InputError(f"no sequence has two tokens, so that no transition can be fitted{ONE_COLUMN}")
-    num_symbols = num_symbols or _number_of_symbols(data)
     held_out = None
     if test_tokens is not None:
         with errors_of_test_tokens():
-            held_out = Sequences(*as_tokens(test_tokens, num_symbols, test_lengths))
+            held_out = _sequences(tokens_with_gaps(test_tokens, num_symbols, test_lengths), num_symbols)
         if held_out.num_tokens == 0:
             raise InputError("test_tokens hold no token; give at least one held-out sequence, or None")
     if initial is not None:
@@ -184,13 +185,24 @@ def errors_of_test_tokens() -> Iterator[None]:
         raise InputError(f"of the held-out sequences (test_tokens): {error}") from None
 
 
-def _number_of_symbols(data: Sequences) -> int:
+def _sequences(checked: CheckedTokens, num_symbols: int) -> Sequences:
+    """The sequences on the CPU, symbol `E` where a token is missing."""
+    tokens, lengths, has_missing = checked
+    lengths = None if lengths is None else lengths.cpu()
+    if not has_missing:
+        return Sequences(tokens.cpu(), lengths)
+    missing = tokens.cpu() < 0
+    ends = torch.full((len(tokens),), tokens.shape[1]) if lengths is None else lengths
+    return Sequences(tokens.cpu().masked_fill(missing, num_symbols), lengths, ends - missing.sum(1))
+
+
+def _number_of_symbols(tokens: Int[torch.Tensor, "N L"]) -> int:
     """One more than the largest token, unless most of these are labels that nothing has, such as ids of products."""
-    largest = int(data.tokens.max())
-    if largest >= _MANY_SYMBOLS and largest > 16 * len(data.tokens.unique()):
+    largest = int(tokens.max()) if tokens.numel() > 0 else 0
+    if largest >= _MANY_SYMBOLS and largest > 16 * len(tokens.unique()):
         raise InputError(
             f"the largest token is {largest:,}, so that the tables would have {largest + 1:,} columns, of which the "
-            f"tokens use {len(data.tokens.unique()):,}; number the symbols without gaps, as "
+            f"tokens use {len(tokens.unique()):,}; number the symbols without gaps, as "
             "numpy.unique(tokens, return_inverse=True)[1].reshape(tokens.shape) does, or give num_symbols"
         )
     return largest + 1
@@ -215,7 +227,7 @@ class _Fit:
             self.data.tokens.shape, self.settings.num_states, self.dtype, self.workers.device
         )
         if self.settings.backend == "pomegranate":
-            check_pomegranate(self.settings, self.folder, self.workers.num_ranks, self.initial)
+            check_pomegranate(self.settings, self.folder, self.workers.num_ranks, self.initial, self.data)
         self.writes = self.folder is not None and self.workers.rank == 0
         self.show_progress = self.show_progress and self.workers.rank == 0
         self.identity = {}
@@ -308,7 +320,7 @@ class _Fit:
 
         def after_batch(log_likelihood: float, batch: np.ndarray) -> None:
             nonlocal seen
-            count = self._num_tokens(batch)
+            count = self.data.num_tokens_of(batch)
             seen += count
             bar.set_postfix_str(f"{title}, {log_likelihood / max(seen, 1):.4f} nats/token", refresh=False)
             bar.update(count)
@@ -408,12 +420,6 @@ class _Fit:
     def _score(self, hmm: HMM, data: Sequences) -> float:
         batches = even_batches(np.arange(len(data.tokens)), self.batch_size)
         return mean_log_likelihood(hmm, data, batches, self.workers, self.dtype)
-
-    def _num_tokens(self, batch: np.ndarray) -> int:
-        lengths = self.data.lengths
-        return (
-            len(batch) * self.data.tokens.shape[1] if lengths is None else int(lengths[torch.from_numpy(batch)].sum())
-        )
 
     def _write_history(self, rows: list[dict]) -> None:
         # Removes rows of epochs after the checkpoint, which will be computed again.

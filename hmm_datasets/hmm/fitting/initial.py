@@ -3,7 +3,7 @@
 [`guess_from_contexts`] assigns a state to every token by clustering, and counts. It is the first round of segmental
 k-means (Juang and Rabiner, IEEE Trans. ASSP 38, 1990), with clusters of bigram contexts:
 
-1. The kind of a token is the pair of the symbol before it and its own symbol.
+1. The kind of a token is the pair of the symbol before it and its own symbol. Missing tokens have none.
 2. The point of a kind has two halves. One is the square root of the distribution of the next symbol, whose Euclidean
    distances are Hellinger distances. The other is the own symbol as a unit vector. With more than 64 symbols each half
    is projected onto 64 random directions (Johnson and Lindenstrauss 1984), which changes distances by about 20%.
@@ -58,7 +58,7 @@ def guess_from_contexts(
     """A first guess from k-means of the contexts of tokens; the docstring of the module gives the algorithm.
 
     Args:
-        tokens (`torch.Tensor` of shape `(N, L)`): symbols.
+        tokens (`torch.Tensor` of shape `(N, L)`): symbols, `E` where they are missing.
         lengths (`torch.Tensor` of shape `(N,)`, *optional*): number of tokens in each row; the rest is padding.
         num_states (`int`): `H`.
         num_symbols (`int`): `E`.
@@ -72,6 +72,7 @@ def guess_from_contexts(
     live = np.ones(symbols.shape, dtype=bool)
     if lengths is not None:
         live = np.arange(symbols.shape[1]) < lengths.cpu().numpy()[:, None]
+    live &= symbols < num_symbols
     before = np.full_like(symbols, num_symbols)  # the first token of a row has no symbol before it
     before[:, 1:] = symbols[:, :-1]
     kinds, kind_of_live, counts = np.unique(
@@ -79,7 +80,7 @@ def guess_from_contexts(
     )
     kind = np.zeros_like(symbols)
     kind[live] = kind_of_live
-    followed = live[:, 1:]  # where there is a next token
+    followed = live[:, :-1] & live[:, 1:]  # where there is a next token
     points = np.hstack(
         [
             _successors(kind[:, :-1][followed], symbols[:, 1:][followed], len(kinds), num_symbols, generator),

@@ -27,9 +27,13 @@ _TABLE_BYTES = 1 << 28  # of one table (B, T, H, H) in float32; pomegranate keep
 
 
 def check_pomegranate(
-    settings: FitSettings, checkpoint_dir: str | os.PathLike | None, num_ranks: int, initial: HMM | None = None
+    settings: FitSettings,
+    checkpoint_dir: str | os.PathLike | None,
+    num_ranks: int,
+    initial: HMM | None = None,
+    data: Sequences | None = None,
 ) -> None:
-    """Check that pomegranate supports the settings.
+    """Check that pomegranate supports the settings and the data.
 
     Raises:
         `InputError`: a setting is not supported; the message names the first one.
@@ -44,6 +48,12 @@ def check_pomegranate(
         raise InputError(
             f"initial.emission[{state}, {symbol}] is 0, which pomegranate's prior would fill; set "
             "emission_pseudocount to 0, or use backend torch, which keeps it"
+        )
+    if data is not None and data.observed is not None:
+        row, position = (data.tokens == data.tokens.max()).nonzero()[0].tolist()  # symbol `E` is the largest
+        raise InputError(
+            f"tokens[{row}, {position}] is missing, which the pomegranate backend does not take; leave such sequences "
+            "out, or use backend torch"
         )
     refused = (
         ("update_every", settings.update_every, "has no stochastic EM"),

@@ -29,7 +29,15 @@ from jaxtyping import Bool, Float, Int, UInt
 from ...array_input import integer_array
 from ...errors import InputError
 from ..analysis.stationary import entropy
-from ..arrays import as_given, kronecker_product, token_array
+from ..arrays import (
+    MISSING,
+    as_given,
+    as_tokens,
+    kronecker_product,
+    token_array,
+    token_array_with_gaps,
+    tokens_with_gaps,
+)
 from ..generalized import GeneralizedHMM
 from ..integers import integer
 from ..kernels.structured import replace_symbols, split_codes
@@ -294,18 +302,20 @@ class FactoredProcess(Process):
     def _split(self, tokens: Int[np.ndarray, "B T"]) -> tuple[Int[np.ndarray, "F B S"], Bool[np.ndarray, "B T"]]:
         """The symbols of each factor at each step, and which tokens are of the factor whose turn it is.
 
-        Symbols are 0 for other tokens, and in an incomplete last step for those not seen yet.
+        Symbols are 0 for other tokens, and in an incomplete last step for those not seen yet; `MISSING` where `tokens`
+        are `E`.
         """
-        right = np.ones(tokens.shape, dtype=bool)
+        right, missing = np.ones(tokens.shape, dtype=bool), tokens == self.num_symbols
         if self.symbols == "product":
-            return self._digits(tokens), right
+            return np.where(missing, MISSING, self._digits(np.where(missing, 0, tokens))), right
         steps = -(-tokens.shape[1] // self.num_factors)
         symbols_by_factor = np.zeros((self.num_factors, len(tokens), steps), np.int64)
         for k in range(self.num_factors):
             mine = tokens[:, k :: self.num_factors] - self._offsets[k]
+            lost = missing[:, k :: self.num_factors]
             fits = (mine >= 0) & (mine < self.sizes[k])
-            right[:, k :: self.num_factors] = fits
-            symbols_by_factor[k, :, : mine.shape[1]] = np.where(fits, mine, 0)
+            right[:, k :: self.num_factors] = fits | lost
+            symbols_by_factor[k, :, : mine.shape[1]] = np.where(lost, MISSING, np.where(fits, mine, 0))
         return symbols_by_factor, right
 
     def _factor_beliefs(self, symbols: Int[np.ndarray, "F B S"]) -> list[Float[np.ndarray, "B S_plus_1 W"]]:
@@ -355,9 +365,9 @@ class FactoredProcess(Process):
 
         For a product of many factors it is large: `factor_next_token_probs` gives it by factors.
         """
-        if self.noise > 0:
+        if self._is_joint(tokens):
             return self._joint.next_token_probs(tokens)
-        values = token_array(tokens, self.num_symbols)
+        values = token_array_with_gaps(tokens, self.num_symbols)
         if values.shape[0] * (values.shape[1] + 1) * self.num_symbols > _MAX_TABLE:
             raise InputError(
                 f"{values.shape[0]} x {values.shape[1] + 1} distributions over {self.num_symbols:,} symbols are more "
@@ -407,8 +417,9 @@ class FactoredProcess(Process):
             offset = self._offsets[k]
             result[:, at, offset : offset + self.sizes[k]] = mine
             shown = at < length
-            drawn = np.take_along_axis(mine[:, shown], symbols[k][:, steps[shown], None], axis=2)[:, :, 0]
-            alive[:, at[shown] + 1] = right[:, at[shown]] & (drawn > 0)
+            read = symbols[k][:, steps[shown], None]
+            drawn = np.take_along_axis(mine[:, shown], np.maximum(read, 0), axis=2)[:, :, 0]
+            alive[:, at[shown] + 1] = right[:, at[shown]] & ((drawn > 0) | (read[:, :, 0] == MISSING))
         return result * alive.cumprod(axis=1)[:, :, None]
 
     def beliefs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 W"]:
@@ -417,15 +428,24 @@ class FactoredProcess(Process):
         Where a step is several tokens, those factors that have shown their symbol of the step are a step ahead. With
         noise, they are the marginal distributions of [`joint_beliefs`][FactoredProcess.joint_beliefs].
         """
-        if self.noise > 0:
-            joint = self._joint.beliefs(token_array(tokens, self.num_symbols))
+        if self._is_joint(tokens):
+            joint = np.asarray(self._joint.beliefs(tokens))
             return as_given(tokens, marginals(joint, [final_of(factor) for factor in self.factors]))
-        values = token_array(tokens, self.num_symbols)
+        values = token_array_with_gaps(tokens, self.num_symbols)
         symbols, right = self._split(values)
         joined = np.concatenate(self._before_each_token(self._factor_beliefs(symbols), values.shape[1]), axis=2)
         if not right.all():
             joined[:, 1:] *= right.cumprod(axis=1)[:, :, None]
         return as_given(tokens, joined)
+
+    def _is_joint(self, tokens: Any) -> bool:
+        """Whether the factors cannot be filtered one by one: with noise, or where a driven one has a missing input."""
+        if self.noise > 0 or not self.is_coupled:
+            return self.noise > 0
+        if self.symbols == "product":
+            return tokens_with_gaps(tokens, self.num_symbols).has_missing
+        as_tokens(tokens, self.num_symbols)  # refuses those that are missing, of which there is no joint process
+        return False
 
     def _before_each_token(
         self, by_factor: Sequence[Float[np.ndarray, "B S_plus_1 W"]], length: int
@@ -450,16 +470,16 @@ class FactoredProcess(Process):
                 f"{self!r} has {self.num_joint_states:,} joint states; expected at most {max_states:,}, or a larger "
                 "max_states; beliefs gives the factors'"
             )
-        if self.noise > 0:
+        if self._is_joint(tokens):
             return self._joint.beliefs(tokens)
-        beliefs = self.beliefs(token_array(tokens, self.num_symbols))
+        beliefs = np.asarray(self.beliefs(tokens))
         return as_given(tokens, outer_product([beliefs[:, :, part] for part in self.belief_parts().values()]))
 
     def log_likelihood(self, tokens: Int[Any, "B T"]) -> Float[Any, "B"]:
         """Log-likelihood (nats) of each sequence: the sum of those of the factors, each given its parent."""
-        if self.noise > 0:
+        if self._is_joint(tokens):
             return self._joint.log_likelihood(tokens)
-        values = token_array(tokens, self.num_symbols)
+        values = token_array_with_gaps(tokens, self.num_symbols)
         symbols, right = self._split(values)
         length, total = values.shape[1], np.zeros(len(values))
         for k, (factor, parent) in enumerate(zip(self.factors, self.parents, strict=True)):

@@ -18,7 +18,16 @@ from jaxtyping import Float, Int
 
 from ...errors import InputError
 from ..analysis.stationary import cesaro_limit
-from ..arrays import array, as_given, check_dense, distribution, kronecker_product, over_rows, summed_logs, token_array
+from ..arrays import (
+    array,
+    as_given,
+    check_dense,
+    distribution,
+    kronecker_product,
+    over_rows,
+    summed_logs,
+    token_array_with_gaps,
+)
 from ..kernels.structured import draw_factorial, filter_factorial
 from ..model import HMM
 from ..process import Process, Rows
@@ -134,13 +143,15 @@ class FactorialHMM(Process):
         rows = self.start[None], self.emission.reshape(self.num_states, -1), *self.transitions
         return [AliasTable.from_probabilities(table) for table in rows]
 
-    def _filtered(self, values: Int[np.ndarray, "B T"], *, keep: bool = True) -> tuple[np.ndarray, np.ndarray]:
+    def _filtered(self, tokens: Any, *, keep: bool = True) -> tuple[np.ndarray, np.ndarray]:
+        values = token_array_with_gaps(tokens, self.num_symbols)
         beliefs = np.empty((values.shape[0], values.shape[1] + 1 if keep else 2, self.num_states))
         scales = np.empty(values.shape)
         flat = np.concatenate([table.reshape(-1) for table in self.transitions])
         offsets = np.cumsum([0, *(table.size for table in self.transitions[:-1])])
         tables = self.start, flat, offsets, np.array(self.sizes)
         emission = self.emission.reshape(self.num_states, -1)
+        emission = np.hstack([emission, np.ones((self.num_states, 1))])  # the last for tokens that are missing
 
         def work(rows: slice) -> None:
             filter_factorial(*tables, emission, values[rows], beliefs[rows], scales[rows])
@@ -150,16 +161,16 @@ class FactorialHMM(Process):
 
     def beliefs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 J"]:
         """The filtering distribution over joint states, before each token."""
-        return as_given(tokens, self._filtered(token_array(tokens, self.num_symbols))[0])
+        return as_given(tokens, self._filtered(tokens)[0])
 
     def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
         """The Bayes-optimal distribution of each token given those before it."""
-        probs, _ = self._filtered(token_array(tokens, self.num_symbols))
+        probs, _ = self._filtered(tokens)
         return as_given(tokens, probs @ self.emission.reshape(self.num_states, -1))
 
     def log_likelihood(self, tokens: Int[Any, "B T"]) -> Float[Any, "B"]:
         """Log-likelihood (nats) of each sequence; -inf if the process cannot emit it."""
-        _, scales = self._filtered(token_array(tokens, self.num_symbols), keep=False)
+        _, scales = self._filtered(tokens, keep=False)
         return summed_logs(tokens, scales)
 
     def to_hmm(self) -> HMM:

@@ -17,7 +17,7 @@ from jaxtyping import Float, Int, UInt
 
 from ...errors import InputError
 from ..analysis.stationary import cesaro_limit, entropy
-from ..arrays import as_given, distribution, over_rows, summed_logs, token_array
+from ..arrays import as_given, distribution, over_rows, summed_logs, token_array, token_array_with_gaps
 from ..kernels.structured import INPUTS, draw_driven, draw_independent, filter_driven
 from ..model import HMM, operators
 from ..process import Process, Rows
@@ -98,7 +98,7 @@ class InputOutputHMM(Process):
         return self.num_states + self.num_inputs
 
     def belief_parts(self) -> dict[str, slice]:
-        """`state` (H) is the filtering distribution, `input` (U) the one-hot input before an output, else zeros."""
+        """`state` (H) is the filtering distribution, `input` (U) that of the input before an output, else zeros."""
         return {"state": slice(0, self.num_states), "input": slice(self.num_states, self.belief_width)}
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -115,6 +115,12 @@ class InputOutputHMM(Process):
     def emission(self) -> Float[np.ndarray, "U H E"]:
         """`P(output x | state i, input u)`."""
         return np.ascontiguousarray(self.edges.sum(axis=3).transpose(0, 2, 1))
+
+    @cached_property
+    def _edges_with_missing(self) -> Float[np.ndarray, "U_plus_1 E_plus_1 H H"]:
+        """`edges`, with a mean over inputs and a sum over outputs for those that were not observed."""
+        edges = np.concatenate([self.edges, np.tensordot(self.inputs, self.edges, 1)[None]])
+        return np.concatenate([edges, edges.sum(axis=1, keepdims=True)], axis=1)
 
     def sample_given(
         self, inputs: Int[np.ndarray, "N L"], seed: int = 0, first: int = 0, *, step: int = 1, num_threads=None
@@ -167,13 +173,15 @@ class InputOutputHMM(Process):
         """Beliefs before each output and after the last, and the probability of each output given its past.
 
         Beliefs are zeros after an output that is impossible; without `keep` they are not for use. Both arrays of
-        tokens are checked ones of the same shape.
+        tokens are checked ones of the same shape, `U` and `E` where they are missing.
         """
         beliefs = np.empty((tokens.shape[0], tokens.shape[1] + 1 if keep else 2, self.num_states))
         scales = np.empty(tokens.shape)
+        has_missing = (inputs == self.num_inputs).any() or (tokens == self.num_outputs).any()
+        edges = self._edges_with_missing if has_missing else self.edges
 
         def work(rows: slice) -> None:
-            filter_driven(self.start, self.edges, inputs[rows], tokens[rows], beliefs[rows], scales[rows])
+            filter_driven(self.start, edges, inputs[rows], tokens[rows], beliefs[rows], scales[rows])
 
         over_rows(work, len(tokens), tokens.size * self.num_states**2)
         return beliefs, scales
@@ -202,6 +210,9 @@ class InputOutputHMM(Process):
         for u in range(self.num_inputs):
             chosen = inputs == u
             probs[chosen] = beliefs[chosen] @ self.emission[u]
+        missing = inputs == self.num_inputs
+        if missing.any():
+            probs[missing] = beliefs[missing] @ np.tensordot(self.inputs, self.emission, 1)
         return probs
 
     def log_likelihood_given(self, inputs: Int[Any, "B T"], tokens: Int[Any, "B T"]) -> Float[Any, "B"]:
@@ -221,19 +232,20 @@ class InputOutputHMM(Process):
 
     def _split(self, tokens: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         # Inputs (B, S) and outputs (B, T // 2) of interleaved tokens, and which tokens are of the right kind (B, T).
-        values = token_array(tokens, self.num_symbols)
-        right = np.empty(values.shape, dtype=bool)
-        right[:, 0::2] = values[:, 0::2] < self.num_inputs
-        right[:, 1::2] = values[:, 1::2] >= self.num_inputs
+        values = token_array_with_gaps(tokens, self.num_symbols)
+        missing = values == self.num_symbols
+        right = missing.copy()
+        right[:, 0::2] |= values[:, 0::2] < self.num_inputs
+        right[:, 1::2] |= values[:, 1::2] >= self.num_inputs
         values = np.where(right, values, np.arange(values.shape[1]) % 2 * self.num_inputs)
-        return values[:, 0::2], values[:, 1::2] - self.num_inputs, right
+        return np.where(missing, self.num_inputs, values)[:, 0::2], values[:, 1::2] - self.num_inputs, right
 
     def _filtered(self, tokens: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         # Inputs (B, S), beliefs before each output (B, T // 2 + 1, H), and probabilities of all tokens (B, T).
         inputs, outputs, right = self._split(tokens)
         beliefs, scales = self.filter_given(inputs[:, : outputs.shape[1]], outputs)
         probs = np.empty(right.shape)
-        probs[:, 0::2], probs[:, 1::2] = self.inputs[inputs], scales
+        probs[:, 0::2], probs[:, 1::2] = np.append(self.inputs, 1.0)[inputs], scales
         return inputs, beliefs, np.where(right, probs, 0.0)
 
     def beliefs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 W"]:
@@ -243,8 +255,7 @@ class InputOutputHMM(Process):
         state = result[:, :, : self.num_states]
         state[:, 0::2] = states
         state[:, 1::2] = states[:, : inputs.shape[1]]
-        rows, steps = np.indices(inputs.shape)
-        result[rows, 2 * steps + 1, self.num_states + inputs] = 1.0
+        result[:, 1::2, self.num_states :] = np.vstack([np.eye(self.num_inputs), self.inputs])[inputs]
         result *= _possible(beliefs)[:, :, None]
         return as_given(tokens, result)
 

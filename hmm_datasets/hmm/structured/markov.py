@@ -16,7 +16,7 @@ from jaxtyping import Float, Int, UInt
 
 from ...errors import InputError
 from ..analysis.stationary import cesaro_limit, eliminate, entropy
-from ..arrays import as_given, distribution, token_array
+from ..arrays import as_given, as_tokens, distribution, token_array_with_gaps
 from ..integers import integer
 from ..kernels.dirichlet import fill_dirichlet_rows, fill_zipf_rows, make_doubly_stochastic
 from ..kernels.draws import CHAINS, ZIPF
@@ -138,9 +138,20 @@ class MarkovChain(Process):
         totals = joint.sum(axis=1, keepdims=True)
         return joint / np.where(totals > 0, totals, 1.0)
 
+    def _checked(self, tokens: Any, method: str) -> tuple[Int[np.ndarray, "B T"], Any]:
+        """The tokens, and where some are missing the result of `method` of the HMM, which sums over them."""
+        values = token_array_with_gaps(tokens, self.num_symbols)
+        if not (values == self.num_symbols).any():
+            return values, None
+        if self.belief_width is None:
+            as_tokens(tokens, self.num_symbols)  # refuses them
+        return values, getattr(self.to_hmm(), method)(tokens)
+
     def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
         """The distribution of each token given those before it, by look-up."""
-        values = token_array(tokens, self.num_symbols)
+        values, summed = self._checked(tokens, "next_token_probs")
+        if summed is not None:
+            return summed
         batch, length = values.shape
         probs = np.empty((batch, length + 1, self.num_symbols))
         for t in range(min(self.order, length + 1)):
@@ -158,7 +169,9 @@ class MarkovChain(Process):
         """
         if self.belief_width is None:
             raise InputError(f"{self!r} has {self.num_contexts:,} contexts; expected at most 4,096 for beliefs")
-        values = token_array(tokens, self.num_symbols)
+        values, summed = self._checked(tokens, "beliefs")
+        if summed is not None:
+            return summed
         batch, length = values.shape
         beliefs = np.empty((batch, length + 1, self.num_contexts))
         for t in range(min(self.order, length + 1)):
@@ -185,7 +198,9 @@ class MarkovChain(Process):
 
     def log_likelihood(self, tokens: Int[Any, "B T"]) -> Float[Any, "B"]:
         """Log-likelihood (nats) of each sequence, by one look-up per token."""
-        values = token_array(tokens, self.num_symbols)
+        values, summed = self._checked(tokens, "log_likelihood")
+        if summed is not None:
+            return summed
         length = values.shape[1]
         beginning = min(self.order, length)
         marginal = self.start.reshape(self.num_symbols**beginning, -1).sum(axis=1)

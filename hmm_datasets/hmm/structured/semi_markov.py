@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from ...array_input import numbers
 from ...errors import InputError
 from ..analysis.stationary import cesaro_limit
-from ..arrays import as_given, check_dense, distribution, over_rows, summed_logs, token_array
+from ..arrays import as_given, check_dense, distribution, over_rows, summed_logs, token_array_with_gaps
 from ..kernels.structured import draw_segments, filter_segments
 from ..model import HMM
 from ..process import Process, Rows
@@ -126,10 +126,11 @@ class SemiMarkov(Process):
         start, symbol, following = map(AliasTable.from_probabilities, rows)
         return start, symbol, following
 
-    def _filtered(self, values: Int[np.ndarray, "B T"], *, keep: bool = True) -> tuple[np.ndarray, np.ndarray]:
+    def _filtered(self, tokens: Any, *, keep: bool = True) -> tuple[np.ndarray, np.ndarray]:
+        values = token_array_with_gaps(tokens, self.num_symbols)
         beliefs = np.empty((values.shape[0], values.shape[1] + 1 if keep else 2, *self.duration.shape))
         scales = np.empty(values.shape)
-        emission = np.ascontiguousarray(self.emission.T)
+        emission = np.vstack([self.emission.T, np.ones(self.num_states)])  # the last for tokens that are missing
 
         def work(rows: slice) -> None:
             tables = self.start, self.duration, self.transition, emission
@@ -140,17 +141,17 @@ class SemiMarkov(Process):
 
     def beliefs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 W"]:
         """The filtering distribution over states and tokens left, before each token."""
-        beliefs, _ = self._filtered(token_array(tokens, self.num_symbols))
+        beliefs, _ = self._filtered(tokens)
         return as_given(tokens, beliefs.reshape(*beliefs.shape[:2], self.belief_width))
 
     def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
         """The Bayes-optimal distribution of each token given those before it."""
-        probs, _ = self._filtered(token_array(tokens, self.num_symbols))
+        probs, _ = self._filtered(tokens)
         return as_given(tokens, probs.sum(axis=3) @ self.emission)
 
     def log_likelihood(self, tokens: Int[Any, "B T"]) -> Float[Any, "B"]:
         """Log-likelihood (nats) of each sequence; -inf if the process cannot emit it."""
-        _, scales = self._filtered(token_array(tokens, self.num_symbols), keep=False)
+        _, scales = self._filtered(tokens, keep=False)
         return summed_logs(tokens, scales)
 
     def to_hmm(self) -> HMM:

@@ -290,7 +290,7 @@ def test_settings_out_of_range_are_refused_by_name(arguments, message):
         ({"tokens": [[0, 1], [2]]}, "tokens are ragged"),
         ({"tokens": [[0.5, math.nan]]}, "tokens have type float64; expected integers"),
         ({"tokens": [["a"]]}, "expected integers"),
-        ({"tokens": [[0, -1]]}, "tokens[0, 1] is -1"),
+        ({"tokens": [[0, -2]]}, "tokens[0, 1] is -2"),
         ({"test_tokens": np.zeros((0, 5), int)}, "test_tokens hold no token"),
         ({"initial": random_guess(2, 4)}, "initial is HMM(2 states, 4 symbols, state-emitting); expected a state-"),
         ({"initial": random_guess(3, 5)}, "expected a state-emitting HMM of 3 states and 4 symbols"),

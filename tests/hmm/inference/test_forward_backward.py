@@ -248,7 +248,7 @@ def test_a_gpu_gives_the_same():
     ("tokens", "lengths", "message"),
     [
         ([[0, 1, 2], [0, 3, 0]], None, "tokens[1, 1] is 3; the symbols of this HMM are 0..2"),
-        ([[0, -1]], None, "tokens[0, 1] is -1; the symbols of this HMM are 0..2"),
+        ([[0, -2]], None, "tokens[0, 1] is -2; the symbols of this HMM are 0..2, and -1 stands for a missing token"),
         ([[0, 3]], [2], "tokens[0, 1] is 3"),
         ([0, 1], None, "tokens have shape (2,); expected (B, T)"),
         ([[0, 1], [2]], None, "tokens are ragged; expected a (B, T) array, padded, with lengths="),
