@@ -108,7 +108,7 @@ def as_tokens(tokens: Any, num_symbols: int | None, lengths: Any = None) -> "tup
     """
     try:
         given = observed("tokens", tokens)
-        checked = _checked_tokens(given, num_symbols, lengths, lowest=0)
+        checked = checked_tokens(given, num_symbols, lengths, lowest=0)
         return checked.tokens, checked.lengths
     except Ragged:
         raise InputError(_RAGGED) from None
@@ -120,10 +120,11 @@ def tokens_with_gaps(tokens: Any, num_symbols: int | None, lengths: Any = None) 
         given = integers_with_gaps("tokens", tokens)
     except Ragged:
         raise InputError(_RAGGED) from None
-    return _checked_tokens(given, num_symbols, lengths, lowest=MISSING)
+    return checked_tokens(given, num_symbols, lengths)
 
 
-def _checked_tokens(given: Observed, num_symbols: int | None, lengths: Any, lowest: int) -> CheckedTokens:
+def checked_tokens(given: Observed, num_symbols: int | None, lengths: Any, lowest: int = MISSING) -> CheckedTokens:
+    """The tokens of an array that was read; those that are missing or -1 are refused if `lowest` is 0."""
     import torch
 
     values, missing = given

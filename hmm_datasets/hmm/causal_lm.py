@@ -327,7 +327,8 @@ class HMMForCausalLM(KeepDtype, PreTrainedModel, GenerationMixin):
         Args:
             input_ids (`torch.Tensor` of shape `(B, T)`): tokens in `[0, V)`; masked tokens may be anything.
             attention_mask (`torch.Tensor` of shape `(B, S)`, *optional*):
-                0 for padding, which leaves the belief unchanged. Of the `S >= T` columns only the last `T` are used.
+                0 for padding, which leaves the belief unchanged, also between tokens; to sum over a token that was not
+                observed, use the methods of the HMM. Of the `S >= T` columns only the last `T` are used.
             position_ids (`torch.Tensor` of shape `(B, T)`, *optional*):
                 A 0 after the first column begins another sequence in the row, from `start`.
             cache, past_key_values ([`BeliefCache`], *optional*):

@@ -21,7 +21,7 @@ from ..errors import InputError
 from .analysis.stationary import cesaro_limit, eliminate
 from .arrays import array, as_given, checked_names, token_array_with_gaps
 from .model import HMM, operators
-from .process import Process
+from .process import Process, possible_belief
 
 if TYPE_CHECKING:
     from .analysis.entropy import EntropyRate, EntropyRateBounds, OptimalLoss
@@ -154,6 +154,9 @@ class GeneralizedHMM(Process):
 
         if draw_words(*self._tables, seed, first, step, out) >= 0:
             raise self._negative("a sampled sequence")
+
+    def _after(self, prefix: Int[np.ndarray, "P"]) -> "GeneralizedHMM":
+        return GeneralizedHMM(self.operators, possible_belief(self, prefix), self.final, self.vocabulary)
 
     def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
         """The Bayes-optimal distribution of token `t` given the tokens before it, for `t = 0 .. T`.

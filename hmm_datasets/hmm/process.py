@@ -174,6 +174,7 @@ class Process:
         step: int = 1,
         out: UInt[Any, "N L"] | None = None,
         num_threads: int | None = None,
+        prefix: Int[Any, "P"] | Int[Any, "N P"] | None = None,
     ) -> UInt[Any, "N L"]:
         """Draw the sequences with indices `first, first + step, ...` of the stream given by `seed`.
 
@@ -190,9 +191,16 @@ class Process:
             out (array or `torch.Tensor` of shape `(N, L)`, *optional*): unsigned array to fill instead of a new one.
                 An HMM fills a tensor on a CUDA device there, with the same values.
             num_threads (`int`, *optional*): CPU threads; by default all usable cores for large draws, else one.
+            prefix (array of shape `(P,)` or `(N, P)`, *optional*): tokens before the first one drawn, for all
+                sequences or for each; some may be missing. Sequence `i` is then drawn given its prefix, and depends
+                on that besides; the `L` tokens returned are those after it. HMMs, generalized and factorial ones,
+                Markov and semi-Markov chains, and mixtures and factored processes of them can continue a prefix.
 
         Returns:
             `np.ndarray` of shape `(N, L)`: symbols, in the smallest unsigned type that can store `E - 1`; or `out`.
+
+        Raises:
+            `InputError`: an argument is out of range, the process cannot emit the prefix, or cannot continue one.
 
         ```python
         >>> from hmm_datasets import HMM
@@ -202,9 +210,13 @@ class Process:
 
         ```
         """
+        from .conditioned import fill_after
         from .sampling import checked_draw, fill_in_parallel
 
         seed, first, step, out = checked_draw(self.num_symbols, num_sequences, length, seed, first, step, out)
+        if prefix is not None:
+            fill_after(self, prefix, seed, first, step, out, num_threads)
+            return out
         if not isinstance(out, np.ndarray) and out.device.type != "cpu":
             self._draw_on_device(seed, first, step, out)
             return out
@@ -215,6 +227,13 @@ class Process:
 
         fill_in_parallel(fill, first, step, tokens, num_threads)
         return out
+
+    def _after(self, prefix: Int[np.ndarray, "P"]) -> "Process":
+        """The process of the tokens after a prefix, of which those that are -1 were not observed."""
+        raise InputError(
+            f"{self!r} cannot continue a prefix of {len(prefix)} tokens; expected an HMM, a generalized or factorial "
+            "one, a Markov or semi-Markov chain, or a mixture or whole steps of factors of such"
+        )
 
     def _draw_on_device(self, seed: int, first: int, step: int, out: "torch.Tensor") -> None:
         """Write sequences `first, first + step, ...` to the rows of a tensor on a CUDA device."""
@@ -376,3 +395,11 @@ class Process:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.num_symbols} symbols)"
+
+
+def possible_belief(process: Process, prefix: Int[np.ndarray, "P"]) -> Float[np.ndarray, "H"]:
+    """The belief of a process after tokens that it can emit."""
+    belief = process.beliefs(prefix[None])[0, -1]
+    if not belief.any():
+        raise InputError(f"{process!r} cannot emit {prefix.tolist()!s:.80}; expected tokens of positive probability")
+    return belief

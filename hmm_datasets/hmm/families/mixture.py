@@ -137,6 +137,15 @@ class Mixture(Process):
         """The components."""
         return tuple(self.components)
 
+    def _after(self, prefix: Int[np.ndarray, "P"]) -> "ProcessMixture":
+        posterior = self.component_posteriors(prefix[None])[0, -1]
+        if self.group > 1:
+            raise InputError(f"groups of {self.group} sequences share a component, which one prefix does not decide")
+        if not posterior.any():
+            raise InputError(f"{self!r} cannot emit {prefix.tolist()!s:.80}; expected tokens of positive probability")
+        parts = zip(self.components, posterior, strict=True)
+        return ProcessMixture([part._after(prefix) if p > 0 else part for part, p in parts], posterior)
+
     @cached_property
     def _bounds(self) -> Int[np.ndarray, "C"]:
         return integer_weights(np.array(self.weights)[None])[0].cumsum()

@@ -3,7 +3,8 @@
 Draws use the Philox blocks of `draws`, with the seed as key. The counter of a token is `(index, position,
 TOKENS_STREAM)`, except that one block of a Markov chain serves two tokens: its position is half that of the token, and
 the token at an even position takes the first two words. Draws compare integers only (see `sampling`), so that they
-are the same on every machine. The filter of driven HMMs adds in a fixed order, but nothing is drawn from it.
+are the same on every machine. The filters of driven HMMs and of segments add in a fixed order, for `conditioned`
+draws from them.
 
 numba's cache would not notice a change in `draws`. That is safe, because the format fixes the functions imported
 from there.

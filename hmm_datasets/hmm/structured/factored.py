@@ -267,6 +267,17 @@ class FactoredProcess(Process):
             threshold = np.uint64(round(self.noise * 2**32))
             replace_symbols(np.uint64(self.num_symbols), threshold, seed, first, step, out)
 
+    def _after(self, prefix: Int[np.ndarray, "P"]) -> Process:
+        if self.symbols == "product" and (self.is_coupled or self.noise > 0):
+            return self._joint._after(prefix)
+        if self.is_coupled or len(prefix) % self.tokens_per_step > 0:
+            return super()._after(prefix)
+        symbols, right = self._split(np.where(prefix < 0, self.num_symbols, prefix)[None])
+        if not right.all():
+            raise InputError(f"{self!r} cannot emit {prefix.tolist()!s:.80}; expected the factors' tokens in turn")
+        factors = [factor._after(part[0]) for factor, part in zip(self.factors, symbols, strict=True)]
+        return FactoredProcess(factors, symbols=self.symbols)
+
     def _drawn_factors(self, count: int, steps: int, seed: int, first: int, step: int, num_threads: int | None):
         # The symbols (N, S) of each factor in turn; those of the parents are kept until the end.
         kept: dict[int, np.ndarray] = {}

@@ -143,6 +143,9 @@ class FactorialHMM(Process):
         rows = self.start[None], self.emission.reshape(self.num_states, -1), *self.transitions
         return [AliasTable.from_probabilities(table) for table in rows]
 
+    def _after(self, prefix: Int[np.ndarray, "P"]) -> Process:
+        return self.to_hmm()._after(prefix)
+
     def _filtered(self, tokens: Any, *, keep: bool = True) -> tuple[np.ndarray, np.ndarray]:
         values = token_array_with_gaps(tokens, self.num_symbols)
         beliefs = np.empty((values.shape[0], values.shape[1] + 1 if keep else 2, self.num_states))

@@ -22,7 +22,7 @@ from ..kernels.dirichlet import fill_dirichlet_rows, fill_zipf_rows, make_doubly
 from ..kernels.draws import CHAINS, ZIPF
 from ..kernels.structured import draw_chains, scale_to_marginals
 from ..model import HMM
-from ..process import Process
+from ..process import Process, possible_belief
 from ..sampling import AliasTable
 
 if TYPE_CHECKING:
@@ -124,6 +124,9 @@ class MarkovChain(Process):
     @cached_property
     def _has_zeros(self) -> bool:
         return bool((self.table == 0).any() or (self.start == 0).any())
+
+    def _after(self, prefix: Int[np.ndarray, "P"]) -> "MarkovChain":
+        return MarkovChain(self.table, possible_belief(self, prefix).reshape(self.start.shape))
 
     def _contexts(self, values: Int[np.ndarray, "B T"], order: int) -> Int[np.ndarray, "B T_minus_order_plus_1"]:
         # The code of the `order` tokens before each position from `order` to T.

@@ -18,7 +18,7 @@ from ..analysis.stationary import cesaro_limit
 from ..arrays import as_given, check_dense, distribution, over_rows, summed_logs, token_array_with_gaps
 from ..kernels.structured import draw_segments, filter_segments
 from ..model import HMM
-from ..process import Process, Rows
+from ..process import Process, Rows, possible_belief
 from ..sampling import AliasTable
 
 if TYPE_CHECKING:
@@ -125,6 +125,10 @@ class SemiMarkov(Process):
         rows = self.start.reshape(1, -1), self.emission, segments
         start, symbol, following = map(AliasTable.from_probabilities, rows)
         return start, symbol, following
+
+    def _after(self, prefix: Int[np.ndarray, "P"]) -> "SemiMarkov":
+        start = possible_belief(self, prefix).reshape(self.duration.shape)
+        return SemiMarkov(self.duration, self.transition, self.emission, start)
 
     def _filtered(self, tokens: Any, *, keep: bool = True) -> tuple[np.ndarray, np.ndarray]:
         values = token_array_with_gaps(tokens, self.num_symbols)

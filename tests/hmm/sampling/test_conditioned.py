@@ -1,0 +1,209 @@
+"""Draws given tokens beside the enumerated distributions: what follows a prefix, paths of states, and gaps filled.
+
+There are 47 comparisons by chi-square with fixed seeds. Each must have a p-value above `LEAST`, and draws from a
+slightly wrong HMM one below `MOST_WRONG`.
+"""
+
+import itertools
+from collections import Counter
+
+import brute_force
+import numpy as np
+import pytest
+import torch
+from brute_force import LEFT_TO_RIGHT, random_edges
+from scipy import stats
+from test_empty_batches import KINDS
+
+from hmm_datasets import HMM, FactoredProcess, GeneralizedHMM, HMMMixture, processes
+from hmm_datasets.errors import InputError
+from hmm_datasets.hmm import conditioned
+
+LEAST, MOST_WRONG = 1e-3, 1e-8
+TINY = {
+    "dense": processes.random(3, 3, alpha=0.5, seed=3),
+    "left to right": LEFT_TO_RIGHT,
+    "mess3": processes.mess3(0.15, 0.6),
+    "dense edges": random_edges(3, 2, seed=5),
+    "sparse edges": random_edges(3, 3, seed=8, zeros=0.6),
+}
+DRAWS = 4000
+tiny = pytest.mark.parametrize("hmm", TINY.values(), ids=TINY)
+
+
+def p_value(drawn: np.ndarray, weights: dict[tuple[int, ...], float]) -> float:
+    """That the rows were drawn with probabilities in proportion to the weights."""
+    total, counts = sum(weights.values()), Counter(map(tuple, drawn.tolist()))
+    assert all(weights.get(row, 0) > 0 for row in counts), "drawn, although impossible"
+    cells = [(counts[row], weight / total * len(drawn)) for row, weight in weights.items() if weight > 0]
+    rare = [cell for cell in cells if cell[1] < 5]
+    cells = [cell for cell in cells if cell[1] >= 5] + ([tuple(np.sum(rare, axis=0))] if rare else [])
+    found, expected = np.array(cells, float).T
+    return stats.chi2.sf(((found - expected) ** 2 / expected).sum(), max(len(cells) - 1, 1))
+
+
+def gapped(hmm: HMM, length: int = 4) -> list[int]:
+    tokens = hmm.sample(1, length, seed=5)[0].astype(int)
+    tokens[1] = tokens[2] = -1
+    return tokens.tolist()
+
+
+def fillings(hmm: HMM, tokens: list[int]) -> dict[tuple[int, ...], float]:
+    """`P(word)` of every word that agrees with the observed tokens."""
+    choices = [range(hmm.num_symbols) if x < 0 else [x] for x in tokens]
+    return {word: brute_force.likelihood(hmm, word) for word in itertools.product(*choices)}
+
+
+@pytest.mark.outside(
+    "https://github.com/tensorflow/probability/issues/876",
+    "samples of the hidden states given the emissions",
+    "`sample_states`, with the enumerated distribution of paths",
+)
+@pytest.mark.outside(
+    "https://github.com/probml/dynamax/issues/8",
+    "forward filtering and backward sampling, with a test",
+    "`sample_states`, with the enumerated distribution of paths",
+)
+@tiny
+def test_paths_have_their_distribution_given_the_tokens(hmm):
+    for tokens in (hmm.sample(1, 4, seed=5)[0].tolist(), gapped(hmm)):
+        drawn = hmm.sample_states([tokens], DRAWS, seed=1)[0]
+        assert p_value(drawn, brute_force.emitting_path_probabilities(hmm, tokens)) > LEAST
+        shares = (drawn[:, :, None] == np.arange(hmm.num_states)).mean(axis=0)
+        np.testing.assert_allclose(shares, brute_force.posteriors(hmm, tokens), atol=0.04)
+
+
+@pytest.mark.outside(
+    "https://github.com/hmmlearn/hmmlearn/issues/379",
+    "a sequence drawn given observations at any positions, and what follows observations",
+    "`impute` draws the others, and `sample(prefix=...)` what follows",
+)
+@tiny
+def test_gaps_are_filled_and_prefixes_continued_with_their_distribution(hmm):
+    tokens = gapped(hmm)
+    assert p_value(hmm.impute([tokens], DRAWS, seed=2)[0], fillings(hmm, tokens)) > LEAST
+    # What follows a prefix with a gap, by both ways.
+    weights = Counter()
+    for word, weight in fillings(hmm, [*tokens, -1, -1]).items():
+        weights[word[-2:]] += weight
+    assert p_value(hmm.sample(DRAWS, 2, seed=3, prefix=tokens), weights) > LEAST
+    assert p_value(hmm.impute([[*tokens, -1, -1]], DRAWS, seed=4)[0][:, -2:], weights) > LEAST
+
+
+def test_the_test_of_distributions_rejects_another_hmm():
+    hmm = TINY["dense"]
+    near = HMM(start=hmm.start, transition=0.8 * hmm.transition + 0.2 / 3, emission=hmm.emission)
+    tokens = gapped(hmm)
+    assert p_value(near.impute([tokens], 40_000)[0], fillings(hmm, tokens)) < MOST_WRONG
+    drawn = near.sample_states([tokens], 40_000)[0]
+    assert p_value(drawn, brute_force.emitting_path_probabilities(hmm, tokens)) < MOST_WRONG
+
+
+@pytest.mark.parametrize("hmm", [TINY["dense"], TINY["dense edges"]], ids=["states", "edges"])
+def test_a_draw_depends_on_its_row_seed_and_index_alone(hmm, monkeypatch):
+    tokens, lengths = hmm.sample(7, 6, seed=1).astype(int), np.array([6, 3, 0, 6, 5, 1, 6])
+    tokens[:, 2] = -1
+    options = {"seed": 2**63 + 5, "first": 2**64 - 9}
+    states, symbols = (f(tokens, 3, lengths=lengths, **options) for f in (hmm.sample_states, hmm.impute))
+    assert states.shape == symbols.shape == (7, 3, 6)
+    for row, end in enumerate(lengths):
+        first = (options["first"] + 3 * row) % 2**64
+        for method, all_drawn in ((hmm.sample_states, states), (hmm.impute, symbols)):
+            np.testing.assert_array_equal(method(tokens[row : row + 1, :end], 3, options["seed"], first)[0],
+                                          all_drawn[row, :, :end])  # fmt: skip
+            one = method(tokens[row : row + 1, :end], 1, options["seed"], (first + 2) % 2**64)
+            np.testing.assert_array_equal(one[0, 0], all_drawn[row, 2, :end])
+        assert not states[row, :, end:].any()
+    monkeypatch.setattr(conditioned, "_BELIEFS", 40)
+    monkeypatch.setattr("hmm_datasets.hmm.arrays._OPERATIONS_PER_THREAD", 1)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    np.testing.assert_array_equal(hmm.impute(tokens, 3, lengths=lengths, **options), symbols)
+    observed = np.where(tokens < 0, symbols[:, 0], tokens)
+    inside = np.arange(6) < lengths[:, None]
+    np.testing.assert_array_equal(symbols[:, 0][inside], observed[inside])
+    tensor = hmm.impute(torch.tensor(tokens), 3, lengths=lengths, **options)
+    assert tensor.dtype == torch.int64
+    np.testing.assert_array_equal(tensor, symbols)
+
+
+@pytest.mark.parametrize("hmm", [TINY["dense"], TINY["dense edges"]], ids=["states", "edges"])
+def test_a_continuation_depends_on_its_prefix_seed_and_index_alone(hmm):
+    prefix = hmm.sample(9, 3, seed=1)
+    prefix[4] = prefix[5] = prefix[0]
+    drawn = hmm.sample(9, 5, seed=8, first=3, step=2, prefix=prefix)
+    for row in range(9):
+        one = hmm.sample(1, 5, seed=8, first=3 + 2 * row, prefix=prefix[row])
+        np.testing.assert_array_equal(one[0], drawn[row])
+    np.testing.assert_array_equal(hmm.sample(9, 4, seed=8, first=3, step=2, prefix=prefix), drawn[:, :4])
+    out = torch.zeros(9, 5, dtype=torch.uint8)
+    hmm.sample(9, 5, seed=8, first=3, step=2, prefix=prefix.tolist(), out=out, num_threads=2)
+    np.testing.assert_array_equal(out, drawn)
+    assert hmm.sample(0, 5, prefix=[0]).shape == (0, 5)
+    assert hmm.sample(3, 2, prefix=[]).shape == (3, 2)
+
+
+def test_sequences_continued_with_the_seed_they_were_drawn_with_keep_their_distribution():
+    # Of three parts, each drawn given those before it with the same seed and indices.
+    hmm = TINY["dense"]
+    drawn = hmm.sample(DRAWS, 1, seed=6)
+    for length in (1, 2):
+        drawn = np.hstack([drawn, hmm.sample(DRAWS, length, seed=6, prefix=drawn)])
+    words = itertools.product(range(hmm.num_symbols), repeat=4)
+    assert p_value(drawn, {word: brute_force.likelihood(hmm, word) for word in words}) > LEAST
+
+
+def test_draws_are_the_same_on_every_machine():
+    # What changes them changes the version of the format.
+    states, edges, tokens = TINY["dense"], TINY["mess3"], [[0, -1, 2, -1, -1, 1]]
+    assert states.impute(tokens, 2, seed=7).tolist() == [[[0, 2, 2, 0, 2, 1], [0, 2, 2, 2, 2, 1]]]
+    assert states.sample_states(tokens, 2, seed=7).tolist() == [[[1, 0, 1, 1, 1, 0], [1, 2, 0, 1, 2, 0]]]
+    assert edges.impute(tokens, 2, seed=7).tolist() == [[[0, 2, 2, 0, 1, 1], [0, 0, 2, 2, 2, 1]]]
+    continued = [[1, 2, 2, 2, 2, 2], [0, 0, 2, 2, 2, 2], [2, 2, 2, 2, 0, 2]]
+    assert states.sample(3, 6, seed=7, prefix=[0, -1, 2]).tolist() == continued
+
+
+CONTINUED = {
+    "independent", "chain", "tree", "shared tuples", "noisy", "order 0", "order 1", "order 3", "chains", "mixture",
+    "any mixture", "semi-Markov", "factorial", "state-emitting", "edge-emitting", "one state, one symbol",
+    "generalized", "non-negative generalized", "noisy generalized", "mixture of a generalized HMM",
+    "factor of segments",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(CONTINUED))
+def test_processes_of_other_kinds_continue_a_prefix_with_their_distribution(name):
+    process = KINDS[name]
+    prefix = process.sample(1, 4, seed=4)[0].astype(int)
+    prefix[1] = -1
+    drawn = process.sample(DRAWS, 1, seed=5, prefix=prefix)
+    chances = process.next_token_probs(prefix[None])[0, -1]
+    assert p_value(drawn, {(x,): p for x, p in enumerate(chances)}) > LEAST
+    np.testing.assert_array_equal(process.sample(1, 1, seed=5, first=99, prefix=prefix)[0], drawn[99])
+
+
+@pytest.mark.parametrize("name", sorted(KINDS.keys() - CONTINUED - {"rewarded symbols", "rewarded pairs"}))
+def test_the_others_refuse_a_prefix_in_one_line(name):
+    with pytest.raises(InputError, match=r"\A[^\n]*cannot continue a prefix of 3 tokens; expected [^\n]*\Z"):
+        KINDS[name].sample(2, 1, prefix=KINDS[name].sample(1, 3)[0])
+
+
+def test_what_cannot_be_drawn_is_refused_by_its_place():
+    golden, dense = processes.golden_mean(), TINY["dense"]
+    for call in (golden.impute, golden.sample_states):
+        with pytest.raises(InputError, match=r"tokens\[1, 2\] is 0, which HMM.* cannot emit after the tokens before"):
+            call([[1, 1, 1], [1, 0, 0]])
+    golden.impute([[1, 1, 1], [1, 0, 0]], lengths=[3, 2])
+    cases = {
+        "of prefix, row 1: .* cannot emit": lambda: golden.sample(2, 3, prefix=[[1, 1], [0, 0]]),
+        r"prefix has shape \(3, 2\); expected \(P,\)": lambda: dense.sample(2, 3, prefix=np.zeros((3, 2), int)),
+        r"of prefix: tokens\[0, 0\] is 3": lambda: dense.sample(2, 3, prefix=[3]),
+        "prefix are ragged": lambda: dense.sample(2, 3, prefix=[[0], [0, 1]]),
+        "num_samples is 0": lambda: dense.impute([[0]], 0),
+        "seed is -1": lambda: dense.sample_states([[0]], seed=-1),
+        r"cannot emit \[0, 0\]": lambda: GeneralizedHMM.from_hmm(golden).sample(1, 1, prefix=[0, 0]),
+        "groups of 2": lambda: HMMMixture([golden], [1.0], 2).sample(1, 1, prefix=[0]),
+        "cannot emit after": lambda: FactoredProcess([golden, golden]).sample(1, 1, prefix=[0, 0]),
+    }
+    for message, call in cases.items():
+        with pytest.raises(InputError, match=message):
+            call()
