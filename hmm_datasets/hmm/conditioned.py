@@ -63,7 +63,7 @@ def draw_given(
             some = slice(begin, min(begin + at_once, part.stop))
             beliefs = filtered(hmm, rows[some], ends[some], begin)
             origin = np.uint64((first + begin * num_samples) % (1 << 64))
-            given = beliefs, *_tables(hmm), rows[some], ends[some], np.uint64(seed), origin
+            given = beliefs, *hmm._tables_with_missing, rows[some], ends[some], np.uint64(seed), origin
             draw_backward(*given, states[some], symbols[some])
 
     over_rows(work, batch, rows.size * hmm.num_states * (hmm.num_states + num_samples))
@@ -78,7 +78,7 @@ def filtered(
     Raises:
         `InputError`: the HMM cannot emit a row, which the message counts from `begin`.
     """
-    emission, moves = _tables(hmm)
+    emission, moves = hmm._tables_with_missing
     beliefs, scales = np.empty((len(rows), rows.shape[1] + 1, hmm.num_states)), np.empty(rows.shape)
     if emission is None:
         filter_driven(hmm.start, moves[None], np.zeros_like(rows), rows, beliefs, scales)
@@ -94,13 +94,6 @@ def filtered(
             "before it; expected tokens of positive probability"
         )
     return beliefs
-
-
-def _tables(hmm: "HMM") -> tuple[Float[np.ndarray, "E_plus_1 H"] | None, Float[np.ndarray, "X H H"]]:
-    """Emissions and moves, with a last symbol for tokens that are missing."""
-    if hmm.edges is not None:
-        return None, np.concatenate([hmm.edges, hmm.transition[None]])
-    return np.vstack([hmm.emission.T, np.ones(hmm.num_states)]), hmm.transition[None]
 
 
 def fill_after(process: "Process", prefix: Any, seed: int, first: int, step: int, out: Any, num_threads: Any) -> None:

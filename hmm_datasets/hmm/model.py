@@ -9,6 +9,7 @@ edge-emitting HMM, `transition` and `emission` are the marginal distributions of
 Tables are float64 and read-only, so an `HMM` never changes, and neither do the data sets drawn from it.
 """
 
+import copy
 import hashlib
 import os
 from functools import cached_property
@@ -122,7 +123,8 @@ class HMM(Process):
 
     def __getstate__(self) -> dict:
         # Tensors on a device belong to this process and cannot be pickled for another one.
-        return {name: value for name, value in self.__dict__.items() if name != "_device_tables"}
+        lazy = ("_device_tables", "_tables_with_missing")
+        return {name: value for name, value in self.__dict__.items() if name not in lazy}
 
     def _draw_states(self, seed: np.uint64, first: np.uint64, step: np.uint64, out: Rows, states: Rows | None) -> None:
         from .sampling import draw_tokens
@@ -134,11 +136,12 @@ class HMM(Process):
         from .sampling import AliasTable
 
         tokens = np.where(prefix < 0, self.num_symbols, prefix)[None]
-        belief = filtered(self, tokens, np.array([len(prefix)]))[0, -1]
-        following = HMM(**(self.tables() | {"start": belief}), vocabulary=self.vocabulary)
+        belief = filtered(self, tokens, np.array([len(prefix)]))[0, -1].copy()
         # The other tables are the same, and may be large.
-        start = AliasTable.from_probabilities(following.start[None])
-        following.__dict__["_alias_tables"] = start, *self._alias_tables[1:]
+        following = copy.copy(self)
+        following.start = belief
+        following._alias_tables = AliasTable.from_probabilities(belief[None]), *self._alias_tables[1:]
+        following._make_read_only()
         return following
 
     def _draw_on_device(self, seed: int, first: int, step: int, out: "torch.Tensor") -> None:
@@ -158,6 +161,13 @@ class HMM(Process):
     @cached_property
     def _device_tables(self) -> "dict[torch.device, tuple[DeviceTable, DeviceTable, DeviceTable | None]]":
         return {}
+
+    @cached_property
+    def _tables_with_missing(self) -> "tuple[Float[np.ndarray, 'E_plus_1 H'] | None, Float[np.ndarray, 'X H H']]":
+        """Emissions by symbol (None if edge-emitting) and moves, with a last symbol for tokens that are missing."""
+        if self.edges is not None:
+            return None, np.concatenate([self.edges, self.transition[None]])
+        return np.vstack([self.emission.T, np.ones(self.num_states)]), self.transition[None]
 
     @cached_property
     def _alias_tables(self) -> "tuple[AliasTable, AliasTable, AliasTable | None]":

@@ -262,6 +262,23 @@ def test_score_is_the_mean_negative_log_likelihood(folder, tmp_path, monkeypatch
     assert last.endswith(" nats per token (one sequence has no standard error) at the last token of each")
 
 
+@pytest.mark.parametrize("gap", [-1, np.nan])
+def test_score_names_how_many_tokens_are_missing(folder, tmp_path, capsys, gap):
+    tokens = HMM_OF_TESTS.sample(9, 20, seed=1).astype(int)
+    tokens[:, ::5] = -1
+    np.save(tmp_path / "t.npy", np.where(tokens < 0, gap, tokens))
+    assert main(["describe", folder, "--sequences", str(tmp_path / "t.npy")]) == 0
+    rate = -HMM_OF_TESTS.log_likelihood(tokens).mean() / 16
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first.startswith(f"{rate:.6f} nats per token")
+    assert first.endswith("over 9 sequences of 20 tokens, of which 36 are missing and have no loss")
+    assert main(["describe", folder, "--sequences", str(tmp_path / "t.npy"), "--json"]) == 0
+    counts = json.loads(capsys.readouterr().out)
+    assert (counts["missing"], sum(row["count"] for row in counts["symbols"])) == (36, 144)
+    np.save(tmp_path / "t.npy", np.full((2, 3), gap))
+    assert "all 6 tokens are missing" in failing(capsys, "describe", folder, "--sequences", str(tmp_path / "t.npy"))
+
+
 def test_score_counts_impossible_sequences(tmp_path, capsys):
     processes.golden_mean().save_pretrained(tmp_path / "hmm")
     np.save(tmp_path / "t.npy", [[0, 1, 0], [0, 0, 1]])
