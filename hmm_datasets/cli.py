@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from . import __version__
 from .errors import InputError, suggestion
 from .operations.experiments import experiment_names, experiment_script, name_of
-from .operations.launching import RECIPE_COMMANDS, recipe_of, start
+from .operations.launching import RECIPE_COMMANDS, installed_recipes, recipe_commands, recipe_of, start
 from .operations.preflight.versions import environment_report
 from .runtime.once import one_command
 from .runtime.one_line_errors import one_line_errors
@@ -67,8 +67,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             name, rest = argv[:1], argv[1:]
             if name == ["experiment"] and rest and not rest[0].startswith("-"):
                 return start(name_of(experiment_script(rest[0])), rest[1:])
-            if name and (recipe_of(name[0], rest) in RECIPE_COMMANDS or name[0].endswith(".py")):
-                return start(recipe_of(name[0], rest), rest)
+            recipe = recipe_of(name[0], rest) if name else ""
+            if recipe.endswith(".py") or recipe in RECIPE_COMMANDS or recipe in _installed():
+                return start(recipe, rest)
             return _run(argv)
     except BrokenPipeError:
         # The reader (head, less) has closed the pipe. Flushing the rest of the buffer at exit must not fail again.
@@ -108,7 +109,7 @@ def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _check_name(name: str) -> None:
     """Raise an error that names the nearest command, if there is none of this name."""
-    known = [command for commands in HEADINGS.values() for command in commands]
+    known = [command for commands in _headings().values() for command in commands]
     if name.replace("_", "-") in experiment_names():
         raise InputError(f"{name}: no such command, but an experiment; run hmm-datasets experiment {name}")
     if name not in known:
@@ -127,9 +128,9 @@ def build_parsers() -> tuple[SettingsParser, dict[str, SettingsParser]]:
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     parser.add_argument("--env", action="store_true", help="what a report of a bug needs: versions, system, GPUs")
     commands = parser.add_subparsers(prog="hmm-datasets", metavar="COMMAND", required=True, help=argparse.SUPPRESS)
-    for name in RECIPE_COMMANDS.keys() - COMMANDS.keys():
-        if " " not in name:  # a recipe that a flag of another command chooses
-            commands.add_parser(name, description=f"{RECIPE_COMMANDS[name].summary}.", add_help=False)
+    for name, recipe in recipe_commands().items():
+        if " " not in name and name not in COMMANDS:  # with a space, a flag of another command chooses it
+            commands.add_parser(name, description=f"{recipe.summary}.", add_help=False)
     actions = {}
     for name, where in COMMANDS.items():
         group, _, action = name.partition(" ")
@@ -159,10 +160,25 @@ def function_of(where: str) -> tuple[Callable[..., int], type]:
     return function, typing.get_type_hints(function)["arguments"]
 
 
+def _headings() -> dict[str, tuple[str, ...]]:
+    """[`HEADINGS`], and the recipes of other distributions."""
+    return HEADINGS | ({"installed": _installed()} if _installed() else {})
+
+
+def _installed() -> tuple[str, ...]:
+    """The recipes of other distributions, none of which has the name of a command."""
+    names = installed_recipes()
+    for name in names.keys() & {command.partition(" ")[0] for command in COMMANDS}:
+        raise InputError(
+            f"{names[name].script}: registered as the recipe {name}, a command of this package; uninstall it"
+        )
+    return tuple(names)
+
+
 def commands_text(parsers: dict[str, SettingsParser]) -> str:
     """The commands by their headings, each with its sentence."""
     lines = []
-    for heading, names in HEADINGS.items():
+    for heading, names in _headings().items():
         lines += [f"{heading}:"]
         for name in names:
             lines += [f"  {name:12}{_phrase(parsers[name].description or '')}"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..errors import InputError
 from ..operations.experiments import gallery
-from ..operations.launching import RECIPE_COMMANDS, command_of, launch_config
+from ..operations.launching import command_of, launch_config, recipe_commands
 from ..report.plan_tables import advice_text, fit_plan_text, forecast_text
 from ..runtime.settings import argument, option, rest
 from ..runtime.shipped import copy_shipped, list_shipped, local_or_shipped
@@ -20,7 +20,7 @@ class ConfigsCommand:
 def configs_command(arguments: ConfigsCommand) -> int:
     """List the shipped recipes and settings."""
     print("Recipes, started by `hmm-datasets NAME`:")
-    for name, recipe in RECIPE_COMMANDS.items():
+    for name, recipe in recipe_commands().items():
         print(f"  {' '.join(command_of(name)):<28} {recipe.summary}")
     print("\nExperiments, started by `hmm-datasets experiment NAME`:")
     for entry in gallery():

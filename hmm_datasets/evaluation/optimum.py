@@ -6,6 +6,7 @@ metric modules (`bayes_gap` and so on), computed by the same functions. Computin
 whole distributions, which takes much more memory and many times as long.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,6 +34,7 @@ def measure_optimum(
     *,
     batch_size: int = 32,
     order: int = 2,
+    metrics: Sequence[str] = (),
 ) -> dict[str, Any]:
     """How far a model is from the optimum and from other predictors of a process.
 
@@ -51,13 +53,16 @@ def measure_optimum(
             device. By default one process measures on the device of the model; a function gets tokens on the CPU.
         batch_size (`int`, *optional*, defaults to 32): rows per rank in one forward pass.
         order (`int`, *optional*, defaults to 2): maximum order of the n-grams in context.
+        metrics (sequence of `str`, *optional*): names of further metrics, see [`~hmm_datasets.load_metric`], which are
+            computed from the log-probabilities of the tokens under the model as `predictions`, of shape `(N, T)`, and,
+            if they take `references`, under the predictor from which the gap is measured.
 
     Returns:
         `dict`: `cross_entropy` and `final_token`, the results of the metrics `token_cross_entropy` and
         `final_token_cross_entropy` for `model` and each predictor; `kl`, the result of `predictor_kl` for each
         predictor; `bayes_gap`, and `floor`, the predictor from which it is measured (`bayes` or `oracle`);
         `calibration`, see [`Calibration`]; `items`, for each sequence the nats of model and that predictor; and a
-        description of the data. Empty on ranks other than the main one.
+        description of the data; with `metrics` their results by name. Empty on ranks other than the main one.
 
     Raises:
         `InputError`: fewer than 2 rows, a process with neither an exact distribution nor an oracle, a model whose
@@ -82,6 +87,7 @@ def measure_optimum(
             f"{source!r} has neither an exact distribution nor an oracle, so that no optimal loss is known"
         )
     baselines = BaselineComparison(source, bos=rows.bos_token_id is not None, order=order)
+    further = {name: _metric_of_rows(name) for name in metrics}
     names = [*baselines.names, *["oracle"] * source.has_oracle]
     best = "bayes" if "bayes" in names else "oracle"
     accelerator = accelerator or OneProcess(model)
@@ -106,17 +112,43 @@ def measure_optimum(
         first += len(labels)
     if not accelerator.is_main_process:
         return {}
-    return _figures(np.concatenate(scores), names, best) | {
-        "calibration": calibration.result(),
-        "num_sequences": len(rows),
-        "length": rows.length,
-        "seed": rows.seed,
-        "first": rows.first,
-        "fingerprint": source.fingerprint(),
-        "source": type(source).__name__,
-        "num_states": getattr(source, "num_states", None),
-        "num_symbols": source.num_symbols,
+    table = np.concatenate(scores)
+    inputs = {"predictions": -table[..., 0], "references": -table[..., 1 + names.index(best)]}
+    computed = {
+        name: metric.compute(**{part: inputs[part] for part in metric.features}) for name, metric in further.items()
     }
+    return (
+        _figures(table, names, best)
+        | ({"metrics": computed} if computed else {})
+        | {
+            "calibration": calibration.result(),
+            "num_sequences": len(rows),
+            "length": rows.length,
+            "seed": rows.seed,
+            "first": rows.first,
+            "fingerprint": source.fingerprint(),
+            "source": type(source).__name__,
+            "num_states": getattr(source, "num_states", None),
+            "num_symbols": source.num_symbols,
+        }
+    )
+
+
+def _metric_of_rows(name: str) -> Any:
+    """A metric of the log-probabilities of tokens.
+
+    Raises:
+        `InputError`: it is unknown, or has other inputs.
+    """
+    from .metrics import ROW, load_metric
+
+    metric = load_metric(name)
+    if any(part not in ("predictions", "references") or kind != ROW for part, kind in metric.features.items()):
+        raise InputError(
+            f"metric {name} takes {metric.features}; expected predictions, and perhaps references, of the type "
+            f"ROW, the log-probabilities of tokens; call load_metric({name!r}) with its inputs"
+        )
+    return metric
 
 
 def _oracle(source: Process, rows: "HMMSequences", mine: torch.Tensor, first: int) -> torch.Tensor:

@@ -35,6 +35,9 @@ class EvaluationSettings:
         "default the process that the model's folder says it was trained on.",
     )
     tasks: list[str] = setting([], f"Some of {', '.join(TASK_NAMES)}; by default all that apply.")
+    metrics: list[str] = setting(
+        [], "Further metrics for the task optimum, such as one that an installed distribution registers."
+    )
     output_dir: str | None = setting(None, "Where the report goes; by default evaluation/ in the model's folder.")
     length: int | None = setting(None, "Symbols per held-out sequence; by default as in training, else 64.")
     num_sequences: int = setting(512, "Number of held-out sequences to measure on.")

@@ -16,7 +16,7 @@ from ..hub.foreign_formats import foreign_data, refuse_foreign
 from ..runtime import environment
 from ..text.corpora.loading import find_corpus, load_corpus
 from ..text.corpora.local_files import local_files
-from ..text.corpora.presets import CORPORA
+from ..text.corpora.presets import corpus_names
 from ..text.stream import TokenStream
 from ..text.stream.index import INDEX_NAME
 from ..text.tokenizers.words import INDEX_NAME as WORDS_NAME
@@ -92,7 +92,7 @@ def open_target(
             f"{name}: has no {CONFIG_NAME} of an HMM, {FAMILY_NAME} of a family, {PROCESS_NAME} of another process, "
             f"{INDEX_NAME} of a token stream or {WORDS_NAME} of words"
         )
-    if name.partition(":")[0] not in CORPORA and not local_files(name):
+    if name.partition(":")[0] not in corpus_names() and not local_files(name):
         kind = repository_of_process(name)
         if kind is not None:
             return load_source(name, repo_type=kind)
@@ -105,7 +105,7 @@ def held_out_part(name: str, test_fraction: float | None, known: TrainedOn) -> d
     _, files = find_corpus(name)
     if not files:
         return {"split": "test"}
-    is_own = name not in CORPORA  # not one of the bundled files
+    is_own = name not in corpus_names()  # not one of the bundled files
     if test_fraction == 1 and is_own:
         return {"split": "train", "test_fraction": 0.0}
     share = test_fraction if test_fraction is not None else known.test_fraction

@@ -1,5 +1,6 @@
 """What each task of an evaluation measures of a model."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +23,20 @@ from .text import measure_text
 
 
 def run_optimum(context: EvaluationContext, accelerator: Accelerator) -> Result:
-    return _measure_optimum(context, context.model, context.settings.num_sequences, accelerator)
+    settings = context.settings
+    return _measure_optimum(context, context.model, settings.num_sequences, accelerator, metrics=settings.metrics)
 
 
 def _measure_optimum(
-    context: EvaluationContext, model: PreTrainedModel, num_sequences: int, accelerator: Accelerator
+    context: EvaluationContext,
+    model: PreTrainedModel,
+    num_sequences: int,
+    accelerator: Accelerator,
+    metrics: Sequence[str] = (),
 ) -> Result:
     rows, settings = context.rows(num_sequences), context.settings
-    return measure_optimum(
-        model, context.source, rows, accelerator, batch_size=settings.batch_size, order=settings.order
-    )
+    sizes = {"batch_size": settings.batch_size, "order": settings.order}
+    return measure_optimum(model, context.source, rows, accelerator, **sizes, metrics=metrics)
 
 
 def run_beliefs(context: EvaluationContext, accelerator: Accelerator) -> Result:

@@ -7,7 +7,7 @@ from pathlib import Path
 from ..errors import InputError, path_errors, suggestion
 from ..files import restored
 from ..hub.download import RepoType, download, is_address, reading_hub, without_network
-from .names import constructors, is_process_name, named_process
+from .names import constructor_names, is_process_name, named_process
 from .process import Process
 from .process_storage import FAMILY_NAME, FORMATS, PROCESS_NAME, TABLES_NAME, load_process
 from .storage import CONFIG_NAME, WEIGHTS_NAME
@@ -60,10 +60,10 @@ def load_source(
 def download_source(name: str, *, revision: str | None = None, repo_type: RepoType | None = None) -> Path:
     """Download the files of a process from the Hub and return their folder; see [`load_source`]."""
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not is_address(name):
-        near = suggestion(name.partition("(")[0], constructors()) or ";"
+        near = suggestion(name.partition("(")[0], constructor_names()) or ";"
         raise InputError(
-            f"{name}: neither a folder nor a process that has a name{near} expected a folder, one of those "
-            "that `hmm-datasets describe` lists, or USER/NAME on the Hub"
+            f"{name}: neither a folder nor a process that has a name{near} expected a folder, one of `hmm-datasets "
+            "describe`, or USER/NAME on the Hub"
         )
     names = (*FORMATS, TABLES_NAME, CONFIG_NAME, WEIGHTS_NAME)
     # In the patterns of the Hub `*` also stands for what has a slash in it: parts may have parts.

@@ -1,6 +1,7 @@
 """Processes by name, without writing Python: `process:mess3(x=0.05, a=0.85)`.
 
-After `process:` comes a call as in Python, of a function of [`~hmm_datasets.hmm.processes`] or of one in `FURTHER`.
+After `process:` comes a call as in Python, of a function of [`~hmm_datasets.hmm.processes`], of one in `FURTHER`, or
+of one that another distribution registers (see [`~hmm_datasets.plugins`]).
 Its arguments, by position or by name, are numbers, quotients of numbers (`1/3`), strings, `True`, `False`, `None`,
 lists and tuples of these, and other processes: `process:permuted_symbols(mess3(x=0.1), group=4)`. Parentheses may be
 left out where there is nothing between them: `process:rrxor`. So may `process:`, unless a file or folder here has
@@ -12,17 +13,19 @@ the one that the same call makes in Python, so it has the same fingerprint.
 """
 
 import ast
-import importlib
 import inspect
 import operator
 import os
 from collections.abc import Callable
 from difflib import get_close_matches
+from importlib.metadata import EntryPoint
 from typing import Any
 
+from .. import plugins
 from ..errors import InputError
 from . import processes
 from .process import Process
+from .process_storage import PROCESSES
 
 PREFIX = "process:"
 
@@ -117,8 +120,9 @@ def is_process_name(name: str | os.PathLike) -> bool:
     ```
     """
     name = str(name)
-    known = name.partition("(")[0].strip() in {**FURTHER, **_functions()}
-    return name.startswith(PREFIX) or (known and not os.path.exists(name))
+    if name.startswith(PREFIX):
+        return True
+    return name.partition("(")[0].strip() in constructor_names() and not os.path.exists(name)
 
 
 def _functions() -> dict[str, Callable[..., Process]]:
@@ -130,13 +134,20 @@ def _functions() -> dict[str, Callable[..., Process]]:
     }
 
 
-def constructors() -> dict[str, Callable[..., Process]]:
-    """All constructors by name, in alphabetical order: the functions of `processes`, and those in `FURTHER`."""
+def _registered() -> dict[str, EntryPoint]:
+    """The constructors that are no functions of `processes`, by name."""
+    return plugins.parts(PROCESSES, FURTHER, reserved=_functions())
+
+
+def constructor_names() -> list[str]:
+    """The names of all constructors, in alphabetical order."""
+    return sorted({*_functions(), *_registered()})
+
+
+def constructor(name: str) -> Callable[..., Process]:
+    """The constructor of a name; KeyError for another name."""
     functions = _functions()
-    for name, where in FURTHER.items():
-        module, _, attribute = where.partition(":")
-        functions[name] = operator.attrgetter(attribute)(importlib.import_module(f".{module}", __package__))
-    return dict(sorted(functions.items()))
+    return functions[name] if name in functions else plugins.load(_registered()[name])
 
 
 def named_process(name: str) -> Process:
@@ -162,7 +173,7 @@ def named_process(name: str) -> Process:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
         raise InputError(f"{name}: cannot be read ({reason}); {_EXPECTED}") from None
-    process = _Reader(name, constructors()).value(tree.body)
+    process = _Reader(name).value(tree.body)
     if not isinstance(process, Process):
         raise InputError(f"{name}: is {process!r}, not a process; {_EXPECTED}")
     return process
@@ -173,11 +184,10 @@ class _Reader:
 
     Args:
         name (`str`): the whole name, for errors.
-        known (`dict`): the constructors by name.
     """
 
-    def __init__(self, name: str, known: dict[str, Callable[..., Process]]):
-        self.name, self.known = name, known
+    def __init__(self, name: str):
+        self.name = name
 
     def value(self, node: ast.expr) -> Any:
         match node:
@@ -207,11 +217,12 @@ class _Reader:
         return value
 
     def _call(self, called: str, arguments: list[ast.expr], keywords: dict[str | None, ast.expr]) -> Process:
-        function = self.known.get(called)
-        if function is None:
-            near = get_close_matches(called, self.known, n=1)
+        known = constructor_names()
+        if called not in known:
+            near = get_close_matches(called, known, n=1)
             hint = f"did you mean {near[0]}?" if near else "a string has quotes."
-            raise InputError(f"{self.name}: no process is called {called}; {hint} There are {', '.join(self.known)}")
+            raise InputError(f"{self.name}: no process is called {called}; {hint} There are {', '.join(known)}")
+        function = constructor(called)
         if None in keywords or any(isinstance(argument, ast.Starred) for argument in arguments):
             raise InputError(f"{self.name}: * and ** are not allowed; write out the arguments of {called}")
         values = [self.value(argument) for argument in arguments]
@@ -243,5 +254,5 @@ def example_of(name: str) -> str | None:
     """A call of a constructor that makes a process; None if it has an argument without a default and no example."""
     if name in EXAMPLES:
         return EXAMPLES[name]
-    arguments = inspect.signature(constructors()[name]).parameters.values()
+    arguments = inspect.signature(constructor(name)).parameters.values()
     return name if all(argument.default is not argument.empty for argument in arguments) else None

@@ -5,13 +5,14 @@ folders of the processes that it is made of. That of a family of HMMs has `famil
 instead, with the same content. [`~hmm_datasets.load_source`] reads all of them, and those of HMMs.
 """
 
-import importlib
 import os
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .. import plugins
 from ..errors import InputError
 from ..files import atomic_file, check_digests, inside, read_json, write_digests, write_json
 from .storage import FORMAT_VERSION, checked_fields, errors_naming, read_tables
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 PROCESS_NAME = "process.json"
 FAMILY_NAME = "family.json"
 TABLES_NAME = "tables.safetensors"
+PROCESSES = "hmm_datasets.processes"
+"""Entry points by which other distributions register processes: classes by their `stored_name`, and functions."""
+
 KINDS: dict[str, str] = {
     "generalized": "generalized:GeneralizedHMM",
     "chain_mixture": "families.mixture:ChainMixture",
@@ -41,7 +45,7 @@ KINDS: dict[str, str] = {
     "RandomAutomata": "families.automata:RandomAutomata",
     "RandomChains": "families.chains:RandomChains",
 }
-"""Module of each kind of process, relative to this package, and its class: `"generalized:GeneralizedHMM"`."""
+"""Class of each kind of process by the name in its folder: module, relative to this package, and attribute."""
 
 FORMATS = {
     PROCESS_NAME: ("process", "num_parts", "part-"),
@@ -49,24 +53,26 @@ FORMATS = {
 }
 """Keys of the kind and of the number of parts in the file that describes a process, and the folders of its parts."""
 
-_HMM = "model:HMM"  # named, since the model imports this module
+# Named, since their modules import this one.
+_HMM = EntryPoint("hmm", "hmm_datasets.hmm.model:HMM", PROCESSES)
+_PROCESS = EntryPoint("process", "hmm_datasets.hmm.process:Process", PROCESSES)
 
 
-def class_of(where: str) -> Any:
-    """The class of an entry of [`KINDS`]."""
-    module, _, kind = where.partition(":")
-    return getattr(importlib.import_module(f".{module}", __package__), kind)
+def kinds() -> dict[str, EntryPoint]:
+    """The classes of processes by the names in their folders, those of other distributions too."""
+    return plugins.parts(PROCESSES, KINDS)
 
 
 def save_process(process: "Process", folder: str | os.PathLike) -> None:
     """Write the folder; the file that marks it is written last, followed only by the digests.
 
     Raises:
-        `InputError`: the process or a part of it is of a class that this package does not load.
+        `InputError`: the process or a part of it is of a class that no program could load again.
     """
     from safetensors.numpy import save_file
 
     _check_loadable(process)
+    origin = plugins.distribution_of(kinds()[process.stored_name])
     folder, name = Path(folder), process.stored_in
     folder.mkdir(parents=True, exist_ok=True)
     parts, arrays = process.parts(), process.arrays()
@@ -85,6 +91,7 @@ def save_process(process: "Process", folder: str | os.PathLike) -> None:
             **({"arrays": sorted(arrays)} if name == PROCESS_NAME else {}),
             count_key: len(parts),
             "fingerprint": process.fingerprint(),
+            **({} if origin is None else {"distribution": origin}),
         },
     )
     write_digests(folder, [*[TABLES_NAME] * bool(arrays), name])
@@ -93,12 +100,15 @@ def save_process(process: "Process", folder: str | os.PathLike) -> None:
 def _check_loadable(process: "Process") -> None:
     for part in process.parts():
         _check_loadable(part)
-    name = getattr(process, "stored_name", None)
-    is_known = isinstance(process, class_of(_HMM)) or (name in KINDS and class_of(KINDS[name]) is type(process))
-    if not is_known:
+    if isinstance(process, _HMM.load()):
+        return
+    name = getattr(process, "stored_name", "")
+    entry = kinds().get(name)
+    if entry is None or plugins.load(entry) is not type(process):
         raise InputError(
-            f"{process!r} is of the class {type(process).__qualname__}, which this package cannot load again, so it "
-            "is not saved; keep the code that makes it, or save sequences of it with numpy.save"
+            f"{process!r} is of the class {type(process).__qualname__}, which no installed distribution registers as "
+            f"{name!r} in the group {PROCESSES} of its entry points, so that no program could load it again; register "
+            "it (docs/how_to/your_own_process.md), or save sequences of it with numpy.save"
         )
 
 
@@ -110,7 +120,7 @@ def load_process(folder: Path) -> "Process":
     """
     marker = next((name for name in FORMATS if (folder / name).is_file()), None)
     if marker is None:
-        return class_of(_HMM).from_pretrained(folder)
+        return _HMM.load().from_pretrained(folder)
     path, (kind_key, count_key, part_name) = folder / marker, FORMATS[marker]
     fields: dict[str, Any] = {
         kind_key: str,
@@ -121,14 +131,7 @@ def load_process(folder: Path) -> "Process":
     }
     fields |= {"arrays": list[str]} if marker == PROCESS_NAME else {}
     content = checked_fields(path, read_json(path), fields)
-    name = content[kind_key]
-    kind = class_of(KINDS[name]) if name in KINDS else None
-    if kind is None or kind.stored_in != marker or content["format_version"] != FORMAT_VERSION:
-        known = sorted(name for name, where in KINDS.items() if class_of(where).stored_in == marker)
-        raise InputError(
-            f"{path}: {kind_key} {name!r}, format_version {content['format_version']!r}; expected one of "
-            f"{', '.join(known)} and format_version {FORMAT_VERSION}"
-        )
+    kind = _kind_of(path, kind_key, content)
     settings = checked_fields(path, content["settings"], kind.setting_types(content["settings"]), "settings: ")
     parts = tuple(load_process(inside(folder, f"{part_name}{index}", path)) for index in range(content[count_key]))
     arrays = read_tables(folder / TABLES_NAME) if content.get("arrays") else {}
@@ -142,3 +145,22 @@ def load_process(folder: Path) -> "Process":
         )
     check_digests(folder, names=(marker, TABLES_NAME))
     return process
+
+
+def _kind_of(path: Path, kind_key: str, content: dict[str, Any]) -> Any:
+    """The class of the process that a file describes."""
+    name, known = content[kind_key], kinds()
+    kind = plugins.load_as(known[name], _PROCESS.load()) if name in known else None
+    if kind is None and isinstance(content.get("distribution"), str):
+        raise InputError(
+            f"{path}: {kind_key} {name!r} is of the distribution {content['distribution']}, which is not installed; "
+            "install it with pip if you trust its author, then load the folder again"
+        )
+    if kind is None or kind.stored_in != path.name or content["format_version"] != FORMAT_VERSION:
+        own = {name: entry.load() for name, entry in known.items() if entry.dist is None}
+        names = sorted(name for name, kind in own.items() if kind.stored_in == path.name)
+        raise InputError(
+            f"{path}: {kind_key} {name!r}, format_version {content['format_version']!r}; expected one of "
+            f"{', '.join(names)}, or one that an installed distribution registers, and format_version {FORMAT_VERSION}"
+        )
+    return kind

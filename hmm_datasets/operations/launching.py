@@ -7,6 +7,7 @@ yours or a shipped one such as `recipes/pretrain.py`, is started in the same way
 found in their folders (see `experiments`) and run in this process.
 """
 
+import ast
 import importlib.util
 import runpy
 import subprocess
@@ -18,6 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .. import plugins
 from ..compat.accelerate import flags_of
 from ..errors import InputError
 from ..files import read_yaml
@@ -86,9 +88,28 @@ _TRAINING = {"pretrain", "midtrain", "sft", "grpo", "dpo"}
 _PACKAGES = {"DEEPSPEED": "deepspeed", "XLA": "torch_xla", "TPU": "torch_xla"}
 
 
+def recipe_commands() -> dict[str, RecipeCommand]:
+    """All recipes by name: those of this package, then those that other distributions register."""
+    return RECIPE_COMMANDS | installed_recipes()
+
+
+@cache
+def installed_recipes() -> dict[str, RecipeCommand]:
+    """The recipes of other distributions, whose modules are found and read, but not imported."""
+    entries = plugins.parts("hmm_datasets.recipes", reserved={*RECIPE_COMMANDS, *experiment_names()})
+    files = {name: plugins.file_of(entry) for name, entry in entries.items()}
+    return {name: RecipeCommand(str(file), _summary(file)) for name, file in files.items()}
+
+
+def _summary(script: Path) -> str:
+    """The first line of the docstring of a script, without the full stop."""
+    documentation = ast.get_docstring(ast.parse(script.read_text(encoding="utf-8"))) or script.stem
+    return documentation.partition("\n")[0].removesuffix(".")
+
+
 def recipe_names() -> list[str]:
     """The names of all recipes and experiments, which share one set of names."""
-    return [*RECIPE_COMMANDS, *experiment_names()]
+    return [*recipe_commands(), *experiment_names()]
 
 
 def recipe_command(name: str) -> RecipeCommand:
@@ -97,8 +118,8 @@ def recipe_command(name: str) -> RecipeCommand:
     Raises:
         `InputError`: there is neither.
     """
-    if name in RECIPE_COMMANDS:
-        return RECIPE_COMMANDS[name]
+    if name in recipe_commands():
+        return recipe_commands()[name]
     script = experiment_script(name)
     settings = [field.name for kind in declared_kinds(script) for field in fields(kind)]
     return RecipeCommand(
@@ -138,7 +159,7 @@ def _module(path: Path) -> types.ModuleType:
 def command_of(name: str) -> list[str]:
     """The words after `hmm-datasets` that start a recipe or an experiment."""
     further = {"tokenize --executor": ["tokenize", "--executor", "local"], "push --config": ["push"]}
-    return further.get(name) or ([name] if name in RECIPE_COMMANDS else ["experiment", name])
+    return further.get(name) or ([name] if name in recipe_commands() else ["experiment", name])
 
 
 def split_command(words: Sequence[str]) -> tuple[str, list[str]] | None:
@@ -172,7 +193,8 @@ def start(name: str, arguments: Sequence[str]) -> int:
     script = shipped("recipes") / command.script
     launch, arguments = _split(name, list(arguments))
     if not {"-h", "--help", "--help_all"}.isdisjoint(map(underscored, arguments)):
-        if "--help_all" not in map(underscored, arguments) and _is_shipped(script) and declared_kinds(script):
+        is_known = _is_shipped(script) or name in installed_recipes()
+        if "--help_all" not in map(underscored, arguments) and is_known and declared_kinds(script):
             print(help_of(name))
             return 0
         launch = None  # the program describes its settings itself

@@ -176,7 +176,11 @@ def _completions_sentence(completions: Report) -> str:
 
 
 def _optimum(optimum: Report) -> list[Table]:
-    return [optimum_table(optimum, "Loss of the model and of the predictors of the distribution")]
+    tables = [optimum_table(optimum, "Loss of the model and of the predictors of the distribution")]
+    for name, figures in optimum.get("metrics", {}).items():
+        rows = [[figure, figure_text(value)] for figure, value in figures.items() if isinstance(value, int | float)]
+        tables.append(Table(f"Metric {name}", ["figure", "value"], rows))
+    return tables
 
 
 def _training(training: Report) -> list[Table]:

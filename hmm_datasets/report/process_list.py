@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from ..hmm.names import PREFIX, constructors, example_of, named_process, signature_of
+from ..hmm.names import PREFIX, constructor, constructor_names, example_of, named_process, signature_of
 from .entropy_rates import entropy_rate_of
 from .tables import text_table
 
@@ -36,19 +36,19 @@ def process_rows(calls: Sequence[str] = (), *, rates: bool = True) -> list[dict[
 
     ```
     """
-    known = constructors()
-    shown = [call.removeprefix(PREFIX) for call in calls] or [call for call in map(example_of, known) if call]
-    return [_row(call, known, rates) for call in shown]
+    shown = [call.removeprefix(PREFIX) for call in calls]
+    shown = shown or [call for call in map(example_of, constructor_names()) if call]
+    return [_row(call, rates) for call in shown]
 
 
-def _row(call: str, known: dict[str, Any], rates: bool) -> dict[str, Any]:
+def _row(call: str, rates: bool) -> dict[str, Any]:
     process = named_process(PREFIX + call)
     name = call.partition("(")[0].strip()
-    documentation = inspect.getdoc(known[name]) or ""
+    documentation = inspect.getdoc(constructor(name)) or ""
     cited = _CITED.search(" ".join(documentation.split()))
     return {
         "name": name,
-        "signature": signature_of(name, known[name]),
+        "signature": signature_of(name, constructor(name)),
         "call": call,
         "summary": " ".join(documentation.split("\n\n")[0].split()),
         "source": cited and cited[1],

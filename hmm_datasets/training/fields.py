@@ -34,6 +34,9 @@ class RunFields:
     allow_changed: list[str] = setting(
         [], "Names, such as data.seed, that may differ from those of the run that is continued."
     )
+    components: list[str] = setting(
+        [], "Components of the training step, by the names that installed distributions register."
+    )
     keep_every: int | None = setting(
         None, "Keep checkpoints of steps divisible by this, whatever save_total_limit says."
     )

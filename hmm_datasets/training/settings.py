@@ -24,6 +24,7 @@ from .plan.forecast import Rate, read_rate
 from .plan.plan import Plan, make_plan
 from .precision import check_dtype, find_precision, launched_in
 from .sources import TrainingData
+from .step.component import named_components
 from .step.spikes import check_spikes
 from .step.z_loss import check_z_loss
 from .supported import check_packages, check_planned, check_supported
@@ -59,6 +60,7 @@ class RunSettings:
             parse_time(self.time_limit)
         self.sample_kwargs = read_sample_kwargs(self.sample_prompts, self.sample_kwargs)
         check_trackers(self.report_to)
+        named_components(self.components)
         if self.keep_every is not None and self.keep_every < 1:
             raise InputError(f"keep_every is {self.keep_every}; expected 1 or more, or leave it out")
         if self.copies is not None and self.copies.resolve() == Path(self.output_dir).resolve():

@@ -48,7 +48,7 @@ from .plan.plan import Plan
 from .precision import keep_loss_in_float32, set_type_of_weights
 from .run_card import write_run_card
 from .step.checked_streams import CheckedStreams
-from .step.component import Component, in_order
+from .step.component import Component, in_order, named_components
 from .step.finite_loss import FiniteLoss
 from .step.held_out_loss import HeldOutLoss, HeldOutMeasures
 from .step.logged_rows import ROW_INDEX, IndexedBatches, IndexedRows, LoggedRows
@@ -139,6 +139,7 @@ class StepTrainer(ShardedTrainer):
                 HeldOutMeasures(self, lambda: self.measures),
                 self.z_loss,
                 self.throughput,
+                *(kind(self) for kind in named_components(self.args.components)),
             ]
         )
         if getattr(self.args, "log_indices", False):

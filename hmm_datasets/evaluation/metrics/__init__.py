@@ -1,4 +1,7 @@
-"""Metrics of a language model, one folder each: `evaluate.load(metric_path("bayes_gap"))` works without a network."""
+"""Metrics of a language model, one folder each: `evaluate.load(metric_path("bayes_gap"))` works without a network.
+
+Other distributions register the modules of theirs as entry points in the group `hmm_datasets.metrics`.
+"""
 
 import inspect
 from pathlib import Path
@@ -7,27 +10,19 @@ from typing import Any
 import datasets
 import evaluate
 
+from ... import plugins
 from ...array_input import refuse_masked
 from ...errors import InputError
 
-NAMES = (
-    "bayes_gap",
-    "belief_probe",
-    "bits_per_byte",
-    "core",
-    "final_token_cross_entropy",
-    "perplexity",
-    "predictor_kl",
-    "token_cross_entropy",
-)
-
+NAMES = tuple(sorted(path.stem for path in Path(__file__).parent.glob("*/*.py") if path.stem == path.parent.name))
+"""The metrics of this package."""
 
 ROW = datasets.Sequence(datasets.Value("float64"))
 TABLE = datasets.Sequence(ROW)
 
 
 def metric_path(name: str) -> str:
-    """The folder of a metric, for `evaluate.load`.
+    """The folder of a metric, or the file of one that another distribution registers, for `evaluate.load`.
 
     ```python
     >>> Path(metric_path("bayes_gap")).name
@@ -35,8 +30,11 @@ def metric_path(name: str) -> str:
 
     ```
     """
+    registered = plugins.parts("hmm_datasets.metrics", reserved=NAMES)
+    if name in registered:
+        return str(plugins.file_of(registered[name]))
     if name not in NAMES:
-        raise InputError(f"metric {name!r} is unknown; expected one of {', '.join(NAMES)}")
+        raise InputError(f"metric {name!r} is unknown; expected one of {', '.join([*NAMES, *registered])}")
     return str(Path(__file__).parent / name)
 
 

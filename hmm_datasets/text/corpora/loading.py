@@ -39,7 +39,7 @@ from .filters import DocumentFilter, FirstSeen, with_digests
 from .formats import FORMATS, PROMPT_FORMATS, format_of_row
 from .keys import OBEYED, UnusedKeys
 from .local_files import has_rows, local_files, read_rows, shorten, without_fillers
-from .presets import CORPORA
+from .presets import corpus_names, named_corpus
 from .splits import divided
 
 _TEST_FRACTION = 0.1
@@ -81,7 +81,7 @@ def load_corpus(
 
     Args:
         name_or_path (`str` or `os.PathLike`):
-            A name in `CORPORA`; a `.txt` (one document, or several separated by `<|endoftext|>`), `.jsonl`, `.ndjson`,
+            A named corpus; a `.txt` (one document, or several separated by `<|endoftext|>`), `.jsonl`, `.ndjson`,
             `.json`, `.csv`, `.tsv` or `.parquet` file, all but the last also as `.gz` or `.zst`; a pattern of such
             files, as `"data/*.jsonl"`, or a folder of nothing but `.txt` files, which are read in the order of their
             names; `NAME:FILE` for such a file that is read as the corpus of that name; another folder that `datasets`
@@ -303,19 +303,21 @@ def find_corpus(name: str) -> tuple[Corpus, tuple[Path, ...]]:
     Raises:
         `InputError`: it is none of those.
     """
-    if name in CORPORA:
-        return CORPORA[name], (Path(CORPORA[name].path),) if CORPORA[name].bundled else ()
+    named = named_corpus(name)
+    if named is not None:
+        return named, (Path(named.path),) if named.bundled else ()
     corpus = Corpus(name, name, kind=None, licence="unknown", test_split="test", column=None)
     refuse_foreign(name, foreign_data, "text, conversations or preferences")
     files = local_files(name)
     if files:
         return corpus, files
     known, colon, file = name.partition(":")
-    if colon and known in CORPORA and CORPORA[known].compute is None:
+    named = named_corpus(known) if colon else None
+    if named is not None and named.compute is None:
         files = local_files(file)
         if not files:
             raise InputError(f"{name}: {file!r} is no file; expected {known}:FILE, a file of the form of {known}")
-        return replace(CORPORA[known], name=name, path=file), files
+        return replace(named, name=name, path=file), files
     _check_remote(name)
     return corpus, ()
 
@@ -505,7 +507,7 @@ def _check_remote(name: str) -> None:
     """Raise an error unless `name` is a folder or has the form of an id on the Hub."""
     if Path(name).is_dir():
         return
-    known = f"known corpora: {', '.join(CORPORA)}"
+    known = f"known corpora: {', '.join(corpus_names())}"
     if has_rows(name) or glob.has_magic(name) or name.startswith((".", "/", "~")):
         raise InputError(f"{name}: no such file; {known}")
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):

@@ -1,10 +1,16 @@
-"""Named corpora: their sources, licences and sizes."""
+"""Named corpora: their sources, licences and sizes.
+
+Other distributions register a [`~hmm_datasets.text.corpora.corpus.Corpus`] as an entry point in the group
+`hmm_datasets.corpora`.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from ... import plugins
+from ...errors import InputError
 from .calculator import read_with_calls
 from .conversations import Format
 from .corpus import Corpus
@@ -85,7 +91,30 @@ _CORPORA = (
     ),
 )
 CORPORA: Mapping[str, Corpus] = MappingProxyType({corpus.name: corpus for corpus in _CORPORA})
-"""The named corpora."""
+"""The named corpora of this package."""
+
+
+def corpus_names() -> list[str]:
+    """The names of all corpora, those of other distributions last."""
+    return [*CORPORA, *plugins.parts("hmm_datasets.corpora", reserved=CORPORA)]
+
+
+def named_corpus(name: str) -> Corpus | None:
+    """The corpus of a name, of this package or of another distribution; None for another name.
+
+    Raises:
+        `InputError`: a distribution registers something else under it, or cannot be imported.
+    """
+    registered = plugins.parts("hmm_datasets.corpora", reserved=CORPORA)
+    if name not in registered:
+        return CORPORA.get(name)
+    corpus = plugins.load(registered[name])
+    if not isinstance(corpus, Corpus) or corpus.name != name:
+        raise InputError(
+            f"{plugins.distribution_of(registered[name])}: the corpus {name} is {corpus!r}; expected a "
+            f"Corpus with this name"
+        )
+    return corpus
 
 
 def corpus_rows() -> list[dict[str, Any]]:
@@ -106,5 +135,5 @@ def corpus_rows() -> list[dict[str, Any]]:
             "documents": corpus.documents,
             "tokens": corpus.tokens,
         }
-        for corpus in CORPORA.values()
+        for corpus in filter(None, map(named_corpus, corpus_names()))
     ]

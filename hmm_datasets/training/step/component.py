@@ -1,10 +1,15 @@
-"""The moments of a training step at which a component is called."""
+"""The moments of a training step at which a component is called.
+
+Other distributions register classes of theirs as entry points in the group `hmm_datasets.components`.
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
+from ... import plugins
+from ...errors import InputError
 from .scores import Scores
 
 if TYPE_CHECKING:
@@ -97,3 +102,19 @@ def in_order(components: Sequence[Component]) -> list[Component]:
         ordered.append(next(component for component in left if type(component).__name__ not in needed))
         left.remove(ordered[-1])
     return ordered
+
+
+def named_components(names: Sequence[str]) -> list[type[Component]]:
+    """The classes of components that installed distributions register.
+
+    Raises:
+        `InputError`: a name is unknown or given twice, or its class cannot be imported.
+    """
+    known = plugins.parts("hmm_datasets.components")
+    for index, name in enumerate(names):
+        if name not in known:
+            installed = ", ".join(known) or "none, since no installed distribution registers any"
+            raise InputError(f"components has {name!r}; expected some of: {installed}")
+        if name in names[:index]:
+            raise InputError(f"components has {name!r} twice; leave one of them out")
+    return [plugins.load_as(known[name], Component) for name in names]
