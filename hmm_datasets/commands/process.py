@@ -358,7 +358,7 @@ class DescribeCommand:
     length: int = option(64, "L", "positions to measure at, or words per window of --sequences; default 64")
     num_sequences: int = option(2048, "N", "sequences to measure on, default 2048")
     json: bool = option(False, None, "JSON instead of tables")
-    plot: Path | None = option(None, "FOLDER", "write heat maps there, and for 3 states the beliefs")
+    plot: Path | None = option(None, "FOLDER", "write heat maps there, and for 3 or 4 states the beliefs")
     only: Literal["entropy-rate"] | None = option(
         None, None, "only the best possible loss, in nats per token; without a name, of all processes (20 s)"
     )

@@ -253,9 +253,9 @@ def _probe(
 
 
 def _is_drawn(process: Process) -> bool:
-    """Whether beliefs are drawn: those over three states, and predictive vectors by their principal components."""
+    """Whether beliefs are drawn: those over 3 or 4 states, and predictive vectors by principal components."""
     if process.max_states is not None or process.belief_parts():
-        return process.belief_width == 3
+        return process.belief_width in (3, 4)
     return 2 <= (process.belief_width or 0) <= _MAX_DRAWN
 
 

@@ -29,7 +29,8 @@ from .storage import load, load_tables, save
 if TYPE_CHECKING:
     import torch
 
-    from .analysis.entropy import EntropyRate, EntropyRateBounds, OptimalLoss
+    from .analysis.causal_states import StatisticalComplexity, Synchronization
+    from .analysis.entropy import EntropyRate, EntropyRateBounds, ExcessEntropy, OptimalLoss
     from .analysis.mixed_states import MixedStates
     from .inference import ExpectedCounts, Parameters
     from .kernels.cuda import DeviceTable
@@ -407,6 +408,78 @@ class HMM(Process):
         from .analysis.entropy import optimal_loss
 
         return optimal_loss(self, length, num_sequences, seed)
+
+    def excess_entropy(self) -> "ExcessEntropy":
+        """How many nats the past says about the future; see [`~hmm_datasets.hmm.process.Process.excess_entropy`]."""
+        from .analysis.entropy import excess_entropy
+
+        return excess_entropy(self)
+
+    def epsilon_machine(self, *, max_states: int = 1024) -> "HMM":
+        """The minimal unifilar presentation of the stationary process: an edge-emitting HMM of the causal states.
+
+        It starts in its stationary distribution, so that the distribution of its sequences is that of this HMM once
+        it is stationary (Shalizi and Crutchfield, J. Stat. Phys. 104, 2001).
+
+        Args:
+            max_states (`int`, *optional*, defaults to 1024): causal states, transient ones too, up to which it is
+                looked for.
+
+        Raises:
+            `InputError`: there are more, perhaps infinitely many.
+
+        ```python
+        >>> from hmm_datasets import processes
+        >>> processes.noisy(processes.coin(), [[0.9, 0.1], [0.3, 0.7]]).epsilon_machine()
+        HMM(1 states, 2 symbols, edge-emitting)
+
+        ```
+        """
+        from .analysis.causal_states import epsilon_machine
+
+        return epsilon_machine(self, max_states)
+
+    def statistical_complexity(self) -> "StatisticalComplexity":
+        """The entropy of the causal states in nats: what a predictor has to remember (Shalizi and Crutchfield 2001).
+
+        Exact, with an error of 0, where there are finitely many and few. Otherwise the entropy of the causal state
+        after as many symbols as are tractable, with an estimate of its error from the last increments, which is inf
+        where it grows without a bound, as for Mess3.
+
+        ```python
+        >>> from hmm_datasets import processes
+        >>> round(processes.even().statistical_complexity().value, 4)  # of states with shares 2/3 and 1/3
+        0.6365
+
+        ```
+        """
+        from .analysis.causal_states import statistical_complexity
+
+        return statistical_complexity(self)
+
+    def synchronization(self) -> "Synchronization":
+        """How fast an observer of the symbols finds out the state of the epsilon machine.
+
+        Definitions are those of James, Mahoney, Ellison and Crutchfield, "Many roads to synchrony" (Phys. Rev. E 89,
+        2014), sections II and III.
+
+        Returns:
+            [`~hmm_datasets.hmm.analysis.causal_states.Synchronization`]: `state_uncertainty` (L,) and `synchronized`
+            (L,) after each number of symbols, `information`, `mean_length`, `markov_order` and `error`.
+
+        Raises:
+            `InputError`: no finite epsilon machine is known; see [`HMM.epsilon_machine`].
+
+        ```python
+        >>> from hmm_datasets import processes
+        >>> processes.golden_mean().synchronization().markov_order, processes.even().synchronization().markov_order
+        (1.0, inf)
+
+        ```
+        """
+        from .analysis.causal_states import synchronization
+
+        return synchronization(self)
 
     def mixed_states(self, depth: int, *, max_states: int = 1_000_000) -> "MixedStates":
         """The distinct beliefs after at most `depth` tokens; see [`mixed_states`]."""

@@ -23,13 +23,15 @@ from jaxtyping import Float, Int, UInt
 
 from ..errors import InputError
 from ..hub.push import push_folder
-from .arrays import tokens_with_gaps
+from .analysis.mixed_states import ProcessTree, grown_states
+from .arrays import as_tokens
 from .process_storage import save_process
 
 if TYPE_CHECKING:
     import torch
 
-    from .analysis.entropy import EntropyRate, EntropyRateBounds, OptimalLoss
+    from .analysis.entropy import BlockEntropies, EntropyRate, EntropyRateBounds, ExcessEntropy, OptimalLoss
+    from .analysis.mixed_states import MixedStates
 
 Rows = UInt[np.ndarray, "N L"]
 """Rows of symbols or of states to fill."""
@@ -378,6 +380,64 @@ class Process:
         from .analysis.entropy import sampled_optimal_loss
 
         return sampled_optimal_loss(self, length, num_sequences, seed)
+
+    def block_entropies(self, length: int, *, num_sequences: int = 1024, seed: int = 0) -> "BlockEntropies":
+        """The entropy in nats of the first 0, 1, .. `length` tokens: the sums of the optimal losses.
+
+        Exact where those are; otherwise with standard errors of at most those that it gives.
+
+        Returns:
+            [`~hmm_datasets.hmm.analysis.entropy.BlockEntropies`]: `nats` (L + 1,) and `standard_error` (L + 1,).
+
+        ```python
+        >>> from hmm_datasets import processes
+        >>> processes.coin().block_entropies(2).nats.round(4).tolist()
+        [0.0, 0.6931, 1.3863]
+
+        ```
+        """
+        from .analysis.entropy import block_entropies
+
+        return block_entropies(self, length, num_sequences, seed)
+
+    def excess_entropy(self) -> "ExcessEntropy":
+        """How many nats the past of a stationary process says about its future: the sum of optimal loss minus entropy
+        rate over all positions (Crutchfield and Feldman, Chaos 13, 2003, equation 22).
+
+        Returns:
+            [`~hmm_datasets.hmm.analysis.entropy.ExcessEntropy`]: `value`, and how far the true one may be from it.
+
+        Raises:
+            `InputError`: the process is not stationary.
+
+        ```python
+        >>> from hmm_datasets import processes
+        >>> round(processes.golden_mean().excess_entropy().value, 6)  # a Markov chain: H[X] - H[X' | X]
+        0.174416
+
+        ```
+        """
+        from .analysis.entropy import sampled_excess_entropy
+
+        return sampled_excess_entropy(self)
+
+    def mixed_states(self, depth: int, *, max_states: int = 1_000_000) -> "MixedStates":
+        """The distinct beliefs after at most `depth` tokens of a process that has beliefs.
+
+        Returns:
+            [`~hmm_datasets.hmm.analysis.mixed_states.MixedStates`].
+
+        Raises:
+            `InputError`: the process has no beliefs, or there are more than `max_states`.
+
+        ```python
+        >>> from hmm_datasets import FactoredProcess, processes
+        >>> FactoredProcess([processes.golden_mean(), processes.even()]).mixed_states(20)
+        MixedStates(9 beliefs up to depth 20, closed)
+
+        ```
+        """
+        return grown_states(ProcessTree(self, depth), depth, max_states)
 
     def save_pretrained(self, folder: str | os.PathLike) -> None:
         """Write a folder that [`~hmm_datasets.load_source`] reads, each file atomically.

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
-from .hmm_plots import draw_simplex
+from .hmm_plots import belief_colors, draw_simplex
 from .plots import (
     PAPER,
     POINTS,
@@ -207,25 +207,31 @@ def plot_belief_layers(beliefs: Report, path: str | os.PathLike) -> None:
 
 @rc_context(PAPER)
 def plot_simplex(points: Sequence[Report], path: str | os.PathLike) -> None:
-    """Plot true beliefs over three states next to probed ones; in both panels the color is the true belief.
+    """Plot true beliefs over three or four states next to probed ones; the color is the true belief.
+
+    Four states are the corners of a tetrahedron, which is drawn in a row for each of two corners, as seen from above.
 
     Args:
-        points (sequence of `dict`): `belief` and `probed`, three numbers each.
+        points (sequence of `dict`): `belief` and `probed`, three or four numbers each.
         path (path): where the PNG goes; a PDF is written next to it.
     """
-    figure = Figure(figsize=(WIDTH, 1.75), layout="constrained")
-    panels = figure.subplots(1, 2)
-    colors = np.clip(np.array([point["belief"] for point in points]), 0, 1)
-    for axes, key, title in zip(panels, ("belief", "probed"), ("true beliefs", "linear probe"), strict=True):
-        draw_simplex(axes, np.array([point[key] for point in points]), colors)
-        axes.set_title(title, pad=8)
+    true = np.array([point["belief"] for point in points])
+    views = (3,) if true.shape[1] == 3 else (3, 0)
+    figure = Figure(figsize=(WIDTH, 1.75 * len(views)), layout="constrained")
+    rows = figure.subplots(len(views), 2, squeeze=False)
+    for panels, above in zip(rows, views, strict=True):
+        for axes, key, title in zip(panels, ("belief", "probed"), ("true beliefs", "linear probe"), strict=True):
+            draw_simplex(axes, np.array([point[key] for point in points]), belief_colors(true), above)
+            axes.set_title(title, pad=8)
     save_figure(figure, path, vector=True)
 
 
 def _in_simplex(points: Sequence[Report]) -> bool:
-    """Whether points are distributions over three states."""
+    """Whether points are distributions over three or four states."""
     beliefs = np.array([point["belief"] for point in points])
-    return beliefs.shape[1:] == (3,) and bool((beliefs > -1e-5).all() and (np.abs(beliefs.sum(1) - 1) < 1e-4).all())
+    return beliefs.shape[1:] in ((3,), (4,)) and bool(
+        (beliefs > -1e-5).all() and (np.abs(beliefs.sum(1) - 1) < 1e-4).all()
+    )
 
 
 @rc_context(PAPER)

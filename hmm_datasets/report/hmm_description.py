@@ -27,8 +27,8 @@ def describe(hmm: HMM, *, length: int = 64, num_sequences: int = 2048, seed: int
 
     Returns:
         `dict`, ready for JSON: sizes; `entropy_rate`; `mixing_time` (steps, `None` if the chain never mixes);
-        `states`, most frequent first; `cross_entropy`, for each predictor the nats by position, their mean and its
-        standard error.
+        `states`, most frequent first; `cross_entropy`, for
+        each predictor the nats by position, their mean and its standard error.
     """
     check_sizes(length, num_sequences)
     stationary = hmm.stationary()
@@ -74,7 +74,7 @@ def description_text(description: dict[str, Any]) -> str:
 
 
 def plot_hmm(hmm: HMM, folder: str | os.PathLike, *, seed: int = 0) -> list[Path]:
-    """Write `transition.png` and `emission.png`, and for 3 states `beliefs.png`; return their paths."""
+    """Write `transition.png` and `emission.png`, and for 3 or 4 states `beliefs.png`; return their paths."""
     from .hmm_plots import plot_beliefs, plot_table
 
     folder = Path(folder)
@@ -82,10 +82,10 @@ def plot_hmm(hmm: HMM, folder: str | os.PathLike, *, seed: int = 0) -> list[Path
     paths = [folder / "transition.png", folder / "emission.png"]
     plot_table(hmm.transition, paths[0], title="P(next state | state)", columns="next state")
     plot_table(hmm.emission, paths[1], title="P(symbol | state)", columns="symbol", names=hmm.vocabulary)
-    if hmm.num_states == 3:
+    if hmm.num_states in (3, 4):
         paths.append(folder / "beliefs.png")
         tokens = hmm.sample(400, 256, seed=seed)
-        plot_beliefs(hmm.beliefs(tokens)[:, 8:].reshape(-1, 3), paths[-1], title="beliefs before a token")
+        plot_beliefs(hmm.beliefs(tokens)[:, 8:].reshape(-1, hmm.num_states), paths[-1], title="beliefs before a token")
     return paths
 
 

@@ -12,6 +12,9 @@ from matplotlib.figure import Figure
 from .plots import save_figure
 
 _CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(3) / 2]])
+_FOUR_COLORS = np.array([[0.0, 0.45, 0.70], [0.90, 0.62, 0.0], [0.0, 0.62, 0.45], [0.80, 0.47, 0.65]])
+"""Colors of four states that the color-blind can distinguish (Okabe and Ito 2008)."""
+
 _MAX_NAMES = 60  # more would not be readable
 
 
@@ -87,21 +90,39 @@ def plot_emission_history(
     save_figure(figure, path, vector=True)
 
 
-def plot_beliefs(beliefs: Float[np.ndarray, "N 3"], path: str | os.PathLike, *, title: str) -> None:
-    """Plot beliefs over three states in the simplex, with the belief itself as the color."""
-    figure = Figure(figsize=(6.4, 5.8), layout="constrained")
-    axes = figure.subplots()
-    draw_simplex(axes, beliefs, np.clip(beliefs, 0, 1))
-    axes.set(title=title)
+def plot_beliefs(beliefs: Float[np.ndarray, "N H"], path: str | os.PathLike, *, title: str) -> None:
+    """Plot beliefs over three or four states in the simplex, with the belief itself as the color.
+
+    Four states are the corners of a tetrahedron, which is drawn as seen from above each of them.
+    """
+    states = beliefs.shape[1]
+    figure = Figure(figsize=(6.4, 5.8) if states == 3 else (8.0, 7.6), layout="constrained")
+    panels = np.atleast_1d(figure.subplots(*((1, 1) if states == 3 else (2, 2)))).flat
+    for above, axes in enumerate(panels):
+        draw_simplex(axes, beliefs, belief_colors(beliefs), above)
+    figure.suptitle(title)
     save_figure(figure, path)
 
 
-def draw_simplex(axes: Axes, beliefs: Float[np.ndarray, "N 3"], colors: Float[np.ndarray, "N 3"]) -> None:
-    """Draw the simplex of three states and points in it; in a PDF the points are an image, since there are many."""
+def belief_colors(beliefs: Float[np.ndarray, "N H"]) -> Float[np.ndarray, "N 3"]:
+    """The color of each belief over three or four states: that of its states, mixed by their probabilities."""
+    return np.clip(beliefs if beliefs.shape[1] == 3 else beliefs @ _FOUR_COLORS, 0, 1)
+
+
+def draw_simplex(
+    axes: Axes, beliefs: Float[np.ndarray, "N H"], colors: Float[np.ndarray, "N 3"], above: int = 3
+) -> None:
+    """Draw the simplex of three states, or that of four as seen from above one corner, and points in it.
+
+    In a PDF the points are an image, since there are many.
+    """
+    corners = np.insert(_CORNERS, above, _CORNERS.mean(0), axis=0) if beliefs.shape[1] == 4 else _CORNERS
     axes.plot(*np.vstack([_CORNERS, _CORNERS[:1]]).T, color="black", linewidth=0.8)
-    axes.scatter(*(beliefs @ _CORNERS).T, c=colors, s=1.5, linewidths=0, rasterized=True)
-    for state, (x, y) in enumerate(_CORNERS):
-        side = ("left", "right", "center")[state]
+    for corner in _CORNERS if len(corners) == 4 else ():
+        axes.plot(*np.array([corner, corners[above]]).T, color="0.6", linewidth=0.6, zorder=0)
+    axes.scatter(*(beliefs @ corners).T, c=colors, s=1.5, linewidths=0, rasterized=True)
+    for state, (x, y) in enumerate(corners):
+        side = "center" if 0 < x < 1 else "left" if x == 0 else "right"
         axes.annotate(f"state {state}", (x, y), (0, 6 if y > 0 else -12), textcoords="offset points", ha=side)
     axes.set(aspect="equal", xlim=(-0.08, 1.08), ylim=(-0.1, 0.97))
     axes.axis("off")

@@ -176,6 +176,25 @@ def entropy_rate_bounds(
     return EntropyRateBounds(upper - width, upper, lower_error, upper_error)
 
 
+class BlockEntropies(NamedTuple):
+    """Entropies of blocks of tokens.
+
+    Attributes:
+        nats (`np.ndarray` of shape `(L + 1,)`): `H[X_0 .. X_{n-1}]` for `n = 0 .. L`.
+        standard_error (`np.ndarray` of shape `(L + 1,)`): of the estimates, at most; 0 where the value is exact.
+    """
+
+    nats: Float[np.ndarray, "L_plus_1"]
+    standard_error: Float[np.ndarray, "L_plus_1"]
+
+
+def block_entropies(process: Process, length: int, num_sequences: int, seed: int) -> BlockEntropies:
+    """The entropies of blocks; see [`~hmm_datasets.hmm.process.Process.block_entropies`]."""
+    loss = process.optimal_loss(length, num_sequences=num_sequences, seed=seed)
+    # The errors of positions are those of the same sequences; that of a sum is at most the sum of theirs.
+    return BlockEntropies(*(np.concatenate([[0.0], np.cumsum(part)]) for part in loss))
+
+
 class ExcessEntropy(NamedTuple):
     """Excess entropy in nats, and how far the true value may be from it."""
 
@@ -184,18 +203,10 @@ class ExcessEntropy(NamedTuple):
 
 
 def excess_entropy(hmm: HMM) -> ExcessEntropy:
-    """How much the past of a stationary HMM says about its future: the sum of optimal loss minus entropy rate.
+    """How much the past says about the future; see [`~hmm_datasets.hmm.process.Process.excess_entropy`].
 
     The sum is exact over the positions of which the tree of mixed states is small. Bounds on the entropy rate at the
-    last of them, and the geometric decrease of their gap, give the error (Crutchfield and Feldman, Chaos 13, 2003).
-
-    ```python
-    >>> from hmm_datasets.hmm import processes
-    >>> found = excess_entropy(processes.golden_mean())  # a Markov chain: H[X] - H[X' | X]
-    >>> round(found.value, 6), found.error < 1e-9
-    (0.174416, True)
-
-    ```
+    last of them, and the geometric decrease of their gap, give the error.
     """
     stationary = hmm.stationary()
     uppers = exact_losses(Tree(hmm, stationary[None], np.ones(1)), _POSITIONS)
@@ -211,6 +222,16 @@ def excess_entropy(hmm: HMM) -> ExcessEntropy:
     ratio = gaps[depth - 1] / gaps[depth - 2] if depth > 1 and gaps[depth - 2] > 0 else 0.0
     tail = gaps[depth - 1] * ratio / (1 - ratio) if ratio < 1 else math.inf
     return ExcessEntropy(float((uppers[:depth] - rate).sum() + tail / 2), float(depth * half + tail / 2))
+
+
+def sampled_excess_entropy(process: Process, length: int = 128) -> ExcessEntropy:
+    """That of any stationary process, of its optimal losses at `length` positions and its entropy rate."""
+    if not process.is_stationary:
+        raise InputError(f"{process!r} is not stationary and has no excess entropy; block_entropies gives its blocks")
+    rate, loss = process.entropy_rate(), process.optimal_loss(length)
+    gaps = loss.nats - rate.value
+    error = float(loss.standard_error.sum()) + length * rate.standard_error
+    return ExcessEntropy(float(gaps.sum()), error + abs(float(gaps[-1])) * length)
 
 
 def optimal_loss(hmm: HMM, length: int, num_sequences: int = 1024, seed: int = 0) -> OptimalLoss:

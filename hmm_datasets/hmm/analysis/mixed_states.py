@@ -1,4 +1,4 @@
-"""The mixed states of an HMM: the beliefs that an observer can reach, and how each symbol leads from one to the next.
+"""The mixed states of a process: the beliefs that an observer can reach, and the moves between them by symbols.
 
 They form the tree of all words of up to `depth` symbols, in which equal beliefs are merged (the mixed-state
 presentation; Crutchfield, Riechers and Ellison 2016, "Exact complexity: the spectral decomposition of intrinsic
@@ -21,6 +21,7 @@ from ..integers import integer
 
 if TYPE_CHECKING:
     from ..model import HMM
+    from ..process import Process
 
 TOLERANCE = 1e-10
 """Beliefs that differ by less than this in every state are merged. It is far above rounding errors, and far below the
@@ -82,19 +83,23 @@ def mixed_states(hmm: "HMM", depth: int, *, tolerance: float = TOLERANCE, max_st
 
     ```
     """
-    depth, max_states = integer("depth", depth, 0, 31), integer("max_states", max_states, 1, 63)
     if not 0 < tolerance < 1:
         raise InputError(f"tolerance is {tolerance}; expected a number between 0 and 1")
-    grown = Tree(hmm, hmm.start[None], np.ones(1), tolerance)
+    return grown_states(Tree(hmm, hmm.start[None], np.ones(1), tolerance), depth, max_states)
+
+
+def grown_states(grown: "Tree", depth: int, max_states: int) -> MixedStates:
+    """A tree up to a depth; see [`mixed_states`]."""
+    depth, max_states = integer("depth", depth, 0, 31), integer("max_states", max_states, 1, 63)
     while grown.depth < depth and grown.grow(max_states):
         pass
     if grown.depth < depth and not grown.closed:
         raise InputError(
-            f"{hmm} has more than {max_states:,} mixed states at depth {grown.depth + 1}; "
+            f"{grown.hmm} has more than {max_states:,} mixed states at depth {grown.depth + 1}; "
             f"expected depth {grown.depth} or less, or a larger max_states"
         )
     distribution = np.stack(list(itertools.islice(grown.distributions(), depth + 1)))
-    return MixedStates(grown.beliefs, grown.words(), distribution, grown.next_token_probs, grown.following)
+    return MixedStates(grown.listed_beliefs(), grown.words(), distribution, grown.next_token_probs, grown.following)
 
 
 class Tree:
@@ -119,7 +124,7 @@ class Tree:
         self.following = np.full(self.next_token_probs.shape, -1)
         self._origins: list[tuple[int, ...]] = [()] * len(roots)
         self._expanded = 0
-        self._cells = _Cells(tolerance)
+        self._cells = Cells(tolerance)
         self._cells.numbers(self._compared(roots), 0)
 
     @property
@@ -133,7 +138,7 @@ class Tree:
             return False
         count, parts, origins = len(self.beliefs), [], []
         following = np.full((count - self._expanded, self.hmm.num_symbols), -1)
-        size = max(1, min(_WORK_BYTES // (8 * self.hmm.num_states), max_states) // self.hmm.num_symbols)
+        size = max(1, min(_WORK_BYTES // (8 * self.beliefs.shape[1]), max_states) // self.hmm.num_symbols)
         for first in range(self._expanded, count, size):
             rows = slice(first, min(first + size, count))
             indices, symbols = np.nonzero(self.next_token_probs[rows])
@@ -152,6 +157,10 @@ class Tree:
         self._expanded = count
         self.depth += 1
         return True
+
+    def listed_beliefs(self) -> Float[np.ndarray, "M H"]:
+        """The beliefs of [`MixedStates`]."""
+        return self.beliefs
 
     def _compared(self, beliefs: Float[np.ndarray, "M W"]) -> Float[np.ndarray, "M H"]:
         """The coordinates by which two beliefs are equal."""
@@ -198,7 +207,47 @@ class Tree:
         return words
 
 
-class _Cells:
+class ProcessTree(Tree):
+    """Mixed states of any process with beliefs, each computed from its word.
+
+    A row of `beliefs` holds a belief, after it the distribution of the next symbol, and then the word, of `depth`
+    numbers of which those of the level count.
+
+    Raises:
+        `InputError`: the process has no beliefs.
+    """
+
+    def __init__(self, process: "Process", depth: int):
+        if process.belief_width is None or not process.has_exact_distribution:
+            raise InputError(f"{process!r} has no beliefs with an exact distribution, and so no mixed states")
+        self.hmm, self._width, self.depth = process, process.belief_width, -1
+        root = self._rows(np.zeros((1, integer("depth", depth, 0, 31)), np.int64))
+        # Coordinates of the predictive vectors of a generalized HMM have any scale.
+        scale = max(1.0, float(np.abs(root[:, : self._width]).max()))
+        super().__init__(process, root, np.ones(1), min(TOLERANCE * scale, 0.5))
+
+    def _rows(self, words: Int[np.ndarray, "N D"]) -> Float[np.ndarray, "N W"]:
+        """The rows of words whose first `depth + 1` numbers count."""
+        tokens = words[:, : self.depth + 1]
+        beliefs, probs = self.hmm.beliefs(tokens)[:, -1], self.hmm.next_token_probs(tokens)[:, -1]
+        return np.concatenate([beliefs, probs, words], axis=1)
+
+    def listed_beliefs(self) -> Float[np.ndarray, "M H"]:
+        return self._compared(self.beliefs)
+
+    def _compared(self, beliefs: Float[np.ndarray, "M W"]) -> Float[np.ndarray, "M H"]:
+        return np.ascontiguousarray(beliefs[:, : self._width])
+
+    def _probs(self, beliefs: Float[np.ndarray, "M W"]) -> Float[np.ndarray, "M E"]:
+        return beliefs[:, self._width : self._width + self.hmm.num_symbols]
+
+    def _advance(self, beliefs: np.ndarray, indices: np.ndarray, symbols: np.ndarray) -> np.ndarray:
+        words = beliefs[indices, self._width + self.hmm.num_symbols :].astype(np.int64)
+        words[:, self.depth] = symbols
+        return self._rows(words)
+
+
+class Cells:
     """Numbers points so that points in one cell of either of two grids, half a cell apart, have the same number.
 
     Two points that differ by rounding alone are separated by borders of both grids with a probability of about

@@ -117,7 +117,7 @@ def test_beliefs_that_differ_by_rounding_are_one():
     assert len(hmm.mixed_states(12).beliefs) <= 2
     # Enough points that some lie on a border of either grid.
     points = np.random.default_rng(0).dirichlet(np.ones(4), 20_000)
-    cells = mixed_states._Cells(1e-10)
+    cells = mixed_states.Cells(1e-10)
     numbers, new = cells.numbers(points, 0)
     assert len(new) == 20_000
     again, new = cells.numbers(points * (1 + 1e-13), 20_000)
