@@ -9,6 +9,7 @@ import numpy as np
 from ..hmm.analysis.entropy import made_to_agree
 from ..hmm.analysis.stationary import entropy, mixing_time
 from ..hmm.model import HMM
+from .belief_warnings import belief_warnings
 from .entropy_rates import rate_bounds, rate_line
 from .predictor_losses import check_sizes, predictor_losses, predictors_table
 from .tables import text_table
@@ -27,7 +28,7 @@ def describe(hmm: HMM, *, length: int = 64, num_sequences: int = 2048, seed: int
 
     Returns:
         `dict`, ready for JSON: sizes; `entropy_rate`; `mixing_time` (steps, `None` if the chain never mixes);
-        `states`, most frequent first; `cross_entropy`, for
+        `states`, most frequent first; `warnings`, why an experiment on beliefs would be void; `cross_entropy`, for
         each predictor the nats by position, their mean and its standard error.
     """
     check_sizes(length, num_sequences)
@@ -47,6 +48,7 @@ def describe(hmm: HMM, *, length: int = 64, num_sequences: int = 2048, seed: int
         "ways_on": float(np.exp(stationary @ entropy(hmm.transition))),
         "symbols_a_state": float(np.exp(stationary @ entropy(hmm.emission))),
         "states": _states(hmm, stationary),
+        "warnings": belief_warnings(hmm),
         "cross_entropy": predictor_losses(hmm, length, num_sequences, seed),
         "num_sequences": num_sequences,
     }
@@ -65,6 +67,7 @@ def description_text(description: dict[str, Any]) -> str:
         f"starts in {start}; " + ("never mixes" if steps is None else f"mixing time {steps:,.0f} steps"),
         f"perplexity of the state {description['states_in_use']:.2f}, of the next state given the state "
         f"{description['ways_on']:.2f}, of the symbol given the state {description['symbols_a_state']:.2f}",
+        *(f"beliefs: {warning}" for warning in description["warnings"]),
         "",
         _states_table(description),
         "",
