@@ -53,13 +53,20 @@ def as_table(name: str, rows: Any, ndim: int = 2) -> Float[np.ndarray, "..."]:
     return table
 
 
-def clustered_mean(values: Float[np.ndarray, "N T"]) -> ClusteredMean:
+def clustered_mean(values: Float[np.ndarray, "N T"], *, padded: bool = False) -> ClusteredMean:
     """Mean of a per-token quantity over `N` sequences of `T` tokens.
+
+    Args:
+        values (`np.ndarray` of shape `(N, T)`): the quantity.
+        padded (`bool`, *optional*, defaults to `False`): whether NaN marks positions after the end of a sequence,
+            which are left out. Those that no sequence reaches are cut off, and the error is that of a ratio of sums.
 
     Raises:
         `InputError`: an empty array, or a value that is NaN; the message gives its index.
     """
     values = as_table("values", values)
+    if padded:
+        return _mean_of_padded(values)
     wrong = np.argwhere(np.isnan(values))
     if len(wrong) > 0:
         raise InputError(f"values[{wrong[0][0]}, {wrong[0][1]}] is NaN; expected a number")
@@ -70,6 +77,21 @@ def clustered_mean(values: Float[np.ndarray, "N T"]) -> ClusteredMean:
     has_error = count > 1 and math.isfinite(mean)
     error = float(values.mean(axis=1).std(ddof=1) / root) if has_error else None
     return ClusteredMean(mean, error, values.mean(axis=0), spread / root)
+
+
+def _mean_of_padded(values: Float[np.ndarray, "N T"]) -> ClusteredMean:
+    kept = ~np.isnan(values)
+    values, kept = values[:, kept.any(axis=0)], kept[:, kept.any(axis=0)]
+    filled, counts = np.where(kept, values, 0.0), kept.sum(axis=0)
+    mean, positions = float(filled.sum() / counts.sum()), filled.sum(axis=0) / counts
+    error, errors = None, np.full(len(counts), np.nan)
+    if len(values) > 1 and math.isfinite(mean):
+        beyond = filled.sum(axis=1) - mean * kept.sum(axis=1)
+        error = float(beyond.std(ddof=1) * math.sqrt(len(values)) / counts.sum())
+        several = counts > 1
+        squares = (np.where(kept, values - positions, 0.0) ** 2).sum(axis=0)[several]
+        errors[several] = np.sqrt(squares / (counts[several] - 1) / counts[several])
+    return ClusteredMean(mean, error, positions, errors)
 
 
 def context_spans(length: int) -> list[tuple[int, int]]:
@@ -87,20 +109,26 @@ def context_spans(length: int) -> list[tuple[int, int]]:
     return list(zip(edges, [*edges[1:], length], strict=True))
 
 
-def cross_entropy_figures(nats: Float[np.ndarray, "N T"]) -> dict[str, Any]:
+def cross_entropy_figures(nats: Float[np.ndarray, "N T"], *, padded: bool = False) -> dict[str, Any]:
     """The result of the metric `token_cross_entropy` for the losses of `N` sequences of `T` tokens."""
-    result = clustered_mean(nats)
+    result = clustered_mean(nats, padded=padded)
     return {**result.report("cross_entropy"), "perplexity": float(np.exp(result.mean))}
 
 
-def final_token_figures(nats: Float[np.ndarray, "N T"]) -> dict[str, Any]:
+def final_token_figures(nats: Float[np.ndarray, "N T"], *, padded: bool = False) -> dict[str, Any]:
     """The result of the metric `final_token_cross_entropy` for the losses of `N` sequences of `T` tokens."""
-    result = clustered_mean(nats[:, -1:])
+    if padded:
+        lengths = (~np.isnan(nats)).sum(axis=1)
+        nats = np.take_along_axis(nats, np.maximum(lengths - 1, 0)[:, None], axis=1)
+    result = clustered_mean(nats[:, -1:], padded=padded)
     return {"cross_entropy": result.mean, "standard_error": result.standard_error}
 
 
-def gap_figures(nats: Float[np.ndarray, "N T"], optimum: Float[np.ndarray, "N T"]) -> dict[str, Any]:
+def gap_figures(
+    nats: Float[np.ndarray, "N T"], optimum: Float[np.ndarray, "N T"], *, padded: bool = False
+) -> dict[str, Any]:
     """The result of the metric `bayes_gap` for losses of a model and of the true distribution on the same tokens."""
     with np.errstate(invalid="ignore"):  # infinity minus infinity is NaN, which `clustered_mean` refuses
-        gap = clustered_mean(nats - optimum)
-    return {**gap.report("bayes_gap"), "model": float(nats.mean()), "optimum": float(optimum.mean())}
+        gap = clustered_mean(nats - optimum, padded=padded)
+    mean = np.nanmean if padded else np.mean
+    return {**gap.report("bayes_gap"), "model": float(mean(nats)), "optimum": float(mean(optimum))}

@@ -82,7 +82,8 @@ def test_every_kind_of_process_is_among_the_old_folders(old):
 
     files = [*(old / "processes").rglob("process.json"), *(old / "processes").rglob("family.json")]
     kept = [json.loads(path.read_text()) for path in files]
-    assert {one.get("process", one.get("family")) for one in kept} >= KINDS.keys()
+    newer = {"ended", "leaky", "HigherOrderChains"}  # than the archives
+    assert {one.get("process", one.get("family")) for one in kept} >= KINDS.keys() - newer
 
 
 def test_tilted_hmms_load_and_are_saved_again_as_they_were(old, expected, tmp_path):

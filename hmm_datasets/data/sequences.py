@@ -44,7 +44,8 @@ class HMMSequences(Dataset):
     Row `i` is sequence `first + i` of the stream `seed`, computed from `i` alone. It has `input_ids` and `labels`,
     int64 tensors of shape `(L,)`, or `(L + 1,)` with a beginning token of id `E` in front. Labels are the tokens,
     which models shift themselves, but for the first one, which nothing predicts. It is -100, because some models
-    (GPT-2) would divide the loss by it too.
+    (GPT-2) would divide the loss by it too. A process whose sequences end ([`ended`]) has padding after the end, with
+    the label -100, and an `attention_mask`.
 
     With `num_sequences` it is a map-style data set of that length ([`FiniteSequences`]). Without, it is endless and
     iterable-style ([`EndlessSequences`]): a `Trainer` reads it in order and requires `max_steps`. For a map-style data
@@ -131,8 +132,25 @@ class HMMSequences(Dataset):
 
     @property
     def tokens_per_row(self) -> float:
-        """Tokens per row, including the beginning token."""
-        return float(self.length + (self.bos_token_id is not None))
+        """Tokens per row, including the beginning token; without padding, on average over 4096 rows."""
+        if self.source.padding is None:
+            return float(self.length + (self.bos_token_id is not None))
+        count = min(4096, self.num_sequences)
+        return self.tokens_of(count) / count
+
+    def tokens_of(self, num_rows: int) -> int:
+        """Number of tokens in the first `num_rows` rows, with the beginning tokens and without padding.
+
+        If there is padding, the rows are drawn to count them.
+        """
+        if self.source.padding is None:
+            return num_rows * (self.length + (self.bos_token_id is not None))
+        total, block = num_rows * (self.bos_token_id is not None), max(1, _BLOCK_TOKENS // self.length)
+        for first in range(0, num_rows, block):
+            count = min(block, num_rows - first)
+            drawn = self.source.sample(count, self.length, seed=self.seed, first=self.first + first)
+            total += int((drawn != self.source.padding).sum())
+        return total
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         return self.__getitems__([index])[0]
@@ -147,7 +165,11 @@ class HMMSequences(Dataset):
             tokens[row : row + count, -self.length :] = torch.from_numpy(drawn.astype(np.int64))
         labels = tokens.masked_fill(~self._scored(), IGNORED) if self.only_scored else tokens.clone()
         labels[:, 0] = IGNORED
-        return [{"input_ids": row, "labels": label} for row, label in zip(tokens, labels, strict=True)]
+        if self.source.padding is None:
+            return [{"input_ids": row, "labels": label} for row, label in zip(tokens, labels, strict=True)]
+        mask = tokens != self.source.padding
+        rows = zip(tokens, labels.masked_fill(~mask, IGNORED), mask.long(), strict=True)
+        return [{"input_ids": row, "labels": label, "attention_mask": kept} for row, label, kept in rows]
 
     def _scored(self) -> torch.Tensor:
         scored = torch.from_numpy(cast(EpisodicTask, self.source).scored(self.length))

@@ -26,11 +26,13 @@ class PredictorRows(NamedTuple):
         log_model (`torch.Tensor` of shape `(B, T, V)`): logarithms of the model's distributions.
         symbols (`torch.Tensor` of shape `(B, T)`): the observed symbols.
         distributions (`dict` of `torch.Tensor` of shape `(B, T, E)`): every predictor's distributions, by name.
+        padding (`int`, *optional*): the symbol that fills rows after the end of their sequences.
     """
 
     log_model: Float[Tensor, "B T V"]
     symbols: Int[Tensor, "B T"]
     distributions: dict[str, Float[Tensor, "B T E"]]
+    padding: int | None = None
 
 
 class BaselineComparison:
@@ -69,6 +71,8 @@ class BaselineComparison:
                 "tokens, pass label_names=['input_ids'] to TrainingArguments, or put a beginning token in front"
             )
         log_model = log_probabilities(logits[:, :-1])
+        if self.source.padding is not None:
+            labels = labels.masked_fill(labels == IGNORED, self.source.padding)  # the first one is not read
         symbols = labels[:, 1:] if self.bos else labels
         skipped = 0 if self.bos else 1
         device = logits.device
@@ -76,7 +80,7 @@ class BaselineComparison:
             self._predictors[device] = predictors_of(self.source, device=device, order=self.order)
         predictors = self._predictors[device]
         distributions = {name: distribution(symbols)[:, skipped:-1] for name, distribution in predictors.items()}
-        return PredictorRows(log_model, symbols[:, skipped:], distributions)
+        return PredictorRows(log_model, symbols[:, skipped:], distributions, self.source.padding)
 
     def reduce_logits(self, logits: Tensor, labels: Tensor) -> Float[Tensor, "B T 1+2K"]:
         """Per token, in nats: cross-entropies of the model and the `K` predictors, and KL(predictor || model)."""
@@ -84,7 +88,10 @@ class BaselineComparison:
 
     def summarize(self, prediction: EvalPrediction) -> dict[str, float]:
         """Means over all tokens, in nats: `cross_entropy`, `cross_entropy_NAME`, `kl_NAME`, `bayes_gap`."""
-        means = torch.as_tensor(prediction.predictions, dtype=torch.float64).mean(dim=(0, 1)).tolist()
+        scores = torch.as_tensor(prediction.predictions, dtype=torch.float64).flatten(0, 1)
+        if self.source.padding is not None:
+            scores = scores[~scores.isnan().all(-1)]
+        means = scores.mean(dim=0).tolist()
         count = len(self.names)
         result = {"cross_entropy": means[0]}
         result |= {f"cross_entropy_{name}": means[1 + k] for k, name in enumerate(self.names)}
@@ -95,9 +102,13 @@ class BaselineComparison:
 
 
 def token_scores(rows: PredictorRows) -> Float[Tensor, "B T 1+2K"]:
-    """Per token, in nats: cross-entropies of the model and the `K` predictors, and KL(predictor || model)."""
+    """Per token, in nats: cross-entropies of the model and the `K` predictors, and KL(predictor || model).
+
+    NaN where the token is padding.
+    """
     symbols = rows.symbols.unsqueeze(-1)
     columns = [-rows.log_model.gather(-1, symbols).squeeze(-1)]
     columns += [-distribution.gather(-1, symbols).squeeze(-1).log() for distribution in rows.distributions.values()]
     columns += [kl_divergence(distribution, rows.log_model) for distribution in rows.distributions.values()]
-    return torch.stack(columns, dim=-1)
+    scores = torch.stack(columns, dim=-1)
+    return scores if rows.padding is None else scores.masked_fill(symbols == rows.padding, torch.nan)

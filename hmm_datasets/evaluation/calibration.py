@@ -31,22 +31,25 @@ class Calibration:
 
     @staticmethod
     def sums(
-        log_model: Float[Tensor, "B T V"], distribution: Float[Tensor, "B T E"], symbols: Int[Tensor, "B T"]
+        log_model: Float[Tensor, "B T V"],
+        distribution: Float[Tensor, "B T E"],
+        symbols: Int[Tensor, "B T"],
+        padding: int | None = None,
     ) -> Float[Tensor, "B K 4"]:
         """For each sequence and each of the `K` bins: the number of pairs, and the sums of the model's probability, of
         occurrences, and of the true probability.
 
-        Tokens that the distribution does not have (`V > E`) are left out.
+        Tokens that the distribution does not have (`V > E`) are left out, and positions of padding.
         """
         probability = log_model[..., : distribution.shape[-1]].double().exp()
         bins = torch.bucketize(probability, _INNER_EDGES.to(probability.device), right=True)
         observed = bins.gather(-1, symbols.unsqueeze(-1)).squeeze(-1)
-        every, unit = bins.flatten(1), probability.new_ones(1, 1)
+        every, counted = bins.flatten(1), (symbols != (-1 if padding is None else padding)).to(probability)
         columns = (
-            (every, unit.expand_as(every)),
-            (every, probability.flatten(1)),
-            (observed, unit.expand_as(observed)),
-            (every, distribution.double().flatten(1)),
+            (every, counted.unsqueeze(-1).expand_as(bins).flatten(1)),
+            (every, (probability * counted.unsqueeze(-1)).flatten(1)),
+            (observed, counted),
+            (every, (distribution.double() * counted.unsqueeze(-1)).flatten(1)),
         )
         empty = probability.new_zeros(len(probability), len(_INNER_EDGES) + 1)
         return torch.stack([empty.scatter_add(1, indices, values) for indices, values in columns], dim=-1)

@@ -88,6 +88,8 @@ def measure_optimum(
         )
     baselines = BaselineComparison(source, bos=rows.bos_token_id is not None, order=order)
     further = {name: _metric_of_rows(name) for name in metrics}
+    if further and source.padding is not None:
+        raise InputError(f"metrics is set, but they would count the padding of rows of {source!r}; leave it out")
     names = [*baselines.names, *["oracle"] * source.has_oracle]
     best = "bayes" if "bayes" in names else "oracle"
     accelerator = accelerator or OneProcess(model)
@@ -104,7 +106,9 @@ def measure_optimum(
                 predictions.distributions["oracle"] = _oracle(source, rows, mine, int(index[0]))
             tables = (
                 token_scores(predictions),
-                Calibration.sums(predictions.log_model, predictions.distributions[best], predictions.symbols),
+                Calibration.sums(
+                    predictions.log_model, predictions.distributions[best], predictions.symbols, source.padding
+                ),
             )
         gathered = [accelerator.gather(table)[: len(labels)].cpu() for table in tables]
         scores.append(gathered[0].numpy())
@@ -117,21 +121,19 @@ def measure_optimum(
     computed = {
         name: metric.compute(**{part: inputs[part] for part in metric.features}) for name, metric in further.items()
     }
-    return (
-        _figures(table, names, best)
-        | ({"metrics": computed} if computed else {})
-        | {
-            "calibration": calibration.result(),
-            "num_sequences": len(rows),
-            "length": rows.length,
-            "seed": rows.seed,
-            "first": rows.first,
-            "fingerprint": source.fingerprint(),
-            "source": type(source).__name__,
-            "num_states": getattr(source, "num_states", None),
-            "num_symbols": source.num_symbols,
-        }
-    )
+    result = _figures(table, names, best, padded=source.padding is not None)
+    result |= {"metrics": computed} if computed else {}
+    return result | {
+        "calibration": calibration.result(),
+        "num_sequences": len(rows),
+        "length": rows.length,
+        "seed": rows.seed,
+        "first": rows.first,
+        "fingerprint": source.fingerprint(),
+        "source": type(source).__name__,
+        "num_states": getattr(source, "num_states", None),
+        "num_symbols": source.num_symbols,
+    }
 
 
 def _metric_of_rows(name: str) -> Any:
@@ -159,21 +161,22 @@ def _oracle(source: Process, rows: "HMMSequences", mine: torch.Tensor, first: in
     return source.oracle_next_token_probs(symbols, rows.seed, rows.first + first)[:, skipped:-1].to(mine.device)
 
 
-def _figures(scores: np.ndarray, names: list[str], best: str) -> dict[str, Any]:
-    """Summaries of the columns of `token_scores`, (N, T, 1 + 2K)."""
+def _figures(scores: np.ndarray, names: list[str], best: str, *, padded: bool) -> dict[str, Any]:
+    """Summaries of the columns of `token_scores`, (N, T, 1 + 2K), which are NaN at padding."""
     count = len(names)
     losses = {name: scores[..., k] for k, name in enumerate(["model", *names])}
     divergences = {name: scores[..., 1 + count + k] for k, name in enumerate(names)}
 
-    totals = zip(*(losses[name].sum(axis=1).tolist() for name in ("model", best)), strict=True)
+    totals = zip(*(np.nansum(losses[name], axis=1).tolist() for name in ("model", best)), strict=True)
+    tokens = (~np.isnan(losses[best])).sum(axis=1).tolist()
     return {
-        "cross_entropy": {name: cross_entropy_figures(nats) for name, nats in losses.items()},
-        "final_token": {name: final_token_figures(nats) for name, nats in losses.items()},
-        "kl": {name: clustered_mean(nats).report("kl") for name, nats in divergences.items()},
-        "bayes_gap": gap_figures(losses["model"], losses[best]),
+        "cross_entropy": {name: cross_entropy_figures(nats, padded=padded) for name, nats in losses.items()},
+        "final_token": {name: final_token_figures(nats, padded=padded) for name, nats in losses.items()},
+        "kl": {name: clustered_mean(nats, padded=padded).report("kl") for name, nats in divergences.items()},
+        "bayes_gap": gap_figures(losses["model"], losses[best], padded=padded),
         "floor": best,
         "items": [
-            {"sequence": index, "nats": nats, "floor_nats": best_nats, "tokens": scores.shape[1]}
+            {"sequence": index, "nats": nats, "floor_nats": best_nats, "tokens": tokens[index]}
             for index, (nats, best_nats) in enumerate(totals)
         ],
     }

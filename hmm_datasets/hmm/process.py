@@ -69,6 +69,7 @@ class Process:
     Attributes:
         num_symbols (`int`): `E`.
         vocabulary (`tuple` of `str`, *optional*): a name for every symbol.
+        padding (`int`, *optional*): the symbol that fills a row after the end of its sequence, which no loss counts.
         max_states (`int`, *optional*): number of hidden states, or its maximum where sequences have different HMMs;
             None for a process whose sequences have no hidden states.
         belief_width (`int`, *optional*): `W`, the numbers in a belief; None for a process without beliefs.
@@ -87,6 +88,7 @@ class Process:
     """The file that marks its folder; one of `storage.FORMATS`."""
 
     vocabulary: tuple[str, ...] | None = None
+    padding: int | None = None
     has_oracle: bool = False
     computes_on_devices: bool = False
     is_stationary: bool = False

@@ -20,7 +20,8 @@ from ..errors import InputError
 from .arrays import distribution
 from .generalized import GeneralizedHMM
 from .integers import integer
-from .model import HMM
+from .model import HMM, operators
+from .process import Process
 
 _BRACKETS = ("()", "[]", "{}", "<>")
 _MAX_STATES = 2000
@@ -35,6 +36,7 @@ __all__ = [
     "even",
     "frdn",
     "golden_mean",
+    "leaky",
     "leaky_rrxor",
     "left_right",
     "matching_parentheses",
@@ -537,6 +539,38 @@ def noisy(
     else:
         tables = {"edges": np.einsum("xij,xy->yij", process.edges, channel)}
     return HMM(start=process.start, **tables, vocabulary=vocabulary)
+
+
+def leaky(process: Process, epsilon: float) -> Process:
+    """`process`, interrupted with probability `epsilon` per token: the symbol is then uniform, and the process begins
+    anew after it.
+
+    So what a token reveals of the past is forgotten at a rate of `epsilon`, and every word is possible. An HMM that
+    starts in the uniform distribution, such as Mess3, becomes `(1 - epsilon) T^(x) + epsilon / (E H)`, the leak of the
+    library simplexity, by the authors of Shai et al. 2024; [`leaky_rrxor`] enters a uniform state, wherever it starts.
+
+    Args:
+        process ([`~hmm_datasets.hmm.process.Process`]): an HMM or a generalized HMM, which stays one of the same
+            states, or any other process, see [`~hmm_datasets.hmm.structured.leaky.LeakyProcess`].
+        epsilon (`float`): in `[0, 1]`.
+
+    ```python
+    >>> leaky(mess3(), 0.2).edges[0, 0].round(4).tolist()  # 0.8 T + 0.2 / 9
+    [0.6342, 0.0252, 0.0252]
+
+    ```
+    """
+    if not isinstance(process, (HMM, GeneralizedHMM)):
+        from .structured.leaky import LeakyProcess
+
+        return LeakyProcess(process, epsilon)
+    _probability("epsilon", epsilon)
+    anew = epsilon / process.num_symbols
+    if isinstance(process, HMM):
+        edges = (1 - epsilon) * operators(process) + anew * process.start
+        return HMM(start=process.start, edges=edges, vocabulary=process.vocabulary)
+    tables = (1 - epsilon) * process.operators + anew * np.outer(process.final, process.initial)
+    return GeneralizedHMM(tables, process.initial, process.final, process.vocabulary)
 
 
 def _probability(name: str, value: float, upper: float = 1.0) -> None:

@@ -9,6 +9,7 @@ from ..errors import InputError
 from ..hmm.analysis.predictors import predictors_of, stream
 from ..hmm.integers import integer
 from ..hmm.process import Process
+from ..statistics import clustered_mean
 from .tables import PREDICTORS, text_table
 
 
@@ -45,16 +46,15 @@ def predictor_losses(process: Process, length: int, num_sequences: int, seed: in
         first += len(batch)
         truth = predicted["oracle" if has_oracle else "bayes"][:, :-1]
         for name, distribution in predicted.items():
-            parts[name].append(-torch.xlogy(truth, distribution[:, :-1]).sum(-1).numpy())
-    nats = {name: np.concatenate(values) for name, values in parts.items()}
-    return {
-        name: {
-            "by_position": values.mean(axis=0).tolist(),
-            "mean": float(values.mean()),
-            "standard_error": float(values.mean(axis=1).std(ddof=1) / np.sqrt(num_sequences)),
-        }
-        for name, values in nats.items()
-    }
+            nats = -torch.xlogy(truth, distribution[:, :-1]).sum(-1)
+            if process.padding is not None:
+                nats[batch == process.padding] = torch.nan
+            parts[name].append(nats.numpy())
+    results = {}
+    for name, values in parts.items():
+        report = clustered_mean(np.concatenate(values), padded=process.padding is not None).report("mean")
+        results[name] = {key: report[key] for key in ("by_position", "mean", "standard_error")}
+    return results
 
 
 def predictors_table(description: dict[str, Any]) -> str:

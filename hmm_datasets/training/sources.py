@@ -219,6 +219,13 @@ class SequenceData(TrainingData):
         return HMMSequences(self.source, self._settings.length, seed=self._settings.data_seed).by_index()
 
     @property
+    def tokens_per_row(self):
+        return self.rows(1).tokens_per_row
+
+    def tokens_of(self, num_rows):
+        return self.rows(num_rows).tokens_of(num_rows)
+
+    @property
     def special_tokens(self):
         return {"bos_token_id": self.test_rows.bos_token_id}
 

@@ -18,9 +18,10 @@ from hmm_datasets import (
     processes,
 )
 from hmm_datasets.errors import InputError
-from hmm_datasets.hmm.families import RandomAutomata
+from hmm_datasets.hmm.families import HigherOrderChains, RandomAutomata
 from hmm_datasets.hmm.families.mixture import ProcessMixture
 from hmm_datasets.hmm.families.tasks import AssociativeRecall, Bijection, Copying
+from hmm_datasets.hmm.structured.ended import EndedProcess
 
 KINDS = EXAMPLES | {
     "state-emitting": processes.dishonest_casino(),
@@ -35,6 +36,10 @@ KINDS = EXAMPLES | {
     "permuted emissions": PermutedEmissions(processes.dishonest_casino(), group=2),
     "random chains": RandomChains((2, 3), alpha=1.0, alphabet=4),
     "hidden chains": RandomChains(3, alpha=1.0, emission_alpha=1.0, start="stationary"),
+    "with an end": EndedProcess(processes.mess3(0.15, 0.6), 2),
+    "leaky chain": processes.leaky(EXAMPLES["order 1"], 0.2),
+    "chains of order 2": HigherOrderChains(2, 3),
+    "mixed alphabets": ProcessMixture([processes.even(), processes.mess3(0.15, 0.6)]),
     "automata": RandomAutomata((4, 6), 5, alphabet=(4, 5), stop=0.1),
     "grammar": PCFG.from_rules("S -> S S [0.3] | x [0.7]"),
     "bijection": Bijection(3),

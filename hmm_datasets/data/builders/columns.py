@@ -63,7 +63,9 @@ def check_columns(source: Process, columns: Sequence[str]) -> None:
         raise InputError(
             f"columns are {', '.join(columns) or 'empty'}; expected some of {', '.join(allowed)}, each once"
         )
-    kind = type(source).__name__
+    kind, others = type(source).__name__, [name for name in columns if name not in TOKEN_COLUMNS]
+    if source.padding is not None and others:
+        raise InputError(f"columns: {kind} has rows that end, without {', '.join(others)}; choose {TOKEN_COLUMNS}")
     if "beliefs" in columns and source.belief_width is None:
         why = ", since its rows are of different HMMs" if isinstance(source, Family) else ""
         raise InputError(f"columns: {kind} has no beliefs{why}; choose others")

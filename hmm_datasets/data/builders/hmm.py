@@ -197,4 +197,7 @@ class HMMExamples(IndexedExamples):
         tokens = np.empty((count, length + self.bos), dtype=self.dtype)
         tokens[:, : int(self.bos)] = source.num_symbols
         source.sample(count, length, seed=self.seed, first=first, step=step, out=tokens[:, int(self.bos) :])
-        return tokens.ravel(), np.arange(0, tokens.size + 1, tokens.shape[1])
+        if source.padding is None:
+            return tokens.ravel(), np.arange(0, tokens.size + 1, tokens.shape[1])
+        kept = tokens != source.padding
+        return tokens[kept], np.concatenate([[0], kept.sum(axis=1).cumsum()])

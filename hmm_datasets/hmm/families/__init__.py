@@ -3,6 +3,7 @@
 - [`PermutedSymbols`]: one HMM with its symbols renamed;
 - [`PermutedEmissions`]: one HMM with the rows of its emission table shuffled among its states;
 - [`RandomChains`]: chains with tables drawn from a prior, observed or hidden;
+- [`HigherOrderChains`]: chains of order `k`;
 - [`HMMMixture`]: one of finitely many HMMs, drawn by their weights;
 - [`RandomAutomata`]: random probabilistic finite automata.
 
@@ -13,7 +14,7 @@ reads a family or an HMM.
 
 from ..loading import load_source
 from .automata import RandomAutomata
-from .chains import RandomChains
+from .chains import HigherOrderChains, RandomChains
 from .family import Family
 from .mixture import HMMMixture
 from .permuted import PermutedEmissions, PermutedSymbols
@@ -21,6 +22,7 @@ from .permuted import PermutedEmissions, PermutedSymbols
 __all__ = [
     "Family",
     "HMMMixture",
+    "HigherOrderChains",
     "PermutedEmissions",
     "PermutedSymbols",
     "RandomAutomata",

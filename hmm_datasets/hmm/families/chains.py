@@ -1,4 +1,4 @@
-"""Random Markov chains, observed or hidden: the tables of every group are drawn from a prior.
+"""Random Markov chains, observed, hidden or of higher order: the tables of every group are drawn from a prior.
 
 Tables, and so tokens, are identical on every machine that follows IEEE 754 (see `dirichlet`). A table of 50 states
 takes less than a millisecond to draw, and 100 tokens from it a few microseconds.
@@ -21,6 +21,7 @@ from ..kernels.dirichlet import fill_dirichlet_rows, fill_zipf_rows, make_doubly
 from ..kernels.draws import CHAINS, HIDDEN, NUM_STATES, SUBSET, ZIPF
 from ..model import HMM
 from ..sampling import AliasTable
+from ..structured.markov import MarkovChain
 from .family import Family, first_words, group_number, least_and_most, permutation_of, uniform_integer
 from .mixture import Hypothesis, posterior_mean
 
@@ -210,6 +211,93 @@ class RandomChains(Family):
         minimum, maximum = self._range
         distribution = posterior_mean(urns(range(minimum, maximum + 1), float(self.alpha), self.num_symbols, values))
         return distribution if isinstance(tokens, Tensor) else distribution.numpy()
+
+
+@dataclass(frozen=True)
+class HigherOrderChains(Family):
+    """Markov chains of order `k` with random tables: the prior of in-context learning of n-grams (Edelman et al., "The
+    evolution of statistical induction heads", arXiv:2402.11004).
+
+    Each row of a table, one for each of the `E^k` contexts, is drawn from a symmetric Dirichlet distribution. The
+    first `k` tokens are uniform.
+
+    Args:
+        order (`int`): `k`, 1 or more.
+        alphabet (`int`): `E`, with `E^k` of at most 1024 contexts, the states of the HMM of a sequence.
+        alpha (`float`, *optional*, defaults to 1.0): concentration per symbol.
+        group (`int`, *optional*, defaults to 1): number of consecutive sequences that share a chain.
+
+    ```python
+    >>> family = HigherOrderChains(2, 2)
+    >>> family.next_token_probs([[0, 1, 1, 0, 1]])[0, 5].round(3).tolist()  # once 1 followed 0, 1
+    [0.333, 0.667]
+
+    ```
+    """
+
+    stored_name: ClassVar[str] = "HigherOrderChains"
+
+    order: int
+    alphabet: int
+    alpha: float = 1.0
+    group: int = 1
+
+    _max_contexts: ClassVar[int] = 1024
+
+    def __post_init__(self):
+        self._check_group()
+        for name in ("order", "alphabet"):
+            object.__setattr__(self, name, integer(name, getattr(self, name), 1, 31))
+        if self.order > 10 or self.num_symbols**self.order > self._max_contexts:
+            raise InputError(
+                f"order is {self.order}, alphabet {self.alphabet}: {self.alphabet}**{self.order} contexts; "
+                f"expected at most {self._max_contexts:,}, lower one of them"
+            )
+        if not 1e-100 <= self.alpha <= 1e100:
+            raise InputError(f"alpha is {self.alpha}; expected a positive number, 1e-100 .. 1e100")
+
+    @property
+    def num_symbols(self) -> int:
+        """`E`, the alphabet."""
+        return self.alphabet
+
+    @property
+    def max_states(self) -> int:
+        """`E^k`."""
+        return self.num_symbols**self.order
+
+    def chain_at(self, seed: int, index: int) -> MarkovChain:
+        """The chain of sequence `index` of the stream `seed`."""
+        rows = np.empty((self.max_states, self.num_symbols))
+        number, key = group_number(self, seed, index)
+        fill_dirichlet_rows(float(self.alpha), number, CHAINS, key, rows)
+        shape = (self.num_symbols,) * self.order
+        return MarkovChain(rows.reshape(*shape, self.num_symbols), np.full(shape, 1 / self.max_states))
+
+    def hmm_at(self, seed: int, index: int) -> HMM:
+        """The HMM of sequence `index` of the stream `seed`, whose state is the next `k` tokens."""
+        return self.chain_at(seed, index).to_hmm()
+
+    def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
+        """The Bayes-optimal distribution of token `t` given those before it, with unknown chain, for `t = 0 .. T`.
+
+        Each row of the table is a Pólya urn: after a context that was followed `n` times, `m` of them by `x`, token
+        `x` has probability `(alpha + m) / (E alpha + n)`. It uses one sequence only, although the others of a group
+        could improve it. Time and memory are `O(B T (T + E))`.
+        """
+        values, _ = as_tokens(tokens, self.num_symbols)
+        length, order = values.shape[1], self.order
+        probs = values.new_full((len(values), length + 1, self.num_symbols), 1 / self.num_symbols, dtype=torch.float64)
+        if length >= order:
+            # Number t - k of the contexts is that of token t; the last one has no token yet.
+            powers = self.num_symbols ** torch.arange(order, device=values.device)
+            contexts = (values.long().unfold(1, order, 1) * powers).sum(-1)
+            shown = one_hot(values[:, order:].long(), self.num_symbols).to(torch.float64)
+            earlier = (contexts.unsqueeze(2) == contexts.unsqueeze(1)).to(torch.float64).tril(diagonal=-1)
+            followed = earlier[:, :, :-1] @ shown
+            times = followed.sum(-1, keepdim=True)
+            probs[:, order:] = (self.alpha + followed) / (self.num_symbols * self.alpha + times)
+        return probs if isinstance(tokens, Tensor) else probs.numpy()
 
 
 def urns(sizes: range, alpha: float, num_symbols: int, tokens: Int[Tensor, "B T"]) -> Iterator[Hypothesis]:

@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -70,6 +70,35 @@ def posterior_mean(hypotheses: Iterable[Hypothesis]) -> Float[Tensor, "B T+1 E"]
         distribution = distribution * old.unsqueeze(-1) + estimate * new.unsqueeze(-1)
         best = highest
     return distribution / torch.where(total > 0, total, 1.0).unsqueeze(-1)
+
+
+def shared_alphabet(
+    components: Sequence[Process], by_names: bool
+) -> tuple[int, tuple[str, ...] | None, list[Int[np.ndarray, "E"]]]:
+    """The union of the alphabets of processes, its names, and where the symbols of each process are in it.
+
+    Raises:
+        `InputError`: a process has no names, or the same number has two names.
+    """
+    names = [component.vocabulary for component in components]
+    if by_names:
+        if None in names:
+            raise InputError(
+                f"components[{names.index(None)}] has no vocabulary, and alphabet is 'names'; name the symbols of "
+                "each component, or leave alphabet out to take symbols of one number for one symbol"
+            )
+        union = tuple(dict.fromkeys(itertools.chain.from_iterable(filter(None, names))))
+        return len(union), union, [np.array([union.index(name) for name in known or ()]) for known in names]
+    size = max(component.num_symbols for component in components)
+    if len({component.num_symbols for component in components}) > 1:
+        known = {name for name in names if name is not None}
+        longest = max(known, key=len, default=())
+        if any(longest[: len(name)] != name for name in known):
+            raise InputError(
+                "components have different numbers of symbols, whose names disagree; pass alphabet='names' to take "
+                "symbols of one name for one symbol"
+            )
+    return size, None, [np.arange(component.num_symbols) for component in components]
 
 
 def hypothesis(
@@ -207,9 +236,14 @@ class Mixture(Process):
 
     def _hypotheses(self, values: Tensor, returns: Literal["probs", "beliefs"] | None) -> Iterator[Hypothesis]:
         """`log P(component, tokens before t)` and what `returns` names, one component at a time."""
-        for component, weight in zip(self.components, self.weights, strict=True):
-            log_likelihood, estimate = hypothesis(component, values, returns)
-            yield log_likelihood.new_tensor(weight).log() + log_likelihood, estimate
+        for c, (component, weight) in enumerate(zip(self.components, self.weights, strict=True)):
+            mine, inside = self._of_component(c, values)
+            log_likelihood, estimate = hypothesis(component, mine, returns)
+            log_likelihood = log_likelihood.masked_fill(~inside, -torch.inf)
+            yield (
+                log_likelihood.new_tensor(weight).log() + log_likelihood,
+                (self._over_alphabet(c, estimate) if returns == "probs" else estimate),
+            )
 
     def _probs(self, values: Tensor) -> Tensor:
         return posterior_mean(self._hypotheses(values, "probs"))
@@ -227,8 +261,29 @@ class Mixture(Process):
         shape = len(values), values.shape[1] + 1, self.num_symbols
         predictive = torch.empty(shape, dtype=torch.float64, device=values.device)
         for c in chosen.unique().tolist():
-            predictive[chosen == c] = self.components[c].next_token_probs(values[chosen == c]).double()
+            mine, inside = self._of_component(c, values[chosen == c])
+            probs = self._over_alphabet(c, self.components[c].next_token_probs(mine).double())
+            predictive[chosen == c] = probs * inside.unsqueeze(-1)
         return predictive
+
+    def _of_component(self, c: int, values: Int[Tensor, "B T"]) -> tuple[Int[Tensor, "B T"], Bool[Tensor, "B T+1"]]:
+        """Tokens as symbols of a component, and whether those before each position are of its alphabet."""
+        return values, torch.ones(len(values), values.shape[1] + 1, dtype=torch.bool, device=values.device)
+
+    def _over_alphabet(self, c: int, probs: Float[Tensor, "B T+1 e"]) -> Float[Tensor, "B T+1 E"]:
+        """Distributions over the symbols of a component as those over all symbols."""
+        return probs
+
+
+def _with_symbols(hmm: HMM, size: int) -> HMM:
+    """An HMM with further symbols up to a number, which it never emits."""
+    more = size - hmm.num_symbols
+    if more == 0:
+        return hmm
+    tables = hmm.tables()
+    name, axis = ("emission", 1) if hmm.edges is None else ("edges", 0)
+    tables[name] = np.pad(tables[name], [(0, more * (index == axis)) for index in range(tables[name].ndim)])
+    return HMM(**tables)
 
 
 def given_or_even(weights: Any, count: int) -> Float[np.ndarray, "C"]:
@@ -421,7 +476,8 @@ class HMMMixture(Mixture, Family):
     """A mixture of finitely many HMMs: each sequence is drawn from one component, chosen by its weight.
 
     Args:
-        hmms (`tuple` of [`~hmm_datasets.hmm.model.HMM`]): the components, with the same symbols.
+        hmms (`tuple` of [`~hmm_datasets.hmm.model.HMM`]): the components; those of fewer symbols than others get the
+            rest, which they never emit.
         weights (`tuple` of `float`): their probabilities, which are rounded to multiples of 2^-32 for drawing.
         group (`int`, *optional*, defaults to 1): number of consecutive sequences from one component.
 
@@ -462,10 +518,8 @@ class HMMMixture(Mixture, Family):
             )
         for index, hmm in enumerate(self.hmms):
             check_hmm(f"hmms[{index}]", hmm)
-            if hmm.num_symbols != self.num_symbols:
-                raise InputError(
-                    f"hmms[{index}] has {hmm.num_symbols} symbols; expected {self.num_symbols}, as in hmms[0]"
-                )
+        size = max(hmm.num_symbols for hmm in self.hmms)
+        object.__setattr__(self, "hmms", tuple(_with_symbols(hmm, size) for hmm in self.hmms))
         if not all(w >= 0 for w in self.weights) or not abs(sum(self.weights) - 1) <= 1e-9:
             raise InputError(f"weights sum to {sum(self.weights):.10g}; expected probabilities that sum to 1")
 
@@ -496,9 +550,12 @@ class ProcessMixture(Mixture):
     is sequence `i` of its component.
 
     Args:
-        components (sequence of [`~hmm_datasets.hmm.process.Process`]): processes over the same symbols.
+        components (sequence of [`~hmm_datasets.hmm.process.Process`]): processes, which may have different alphabets.
         weights (`np.ndarray` of shape `(C,)`, *optional*): their probabilities, rounded to multiples of 2^-32 for
             drawing; by default uniform.
+        alphabet (`str`, *optional*, defaults to `"numbers"`): which symbols of two components are one symbol of the
+            mixture: those of one number, so that there are as many as of the component that has most, or with
+            `"names"` those of one name, so that the alphabet is the union of the vocabularies.
 
     ```python
     >>> from hmm_datasets.hmm import processes
@@ -513,7 +570,9 @@ class ProcessMixture(Mixture):
     stored_name: ClassVar[str] = "process_mixture"
     _stream = PROCESS_COMPONENTS
 
-    def __init__(self, components: Sequence[Process], weights: Any = None):
+    def __init__(
+        self, components: Sequence[Process], weights: Any = None, alphabet: Literal["numbers", "names"] = "numbers"
+    ):
         self.components = tuple(components)
         count = len(self.components)
         if count == 0:
@@ -521,15 +580,23 @@ class ProcessMixture(Mixture):
         for index, component in enumerate(self.components):
             if not isinstance(component, Process):
                 raise InputError(f"components[{index}] is a {type(component).__name__}; expected a process")
-            if component.num_symbols != self.num_symbols:
-                raise InputError(
-                    f"components[{index}] has {component.num_symbols} symbols; expected {self.num_symbols}, as in "
-                    "components[0]"
-                )
+        if alphabet not in ("numbers", "names"):
+            raise InputError(f"alphabet is {alphabet!r}; expected 'numbers' or 'names'")
+        self.alphabet = alphabet
+        self._size, self.vocabulary, self._symbols = shared_alphabet(self.components, alphabet == "names")
         self.weights = given_or_even(weights, count)
         if self.weights.shape != (count,):
             raise InputError(f"weights has shape {self.weights.shape}; expected ({count},), one per component")
         self._make_read_only()
+
+    @property
+    def num_symbols(self) -> int:
+        """`E`."""
+        return self._size
+
+    def settings(self) -> dict[str, Any]:
+        """`alphabet`, if it is not the default."""
+        return {} if self.alphabet == "numbers" else {"alphabet": self.alphabet}
 
     def arrays(self) -> dict[str, np.ndarray]:
         """`weights`."""
@@ -538,7 +605,7 @@ class ProcessMixture(Mixture):
     @classmethod
     def from_parts(cls, settings: dict[str, Any], arrays: dict[str, np.ndarray], parts: tuple[Process, ...]) -> Self:
         """The mixture of these parts."""
-        return cls(parts, **arrays)
+        return cls(parts, **arrays, **settings)
 
     def describe(self) -> str:
         """What the process is, in a few words."""
@@ -551,11 +618,25 @@ class ProcessMixture(Mixture):
         for c in np.unique(chosen).tolist():
             rows, part_seed = np.flatnonzero(chosen == c), derived_seed(int(seed), c)
             draw, origin, width = self.components[c].sample, int(first), int(step)
+            symbols = self._symbols[c].astype(out.dtype)
             if len(rows) * _CALL_TOKENS < out.size:
                 for row in rows.tolist():
-                    out[row] = draw(1, out.shape[1], part_seed, (origin + width * row) % (1 << 64), num_threads=1)[0]
+                    index = (origin + width * row) % (1 << 64)
+                    out[row] = symbols[draw(1, out.shape[1], part_seed, index, num_threads=1)[0]]
             else:
-                out[rows] = draw(len(out), out.shape[1], part_seed, origin, step=width, num_threads=1)[rows]
+                out[rows] = symbols[draw(len(out), out.shape[1], part_seed, origin, step=width, num_threads=1)[rows]]
+
+    def _of_component(self, c: int, values: Int[Tensor, "B T"]) -> tuple[Int[Tensor, "B T"], Bool[Tensor, "B T+1"]]:
+        number = values.new_full((self.num_symbols,), -1)
+        symbols = torch.from_numpy(self._symbols[c]).to(number.device)
+        number[symbols] = torch.arange(len(symbols), device=number.device, dtype=number.dtype)
+        mine = number[values.long()]
+        return mine.clamp(min=0), pad((mine >= 0).cummin(dim=1).values, (1, 0), value=True)
+
+    def _over_alphabet(self, c: int, probs: Float[Tensor, "B T+1 e"]) -> Float[Tensor, "B T+1 E"]:
+        whole = probs.new_zeros((*probs.shape[:-1], self.num_symbols))
+        whole[..., torch.from_numpy(self._symbols[c]).to(probs.device)] = probs
+        return whole
 
     def __repr__(self) -> str:
         return f"ProcessMixture({len(self.components)} components, {self.num_symbols} symbols)"

@@ -125,7 +125,7 @@ def write_hmm_dataset(
         raise InputError(f"seed is {seed}; expected an integer in [0, 2**64)")
     folder = Path(folder)
     _check_new(folder)
-    named = ["text"] if vocabulary_of(source) is not None else []
+    named = ["text"] if vocabulary_of(source) is not None and source.padding is None else []
     columns = {"data": ["input_ids", *named], "oracle": ["input_ids", *named, *oracle_columns(source)]}
     splits = {"train": (0, num_sequences), "test": (TEST_FIRST, num_test_sequences)}
     total = len(columns) * (num_sequences + num_test_sequences)
@@ -172,6 +172,8 @@ def _check_new(folder: Path) -> None:
 
 def oracle_columns(source: Process) -> list[str]:
     """The columns of the config `oracle` besides the tokens: those that a source has and that are not large."""
+    if source.padding is not None:
+        return []  # they would be as long as the rows with their padding
     columns = ["states"] if source.has_states else []
     columns += ["log_probs", "entropies"] if source.has_exact_distribution else []
     columns += ["oracle_log_probs", "oracle_entropies"] if source.has_oracle else []

@@ -77,7 +77,7 @@ def test_a_folder_put_together_from_two_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"family": "Permuted"}, "expected one of Mixture, PermutedEmissions"),
+        ({"family": "Permuted"}, "expected one of HigherOrderChains, Mixture, PermutedEmissions"),
         ({"format_version": 99}, "format_version 1"),
         ({"settings": {"group": 0}}, "group is 0"),
         ({"settings": {"size": 1}}, "expected those of PermutedEmissions"),
