@@ -62,8 +62,8 @@ def download_source(name: str, *, revision: str | None = None, repo_type: RepoTy
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not is_address(name):
         near = suggestion(name.partition("(")[0], constructor_names()) or ";"
         raise InputError(
-            f"{name}: neither a folder nor a process that has a name{near} expected a folder, one of `hmm-datasets "
-            "describe`, or USER/NAME on the Hub"
+            f"{name}: neither a folder nor a process that has a name{near} expected a folder, one of those "
+            "that `hmm-datasets describe` lists, or USER/NAME on the Hub"
         )
     names = (*FORMATS, TABLES_NAME, CONFIG_NAME, WEIGHTS_NAME)
     # In the patterns of the Hub `*` also stands for what has a slash in it: parts may have parts.

@@ -24,7 +24,7 @@ from jaxtyping import Float, Int, UInt
 from ..errors import InputError
 from ..hub.push import push_folder
 from .analysis.mixed_states import ProcessTree, grown_states
-from .arrays import as_tokens
+from .arrays import tokens_with_gaps
 from .process_storage import save_process
 
 if TYPE_CHECKING:
