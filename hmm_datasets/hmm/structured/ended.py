@@ -4,7 +4,7 @@ The padding is one more symbol, `E`, which has probability one after the end: it
 Data sets give it the label -100 and leave it out of the attention mask, and evaluations leave it out of every mean.
 """
 
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -14,9 +14,10 @@ from ...errors import InputError
 from ..arrays import as_tokens
 from ..integers import integer
 from ..process import Process, Rows
+from .wrapped import WrappedProcess
 
 
-class EndedProcess(Process):
+class EndedProcess(WrappedProcess):
     """The sequences of a process up to the first `end`, and padding after it.
 
     Args:
@@ -54,23 +55,9 @@ class EndedProcess(Process):
         """The symbols of the process, and the padding."""
         return self.process.num_symbols + 1
 
-    @property
-    def has_exact_distribution(self) -> bool:
-        """Whether the process has one."""
-        return self.process.has_exact_distribution
-
     def settings(self) -> dict[str, Any]:
         """`end`."""
         return {"end": self.end}
-
-    def parts(self) -> tuple[Process, ...]:
-        """The process."""
-        return (self.process,)
-
-    @classmethod
-    def from_parts(cls, settings: dict[str, Any], arrays: dict[str, np.ndarray], parts: tuple[Process, ...]) -> Self:
-        """The process of one part."""
-        return cls(parts[0], **settings)
 
     def describe(self) -> str:
         """What the process is, in a few words."""

@@ -6,7 +6,7 @@ the distribution of the process after them. So time is that of the process on al
 for one whose tokens cost the same, and memory `O(T^2 E)` for a few rows at a time.
 """
 
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,12 +17,13 @@ from ..arrays import as_tokens
 from ..kernels.draws import FAMILY_STREAM
 from ..process import Process, Rows
 from ..sampling import derived_seed, philox
+from .wrapped import WrappedProcess
 
 _LEAKS = FAMILY_STREAM | np.uint64(37 << 8)
 _BLOCK = 1 << 22  # numbers in the distributions of all suffixes of some rows
 
 
-class LeakyProcess(Process):
+class LeakyProcess(WrappedProcess):
     """A process that with probability `epsilon` per token shows a uniform symbol, and then begins anew.
 
     Part `k` of a row, from its `k`-th interruption on, is the sequence of the same index that the process draws with a
@@ -57,23 +58,9 @@ class LeakyProcess(Process):
         """`E`."""
         return self.process.num_symbols
 
-    @property
-    def has_exact_distribution(self) -> bool:
-        """Whether the process has one."""
-        return self.process.has_exact_distribution
-
     def settings(self) -> dict[str, Any]:
         """`epsilon`."""
         return {"epsilon": self.epsilon}
-
-    def parts(self) -> tuple[Process, ...]:
-        """The process."""
-        return (self.process,)
-
-    @classmethod
-    def from_parts(cls, settings: dict[str, Any], arrays: dict[str, np.ndarray], parts: tuple[Process, ...]) -> Self:
-        """The leaky process of one part."""
-        return cls(parts[0], **settings)
 
     def describe(self) -> str:
         """What the process is, in a few words."""
