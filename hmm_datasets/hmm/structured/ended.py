@@ -36,15 +36,15 @@ class EndedProcess(WrappedProcess):
     stored_name: ClassVar[str] = "ended"
 
     def __init__(self, process: Process, end: int | str):
-        if not isinstance(process, Process) or process.padding is not None:
-            kind = type(process).__name__
-            raise InputError(f"process is a {kind}; expected a process whose sequences do not end yet")
+        super().__init__(process)
+        if process.padding is not None:
+            raise InputError(f"process is {process!r}; expected a process whose sequences do not end yet")
         names = process.vocabulary
         if isinstance(end, str):
             if names is None or end not in names:
                 raise InputError(f"end is {end!r}; expected {'a number' if names is None else 'one of ' + str(names)}")
             end = names.index(end)
-        self.process, self.end = process, integer("end", end, 0, 31)
+        self.end = integer("end", end, 0, 31)
         if self.end >= process.num_symbols:
             raise InputError(f"end is {end}; expected a symbol of {process!r}, from 0 to {process.num_symbols - 1}")
         self.vocabulary = None if names is None else (*names, "<pad>")

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 
 from ...errors import InputError
-from ..arrays import as_tokens
+from ..arrays import tokens_with_gaps
 from ..kernels.draws import FAMILY_STREAM
 from ..process import Process, Rows
 from ..sampling import derived_seed, philox
@@ -46,11 +46,10 @@ class LeakyProcess(WrappedProcess):
     stored_name: ClassVar[str] = "leaky"
 
     def __init__(self, process: Process, epsilon: float):
-        if not isinstance(process, Process):
-            raise InputError(f"process is a {type(process).__name__}; expected a process, such as a MarkovChain")
+        super().__init__(process)
         if not 0 <= epsilon <= 1:
             raise InputError(f"epsilon is {epsilon}; expected a probability")
-        self.process, self.epsilon = process, float(epsilon)
+        self.epsilon = float(epsilon)
         self.vocabulary = process.vocabulary
 
     @property
@@ -97,7 +96,7 @@ class LeakyProcess(WrappedProcess):
 
     def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
         """The Bayes-optimal distribution of token `t` given those before it, for `t = 0 .. T`; see the module."""
-        values, _ = as_tokens(tokens, self.num_symbols)
+        values = tokens_with_gaps(tokens, self.num_symbols).tokens
         rows = max(1, _BLOCK // ((values.shape[1] + 1) ** 2 * self.num_symbols))
         return torch.cat([self._probs(block) for block in values.split(rows)])
 
@@ -113,11 +112,15 @@ class LeakyProcess(WrappedProcess):
             # After a token that nothing explains all weights are zero, and so are the distributions.
             probs[:, t] = kept.sum(1) + fresh * begun.sum(1, keepdim=True)
             if t < length:
-                symbol = values[:, t]
-                total = probs[torch.arange(batch), t, symbol]
-                total = torch.where(total > 0, total, 1.0)[:, None]
-                begun[:, t + 1] = fresh * begun.sum(1) / total[:, 0]
-                begun[:, : t + 1] = kept[torch.arange(batch), :, symbol] / total
+                # How likely each part makes the token; of one that is missing all symbols together.
+                is_missing, symbol = values[:, t] < 0, values[:, t].clamp(min=0)
+                kept = torch.where(is_missing[:, None], kept.sum(2), kept[torch.arange(batch), :, symbol])
+                new = fresh * begun.sum(1)
+                new = torch.where(is_missing, self.num_symbols * new, new)
+                total = kept.sum(1) + new
+                begun[:, : t + 2] = (
+                    torch.cat([kept, new[:, None]], dim=1) / torch.where(total > 0, total, 1.0)[:, None]
+                )
         return probs
 
     def __repr__(self) -> str:

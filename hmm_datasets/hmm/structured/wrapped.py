@@ -4,17 +4,17 @@ from typing import Any, Self
 
 import numpy as np
 
+from ...errors import InputError
 from ..process import Process
 
 
 class WrappedProcess(Process):
-    """A process that changes the sequences of another one.
+    """A process that changes the sequences of another one, the first argument of its constructor."""
 
-    Attributes:
-        process ([`~hmm_datasets.hmm.process.Process`]): the other one, the first argument of the constructor.
-    """
-
-    process: Process
+    def __init__(self, process: Process):
+        if not isinstance(process, Process):
+            raise InputError(f"process is a {type(process).__name__}; expected a process, such as a MarkovChain")
+        self.process = process
 
     @property
     def has_exact_distribution(self) -> bool:
