@@ -15,6 +15,8 @@ LENGTH, GAPS = 5, 2
 REFUSING = {
     "tuples",  # of factors that drive each other
     "random chains",
+    "chains of order 2",
+    "with an end",  # which may have been at a gap
     "grammar",
     "bijection",
     "copying",

@@ -32,7 +32,7 @@ from torch.nn.functional import pad
 from ...errors import InputError
 from .. import inference
 from ..analysis.stationary import cesaro_limit
-from ..arrays import as_tokens, distribution, tokens_with_gaps
+from ..arrays import MISSING, as_tokens, distribution, tokens_with_gaps
 from ..integers import integer
 from ..kernels.dirichlet import fill_dirichlet_rows
 from ..kernels.draws import CHAINS, MIXTURE
@@ -630,8 +630,10 @@ class ProcessMixture(Mixture):
         number = values.new_full((self.num_symbols,), -1)
         symbols = torch.from_numpy(self._symbols[c]).to(number.device)
         number[symbols] = torch.arange(len(symbols), device=number.device, dtype=number.dtype)
-        mine = number[values.long()]
-        return mine.clamp(min=0), pad((mine >= 0).cummin(dim=1).values, (1, 0), value=True)
+        is_missing = values < 0
+        mine = number[values.clamp(min=0).long()]
+        inside = pad(((mine >= 0) | is_missing).cummin(dim=1).values, (1, 0), value=True)
+        return mine.clamp(min=0).masked_fill(is_missing, MISSING), inside
 
     def _over_alphabet(self, c: int, probs: Float[Tensor, "B T+1 e"]) -> Float[Tensor, "B T+1 E"]:
         whole = probs.new_zeros((*probs.shape[:-1], self.num_symbols))
