@@ -26,8 +26,8 @@ def gpu(monkeypatch):
 
 @pytest.mark.launch
 @pytest.mark.parametrize(
-    "script",  # what the last one runs, tests of sharding run too
-    [pytest.param(name, marks=pytest.mark.slow if name == "gpu_recipes.py" else ()) for name in REHEARSED],
+    "script",
+    [pytest.param(name, marks=() if name == "gpu_hmm.py" else pytest.mark.slow) for name in REHEARSED],
 )
 def test_every_part_runs(script, warm_python, run_to_end, child_environment):
     command = [warm_python, f"benchmarks/{script}", *REHEARSED[script], "--tiny"]

@@ -217,7 +217,8 @@ def _k_best_rows(start, emission, own_stride, moves, on_edges, tokens, ends, row
     for row in rows:
         end = ends[row]
         arrival[:] = -np.inf
-        arrival[:, 0] = start
+        for i in range(states):  # as one assignment it takes seconds to compile, for the error of unequal shapes
+            arrival[i, 0] = start[i]
         out[row] = 0
         scores[row] = -np.inf
         if end == 0:
