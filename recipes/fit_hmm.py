@@ -7,6 +7,7 @@
 
     hmm-datasets fit --config demo/fit_hmm.yaml [--launch cpu2] [--num_states 200 ...]
     hmm-datasets fit tokens.npy --num_states 50 --output_dir outputs/fit [--test held_out.npy]
+    hmm-datasets fit tokens.npy --initial outputs/hmm --fixed start transition --output_dir outputs/fit
 
 From a text corpus it keeps the sentences that use only the `vocabulary_size` most frequent words, and concatenates
 them into windows. A `.npy` file of integers, of shape (N, L), is fitted as it is. In `output_dir` it writes `words/`
@@ -16,7 +17,7 @@ number of processes.
 """
 
 import contextlib
-from dataclasses import MISSING, asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, fields
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm.fitting.settings import FitSettings
@@ -68,7 +69,30 @@ class CorpusSettings:
         return self.corpus.endswith(".npy")
 
 
-def main(settings: CorpusSettings, fit_settings: FitSettings) -> None:
+@dataclass(frozen=True)
+class HMMSettings(FitSettings):
+    """Settings of the fit, whose number of states may be that of the HMM it starts from."""
+
+    num_states: int | None = setting(None, "Number of hidden states; by default that of initial.")
+    initial: str | None = setting(
+        None, "Folder or name of an HMM to start from, of which zeros and fixed tables are kept."
+    )
+
+    def __post_init__(self):
+        if self.num_states is None and self.initial is None:
+            raise InputError("the following arguments are required: --num_states, or --initial FOLDER")
+        if self.num_states is not None:
+            super().__post_init__()
+
+    def of_size(self, num_states: int | None) -> FitSettings:
+        """The settings of the fit of an HMM of some states."""
+        if num_states is None:
+            raise InputError("num_states is that of initial, which is not read here; give --num_states")
+        values = {field.name: getattr(self, field.name) for field in fields(FitSettings)}
+        return FitSettings(**values | {"num_states": num_states})
+
+
+def main(settings: CorpusSettings, hmm_settings: HMMSettings) -> None:
     """Read sequences, fit, save."""
     import time
     from pathlib import Path
@@ -87,6 +111,8 @@ def main(settings: CorpusSettings, fit_settings: FitSettings) -> None:
     from hmm_datasets.runtime.stop_requests import Stopped, StopRequests, parse_time
     from hmm_datasets.training.record import write_record
 
+    initial = None if hmm_settings.initial is None else _initial(hmm_settings.initial)
+    fit_settings = hmm_settings.of_size(hmm_settings.num_states or initial.num_states)
     state = PartialState(cpu=not torch.accelerator.is_available())
     output = Path(settings.output_dir)
     data, vocabulary = {"corpus": settings.corpus}, None
@@ -101,9 +127,14 @@ def main(settings: CorpusSettings, fit_settings: FitSettings) -> None:
         )
         num_symbols = data["vocabulary_size"] = settings.vocabulary_size
         vocabulary, scored = words.vocabulary, {"test": test}
+        if initial is not None and initial.vocabulary != vocabulary:
+            raise InputError(
+                f"initial {hmm_settings.initial}: has other words than the {settings.vocabulary_size} most frequent "
+                f"of {settings.corpus}; give the corpus and vocabulary_size that it was fitted to"
+            )
         if len(words.unique_test.tokens) >= settings.length:
             scored["unique_test"] = words.as_windows("unique_test", settings.length, seed=fit_settings.seed)
-    write_record(output, asdict(settings) | asdict(fit_settings), data, None, made=["fit/epoch-*", "hmm"])
+    write_record(output, asdict(settings) | asdict(hmm_settings), data, None, made=["fit/epoch-*", "hmm"])
     if state.is_main_process and vocabulary is not None:
         words.save(output / "words", overwrite=True)
         print(
@@ -124,6 +155,7 @@ def main(settings: CorpusSettings, fit_settings: FitSettings) -> None:
                 fit_settings,
                 num_symbols=num_symbols,
                 test_tokens=test,
+                initial=initial,
                 vocabulary=vocabulary,
                 checkpoint_dir=output / "fit" if fit_settings.backend == "torch" else None,
                 device=settings.device or state.device,
@@ -175,6 +207,16 @@ def _errors_of_files(settings: CorpusSettings):
         if settings.is_array and (of_test or "token" in str(error).partition(" is ")[0]):
             raise InputError(f"{settings.test if of_test else settings.corpus}: {error}") from None
         raise
+
+
+def _initial(name: str):
+    """The HMM that the fit starts from."""
+    from hmm_datasets import HMM, load_source
+
+    process = load_source(name)
+    if not isinstance(process, HMM):
+        raise InputError(f"initial {name}: is {process.describe()}; expected an HMM")
+    return process
 
 
 def _words(settings: CorpusSettings):

@@ -149,7 +149,9 @@ def plan_fit_recipe(
                 f"{path}: the tokens of {corpus.corpus} are not known before it is read; set assumed_tokens"
             )
         return None
-    return plan_fit(fit, num_tokens, length, num_symbols, flops_per_second=corpus.assumed_flops)
+    return plan_fit(
+        fit.of_size(fit.num_states), num_tokens, length, num_symbols, flops_per_second=corpus.assumed_flops
+    )
 
 
 @dataclass(frozen=True)

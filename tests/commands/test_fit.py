@@ -6,8 +6,10 @@ import pytest
 from hmm_datasets.cli import main
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.fitting.fit import fit_hmm
+from hmm_datasets.hmm.fitting.initial import redrawn
 from hmm_datasets.hmm.fitting.settings import FitSettings
 from hmm_datasets.hmm.model import HMM
+from tests.hmm.brute_force import LEFT_TO_RIGHT
 
 TOKENS = processes.random(3, 4, alpha=0.4, seed=7).sample(60, 20, seed=1)
 
@@ -63,6 +65,28 @@ def test_the_same_command_with_more_epochs_goes_on(path, tmp_path, capsys):
     assert (tmp_path / "fit" / "epoch-2").is_dir()
 
 
+def test_fit_keeps_the_zeros_and_fixed_tables_of_the_hmm_it_starts_from(path, tmp_path, capsys):
+    guess = redrawn(LEFT_TO_RIGHT, seed=2)
+    guess.save_pretrained(tmp_path / "initial")
+    tokens = guess.sample(40, 12, seed=1)
+    np.save(tmp_path / "left.npy", tokens)
+    command = ["fit", str(tmp_path / "left.npy"), "--initial", str(tmp_path / "initial"), "--max_epochs", "3"]
+    command += ["--output_dir", str(tmp_path / "run"), "--fixed", "start", "emission"]
+    assert main(command) == 0
+    settings = FitSettings(3, max_epochs=3, fixed=["start", "emission"])
+    hmm = HMM.from_pretrained(tmp_path / "run" / "hmm")
+    assert hmm == fit_hmm(tokens, settings, initial=guess, show_progress=False).hmm
+    assert np.array_equal(hmm.emission, guess.emission)
+    assert np.array_equal(hmm.transition == 0, LEFT_TO_RIGHT.transition == 0)
+    output = ("--output_dir", str(tmp_path / "other"))
+    assert "required: --num_states, or --initial FOLDER" in failing(capsys, "fit", path, *output)
+    message = failing(capsys, "fit", path, "--initial", str(tmp_path / "initial"), "--num_states", "4", *output)
+    assert "is 3; the symbols of this HMM are 0..2" in message
+    message = failing(capsys, "fit", "tinystories-sample", "--initial", str(tmp_path / "initial"), *output)
+    assert "has other words than the 100 most frequent of tinystories-sample" in message
+    assert not (tmp_path / "other" / "hmm").exists()
+
+
 def test_progress_says_likelihood_rate_and_time_left(path, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("hmm_datasets.runtime.progress._DELAY", 0)
     main(["fit", path, "--num_states", "3", "--max_epochs", "3", "--output_dir", str(tmp_path)])
@@ -87,7 +111,6 @@ def test_fit_tells_bad_input_and_leaves_nothing(path, tmp_path, capsys):
     assert "num_states is 0; expected an integer in [1, " in failing(capsys, "fit", path, "--num_states", "0", *output)
     assert "no such file" in failing(capsys, "fit", path + "x", "--num_states", "3", *output)
     assert "init is 'x'" in failing(capsys, "fit", path, "--num_states", "3", "--init", "x", *output)
-    assert "required: --num_states" in failing(capsys, "fit", path, *output)
     told = failing(capsys, "fit", "tinystories-sample", "--num_states", "3", "--test", path, *output)
     assert "test and num_symbols need a .npy file, but corpus is tinystories-sample" in told
     message = failing(capsys, "fit", path, "--num_states", "3", "--num_symbols", "3", *output)

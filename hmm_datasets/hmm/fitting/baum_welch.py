@@ -17,7 +17,7 @@ Speech Audio Process. 2, 1994). So a step never lowers the log-likelihood plus [
 import itertools
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -269,13 +269,17 @@ def mean_log_likelihood(
     return float(sum(workers.in_order(score, batches, 1))[0]) / data.num_tokens
 
 
-def maximize(counts: Statistics, previous: HMM, pseudocounts: Mapping[str, float]) -> HMM:
+def maximize(counts: Statistics, previous: HMM, pseudocounts: Mapping[str, float], fixed: Collection[str] = ()) -> HMM:
     """The HMM whose rows are the expected counts plus pseudocounts, normalized; zeros of `previous` stay zero.
 
     EM keeps zeros by itself, which is how left-to-right models are written down, and so does hmmlearn with a prior.
+    Tables that are `fixed` are those of `previous`. The others maximize the same function as without that, since it is
+    a sum of a term for each row.
     """
-    tables = {}
+    tables = {name: table for name, table in previous.tables().items() if name in fixed}
     for name, table in counts.tables().items():
+        if name in fixed:
+            continue
         table = np.where(getattr(previous, name) > 0, table + pseudocounts[name], 0.0)
         totals = table.sum(-1, keepdims=True)
         # A state that is never visited has no counts; without a prior its row stays the same.

@@ -38,7 +38,7 @@ import numpy as np
 import torch
 from jaxtyping import Int
 
-from ...errors import InputError
+from ...errors import InputError, suggestion
 from ...files import append_jsonl, write_jsonl
 from ...runtime import heartbeats
 from ...runtime.lock import exclusive_lock
@@ -60,7 +60,7 @@ from .baum_welch import (
     sum_counts,
     tied_states,
 )
-from .initial import guess_from_contexts, random_guess
+from .initial import guess_from_contexts, random_guess, redrawn
 from .pomegranate_fit import check_pomegranate, pomegranate_epoch
 from .settings import FitSettings
 from .state import (
@@ -84,7 +84,6 @@ def fit_hmm(
     tokens: Int[Any, "N L"],
     settings: FitSettings | None = None,
     *,
-    num_states: int | None = None,
     num_symbols: int | None = None,
     lengths: Int[Any, "N"] | None = None,
     test_tokens: Int[Any, "M K"] | None = None,
@@ -95,6 +94,7 @@ def fit_hmm(
     device: torch.device | str | None = None,
     show_progress: bool = True,
     requests: StopRequests | None = None,
+    **fields: Any,
 ) -> FitResult:
     """Fit an HMM to sequences by Baum-Welch.
 
@@ -106,20 +106,21 @@ def fit_hmm(
             them. Those that are masked, NaN, NA or None, or -1, were not observed: the fit is to the others, and they
             alone are the tokens of "nats per token".
         settings ([`FitSettings`], *optional*): settings of the fit.
-        num_states (`int`, *optional*): number of hidden states, instead of `settings`, for a fit by its defaults.
-        num_symbols (`int`, *optional*): `E`; by default one more than the largest token.
+        num_symbols (`int`, *optional*): `E`; by default that of `initial`, or one more than the largest token.
         lengths (array of shape `(N,)`, *optional*): number of tokens in each row; the rest is padding.
         test_tokens, test_lengths (*optional*): held-out sequences, for early stopping and the choice among restarts.
         initial ([`HMM`], *optional*): first guess, instead of `settings.init`. Entries of 0 stay 0 whatever the
             pseudocounts, as in hmmlearn, so that the graph of a left-to-right model is kept; give small positive
-            numbers for what the fit may fill. States with equal emissions are not told apart, which the `reason` of
-            the result says.
+            numbers for what the fit may fill. With `num_restarts` the guesses after the first have these zeros and
+            the tables that are `fixed`, and all else drawn anew. States with equal emissions are not told apart,
+            which the `reason` of the result says.
         vocabulary (sequence of `str`, *optional*): names of the symbols, kept in the HMM.
         checkpoint_dir (path, *optional*): folder for the checkpoints `epoch-N/` and `history.jsonl`. If it has
             checkpoints of the same settings and data, the fit resumes from the newest.
         device (*optional*): where to compute; the CPU by default.
         show_progress (`bool`, *optional*, defaults to `True`): show a progress bar on rank 0.
         requests ([`~hmm_datasets.runtime.stop_requests.StopRequests`], *optional*): asked before every batch.
+        fields: fields of [`FitSettings`] by name, instead of `settings`; `num_states` is that of `initial` by default.
 
     Returns:
         [`FitResult`].
@@ -138,19 +139,15 @@ def fit_hmm(
 
     ```
     """
-    if (settings is None) == (num_states is None):
-        raise InputError("fit_hmm: give settings, or num_states for a fit by their defaults, and not both")
-    settings = FitSettings(num_states) if settings is None else settings
-    if not isinstance(settings, FitSettings):
-        raise InputError(
-            f"settings are {settings!r:.80}; expected FitSettings(num_states=H, ...), or num_states=H alone"
-        )
+    settings = _settings(settings, initial, fields)
     tokens, lengths = _rows(tokens, lengths)
     if test_tokens is not None:
         with errors_of_test_tokens():
             test_tokens, test_lengths = _rows(test_tokens, test_lengths)
     if num_symbols is not None:
         num_symbols = integer("num_symbols", num_symbols, 1, 31)
+    elif initial is not None:
+        num_symbols = initial.num_symbols
     checked = tokens_with_gaps(tokens, num_symbols, lengths)
     num_symbols = num_symbols or _number_of_symbols(checked.tokens)
     data = _sequences(checked, num_symbols)
@@ -164,8 +161,7 @@ def fit_hmm(
             held_out = _sequences(tokens_with_gaps(test_tokens, num_symbols, test_lengths), num_symbols)
         if held_out.num_tokens == 0:
             raise InputError("test_tokens hold no token; give at least one held-out sequence, or None")
-    if initial is not None:
-        _check_initial(initial, settings, num_symbols)
+    _check_initial(initial, settings, num_symbols)
     folder = None if checkpoint_dir is None else Path(checkpoint_dir)
     with Workers(device, requests) as workers, contextlib.nullcontext() if folder is None else exclusive_lock(folder):
         fit = _Fit(
@@ -174,6 +170,28 @@ def fit_hmm(
         state = fit.resume_or_start()
         fit.run(state, settings.max_epochs, "Baum-Welch", settings.save_every)
         return fit.result(state)
+
+
+def _settings(settings: Any, initial: HMM | None, fields: dict[str, Any]) -> FitSettings:
+    """The settings, or those that their fields make."""
+    if (settings is not None and fields) or (settings is None and not fields and initial is None):
+        raise InputError("fit_hmm: give settings, or num_states and other fields of FitSettings, and not both")
+    if settings is None:
+        known = FitSettings.__dataclass_fields__
+        for name in fields:
+            if name not in known:
+                raise InputError(
+                    f"fit_hmm: {name} is no argument and no field of FitSettings{suggestion(name, known)}"
+                )
+        sizes = {} if initial is None else {"num_states": initial.num_states}
+        if "num_states" not in sizes | fields:
+            raise InputError("fit_hmm: num_states is not given; give the number of hidden states, or initial")
+        settings = FitSettings(**(sizes | fields))
+    if not isinstance(settings, FitSettings):
+        raise InputError(
+            f"settings are {settings!r:.80}; expected FitSettings(num_states=H, ...), or num_states=H alone"
+        )
+    return settings
 
 
 @contextlib.contextmanager
@@ -388,7 +406,7 @@ class _Fit:
             step_size = state.updates**-self.settings.step_exponent
             state.statistics.move_towards(counts, step_size, len(self.data.tokens))
             counts = state.statistics
-        return maximize(counts, hmm, self.settings.pseudocounts)
+        return maximize(counts, hmm, self.settings.pseudocounts, self.settings.fixed)
 
     def _finished_restarts(self) -> list[Path]:
         folders = [] if self.folder is None else map(self._restart_folder, range(self.settings.num_restarts))
@@ -408,7 +426,8 @@ class _Fit:
     def _first_guess(self, restart: int) -> HMM:
         settings = self.settings
         if self.initial is not None:
-            hmm = self.initial
+            seed = settings.seed + restart
+            hmm = self.initial if restart == 0 else redrawn(self.initial, settings.fixed, seed=seed)
         elif settings.init == "contexts":
             arguments = (self.data.tokens, self.data.lengths, settings.num_states, self.num_symbols)
             hmm = self.workers.alone(lambda: guess_from_contexts(*arguments, seed=settings.seed + restart))
@@ -427,15 +446,15 @@ class _Fit:
             write_jsonl(self.folder / HISTORY_NAME, rows)
 
 
-def _check_initial(initial: HMM, settings: FitSettings, num_symbols: int) -> None:
+def _check_initial(initial: HMM | None, settings: FitSettings, num_symbols: int) -> None:
+    if initial is None:
+        if settings.fixed:
+            raise InputError(f"fixed is {' and '.join(settings.fixed)}, but no HMM has these tables; give initial")
+        return
     if (initial.num_states, initial.num_symbols) != (settings.num_states, num_symbols) or initial.edges is not None:
         raise InputError(
             f"initial is {initial}; expected a state-emitting HMM of {settings.num_states} states and "
             f"{num_symbols} symbols"
-        )
-    if settings.num_restarts > 1:
-        raise InputError(
-            f"num_restarts is {settings.num_restarts}, but initial leaves nothing to guess; give only one of them"
         )
 
 

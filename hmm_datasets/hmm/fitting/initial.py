@@ -16,6 +16,8 @@ k-means (Juang and Rabiner, IEEE Trans. ASSP 38, 1990), with clusters of bigram 
 Time is `O(N L)` for the counts and `O(K H D)` per round, with `K <= E^2` kinds and `D <= 128` dimensions.
 """
 
+from collections.abc import Collection
+
 import numpy as np
 import torch
 from jaxtyping import Float, Int
@@ -45,6 +47,22 @@ def random_guess(num_states: int, num_symbols: int, *, seed: int = 0) -> HMM:
         emission=rows(num_states, num_symbols),
         normalize=True,
     )
+
+
+def redrawn(hmm: HMM, fixed: Collection[str] = (), *, seed: int = 0) -> HMM:
+    """A first guess with the zeros of `hmm` and its `fixed` tables, and all else drawn as by [`random_guess`].
+
+    Args:
+        hmm ([`HMM`]): a state-emitting HMM.
+        fixed (collection of `str`, *optional*): tables to keep: start, transition, emission.
+        seed (`int`, *optional*, defaults to 0): seed of the draws.
+    """
+    tables = hmm.tables()
+    for name, table in random_guess(hmm.num_states, hmm.num_symbols, seed=seed).tables().items():
+        if name not in fixed:
+            drawn = np.where(tables[name] > 0, table, 0.0)
+            tables[name] = drawn / drawn.sum(-1, keepdims=True)
+    return HMM(**tables, vocabulary=hmm.vocabulary)
 
 
 def guess_from_contexts(

@@ -56,6 +56,7 @@ def check_pomegranate(
             "out, or use backend torch"
         )
     refused = (
+        ("fixed", settings.fixed or None, "updates all tables"),
         ("update_every", settings.update_every, "has no stochastic EM"),
         ("dtype", settings.dtype if settings.dtype == "float64" else None, "computes in float32"),
         ("checkpoint_dir", checkpoint_dir, "cannot resume a fit here"),

@@ -2,10 +2,11 @@
 
 from dataclasses import MISSING, dataclass, fields
 
-from ...errors import InputError
+from ...errors import InputError, suggestion
 from ...runtime.settings import setting
 from ..integers import finite_number, integer
 
+TABLES = ("start", "transition", "emission")
 CHOICES = {
     "init": ("random", "contexts"),
     "dtype": ("float32", "float64"),
@@ -36,6 +37,7 @@ class FitSettings:
     patience: int = setting(5, "With held-out data, stop after this many epochs without improvement on them.")
     pseudocount: float = setting(1e-2, "Added to every expected count; it is the prior Dirichlet(1 + pseudocount).")
     emission_pseudocount: float | None = setting(None, "The same for the emissions alone; pseudocount by default.")
+    fixed: list[str] = setting([], "Tables of initial that are not updated: start, transition, emission.")
     update_every: int | None = setting(
         None, "Batches per update of the tables (stochastic EM); by default one update per epoch."
     )
@@ -71,6 +73,7 @@ class FitSettings:
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
                 raise InputError(f"{name} is {getattr(self, name)!r}; expected {' or '.join(choices)}")
+        self._check_fixed()
         if self.update_rule == "replace" and self.update_every is None:
             raise InputError("update_rule is replace, but there is one update per epoch; set update_every")
         # At 1/2 or less the noise of the batches does not die out. Above 1 the steps become too small to converge.
@@ -78,8 +81,18 @@ class FitSettings:
         if not 0.5 < self.step_exponent <= 1:
             raise InputError(f"step_exponent is {self.step_exponent}; expected more than 0.5 and at most 1")
 
+    def _check_fixed(self) -> None:
+        names = [self.fixed] if isinstance(self.fixed, str) else list(self.fixed)
+        for name in names:
+            if name not in TABLES:
+                raise InputError(f"fixed has {name!r}; expected {', '.join(TABLES)}{suggestion(str(name), TABLES)}")
+        object.__setattr__(self, "fixed", [name for name in TABLES if name in names])
+        if len(self.fixed) == len(TABLES):
+            raise InputError("fixed names all three tables; expected two at most, so that there is one to fit")
+
     @property
     def pseudocounts(self) -> dict[str, float]:
-        """The pseudocount of each table."""
+        """The pseudocount of each table, 0 for those that are fixed."""
         emission = self.pseudocount if self.emission_pseudocount is None else self.emission_pseudocount
-        return {"start": self.pseudocount, "transition": self.pseudocount, "emission": emission}
+        counts = {"start": self.pseudocount, "transition": self.pseudocount, "emission": emission}
+        return counts | dict.fromkeys(self.fixed, 0.0)

@@ -145,6 +145,7 @@ def identity_of(
     """The settings and data that must be the same for a fit to resume from a checkpoint."""
     free = _FREE | {"batch_size"}
     chosen = {name: value for name, value in vars(settings).items() if name not in free}
+    chosen["fixed"] = settings.fixed or None  # fits that began before there was this setting have none of it
     if settings.update_rule == "stochastic":
         del chosen["update_rule"]  # as in fits that began before there was a choice
     if settings.update_every is not None:

@@ -272,6 +272,8 @@ def test_the_least_of_every_setting_is_accepted():
         ({"num_states": 2, "step_exponent": 0.5}, "step_exponent is 0.5; expected more than 0.5 and at most 1"),
         ({"num_states": 2, "dtype": "bfloat16"}, "dtype is 'bfloat16'; expected float32 or float64"),
         ({"num_states": 2, "init": "kmeans"}, "init is 'kmeans'; expected random or contexts"),
+        ({"num_states": 2, "fixed": ["transitions"]}, "fixed has 'transitions'; expected start, transition, emission"),
+        ({"num_states": 2, "fixed": ["start", "emission", "transition"]}, "fixed names all three tables"),
         ({"num_states": 2, "backend": "jax"}, "backend is 'jax'; expected torch or pomegranate"),
     ],
 )
@@ -293,12 +295,13 @@ def test_settings_out_of_range_are_refused_by_name(arguments, message):
         ({"tokens": [[0, -2]]}, "tokens[0, 1] is -2"),
         ({"test_tokens": np.zeros((0, 5), int)}, "test_tokens hold no token"),
         ({"initial": random_guess(2, 4)}, "initial is HMM(2 states, 4 symbols, state-emitting); expected a state-"),
-        ({"initial": random_guess(3, 5)}, "expected a state-emitting HMM of 3 states and 4 symbols"),
+        ({"initial": random_guess(3, 5), "num_symbols": 4}, "expected a state-emitting HMM of 3 states and 4 symbols"),
+        ({"initial": random_guess(3, 3)}, "is 3; the symbols of this HMM are 0..2"),
+        ({"settings": replace(SHORT, fixed=["start"])}, "fixed is start, but no HMM has these tables; give initial"),
         ({"initial": processes.even()}, "edge-emitting); expected a state-emitting HMM"),
         ({"vocabulary": "abc"}, "vocabulary has 3 names; expected 4"),
         ({"num_symbols": 0}, "num_symbols is 0; expected an integer in [1"),
         ({"device": "cuda:99"}, "device is 'cuda:99', and cannot be used: "),
-        ({"initial": GUESS, "settings": replace(SHORT, num_restarts=2)}, "num_restarts is 2, but initial leaves"),
     ],
 )
 def test_what_cannot_be_fitted_is_refused(arguments, message):
@@ -318,6 +321,10 @@ def test_sequences_in_one_column_are_fitted_as_their_rows():
 
 
 def test_settings_are_given_in_one_way():
+    by_name = fit_hmm(TOKENS, num_states=3, max_epochs=2, fixed="start", initial=GUESS, show_progress=False)
+    assert by_name.hmm == fit(settings=FitSettings(3, max_epochs=2, fixed=["start"]), initial=GUESS).hmm
+    with pytest.raises(InputError, match="maxepochs is no argument and no field of FitSettings; did you mean max_epo"):
+        fit_hmm([[0, 1]], num_states=2, maxepochs=3)
     for chosen in ({}, {"settings": FitSettings(num_states=2), "num_states": 2}):
         with pytest.raises(InputError, match="give settings, or num_states"):
             fit_hmm([[0, 1]], **chosen)
