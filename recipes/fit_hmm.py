@@ -34,6 +34,8 @@ class CorpusSettings:
         "tinystories-sample", "A named corpus, a local file, a data set on the Hub; or symbols, in a .npy file."
     )
     test: str | None = setting(None, "Held-out symbols in another .npy file, for early stopping.")
+    states: str | None = setting(None, "Known states in another .npy file of the same shape, -1 where not known.")
+    weights: str | None = setting(None, "Weights of the sequences in a .npy file of shape (N,).")
     num_symbols: int | None = setting(None, "Number of symbols in the .npy file; by default the largest plus one.")
     max_documents: int | None = setting(None, "Maximum number of documents to read.")
     vocabulary_size: int = setting(100, "Number of words in the vocabulary, including the full stop.")
@@ -60,8 +62,9 @@ class CorpusSettings:
                 f"{self.corpus}: symbols are read from .npy (by numpy.save, integers of shape (N, L)), text from "
                 ".txt, .jsonl, .json and .parquet; numpy.loadtxt and numpy.load read other tables"
             )
-        if not self.is_array and (self.test is not None or self.num_symbols is not None):
-            raise InputError(f"test and num_symbols need a .npy file, but corpus is {self.corpus}; leave them out")
+        for name in ("test", "states", "weights", "num_symbols"):
+            if not self.is_array and getattr(self, name) is not None:
+                raise InputError(f"{name} needs a .npy file, but corpus is {self.corpus}; leave it out")
 
     @property
     def is_array(self) -> bool:
@@ -102,6 +105,7 @@ def main(settings: CorpusSettings, hmm_settings: HMMSettings) -> None:
 
     from hmm_datasets import fit_hmm
     from hmm_datasets.files import read_log, write_json
+    from hmm_datasets.foreign.arrays import load_array
     from hmm_datasets.hmm.analysis.losses import mean_losses, num_observed
     from hmm_datasets.hmm.arrays import read_tokens
     from hmm_datasets.hmm.fitting.state import HISTORY_NAME
@@ -115,8 +119,10 @@ def main(settings: CorpusSettings, hmm_settings: HMMSettings) -> None:
     fit_settings = hmm_settings.of_size(hmm_settings.num_states or initial.num_states)
     state = PartialState(cpu=not torch.accelerator.is_available())
     output = Path(settings.output_dir)
-    data, vocabulary = {"corpus": settings.corpus}, None
+    data, vocabulary, known = {"corpus": settings.corpus}, None, {}
     if settings.is_array:
+        files = {"states": settings.states, "weights": settings.weights}
+        known = {name: load_array(path) for name, path in files.items() if path is not None}
         train = read_tokens(settings.corpus)
         test = None if settings.test is None else read_tokens(settings.test)
         num_symbols, scored = settings.num_symbols, {} if test is None else {"test": test}
@@ -155,6 +161,7 @@ def main(settings: CorpusSettings, hmm_settings: HMMSettings) -> None:
                 fit_settings,
                 num_symbols=num_symbols,
                 test_tokens=test,
+                **known,
                 initial=initial,
                 vocabulary=vocabulary,
                 checkpoint_dir=output / "fit" if fit_settings.backend == "torch" else None,
@@ -203,8 +210,11 @@ def _errors_of_files(settings: CorpusSettings):
     try:
         yield
     except InputError as error:
-        of_test = "(test_tokens)" in str(error)
-        if settings.is_array and (of_test or "token" in str(error).partition(" is ")[0]):
+        message = str(error)
+        of_test, name = "(test_tokens)" in message, message.partition(" ")[0].partition("[")[0]
+        if settings.is_array and name in ("states", "weights"):
+            raise InputError(f"{getattr(settings, name)}: {error}") from None
+        if settings.is_array and (of_test or "token" in message.partition(" is ")[0]):
             raise InputError(f"{settings.test if of_test else settings.corpus}: {error}") from None
         raise
 

@@ -268,7 +268,10 @@ def posteriors(
 
 
 def expected_counts(
-    hmm: Parameters, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, "B"] | None = None
+    hmm: Parameters,
+    tokens: Int[Tensor, "B T"],
+    lengths: Int[Tensor, "B"] | None = None,
+    weights: Float[Tensor, "B"] | None = None,
 ) -> ExpectedCounts:
     """The sufficient statistics of Baum-Welch (Rabiner 1989, eqs. 38 and 40), summed over the batch.
 
@@ -280,11 +283,14 @@ def expected_counts(
         hmm ([`Parameters`]): the tables; their type is that of the computation and of the counts.
         tokens (`torch.Tensor` of shape `(B, T)`, int64): symbols in `[0, E)`.
         lengths (`torch.Tensor` of shape `(B,)`, *optional*): number of tokens in each row; the rest is padding.
+        weights (`torch.Tensor` of shape `(B,)`, *optional*): how often each row counts, 0 or more; 1 by default. The
+            log-likelihoods are not weighted.
 
     Returns:
         [`ExpectedCounts`].
     """
-    counts = _expected_counts(hmm, tokens, lengths)
+    weights = None if weights is None else weights.to(hmm.start.dtype)
+    counts = _expected_counts(hmm, tokens, lengths, weights)
     return _of_symbols(hmm, counts) if hmm.has_missing else counts
 
 
@@ -297,13 +303,16 @@ def _of_symbols(hmm: Parameters, counts: ExpectedCounts) -> ExpectedCounts:
     return counts._replace(edges=edges, emission=edges.sum(2).T.contiguous())
 
 
-def _expected_counts(hmm: Parameters, tokens: Tensor, lengths: Tensor | None) -> ExpectedCounts:
+def _expected_counts(
+    hmm: Parameters, tokens: Tensor, lengths: Tensor | None, weights: Tensor | None
+) -> ExpectedCounts:
     if hmm.edges is not None:
-        return _expected_edge_counts(hmm, tokens, lengths)
+        return _expected_edge_counts(hmm, tokens, lengths, weights)
     if tokens.device.type == "cpu" and len(hmm.start) <= counts.MAX_STATES:
         tables = (table.numpy(force=True) for table in (hmm.start, hmm.transition, hmm.emission))
         ends = None if lengths is None else lengths.numpy()
-        *sums, scores = counts.fused_counts(*tables, tokens.numpy(), ends, _bound(hmm))
+        of_rows = None if weights is None else weights.numpy()
+        *sums, scores = counts.fused_counts(*tables, tokens.numpy(), ends, of_rows, _bound(hmm))
         return ExpectedCounts(
             *(torch.from_numpy(table).to(hmm.start.dtype) for table in sums), torch.from_numpy(scores)
         )
@@ -313,7 +322,8 @@ def _expected_counts(hmm: Parameters, tokens: Tensor, lengths: Tensor | None) ->
     num_live = [batch] * length if order is None else _num_live(lengths, length)
     symbols_TB = (tokens if order is None else tokens[order]).T.contiguous()
     filtered_TBH, scale_TB = _filter_by_time(hmm, symbols_TB, num_live)
-    sums = _smooth_by_time(hmm, symbols_TB, num_live, filtered_TBH, scale_TB)
+    weight_B = hmm.start.new_ones(batch) if weights is None else weights if order is None else weights[order]
+    sums = _smooth_by_time(hmm, symbols_TB, num_live, filtered_TBH, scale_TB, weight_B)
     scores = scale_TB.double().log_().sum(0)
     return ExpectedCounts(*sums, scores if order is None else torch.empty_like(scores).index_copy_(0, order, scores))
 
@@ -338,11 +348,17 @@ def _filter_by_time(hmm: Parameters, symbols_TB: Tensor, num_live: list[int]) ->
 
 
 def _smooth_by_time(
-    hmm: Parameters, symbols_TB: Tensor, num_live: list[int], filtered_TBH: Tensor, scale_TB: Tensor
+    hmm: Parameters,
+    symbols_TB: Tensor,
+    num_live: list[int],
+    filtered_TBH: Tensor,
+    scale_TB: Tensor,
+    weight_B: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     # With value(i) = P(tokens after t | state i at t) / P(tokens after t | tokens up to t), the posterior is
     # filtered * value, and the flow i -> j is filtered(i) transition(i, j) arriving(j), where
-    # arriving = emission * value / scale at position t + 1. Overwrites filtered_TBH with the posterior.
+    # arriving = emission * value / scale at position t + 1. Overwrites filtered_TBH with the posterior. Values that
+    # begin with the weight of a row instead of 1 multiply its counts by it.
     length, batch = symbols_TB.shape
     emission_EH, to_previous = hmm.emission.T.contiguous(), hmm.transition.T.contiguous()
     # The inverse of the smallest numbers overflows, and infinity times 0 is NaN.
@@ -350,14 +366,14 @@ def _smooth_by_time(
     inverse_TB = torch.where(scale_TB > 0, scale_TB.reciprocal().clamp_(max=largest), 0).unsqueeze(2)
     flow_HH, total_HH = torch.zeros_like(hmm.transition), torch.zeros_like(hmm.transition, dtype=torch.float64)
     arriving_BH = hmm.start.new_empty(batch, hmm.start.shape[0])
-    value_BH = torch.ones_like(arriving_BH)
+    value_BH = weight_B.unsqueeze(1).repeat(1, len(hmm.start))
     bound = _bound(hmm)
     for t in reversed(range(length)):
         rows = num_live[t]
         value = value_BH[:rows]
         posterior = filtered_TBH[t, :rows].mul_(value)
         if t % counts.BLOCK == 0:
-            value.div_(_divisor(posterior.sum(1))).clamp_(max=bound)
+            value.div_(_divisor(posterior.sum(1) / weight_B[:rows])).clamp_(max=bound)
         if t > 0:
             arriving = torch.index_select(emission_EH, 0, symbols_TB[t, :rows], out=arriving_BH[:rows])
             arriving.mul_(value).mul_(inverse_TB[t, :rows]).clamp_(max=bound)
@@ -392,7 +408,10 @@ def _sum_by_symbol(weight_TBH: Tensor, symbols_TB: Tensor, num_live: list[int], 
     return total.to(sums.dtype).T.contiguous()
 
 
-def _expected_edge_counts(hmm: Parameters, tokens: Tensor, lengths: Tensor | None) -> ExpectedCounts:
+def _expected_edge_counts(
+    hmm: Parameters, tokens: Tensor, lengths: Tensor | None, weights: Tensor | None
+) -> ExpectedCounts:
+    weight_B = hmm.start.new_ones(len(tokens)) if weights is None else weights
     filtered = forward_filter(hmm, tokens, lengths)
     values = backward_values(hmm, tokens, filtered, lengths)
     live = torch.ones_like(tokens, dtype=torch.bool)
@@ -406,11 +425,11 @@ def _expected_edge_counts(hmm: Parameters, tokens: Tensor, lengths: Tensor | Non
         rows, positions = ((tokens == symbol) & live).nonzero(as_tuple=True)
         for row, position in zip(rows.split(_PIECE), positions.split(_PIECE), strict=True):
             arriving = values[row, position + 1] / _divisor(scale[row, position])
-            leaving = filtered.beliefs[row, position].double()
+            leaving = filtered.beliefs[row, position].double() * weight_B[row].unsqueeze(1)
             edges[symbol] += leaving.T @ arriving.clamp_(max=_bound(hmm)).double()
         edges[symbol] *= moves
     start = filtered.beliefs[:, 0] * values[:, 0]
-    start = (start / _divisor(start.sum(1))).sum(0)
+    start = (start / _divisor(start.sum(1)) * weight_B.unsqueeze(1)).sum(0)
     scores = filtered.log_scale.double().sum(1)
     tables = (table.to(start.dtype) for table in (edges.sum(0), edges.sum(2).T.contiguous()))
     return ExpectedCounts(start, *tables, scores, edges.to(start.dtype))

@@ -81,10 +81,26 @@ def test_fit_keeps_the_zeros_and_fixed_tables_of_the_hmm_it_starts_from(path, tm
     output = ("--output_dir", str(tmp_path / "other"))
     assert "required: --num_states, or --initial FOLDER" in failing(capsys, "fit", path, *output)
     message = failing(capsys, "fit", path, "--initial", str(tmp_path / "initial"), "--num_states", "4", *output)
-    assert "is 3; the symbols of this HMM are 0..2" in message
+    assert "expected a state-emitting HMM of 4 states and 3 symbols" in message
     message = failing(capsys, "fit", "tinystories-sample", "--initial", str(tmp_path / "initial"), *output)
     assert "has other words than the 100 most frequent of tinystories-sample" in message
     assert not (tmp_path / "other" / "hmm").exists()
+
+
+def test_fit_reads_known_states_and_weights_from_files(path, tmp_path, capsys):
+    states, weights = TOKENS.astype(int) % 3, np.arange(60) % 3
+    states[::2] = -1
+    for name, table in (("states", states), ("weights", weights), ("short", weights[:9])):
+        np.save(tmp_path / f"{name}.npy", table)
+    command = ["fit", path, "--num_states", "3", "--max_epochs", "2", "--output_dir", str(tmp_path / "run")]
+    command += ["--states", str(tmp_path / "states.npy")]
+    assert main([*command, "--weights", str(tmp_path / "weights.npy")]) == 0
+    settings = FitSettings(3, max_epochs=2)
+    expected = fit_hmm(TOKENS, settings, states=states, weights=weights, show_progress=False)
+    assert HMM.from_pretrained(tmp_path / "run" / "hmm") == expected.hmm
+    command[-3] = str(tmp_path / "other")
+    message = failing(capsys, *command, "--weights", str(tmp_path / "short.npy"))
+    assert "short.npy: weights have shape (9,); expected (60,)" in message
 
 
 def test_progress_says_likelihood_rate_and_time_left(path, tmp_path, capsys, monkeypatch):
@@ -112,7 +128,7 @@ def test_fit_tells_bad_input_and_leaves_nothing(path, tmp_path, capsys):
     assert "no such file" in failing(capsys, "fit", path + "x", "--num_states", "3", *output)
     assert "init is 'x'" in failing(capsys, "fit", path, "--num_states", "3", "--init", "x", *output)
     told = failing(capsys, "fit", "tinystories-sample", "--num_states", "3", "--test", path, *output)
-    assert "test and num_symbols need a .npy file, but corpus is tinystories-sample" in told
+    assert "test needs a .npy file, but corpus is tinystories-sample" in told
     message = failing(capsys, "fit", path, "--num_states", "3", "--num_symbols", "3", *output)
     assert "is 3; the symbols of this HMM are 0..2" in message
     message = failing(capsys, "fit", path, "--num_states", "3", "--device", "cuda:99", *output)

@@ -19,7 +19,8 @@ import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from ...errors import InputError, first_line
 from ...runtime.stop_requests import STOP, Stopped, StopRequests
 from .. import inference
 from ..model import HMM
+from .labels import Pairs
 
 _SAME = 1e-6  # difference of probabilities that rounding of float32 explains
 _CACHED_ENTRIES = 1 << 16  # of the beliefs of one step, which should stay in the cache of a core
@@ -50,11 +52,15 @@ class Sequences:
         tokens (`torch.Tensor` of shape `(N, L)`): symbols, `E` where a token was not observed.
         lengths (`torch.Tensor` of shape `(N,)` or `None`): number of tokens in each row; the rest is padding.
         observed (`torch.Tensor` of shape `(N,)` or `None`): how many of them were observed, if some were not.
+        pairs ([`Pairs`] or `None`): if states are known, the pairs of which `tokens` are the numbers.
+        weights (`torch.Tensor` of shape `(N,)` or `None`): weight of each row, float64, if it is not 1.
     """
 
     tokens: Int[Tensor, "N L"]
     lengths: Int[Tensor, "N"] | None = None
     observed: Int[Tensor, "N"] | None = None
+    pairs: Pairs | None = None
+    weights: Float[Tensor, "N"] | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -66,10 +72,37 @@ class Sequences:
         counts = self.lengths if self.observed is None else self.observed
         return len(rows) * self.tokens.shape[1] if counts is None else int(counts[torch.from_numpy(rows)].sum())
 
+    @cached_property
+    def weight(self) -> float:
+        """Number of observed tokens, each times the weight of its row."""
+        return self.weight_of(np.arange(len(self.tokens)))
+
+    def weight_of(self, index: Int[np.ndarray, "B"]) -> float:
+        """Number of observed tokens in some rows, each times its weight."""
+        if self.weights is None:
+            return self.num_tokens_of(index)
+        rows, counts = torch.from_numpy(index), self.lengths if self.observed is None else self.observed
+        weights = self.weights[rows]
+        return float(weights.sum() * self.tokens.shape[1] if counts is None else counts[rows].double() @ weights)
+
+    def weights_of(self, index: Int[np.ndarray, "B"], device: torch.device) -> Float[Tensor, "B"] | None:
+        """The weights of some rows, if they have any."""
+        return None if self.weights is None else self.weights[torch.from_numpy(index)].to(device)
+
+    def num_sequences(self, index: Int[np.ndarray, "B"] | None = None) -> float:
+        """Number of rows, or of some of them, each times its weight."""
+        if self.weights is None:
+            return len(self.tokens if index is None else index)
+        return float(self.weights.sum() if index is None else self.weights[torch.from_numpy(index)].sum())
+
     def parameters(self, hmm: HMM, dtype: torch.dtype, device: torch.device) -> inference.Parameters:
-        """The tables of `hmm`, with a symbol for missing tokens if there are any."""
+        """The tables of `hmm`, with a symbol for missing tokens if there are any, and one for each pair if states are
+        known."""
         parameters = hmm.parameters(dtype, device)
-        return parameters if self.observed is None else parameters.with_missing()
+        parameters = parameters if self.observed is None else parameters.with_missing()
+        if self.pairs is None:
+            return parameters
+        return replace(parameters, emission=self.pairs.columns(parameters.emission), has_missing=False)
 
     def rows(self, index: Int[np.ndarray, "B"], device: torch.device) -> tuple[Tensor, Tensor | None]:
         """The tokens (B, T) and lengths (B,) of some rows."""
@@ -86,7 +119,7 @@ class Statistics:
     transition: Float[np.ndarray, "H H"]
     emission: Float[np.ndarray, "H E"]
     log_likelihood: float = 0.0
-    num_sequences: int = 0
+    num_sequences: float = 0.0
 
     @classmethod
     def zeros(cls, num_states: int, num_symbols: int) -> "Statistics":
@@ -96,8 +129,10 @@ class Statistics:
         """The three tables of counts by name."""
         return {"start": self.start, "transition": self.transition, "emission": self.emission}
 
-    def move_towards(self, counts: "Statistics", step_size: float, num_sequences: int) -> None:
+    def move_towards(self, counts: "Statistics", step_size: float, num_sequences: float) -> None:
         """Online EM: `S <- S + step_size (S' - S)`, where S' is the counts scaled up to `num_sequences`."""
+        if counts.num_sequences == 0:
+            return  # all of these sequences have weight 0
         for name, table in self.tables().items():
             table += step_size * (counts.tables()[name] * (num_sequences / counts.num_sequences) - table)
 
@@ -218,20 +253,29 @@ def sum_counts(
     parameters = data.parameters(hmm, dtype, workers.device)
 
     def counts_of(batch: Int[np.ndarray, "B"]) -> Tensor:
-        counts = inference.expected_counts(parameters, *data.rows(batch, workers.device))
-        scores = counts.log_likelihood
+        weights = data.weights_of(batch, workers.device)
+        counts = inference.expected_counts(parameters, *data.rows(batch, workers.device), weights)
+        scores = _weighted(counts.log_likelihood, weights)
         impossible = (~torch.isfinite(scores)).to(torch.float64)
         # Index of the first impossible row of the batch, or -1.
         index = torch.where(impossible.any(), impossible.argmax(), -1)
         parts = (scores.sum(), index, counts.start, counts.transition, counts.emission)
         return torch.cat([part.to(torch.float64).reshape(-1) for part in parts])
 
-    total = Statistics.zeros(hmm.num_states, hmm.num_symbols)
+    total = Statistics.zeros(*parameters.predicted.shape)
     size = 2 + sum(table.size for table in total.tables().values())
     for number, vector in enumerate(workers.in_order(counts_of, batches, size)):
         add_batch(total, vector, number, batches[number])
+        total.num_sequences += data.num_sequences(batches[number])
         after_batch(total.log_likelihood, batches[number])
+    if data.pairs is not None:
+        total.emission = data.pairs.of_symbols(total.emission, hmm.num_symbols)
     return total
+
+
+def _weighted(scores: Float[Tensor, "B"], weights: Float[Tensor, "B"] | None) -> Float[Tensor, "B"]:
+    # Not a product alone: a row of weight 0 may be impossible, and 0 times infinity is NaN.
+    return scores if weights is None else torch.where(weights > 0, weights * scores, 0.0)
 
 
 def add_batch(total: Statistics, vector: Float[np.ndarray, "S"], number: int, rows: Int[np.ndarray, "B"]) -> None:
@@ -253,7 +297,6 @@ def add_batch(total: Statistics, vector: Float[np.ndarray, "S"], number: int, ro
             )
         table += part.reshape(table.shape)
     total.log_likelihood += float(score)
-    total.num_sequences += len(rows)
 
 
 def mean_log_likelihood(
@@ -264,9 +307,9 @@ def mean_log_likelihood(
 
     def score(batch: Int[np.ndarray, "B"]) -> Tensor:
         scores = inference.log_likelihood(parameters, *data.rows(batch, workers.device))
-        return scores.to(torch.float64).sum().reshape(1)
+        return _weighted(scores.to(torch.float64), data.weights_of(batch, workers.device)).sum().reshape(1)
 
-    return float(sum(workers.in_order(score, batches, 1))[0]) / data.num_tokens
+    return float(sum(workers.in_order(score, batches, 1))[0]) / data.weight
 
 
 def maximize(counts: Statistics, previous: HMM, pseudocounts: Mapping[str, float], fixed: Collection[str] = ()) -> HMM:

@@ -30,13 +30,13 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
 from ...errors import InputError, suggestion
 from ...files import append_jsonl, write_jsonl
@@ -61,6 +61,7 @@ from .baum_welch import (
     tied_states,
 )
 from .initial import guess_from_contexts, random_guess, redrawn
+from .labels import check_states, check_weights, paired
 from .pomegranate_fit import check_pomegranate, pomegranate_epoch
 from .settings import FitSettings
 from .state import (
@@ -86,6 +87,8 @@ def fit_hmm(
     *,
     num_symbols: int | None = None,
     lengths: Int[Any, "N"] | None = None,
+    states: Int[Any, "N L"] | None = None,
+    weights: Float[Any, "N"] | None = None,
     test_tokens: Int[Any, "M K"] | None = None,
     test_lengths: Int[Any, "M"] | None = None,
     initial: HMM | None = None,
@@ -108,6 +111,11 @@ def fit_hmm(
         settings ([`FitSettings`], *optional*): settings of the fit.
         num_symbols (`int`, *optional*): `E`; by default that of `initial`, or one more than the largest token.
         lengths (array of shape `(N,)`, *optional*): number of tokens in each row; the rest is padding.
+        states (array of shape `(N, L)`, *optional*): known states, -1 or missing where not known. Counts and
+            `train_log_likelihood` are those given tokens and known states together. If all are known, one step is the
+            maximum.
+        weights (array of shape `(N,)`, *optional*): how often each sequence counts, 0 or more; sequences of weight
+            `k` count as `k` copies, in losses per token too.
         test_tokens, test_lengths (*optional*): held-out sequences, for early stopping and the choice among restarts.
         initial ([`HMM`], *optional*): first guess, instead of `settings.init`. Entries of 0 stay 0 whatever the
             pseudocounts, as in hmmlearn, so that the graph of a left-to-right model is kept; give small positive
@@ -140,6 +148,7 @@ def fit_hmm(
     ```
     """
     settings = _settings(settings, initial, fields)
+    states = states if states is None else _rows(states, lengths)[0]
     tokens, lengths = _rows(tokens, lengths)
     if test_tokens is not None:
         with errors_of_test_tokens():
@@ -148,6 +157,7 @@ def fit_hmm(
         num_symbols = integer("num_symbols", num_symbols, 1, 31)
     elif initial is not None:
         num_symbols = initial.num_symbols
+    _check_initial(initial, settings, num_symbols)
     checked = tokens_with_gaps(tokens, num_symbols, lengths)
     num_symbols = num_symbols or _number_of_symbols(checked.tokens)
     data = _sequences(checked, num_symbols)
@@ -155,20 +165,20 @@ def fit_hmm(
         raise InputError("there is no token to fit an HMM to; give at least one sequence")
     if data.tokens.shape[1] == 1 < min(len(data.tokens), settings.num_states):
         raise InputError(f"no sequence has two tokens, so that no transition can be fitted{ONE_COLUMN}")
+    data = _with_known(data, states, weights, settings)
     held_out = None
     if test_tokens is not None:
         with errors_of_test_tokens():
             held_out = _sequences(tokens_with_gaps(test_tokens, num_symbols, test_lengths), num_symbols)
         if held_out.num_tokens == 0:
             raise InputError("test_tokens hold no token; give at least one held-out sequence, or None")
-    _check_initial(initial, settings, num_symbols)
     folder = None if checkpoint_dir is None else Path(checkpoint_dir)
     with Workers(device, requests) as workers, contextlib.nullcontext() if folder is None else exclusive_lock(folder):
         fit = _Fit(
             settings, data, held_out, num_symbols, initial, vocabulary, folder, workers, show_progress, requests
         )
         state = fit.resume_or_start()
-        fit.run(state, settings.max_epochs, "Baum-Welch", settings.save_every)
+        fit.run(state, fit.max_epochs, "Baum-Welch", settings.save_every)
         return fit.result(state)
 
 
@@ -214,6 +224,24 @@ def _sequences(checked: CheckedTokens, num_symbols: int) -> Sequences:
     return Sequences(tokens.cpu().masked_fill(missing, num_symbols), lengths, ends - missing.sum(1))
 
 
+def _with_known(data: Sequences, states: Any, weights: Any, settings: FitSettings) -> Sequences:
+    """The sequences with what is known of their states, and their weights."""
+    for name, value in (("states", states), ("weights", weights)):
+        if value is not None and settings.backend == "pomegranate":
+            raise InputError(f"{name} are given, but backend is pomegranate; leave them out, or use backend torch")
+    if states is not None:
+        if settings.init != "random":
+            raise InputError(f"init is {settings.init}, whose states are not those of states; leave init out")
+        known = check_states(states, tuple(data.tokens.shape), data.lengths, settings.num_states)
+        codes, pairs = paired(data.tokens, known, data.lengths)
+        data = replace(data, tokens=codes, pairs=pairs)
+    if weights is not None:
+        data = replace(data, weights=check_weights(weights, len(data.tokens)))
+        if data.weight == 0:
+            raise InputError("the sequences with a weight above 0 have no token; give one with tokens a weight")
+    return data
+
+
 def _number_of_symbols(tokens: Int[torch.Tensor, "N L"]) -> int:
     """One more than the largest token, unless most of these are labels that nothing has, such as ids of products."""
     largest = int(tokens.max()) if tokens.numel() > 0 else 0
@@ -246,6 +274,8 @@ class _Fit:
         )
         if self.settings.backend == "pomegranate":
             check_pomegranate(self.settings, self.folder, self.workers.num_ranks, self.initial, self.data)
+        self.is_counted = self.data.pairs is not None and self.data.pairs.are_known and not self.settings.update_every
+        self.max_epochs = min(self.settings.max_epochs, 1) if self.is_counted else self.settings.max_epochs
         self.writes = self.folder is not None and self.workers.rank == 0
         self.show_progress = self.show_progress and self.workers.rank == 0
         self.identity = {}
@@ -311,6 +341,8 @@ class _Fit:
         return FitResult(hmm, epoch, self._score(hmm, self.data), test, state.history, converged, reason)
 
     def _ending(self, state: FitState) -> Ending:
+        if self.is_counted and state.epoch > 0:
+            return Ending(True, "all states are known, so that one step is the maximum")
         ending = state.ending(self.settings)
         if ending is None:
             gain = state.gain()
@@ -334,14 +366,14 @@ class _Fit:
         row = {"epoch": state.epoch, "restart": state.restart, "seed": self.settings.seed + state.restart}
         if self.held_out is not None:
             row["test_log_likelihood"] = self._score(state.hmm, self.held_out)
-        seen = 0
+        seen = 0.0
 
         def after_batch(log_likelihood: float, batch: np.ndarray) -> None:
             nonlocal seen
-            count = self.data.num_tokens_of(batch)
-            seen += count
-            bar.set_postfix_str(f"{title}, {log_likelihood / max(seen, 1):.4f} nats/token", refresh=False)
-            bar.update(count)
+            seen += self.data.weight_of(batch)
+            mean = log_likelihood / seen if seen > 0 else 0.0
+            bar.set_postfix_str(f"{title}, {mean:.4f} nats/token", refresh=False)
+            bar.update(self.data.num_tokens_of(batch))
 
         if self.settings.backend == "pomegranate":
             hmm, log_likelihood = pomegranate_epoch(state, self.data, self.settings, self.workers.device, after_batch)
@@ -349,9 +381,9 @@ class _Fit:
             hmm, log_likelihood = self._baum_welch_epoch(state, after_batch)
             if self.settings.update_every is None:
                 row["log_posterior"] = log_likelihood + log_prior(state.hmm, self.settings.pseudocounts)
-        row["train_log_likelihood"] = log_likelihood / self.data.num_tokens
+        row["train_log_likelihood"] = log_likelihood / self.data.weight
         prior = log_prior(state.hmm, self.settings.pseudocounts)
-        row["objective"] = row["train_log_likelihood"] + prior / self.data.num_tokens
+        row["objective"] = row["train_log_likelihood"] + prior / self.data.weight
         state.observe(row)
         state.hmm, state.epoch = hmm, state.epoch + 1
         if state.epoch == 1 and self.workers.rank == 0 and (tied := self._still_tied(hmm)) is not None:
@@ -381,6 +413,8 @@ class _Fit:
         return hmm, before
 
     def _remedy_of_zeros(self) -> str:
+        if self.data.pairs is not None and self.initial is not None:
+            return "its known states need moves or symbols whose entry of initial is 0; give small positive numbers"
         if self.initial is not None and any((table == 0).any() for table in self.initial.tables().values()):
             return "entries of initial that are 0 stay 0: give small positive numbers for those that it needs"
         zero = [name for name, count in self.settings.pseudocounts.items() if count == 0]
@@ -404,7 +438,7 @@ class _Fit:
             if state.statistics is None:
                 state.statistics = Statistics.zeros(hmm.num_states, hmm.num_symbols)
             step_size = state.updates**-self.settings.step_exponent
-            state.statistics.move_towards(counts, step_size, len(self.data.tokens))
+            state.statistics.move_towards(counts, step_size, self.data.num_sequences())
             counts = state.statistics
         return maximize(counts, hmm, self.settings.pseudocounts, self.settings.fixed)
 
@@ -417,7 +451,7 @@ class _Fit:
 
     def _short_run(self, restart: int) -> FitState:
         state = FitState(self._first_guess(restart), restart)
-        until = min(self.settings.restart_epochs, self.settings.max_epochs)
+        until = min(self.settings.restart_epochs, self.max_epochs)
         self.run(state, until, f"restart {restart + 1}/{self.settings.num_restarts}")
         if self.writes:
             save_state(self._restart_folder(restart), state, self.identity)
@@ -446,7 +480,7 @@ class _Fit:
             write_jsonl(self.folder / HISTORY_NAME, rows)
 
 
-def _check_initial(initial: HMM | None, settings: FitSettings, num_symbols: int) -> None:
+def _check_initial(initial: HMM | None, settings: FitSettings, num_symbols: int | None) -> None:
     if initial is None:
         if settings.fixed:
             raise InputError(f"fixed is {' and '.join(settings.fixed)}, but no HMM has these tables; give initial")

@@ -275,4 +275,8 @@ def _digest(data: Sequences) -> str:
     for table in (data.tokens, data.lengths):
         if table is not None:
             digest.update(np.ascontiguousarray(table.numpy(), dtype="<i8"))
+    if data.pairs is not None:
+        digest.update(np.stack([data.pairs.symbols, data.pairs.states]).astype("<i8"))
+    if data.weights is not None:
+        digest.update(np.ascontiguousarray(data.weights.numpy(), dtype="<f8"))
     return digest.hexdigest()[:32]

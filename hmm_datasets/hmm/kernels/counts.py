@@ -39,6 +39,7 @@ def fused_counts(
     emission: Float[np.ndarray, "H E"],
     tokens: Int[np.ndarray, "B T"],
     lengths: Int[np.ndarray, "B"] | None,
+    weights: Float[np.ndarray, "B"] | None,
     bound: float,
 ) -> tuple[Float[np.ndarray, "H"], Float[np.ndarray, "H H"], Float[np.ndarray, "H E"], Float[np.ndarray, "B"]]:
     """Expected counts of first states, moves and emissions, summed over sequences; and log-likelihoods in nats.
@@ -48,6 +49,7 @@ def fused_counts(
             recursions.
         tokens (`np.ndarray` of shape `(B, T)`, int64): symbols in `[0, E)`.
         lengths (`np.ndarray` of shape `(B,)`, *optional*): number of tokens in each row; the rest is padding.
+        weights (`np.ndarray` of shape `(B,)`, *optional*): how often each row counts, in the type of the tables.
         bound (`float`): maximum of a backward value divided by a scale.
 
     Returns:
@@ -64,6 +66,7 @@ def fused_counts(
         *(np.pad(start, (0, pad)), transition, np.ascontiguousarray(transition.T)),
         *(np.ascontiguousarray(np.pad(emission, ((0, pad), (0, 0))).T), np.ascontiguousarray(tokens)),
         np.full(len(tokens), tokens.shape[1]) if lengths is None else lengths,
+        np.ones(len(tokens), start.dtype) if weights is None else weights,
         *(limits.smallest_subnormal, limits.max, start.dtype.type(bound)),
         *(*sums, scores),
     )
@@ -73,29 +76,43 @@ def fused_counts(
 
 @_compiled
 def _count(
-    start, transition, to_previous, emission, tokens, lengths, smallest, largest, bound, starts, flow, emitted, scores
+    start,
+    transition,
+    to_previous,
+    emission,
+    tokens,
+    lengths,
+    weights,
+    smallest,
+    largest,
+    bound,
+    starts,
+    flow,
+    emitted,
+    scores,
 ):
     states, one, none = len(start), start.dtype.type(1), start.dtype.type(0)
     filtered = np.empty((tokens.shape[1], _LANES, states), start.dtype)
     scale = np.empty((tokens.shape[1], _LANES), start.dtype)
     work, value = np.empty((_LANES, states), start.dtype), np.empty((_LANES, states), start.dtype)
     arriving, moved = np.empty((_LANES, states), start.dtype), np.zeros(flow.shape, start.dtype)
-    end = np.empty(_LANES, np.int64)
+    end, weight = np.empty(_LANES, np.int64), np.ones(_LANES, start.dtype)
     for first in range(0, len(tokens), _LANES):
         for r in range(_LANES):
             end[r] = lengths[first + r] if first + r < len(tokens) else 0
+            weight[r] = weights[first + r] if first + r < len(tokens) else one
+            value[r] = weight[r]  # instead of 1, which multiplies the counts of the row
         rows = tokens[first : first + _LANES]
         _filter(start, transition, emission, rows, end, smallest, filtered, scale, work)
         for r in range(len(rows)):
             scores[first + r] = _sum_of_logs(scale, r, end[r])
-        value[:] = 1
         for t in range(end.max() - 1, -1, -1):
             for r in range(_LANES):
                 if t < end[r]:
                     symbol, divisor = rows[r, t], scale[t, r]
-                    if t % BLOCK == 0:
-                        # The sum is 1 but for rounding, which would accumulate with the length.
-                        divisor *= _sum_of_products(filtered[t, r], value[r])
+                    if t % BLOCK == 0 and weight[r] > 0:
+                        # The sum is the weight but for rounding, which would accumulate with the length.
+                        divisor *= _sum_of_products(filtered[t, r], value[r]) / weight[r]
                     inverse = min(one / divisor, largest) if divisor > 0 else none
                     for j in range(states):
                         filtered[t, r, j] *= value[r, j]
@@ -109,7 +126,7 @@ def _count(
                 _multiply(arriving, to_previous, value)
                 for r in range(_LANES):
                     if t >= end[r]:
-                        value[r] = 1
+                        value[r] = weight[r]
             if t % _FLUSH == 0:
                 _take_over(moved, flow)
         for r in range(_LANES):
