@@ -7,17 +7,20 @@
 
     hmm-datasets fit --config demo/fit_hmm.yaml [--launch cpu2] [--num_states 200 ...]
     hmm-datasets fit tokens.npy --num_states 50 --output_dir outputs/fit [--test held_out.npy]
+    hmm-datasets fit tokens.npy --num_states 2 4 8 --test held_out.npy --output_dir outputs/sizes
     hmm-datasets fit tokens.npy --initial outputs/hmm --fixed start transition --output_dir outputs/fit
 
 From a text corpus it keeps the sentences that use only the `vocabulary_size` most frequent words, and concatenates
 them into windows. A `.npy` file of integers, of shape (N, L), is fitted as it is. In `output_dir` it writes `words/`
-(the sentences), `hmm/` (the model), `fit/` (checkpoints and `history.jsonl`), `plots/` and `summary.json`. SIGTERM, a
-file named `stop` in it, and `--time_limit` save the fit and stop it. The same command continues a stopped fit, on any
-number of processes.
+(the sentences), `hmm/` (the model), `fit/` (checkpoints and `history.jsonl`), `plots/` and `summary.json`. Of several
+numbers of states each has a folder `states-H/` of its own, and a table compares them. SIGTERM, a file named `stop` in
+it, and `--time_limit` save the fit and stop it. The same command continues a stopped fit, on any number of processes.
 """
 
 import contextlib
 from dataclasses import MISSING, asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm.fitting.settings import FitSettings
@@ -74,134 +77,208 @@ class CorpusSettings:
 
 @dataclass(frozen=True)
 class HMMSettings(FitSettings):
-    """Settings of the fit, whose number of states may be that of the HMM it starts from."""
+    """Settings of the fits, one for each number of states."""
 
-    num_states: int | None = setting(None, "Number of hidden states; by default that of initial.")
+    num_states: list[int] = setting(
+        [], "Numbers of hidden states, of which each is fitted; by default that of initial."
+    )
     initial: str | None = setting(
         None, "Folder or name of an HMM to start from, of which zeros and fixed tables are kept."
     )
 
     def __post_init__(self):
-        if self.num_states is None and self.initial is None:
+        if not self.num_states and self.initial is None:
             raise InputError("the following arguments are required: --num_states, or --initial FOLDER")
-        if self.num_states is not None:
-            super().__post_init__()
+        if len(set(self.num_states)) < len(self.num_states):
+            raise InputError(f"num_states has a number twice: {' '.join(map(str, self.num_states))}; give each once")
+        if self.initial is not None and len(self.num_states) > 1:
+            raise InputError(f"initial {self.initial}: has one number of states; give one num_states, or none")
+        for num_states in self.num_states:
+            self._of_size(num_states)
 
-    def of_size(self, num_states: int | None) -> FitSettings:
-        """The settings of the fit of an HMM of some states."""
-        if num_states is None:
+    def sizes(self, of_initial: int | None = None) -> list[FitSettings]:
+        """The settings of the fit of each number of states."""
+        if not self.num_states and of_initial is None:
             raise InputError("num_states is that of initial, which is not read here; give --num_states")
+        return [self._of_size(size) for size in self.num_states or [of_initial]]
+
+    def _of_size(self, num_states: int) -> FitSettings:
         values = {field.name: getattr(self, field.name) for field in fields(FitSettings)}
         return FitSettings(**values | {"num_states": num_states})
 
 
 def main(settings: CorpusSettings, hmm_settings: HMMSettings) -> None:
     """Read sequences, fit, save."""
-    import time
-    from pathlib import Path
-
     import torch
     from accelerate import PartialState
 
-    from hmm_datasets import fit_hmm
-    from hmm_datasets.files import read_log, write_json
-    from hmm_datasets.foreign.arrays import load_array
-    from hmm_datasets.hmm.analysis.losses import mean_losses, num_observed
-    from hmm_datasets.hmm.arrays import read_tokens
+    from hmm_datasets.files import read_log
     from hmm_datasets.hmm.fitting.state import HISTORY_NAME
-    from hmm_datasets.hub.kinds.process import write_hmm_card
     from hmm_datasets.report.overview import draw_fit
     from hmm_datasets.runtime import heartbeats
     from hmm_datasets.runtime.stop_requests import Stopped, StopRequests, parse_time
     from hmm_datasets.training.record import write_record
 
     initial = None if hmm_settings.initial is None else _initial(hmm_settings.initial)
-    fit_settings = hmm_settings.of_size(hmm_settings.num_states or initial.num_states)
+    sizes = hmm_settings.sizes(None if initial is None else initial.num_states)
     state = PartialState(cpu=not torch.accelerator.is_available())
     output = Path(settings.output_dir)
-    data, vocabulary, known = {"corpus": settings.corpus}, None, {}
+    data = _read_data(settings, hmm_settings, initial)
+    record = asdict(settings) | asdict(hmm_settings), data.identity
+    write_record(output, *record, None, made=["fit/epoch-*", "states-*", "hmm"])
+    if state.is_main_process and data.words is not None:
+        data.words.save(output / "words", overwrite=True)
+        print(data.words_text)
+    limit = None if settings.time_limit is None else parse_time(settings.time_limit)
+    # pomegranate keeps no checkpoints, so there is nothing to save
+    listening = contextlib.nullcontext() if hmm_settings.backend != "torch" else StopRequests(output, limit)
+    rows = []
+    try:
+        with listening as requests, _errors_of_files(settings):
+            for size in sizes:
+                folder = output if len(sizes) == 1 else output / f"states-{size.num_states}"
+                if folder != output:
+                    write_record(folder, *record, None)
+                device = settings.device or state.device
+                rows.append(_fit(data, size, folder, initial, device, requests, state.is_main_process))
+    except Stopped as reason:
+        heartbeats.end("stopped", str(reason))
+        if state.is_main_process:
+            print(f"{output}: saved and stopped ({reason}); the same command continues")
+            draw_fit(read_log(folder / "fit" / HISTORY_NAME), data.train.size, folder)
+        return
+    if state.is_main_process and len(rows) > 1:
+        _report_sizes(rows, output)
+
+
+@dataclass
+class _Data:
+    """The sequences of a fit and what belongs to them."""
+
+    train: Any
+    test: Any
+    num_symbols: int | None
+    identity: dict[str, Any]
+    scored: dict[str, Any]
+    known: dict[str, Any]
+    words: Any = None
+    words_text: str = ""
+
+    @property
+    def vocabulary(self):
+        return None if self.words is None else self.words.vocabulary
+
+
+def _read_data(settings: CorpusSettings, hmm_settings: HMMSettings, initial) -> _Data:
+    """The sequences in the files, or windows of the sentences of a corpus."""
+    from hmm_datasets.foreign.arrays import load_array
+    from hmm_datasets.hmm.arrays import read_tokens
+
+    identity = {"corpus": settings.corpus}
     if settings.is_array:
         files = {"states": settings.states, "weights": settings.weights}
         known = {name: load_array(path) for name, path in files.items() if path is not None}
         train = read_tokens(settings.corpus)
         test = None if settings.test is None else read_tokens(settings.test)
-        num_symbols, scored = settings.num_symbols, {} if test is None else {"test": test}
-    else:
-        words = _words(settings)
-        train, test = (
-            words.as_windows(split, settings.length, seed=fit_settings.seed) for split in (settings.sentences, "test")
+        return _Data(train, test, settings.num_symbols, identity, {} if test is None else {"test": test}, known)
+    words, seed, length = _words(settings), hmm_settings.seed, settings.length
+    if initial is not None and initial.vocabulary != words.vocabulary:
+        raise InputError(
+            f"initial {hmm_settings.initial}: has other words than the {settings.vocabulary_size} most frequent "
+            f"of {settings.corpus}; give the corpus and vocabulary_size that it was fitted to"
         )
-        num_symbols = data["vocabulary_size"] = settings.vocabulary_size
-        vocabulary, scored = words.vocabulary, {"test": test}
-        if initial is not None and initial.vocabulary != vocabulary:
-            raise InputError(
-                f"initial {hmm_settings.initial}: has other words than the {settings.vocabulary_size} most frequent "
-                f"of {settings.corpus}; give the corpus and vocabulary_size that it was fitted to"
-            )
-        if len(words.unique_test.tokens) >= settings.length:
-            scored["unique_test"] = words.as_windows("unique_test", settings.length, seed=fit_settings.seed)
-    write_record(output, asdict(settings) | asdict(hmm_settings), data, None, made=["fit/epoch-*", "hmm"])
-    if state.is_main_process and vocabulary is not None:
-        words.save(output / "words", overwrite=True)
-        print(
-            f"{len(words.train):,} of {words.num_sentences:,} sentences use only the {settings.vocabulary_size} most "
-            f"frequent words ({len(words.unique):,} distinct), {len(words.test):,} held out; {train.size:,} tokens in "
-            f"windows of {settings.length}"
-        )
-        reasons = [f"{count:,} with {reason}" for reason, count in words.dropped.items()]
-        print(f"dropped sentences: {', '.join(reasons[:8]) or 'none'}{', ...' * (len(reasons) > 8)}")
+    train, test = (words.as_windows(split, length, seed=seed) for split in (settings.sentences, "test"))
+    scored = {"test": test}
+    if len(words.unique_test.tokens) >= length:
+        scored["unique_test"] = words.as_windows("unique_test", length, seed=seed)
+    reasons = [f"{count:,} with {reason}" for reason, count in words.dropped.items()]
+    text = (
+        f"{len(words.train):,} of {words.num_sentences:,} sentences use only the {settings.vocabulary_size} most "
+        f"frequent words ({len(words.unique):,} distinct), {len(words.test):,} held out; {train.size:,} tokens in "
+        f"windows of {length}\n"
+        f"dropped sentences: {', '.join(reasons[:8]) or 'none'}{', ...' * (len(reasons) > 8)}"
+    )
+    identity["vocabulary_size"] = settings.vocabulary_size
+    return _Data(train, test, settings.vocabulary_size, identity, scored, {}, words, text)
+
+
+def _fit(data: _Data, settings: FitSettings, output: Path, initial, device, requests, is_main: bool) -> dict[str, Any]:
+    """Fit an HMM and write it into a folder; returns its row of a table of sizes."""
+    import time
+
+    from hmm_datasets import fit_hmm
+    from hmm_datasets.report.fit_sizes import size_row
+
     began = time.monotonic()
-    limit = None if settings.time_limit is None else parse_time(settings.time_limit)
-    # pomegranate keeps no checkpoints, so there is nothing to save
-    listening = contextlib.nullcontext() if fit_settings.backend != "torch" else StopRequests(output, limit)
-    try:
-        with listening as requests, _errors_of_files(settings):
-            result = fit_hmm(
-                train,
-                fit_settings,
-                num_symbols=num_symbols,
-                test_tokens=test,
-                **known,
-                initial=initial,
-                vocabulary=vocabulary,
-                checkpoint_dir=output / "fit" if fit_settings.backend == "torch" else None,
-                device=settings.device or state.device,
-                requests=requests,
-            )
-    except Stopped as reason:
-        heartbeats.end("stopped", str(reason))
-        if state.is_main_process:
-            print(f"{output}: saved and stopped ({reason}); the same command continues")
-            draw_fit(read_log(output / "fit" / HISTORY_NAME), int(num_observed(train).sum()), output)
-        return
-    if state.is_main_process:
-        result.hmm.save_pretrained(output / "hmm")
-        rate = result.hmm.entropy_rate()
-        summary = {
-            "epochs": result.history[-1]["epoch"] + 1 if result.history else 0,
-            "best_epoch": result.epoch,
-            "converged": result.converged,
-            "reason": result.reason,
-            "train_log_likelihood": result.train_log_likelihood,
-            "test_log_likelihood": result.test_log_likelihood,
-            "entropy_rate": rate.value,
-            "entropy_rate_error": rate.standard_error,
-            "train_tokens": int(num_observed(train).sum()),
-            "test_tokens": 0 if test is None else int(num_observed(test).sum()),
-            "seconds": round(time.monotonic() - began, 1),
-        } | {
-            name: mean_losses(result.hmm, windows, device=settings.device or state.device)
-            for name, windows in scored.items()
-        }
-        write_json(output / "summary.json", summary)
-        write_hmm_card(output)
-        draw_fit(result.history, int(num_observed(train).sum()), output)
-        held_out = "" if test is None else f", {result.test_log_likelihood:.4f} held out"
-        print(
-            f"{result.hmm} of epoch {result.epoch}: log-likelihood {result.train_log_likelihood:.4f} nats per token "
-            f"on train{held_out}; entropy rate {rate.value:.4f} +- {rate.standard_error:.4f}"
-        )
-        print(f"{'converged' if result.converged else 'not converged'}: {result.reason}")
+    result = fit_hmm(
+        data.train,
+        settings,
+        num_symbols=data.num_symbols,
+        test_tokens=data.test,
+        **data.known,
+        initial=initial,
+        vocabulary=data.vocabulary,
+        checkpoint_dir=output / "fit" if settings.backend == "torch" else None,
+        device=device,
+        requests=requests,
+    )
+    if not is_main:
+        return {}
+    row = size_row(result, data.test, device=device)
+    _save(result, row, data, output, device, round(time.monotonic() - began, 1))
+    return row | {"folder": str(output)}
+
+
+def _save(result, row: dict[str, Any], data: _Data, output: Path, device, seconds: float) -> None:
+    """Write the HMM, its card, `summary.json` and plots, and print what the fit reached."""
+    from hmm_datasets.files import write_json
+    from hmm_datasets.hmm.analysis.losses import mean_losses
+    from hmm_datasets.hub.kinds.process import write_hmm_card
+    from hmm_datasets.report.overview import draw_fit
+
+    result.hmm.save_pretrained(output / "hmm")
+    rate = result.hmm.entropy_rate()
+    summary = {
+        "epochs": result.history[-1]["epoch"] + 1 if result.history else 0,
+        "best_epoch": result.epoch,
+        "converged": result.converged,
+        "reason": result.reason,
+        "train_log_likelihood": result.train_log_likelihood,
+        "test_log_likelihood": result.test_log_likelihood,
+        "parameters": row["parameters"],
+        "aic": row["aic"],
+        "bic": row["bic"],
+        "entropy_rate": rate.value,
+        "entropy_rate_error": rate.standard_error,
+        "train_tokens": int(data.train.size),
+        "test_tokens": 0 if data.test is None else int(data.test.size),
+        "seconds": seconds,
+    }
+    scores = {name: mean_losses(result.hmm, windows, device=device) for name, windows in data.scored.items()}
+    write_json(output / "summary.json", summary | scores)
+    write_hmm_card(output)
+    draw_fit(result.history, data.train.size, output)
+    held_out = "" if data.test is None else f", {result.test_log_likelihood:.4f} held out"
+    print(
+        f"{result.hmm} of epoch {result.epoch}: log-likelihood {result.train_log_likelihood:.4f} nats per token "
+        f"on train{held_out}; entropy rate {rate.value:.4f} +- {rate.standard_error:.4f}"
+    )
+    print(f"{'converged' if result.converged else 'not converged'}: {result.reason}")
+
+
+def _report_sizes(rows: list[dict[str, Any]], output: Path) -> None:
+    """Print the table of the sizes, and write it with its curve."""
+    from hmm_datasets.files import atomic_file, write_json
+    from hmm_datasets.report.fit_sizes import best_size, plot_sizes, sizes_table
+    from hmm_datasets.report.tables import csv_text
+
+    best = best_size(rows)
+    write_json(output / "sizes.json", {"best": best["folder"], "sizes": rows})
+    with atomic_file(output / "sizes.csv") as temporary:
+        temporary.write_text(csv_text([list(rows[0]), *(row.values() for row in rows)]), encoding="utf-8")
+    plot_sizes(rows, output / "plots" / "sizes.png", title=output.resolve().name)
+    print(f"\n{sizes_table(rows).text()}\n{output}/: sizes.csv, sizes.json, plots/sizes.png")
+    print(f"best: {best['folder']}/hmm")
 
 
 @contextlib.contextmanager

@@ -149,9 +149,17 @@ def plan_fit_recipe(
                 f"{path}: the tokens of {corpus.corpus} are not known before it is read; set assumed_tokens"
             )
         return None
-    return plan_fit(
-        fit.of_size(fit.num_states), num_tokens, length, num_symbols, flops_per_second=corpus.assumed_flops
-    )
+    plans = [
+        plan_fit(size, num_tokens, length, num_symbols, flops_per_second=corpus.assumed_flops) for size in fit.sizes()
+    ]
+    if len(plans) == 1:
+        return plans[0]
+    # One after the other: the largest needs the memory, and operations and time add up.
+    result = max(plans, key=lambda plan: plan["memory"])
+    result |= {name: sum(plan[name] for plan in plans) for name in ("flops_per_epoch", "tokens", "flops")}
+    if "time" in result:
+        result["time"] = {name: sum(plan["time"][name] for plan in plans) for name in result["time"]}
+    return result
 
 
 @dataclass(frozen=True)

@@ -103,6 +103,33 @@ def test_fit_reads_known_states_and_weights_from_files(path, tmp_path, capsys):
     assert "short.npy: weights have shape (9,); expected (60,)" in message
 
 
+def test_fit_compares_numbers_of_states_and_continues(path, tmp_path, capsys):
+    held_out, output = tmp_path / "test.npy", tmp_path / "run"
+    np.save(held_out, TOKENS[:9])
+    command = ["fit", path, "--num_states", "2", "3", "--output_dir", str(output), "--test", str(held_out)]
+    main([*command, "--max_epochs", "2"])
+    first = HMM.from_pretrained(output / "states-3" / "hmm")
+    capsys.readouterr()
+    assert main([*command, "--max_epochs", "4"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for states in (2, 3):
+        folder = output / f"states-{states}"
+        expected = fit_hmm(TOKENS, FitSettings(states, max_epochs=4), test_tokens=TOKENS[:9], show_progress=False)
+        assert HMM.from_pretrained(folder / "hmm") == expected.hmm != first
+        summary = json.loads((folder / "summary.json").read_text())
+        assert (summary["parameters"], summary["bic"]) == (expected.num_parameters, expected.bic)
+        assert (folder / "fit" / "epoch-2").is_dir()
+    report = json.loads((output / "sizes.json").read_text())
+    assert [row["num_states"] for row in report["sizes"]] == [2, 3]
+    assert lines[-1] == f"best: {report['best']}/hmm"
+    assert (
+        (output / "sizes.csv").read_text().startswith("num_states,parameters,train_loss,test_loss,test_low,test_high")
+    )
+    assert (output / "plots" / "sizes.png").exists()
+    message = failing(capsys, *command[:3], "2", "2", "--output_dir", str(tmp_path / "other"))
+    assert "num_states has a number twice: 2 2; give each once" in message
+
+
 def test_progress_says_likelihood_rate_and_time_left(path, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("hmm_datasets.runtime.progress._DELAY", 0)
     main(["fit", path, "--num_states", "3", "--max_epochs", "3", "--output_dir", str(tmp_path)])

@@ -53,6 +53,7 @@ from .baum_welch import (
     Statistics,
     Workers,
     batch_rows,
+    count_parameters,
     even_batches,
     log_prior,
     maximize,
@@ -338,7 +339,11 @@ class _Fit:
             if test < state.best_score:
                 hmm, epoch, test = state.best, state.best_epoch, state.best_score
         converged, reason = self._ending(state)
-        return FitResult(hmm, epoch, self._score(hmm, self.data), test, state.history, converged, reason)
+        # Zeros of the first guess are not fitted; those that EM reaches are.
+        guess = random_guess(hmm.num_states, hmm.num_symbols) if self.initial is None else self.initial
+        parameters = count_parameters(guess, self.settings.fixed)
+        score = self._score(hmm, self.data)
+        return FitResult(hmm, epoch, score, test, state.history, converged, reason, parameters, self.data.weight)
 
     def _ending(self, state: FitState) -> Ending:
         if self.is_counted and state.epoch > 0:

@@ -123,6 +123,9 @@ class FitResult:
             `update_every`; `objective`, the log-likelihood and the log-density of the prior, which the fit maximizes
             and stops by (nats per token); `test_log_likelihood` of the HMM that the epoch started with; `updates` so
             far; and `tokens_per_second`.
+        num_parameters (`int`): free parameters: entries of the tables that are fitted, without zeros of `initial` and
+            one for each row, since rows sum to one.
+        num_tokens (`float`): tokens of the training data, each times the weight of its sequence.
     """
 
     hmm: HMM
@@ -132,6 +135,23 @@ class FitResult:
     history: list[dict]
     converged: bool = False
     reason: str = ""
+    num_parameters: int = 0
+    num_tokens: float = 0.0
+
+    @property
+    def aic(self) -> float:
+        """The information criterion of Akaike (IEEE Trans. Autom. Control 19, 1974): `2 k - 2 log L`, in nats.
+
+        `k` is `num_parameters`, and `L` the likelihood of the training data, of which EM has a local maximum, or of
+        the posterior if there are pseudocounts.
+        """
+        return 2 * self.num_parameters - 2 * self.train_log_likelihood * self.num_tokens
+
+    @property
+    def bic(self) -> float:
+        """The criterion of Schwarz (Ann. Stat. 6, 1978): `k log n - 2 log L`, in nats, for `n` tokens."""
+        penalty = self.num_parameters * math.log(self.num_tokens)
+        return penalty - 2 * self.train_log_likelihood * self.num_tokens
 
 
 def identity_of(
