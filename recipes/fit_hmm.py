@@ -57,6 +57,7 @@ class CorpusSettings:
         None, "Tokens per epoch that a plan assumes; without it there is no plan of a fit."
     )
     assumed_flops: float | None = setting(None, "FLOP/s of the device in float32 that a plan assumes, for hours.")
+    report_to: list[str] = setting([], "Experiment trackers to send each epoch to: tensorboard, trackio, wandb, ...")
     device: str | None = setting(None, "Device to compute on, such as cuda:1; by default one per process.")
 
     def __post_init__(self):
@@ -123,6 +124,10 @@ def main(settings: CorpusSettings, hmm_settings: HMMSettings) -> None:
     sizes = hmm_settings.sizes(None if initial is None else initial.num_states)
     state = PartialState(cpu=not torch.accelerator.is_available())
     output = Path(settings.output_dir)
+    if settings.report_to:
+        from hmm_datasets.training.trackers import check_trackers
+
+        check_trackers(settings.report_to)
     data = _read_data(settings, hmm_settings, initial)
     record = asdict(settings) | asdict(hmm_settings), data.identity
     write_record(output, *record, None, made=["fit/epoch-*", "states-*", "hmm"])
@@ -140,7 +145,8 @@ def main(settings: CorpusSettings, hmm_settings: HMMSettings) -> None:
                 if folder != output:
                     write_record(folder, *record, None)
                 device = settings.device or state.device
-                rows.append(_fit(data, size, folder, initial, device, requests, state.is_main_process))
+                observer = _Observer(data, settings, size, folder, device) if state.is_main_process else None
+                rows.append(_fit(data, size, folder, initial, device, requests, observer))
     except Stopped as reason:
         heartbeats.end("stopped", str(reason))
         if state.is_main_process:
@@ -180,7 +186,8 @@ def _read_data(settings: CorpusSettings, hmm_settings: HMMSettings, initial) -> 
         known = {name: load_array(path) for name, path in files.items() if path is not None}
         train = read_tokens(settings.corpus)
         test = None if settings.test is None else read_tokens(settings.test)
-        return _Data(train, test, settings.num_symbols, identity, {} if test is None else {"test": test}, known)
+        scored = {} if test is None else {"test": test} | _distinct(test, train)
+        return _Data(train, test, settings.num_symbols, identity, scored, known)
     words, seed, length = _words(settings), hmm_settings.seed, settings.length
     if initial is not None and initial.vocabulary != words.vocabulary:
         raise InputError(
@@ -202,7 +209,17 @@ def _read_data(settings: CorpusSettings, hmm_settings: HMMSettings, initial) -> 
     return _Data(train, test, settings.vocabulary_size, identity, scored, {}, words, text)
 
 
-def _fit(data: _Data, settings: FitSettings, output: Path, initial, device, requests, is_main: bool) -> dict[str, Any]:
+def _distinct(test, train) -> dict[str, Any]:
+    """Each distinct held-out sequence that is not among the training sequences, if there are any."""
+    import numpy as np
+
+    seen = {row.tobytes() for row in train.astype("i8")}
+    rows = {row.tobytes(): row for row in test.astype("i8")}
+    rows = [row for key, row in rows.items() if key not in seen]
+    return {"unique_test": np.stack(rows)} if rows else {}
+
+
+def _fit(data: _Data, settings: FitSettings, output: Path, initial, device, requests, observer) -> dict[str, Any]:
     """Fit an HMM and write it into a folder; returns its row of a table of sizes."""
     import time
 
@@ -221,20 +238,50 @@ def _fit(data: _Data, settings: FitSettings, output: Path, initial, device, requ
         checkpoint_dir=output / "fit" if settings.backend == "torch" else None,
         device=device,
         requests=requests,
+        on_epoch=observer,
     )
-    if not is_main:
+    if observer is None:
         return {}
+    observer.end()
     row = size_row(result, data.test, device=device)
     _save(result, row, data, output, device, round(time.monotonic() - began, 1))
     return row | {"folder": str(output)}
 
 
+class _Observer:
+    """Adds losses and divergences to the row of each epoch, and sends it to trackers."""
+
+    def __init__(self, data: _Data, settings: CorpusSettings, fit_settings: FitSettings, folder: Path, device):
+        from hmm_datasets.hmm.analysis.fit_metrics import FitMetrics
+
+        self._metrics = FitMetrics(data.train, data.scored, device=device)
+        self._short = fit_settings.restart_epochs, fit_settings.num_restarts
+        self._trackers = None
+        if settings.report_to:
+            from hmm_datasets.training.trackers import RowTrackers
+
+            self._trackers = RowTrackers(settings.report_to, folder, asdict(settings) | asdict(fit_settings))
+
+    def __call__(self, row: dict[str, Any], hmm) -> None:
+        row.update(self._metrics(hmm))
+        if self._trackers is not None:
+            epochs, count = self._short
+            # Several first guesses follow each other, so that steps never go back.
+            before = 0 if count == 1 else row["restart"] if row["epoch"] < epochs else count - 1
+            self._trackers.log(row, before * epochs + row["epoch"] + 1)
+
+    def end(self) -> None:
+        if self._trackers is not None:
+            self._trackers.end()
+
+
 def _save(result, row: dict[str, Any], data: _Data, output: Path, device, seconds: float) -> None:
     """Write the HMM, its card, `summary.json` and plots, and print what the fit reached."""
-    from hmm_datasets.files import write_json
+    from hmm_datasets.files import atomic_file, write_json
     from hmm_datasets.hmm.analysis.losses import mean_losses
     from hmm_datasets.hub.kinds.process import write_hmm_card
-    from hmm_datasets.report.overview import draw_fit
+    from hmm_datasets.report.overview import draw_fit, fit_table
+    from hmm_datasets.report.tables import csv_text
 
     result.hmm.save_pretrained(output / "hmm")
     rate = result.hmm.entropy_rate()
@@ -258,6 +305,13 @@ def _save(result, row: dict[str, Any], data: _Data, output: Path, device, second
     write_json(output / "summary.json", summary | scores)
     write_hmm_card(output)
     draw_fit(result.history, data.train.size, output)
+    if result.history:
+        table = fit_table(result.history)
+        print(table.text(), end="\n\n")
+        with atomic_file(output / "epochs.csv") as temporary:
+            names = list({name: None for row in result.history for name in row})
+            rows = ([row.get(name, "") for name in names] for row in result.history)
+            temporary.write_text(csv_text([names, *rows]), encoding="utf-8")
     held_out = "" if data.test is None else f", {result.test_log_likelihood:.4f} held out"
     print(
         f"{result.hmm} of epoch {result.epoch}: log-likelihood {result.train_log_likelihood:.4f} nats per token "

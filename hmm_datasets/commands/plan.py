@@ -120,8 +120,9 @@ def _plan_fit(file: str | Path, arguments: PlanCommand) -> int:
     """Print the plan of a fit as a table or JSON."""
     from ..operations.planning import plan_fit_recipe
 
-    if arguments.devices is not None:
-        raise InputError("--devices: has no rates for fits, which compute in float32; set --assumed_flops instead")
-    plan = plan_fit_recipe(file, arguments.flags, required=True)
+    devices = arguments.devices or [None]
+    if len(devices) > 1:
+        raise InputError(f"--devices {' '.join(devices)}: a fit is planned for one device; give one")
+    plan = plan_fit_recipe(file, arguments.flags, required=True, device=devices[0])
     print(json.dumps(plan) if arguments.json else fit_plan_text(plan))
     return 0

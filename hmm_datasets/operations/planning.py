@@ -118,7 +118,7 @@ def _command_of(content: Mapping[str, Any]) -> str:
 
 
 def plan_fit_recipe(
-    path: str | os.PathLike, flags: Sequence[str] = (), *, required: bool = False
+    path: str | os.PathLike, flags: Sequence[str] = (), *, required: bool = False, device: str | None = None
 ) -> dict[str, Any] | None:
     """Plan the fit that a settings file of `recipes/fit_hmm.py` describes.
 
@@ -128,6 +128,7 @@ def plan_fit_recipe(
         path (path): the YAML file, or `fit`.
         flags (sequence of `str`): flags of the recipe that override the file.
         required (`bool`): whether it is an error if the tokens are not known, instead of no plan.
+        device (`str`, *optional*): assume the rate that was measured on this device.
 
     Returns:
         `dict`: see [`~hmm_datasets.training.plan.fit_plan.plan_fit`]; `None` if the tokens are not known.
@@ -135,7 +136,7 @@ def plan_fit_recipe(
     Raises:
         `InputError`: settings that the recipe would refuse too, or no plan although it is `required`.
     """
-    from ..training.plan.fit_plan import plan_fit
+    from ..training.plan.fit_plan import measured_rate, plan_fit
 
     corpus, fit = parse_settings(*recipe_settings("fit"), arguments=planned(path, flags).arguments)
     num_tokens, length, num_symbols = corpus.assumed_tokens, corpus.length, corpus.vocabulary_size
@@ -149,9 +150,8 @@ def plan_fit_recipe(
                 f"{path}: the tokens of {corpus.corpus} are not known before it is read; set assumed_tokens"
             )
         return None
-    plans = [
-        plan_fit(size, num_tokens, length, num_symbols, flops_per_second=corpus.assumed_flops) for size in fit.sizes()
-    ]
+    rate = corpus.assumed_flops if device is None else measured_rate(device)
+    plans = [plan_fit(size, num_tokens, length, num_symbols, flops_per_second=rate) for size in fit.sizes()]
     if len(plans) == 1:
         return plans[0]
     # One after the other: the largest needs the memory, and operations and time add up.

@@ -1,6 +1,7 @@
 """Plots of a run, in colors that color-blind readers can distinguish (Okabe and Ito, 2008)."""
 
 import contextlib
+import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -38,6 +39,9 @@ STYLES = {
 
 POINTS = {"fmt": "o", "color": "#0072B2", "markersize": 4, "capsize": 2}
 """Plot style of points with intervals."""
+
+_CURVES = (("#0072B2", "-"), ("black", "-"), ("#E69F00", "--"), ("#009E73", "-."))
+"""Color and line of the curves of a panel."""
 
 _NGRAM_COLORS = ("#56B4E9", "#D55E00", "#F0E442")  # of orders 3 and more
 
@@ -134,13 +138,14 @@ def plot_panel(panel: Panel, path: str | os.PathLike, *, title: str) -> None:
         name, level = panel.level
         style = {**STYLES["bayes"], "label": f"{name}: {level:.3f}"}
         axes.axhline(level, linewidth=1.4, **style)
-    for curve, color in zip(panel.curves, ("#0072B2", "black"), strict=False):
+    for curve, (color, line) in zip(panel.curves, itertools.cycle(_CURVES), strict=False):
         label = f"{curve.label}: {curve.values[-1]:.3f}" if curve.label else None
         is_sparse = len(curve.values) < 60
         axes.plot(
             curve.tokens,
             curve.values,
             color=color,
+            linestyle=line,
             marker="o" if is_sparse else None,
             markersize=3,
             linewidth=1.2,

@@ -1,7 +1,7 @@
 """Curves as text of a given width and without color, for a terminal or a log.
 
-The first curve is a line of braille patterns with eight points per character; the second one, which has fewer points,
-is drawn with letters.
+The first curve is a line of braille patterns with eight points per character; the others, which have fewer points, are
+drawn with a letter each.
 """
 
 import math
@@ -14,6 +14,7 @@ from .curves import Panel
 
 _MIN_WIDTH, _MAX_WIDTH = 40, 160
 _HEIGHT = 15
+_MARKS = ("braille", "o", "x", "+")  # of the first curve and the others
 
 
 def text_plot(panel: Panel, width: int = 80, height: int = _HEIGHT) -> str:
@@ -45,11 +46,11 @@ def text_plot(panel: Panel, width: int = 80, height: int = _HEIGHT) -> str:
         key.append(f"- {name} {level:.4g}")
         values.append(level)
     for number, curve in enumerate(panel.curves):
-        mark = "o" if number else "braille"
+        mark = _MARKS[min(number, len(_MARKS) - 1)]
         line = figure.signal(list(map(scale, curve.tokens)), list(curve.values), marker=mark)
         figure.draw(line if number else line.lines())
         if curve.label:
-            key.append(f"{'o' if number else '⠒'} {curve.label} {curve.values[-1]:.4g}")
+            key.append(f"{mark if number else '⠒'} {curve.label} {curve.values[-1]:.4g}")
     _set_ticks(figure.ruler("x"), LogLocator(numticks=6) if is_log else MaxNLocator(5), tokens, scale)
     _set_ticks(figure.ruler("y"), MaxNLocator(max(height // 4, 2)), values, float)
     drawn = figure.build().string(colorless=True).rstrip("\n").splitlines()

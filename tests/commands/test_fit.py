@@ -130,6 +130,30 @@ def test_fit_compares_numbers_of_states_and_continues(path, tmp_path, capsys):
     assert "num_states has a number twice: 2 2; give each once" in message
 
 
+def test_fit_ends_with_a_table_and_figures_of_its_epochs(path, tmp_path, capsys):
+    held_out, output = tmp_path / "test.npy", tmp_path / "run"
+    np.save(held_out, np.concatenate([TOKENS[:3], TOKENS[[0, 2, 0], ::-1]]))
+    command = ["fit", path, "--num_states", "3", "--max_epochs", "6", "--output_dir", str(output)]
+    command += ["--test", str(held_out), "--report_to", "tensorboard", "--num_restarts", "2", "--restart_epochs", "2"]
+    assert main(command) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (header,) = [line for line in lines if line.startswith("epoch ")]
+    assert header.replace("  ", " ").endswith("distinct final token KL uniform unigram bigram")
+    rows = [json.loads(line) for line in (output / "fit" / "history.jsonl").read_text().splitlines()]
+    assert len(rows) == 2 * 2 + 4
+    distinct = TOKENS[[0, 2], ::-1]
+    last = HMM.from_pretrained(output / "hmm")
+    summary = json.loads((output / "summary.json").read_text())
+    assert summary["unique_test"]["windows"] == 2
+    assert -last.log_likelihood(distinct).mean() / 20 == pytest.approx(summary["unique_test"]["cross_entropy"])
+    assert (output / "epochs.csv").read_text().count("\n") == 1 + len(rows)
+    for name in ("log_likelihood", "divergence"):
+        assert (output / "plots" / f"{name}.png").exists()
+    assert len(list((output / "runs").iterdir())) == 1
+    message = failing(capsys, *command[:-1], "2", "--report_to", "tensorbord", "--output_dir", str(tmp_path / "x"))
+    assert "report_to: tensorbord is not a tracker; did you mean tensorboard?" in message
+
+
 def test_progress_says_likelihood_rate_and_time_left(path, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("hmm_datasets.runtime.progress._DELAY", 0)
     main(["fit", path, "--num_states", "3", "--max_epochs", "3", "--output_dir", str(tmp_path)])

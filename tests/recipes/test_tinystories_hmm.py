@@ -89,7 +89,12 @@ def test_a_fit_is_planned_by_the_command(tmp_path, capsys):
     assert "6e+05  6 N L H^2" in said
     main(["plan", "demo/fit_hmm.yaml", *flags, "--json"])
     assert json.loads(capsys.readouterr().out)["time"]["seconds"] == pytest.approx(100 * 6e5 / 1e9)
-    for flags, message in (((), "set assumed_tokens"), (("--devices", "T4"), "set --assumed_flops instead")):
+    main(["plan", "demo/fit_hmm.yaml", *flags, "--json", "--devices", "H200"])
+    assert json.loads(capsys.readouterr().out)["time"]["seconds"] == pytest.approx(100 * 6e5 / 2.75e13)
+    main(["plan", "demo/fit_hmm.yaml", *flags, "--json", "--num_states", "10", "20"])
+    both = json.loads(capsys.readouterr().out)
+    assert (both["parameters"], both["flops"]) == (19 + 380 + 380, 100 * (6e5 + 2.4e6))
+    for flags, message in (((), "set assumed_tokens"), ((*flags, "--devices", "T4"), "set --assumed_flops instead")):
         with pytest.raises(SystemExit):
             main(["plan", "demo/fit_hmm.yaml", *flags])
         assert message in capsys.readouterr().err

@@ -20,7 +20,11 @@ _CHUNK_TOKENS = 1 << 22
 
 
 def window_losses(
-    source: Process, tokens: Int[Any, "N L"], *, device: "torch.device | str | None" = None
+    source: Process,
+    tokens: Int[Any, "N L"],
+    *,
+    device: "torch.device | str | None" = None,
+    show_progress: bool = True,
 ) -> tuple[Float[np.ndarray, "N"], Float[np.ndarray, "N"]]:
     """The loss per token of every sequence, and its loss at the last token, in nats.
 
@@ -28,6 +32,7 @@ def window_losses(
         source ([`~hmm_datasets.hmm.process.Process`]): what the sequences are scored by.
         tokens (array of shape `(N, L)`): symbols.
         device (*optional*): where to compute; the CPU by default.
+        show_progress (`bool`, *optional*, defaults to `True`): show a progress bar.
 
     Returns:
         `tuple` of two arrays of shape `(N,)`; both are infinite for a sequence that the source cannot emit. Tokens of
@@ -51,7 +56,7 @@ def window_losses(
     width = source.num_states if isinstance(source, HMM) else length * source.num_symbols
     rows = max(1, _CHUNK_TOKENS // max(length, width))
     total, before = np.empty(count), np.empty(count)
-    with progress_bar(tokens.size, " tokens") as bar:
+    with progress_bar(tokens.size, " tokens", shown=show_progress) as bar:
         for start in range(0, count, rows):
             part = np.asarray(tokens[start : start + rows])
             for losses, seen in ((total, part), (before, part[:, :-1])):
@@ -73,7 +78,11 @@ def num_observed(tokens: Int[np.ndarray, "N L"]) -> Int[np.ndarray, "N"]:
 
 
 def mean_losses(
-    source: Process, tokens: Int[Any, "N L"], *, device: "torch.device | str | None" = None
+    source: Process,
+    tokens: Int[Any, "N L"],
+    *,
+    device: "torch.device | str | None" = None,
+    show_progress: bool = True,
 ) -> dict[str, float | int | None]:
     """Means of [`window_losses`] over sequences, or over those of their tokens that were observed; ready for JSON.
 
@@ -84,7 +93,7 @@ def mean_losses(
     if len(tokens) == 0:
         raise InputError("tokens hold no sequence; expected one or more")
     names = ("cross_entropy", "final_token_cross_entropy")
-    losses, last = window_losses(source, tokens, device=device)
+    losses, last = window_losses(source, tokens, device=device, show_progress=show_progress)
     observed = num_observed(np.asarray(tokens))
     if (observed < tokens.shape[1]).any():
         kept = observed > 0

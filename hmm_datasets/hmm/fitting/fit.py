@@ -98,6 +98,7 @@ def fit_hmm(
     device: torch.device | str | None = None,
     show_progress: bool = True,
     requests: StopRequests | None = None,
+    on_epoch: Callable[[dict[str, Any], HMM], None] | None = None,
     **fields: Any,
 ) -> FitResult:
     """Fit an HMM to sequences by Baum-Welch.
@@ -129,6 +130,8 @@ def fit_hmm(
         device (*optional*): where to compute; the CPU by default.
         show_progress (`bool`, *optional*, defaults to `True`): show a progress bar on rank 0.
         requests ([`~hmm_datasets.runtime.stop_requests.StopRequests`], *optional*): asked before every batch.
+        on_epoch (callable, *optional*): called on rank 0 after each epoch with its row of the history, to which it may
+            add numbers, and the HMM that the epoch started with.
         fields: fields of [`FitSettings`] by name, instead of `settings`; `num_states` is that of `initial` by default.
 
     Returns:
@@ -176,7 +179,17 @@ def fit_hmm(
     folder = None if checkpoint_dir is None else Path(checkpoint_dir)
     with Workers(device, requests) as workers, contextlib.nullcontext() if folder is None else exclusive_lock(folder):
         fit = _Fit(
-            settings, data, held_out, num_symbols, initial, vocabulary, folder, workers, show_progress, requests
+            settings,
+            data,
+            held_out,
+            num_symbols,
+            initial,
+            vocabulary,
+            folder,
+            workers,
+            show_progress,
+            requests,
+            on_epoch,
         )
         state = fit.resume_or_start()
         fit.run(state, fit.max_epochs, "Baum-Welch", settings.save_every)
@@ -267,6 +280,7 @@ class _Fit:
     workers: Workers
     show_progress: bool
     requests: StopRequests | None
+    on_epoch: Callable[[dict[str, Any], HMM], None] | None
 
     def __post_init__(self):
         self.dtype = getattr(torch, self.settings.dtype)
@@ -312,6 +326,7 @@ class _Fit:
                 heartbeats.enter("working", state.epoch + 1)
                 began, before = time.monotonic(), (state.updates, copy.deepcopy(state.statistics))
                 try:
+                    before_epoch = state.hmm
                     row = self._epoch(state, bar, f"epoch {state.epoch + 1}/{until}")
                 except Stopped:
                     state.updates, state.statistics = before
@@ -319,6 +334,9 @@ class _Fit:
                         self._save(state)
                     raise
                 seconds = time.monotonic() - began
+                row["seconds_left"] = seconds * (until - state.epoch)
+                if self.on_epoch is not None and self.workers.rank == 0:
+                    self.on_epoch(row, before_epoch)
                 last = state.epoch == until or state.finished(self.settings)
                 if self.writes:
                     append_jsonl(self.folder / HISTORY_NAME, row)
@@ -394,7 +412,9 @@ class _Fit:
         if state.epoch == 1 and self.workers.rank == 0 and (tied := self._still_tied(hmm)) is not None:
             _logger.warning("%s", tied)
         row["updates"] = state.updates
-        row["tokens_per_second"] = self.data.num_tokens / (time.perf_counter() - began)
+        row["tokens"] = state.epoch * self.data.num_tokens
+        row["seconds"] = time.perf_counter() - began
+        row["tokens_per_second"] = self.data.num_tokens / row["seconds"]
         return row
 
     def _baum_welch_epoch(

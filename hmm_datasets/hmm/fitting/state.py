@@ -122,7 +122,8 @@ class FitResult:
             `update_every`, of the changing HMM); `log_posterior` (nats, all tokens) of the same HMM, without
             `update_every`; `objective`, the log-likelihood and the log-density of the prior, which the fit maximizes
             and stops by (nats per token); `test_log_likelihood` of the HMM that the epoch started with; `updates` so
-            far; and `tokens_per_second`.
+            far; `tokens` seen by its end; `seconds` that it took and `seconds_left`, the time until `max_epochs` at
+            that pace; `tokens_per_second`; and what `on_epoch` added.
         num_parameters (`int`): free parameters: entries of the tables that are fitted, without zeros of `initial` and
             one for each row, since rows sum to one.
         num_tokens (`float`): tokens of the training data, each times the weight of its sequence.

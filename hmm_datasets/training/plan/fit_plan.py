@@ -3,7 +3,8 @@
 An epoch costs `6 N L H^2` operations for `N` sequences of `L` tokens and `H` states: a product with the transition
 table for each token in the forward pass, in the backward pass, and for the expected counts of moves. The loss on
 held-out sequences is not counted; it costs a third of that for as many tokens. Tables of data sheets have no rate for
-such products in float32, so the rate is one that is given, such as that of an earlier fit.
+such products in float32, so the rate is one that was measured, here or in an earlier fit, whose history has its tokens
+per second: times `6 H^2` these are its FLOP/s.
 """
 
 from typing import Any
@@ -13,6 +14,22 @@ import torch
 from ...errors import InputError
 from ...hmm.fitting.baum_welch import batch_rows
 from ...hmm.fitting.settings import FitSettings
+
+MEASURED_RATES = {"H200": 2.75e13}
+"""FLOP/s of fits by device. An H200 fitted 18.3 million tokens per second to 500 states (`benchmarks/gpu_hmm.py em`),
+each of which costs `6 H^2`; with fewer states the rate is lower."""
+
+
+def measured_rate(device: str) -> float:
+    """The FLOP/s of a fit on a device.
+
+    Raises:
+        `InputError`: none was measured.
+    """
+    if device not in MEASURED_RATES:
+        names = ", ".join(MEASURED_RATES)
+        raise InputError(f"device {device}: no fit was measured on it, only on {names}; set --assumed_flops instead")
+    return MEASURED_RATES[device]
 
 
 def plan_fit(
