@@ -19,6 +19,7 @@ it, and `--time_limit` save the fit and stop it. The same command continues a st
 
 import contextlib
 from dataclasses import MISSING, asdict, dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,13 @@ class CorpusSettings:
 
     output_dir: str = setting(MISSING, "Output folder.")
     corpus: str = setting(
-        "tinystories-sample", "A named corpus, a local file, a data set on the Hub; or symbols, in a .npy file."
+        "tinystories-sample",
+        "A named corpus, a local file, a data set on the Hub; or symbols: .npy, .npz, or a text of integers.",
     )
-    test: str | None = setting(None, "Held-out symbols in another .npy file, for early stopping.")
+    lengths: str | None = setting(
+        None, "Lengths of the sequences in another .npy file, of rows that end early or of one column as in hmmlearn."
+    )
+    test: str | None = setting(None, "Held-out symbols in another file, for early stopping.")
     states: str | None = setting(None, "Known states in another .npy file of the same shape, -1 where not known.")
     weights: str | None = setting(None, "Weights of the sequences in a .npy file of shape (N,).")
     num_symbols: int | None = setting(None, "Number of symbols in the .npy file; by default the largest plus one.")
@@ -61,19 +66,21 @@ class CorpusSettings:
     device: str | None = setting(None, "Device to compute on, such as cuda:1; by default one per process.")
 
     def __post_init__(self):
-        if self.corpus.endswith((".npz", ".csv", ".tsv", ".pt", ".pkl")):
+        if not self.is_array and self.corpus.endswith((".csv", ".tsv", ".pt", ".pkl")):
             raise InputError(
-                f"{self.corpus}: symbols are read from .npy (by numpy.save, integers of shape (N, L)), text from "
-                ".txt, .jsonl, .json and .parquet; numpy.loadtxt and numpy.load read other tables"
+                f"{self.corpus}: symbols are read from .npy (by numpy.save, integers of shape (N, L)), .npz, and "
+                "lines of integers in .txt, .csv and .tsv; text from .txt, .jsonl, .json and .parquet"
             )
-        for name in ("test", "states", "weights", "num_symbols"):
+        for name in ("lengths", "test", "states", "weights", "num_symbols"):
             if not self.is_array and getattr(self, name) is not None:
-                raise InputError(f"{name} needs a .npy file, but corpus is {self.corpus}; leave it out")
+                raise InputError(f"{name} needs symbols in a file, but corpus is {self.corpus}; leave it out")
 
-    @property
+    @cached_property
     def is_array(self) -> bool:
         """Whether the corpus is a file of symbols."""
-        return self.corpus.endswith(".npy")
+        from hmm_datasets.hmm.token_files import is_token_file
+
+        return is_token_file(self.corpus)
 
 
 @dataclass(frozen=True)
@@ -151,7 +158,7 @@ def main(settings: CorpusSettings, hmm_settings: HMMSettings) -> None:
         heartbeats.end("stopped", str(reason))
         if state.is_main_process:
             print(f"{output}: saved and stopped ({reason}); the same command continues")
-            draw_fit(read_log(folder / "fit" / HISTORY_NAME), data.train.size, folder)
+            draw_fit(read_log(folder / "fit" / HISTORY_NAME), data.train.num_tokens, folder)
         return
     if state.is_main_process and len(rows) > 1:
         _report_sizes(rows, output)
@@ -178,14 +185,14 @@ class _Data:
 def _read_data(settings: CorpusSettings, hmm_settings: HMMSettings, initial) -> _Data:
     """The sequences in the files, or windows of the sentences of a corpus."""
     from hmm_datasets.foreign.arrays import load_array
-    from hmm_datasets.hmm.arrays import read_tokens
+    from hmm_datasets.hmm.token_files import TokenRows, read_token_rows
 
     identity = {"corpus": settings.corpus}
     if settings.is_array:
         files = {"states": settings.states, "weights": settings.weights}
         known = {name: load_array(path) for name, path in files.items() if path is not None}
-        train = read_tokens(settings.corpus)
-        test = None if settings.test is None else read_tokens(settings.test)
+        train = read_token_rows(settings.corpus, settings.lengths)
+        test = None if settings.test is None else read_token_rows(settings.test)
         scored = {} if test is None else {"test": test} | _distinct(test, train)
         return _Data(train, test, settings.num_symbols, identity, scored, known)
     words, seed, length = _words(settings), hmm_settings.seed, settings.length
@@ -194,15 +201,16 @@ def _read_data(settings: CorpusSettings, hmm_settings: HMMSettings, initial) -> 
             f"initial {hmm_settings.initial}: has other words than the {settings.vocabulary_size} most frequent "
             f"of {settings.corpus}; give the corpus and vocabulary_size that it was fitted to"
         )
-    train, test = (words.as_windows(split, length, seed=seed) for split in (settings.sentences, "test"))
+    splits = (settings.sentences, "test")
+    train, test = (TokenRows(words.as_windows(split, length, seed=seed)) for split in splits)
     scored = {"test": test}
     if len(words.unique_test.tokens) >= length:
-        scored["unique_test"] = words.as_windows("unique_test", length, seed=seed)
+        scored["unique_test"] = TokenRows(words.as_windows("unique_test", length, seed=seed))
     reasons = [f"{count:,} with {reason}" for reason, count in words.dropped.items()]
     text = (
         f"{len(words.train):,} of {words.num_sentences:,} sentences use only the {settings.vocabulary_size} most "
-        f"frequent words ({len(words.unique):,} distinct), {len(words.test):,} held out; {train.size:,} tokens in "
-        f"windows of {length}\n"
+        f"frequent words ({len(words.unique):,} distinct), {len(words.test):,} held out; {train.num_tokens:,} tokens "
+        f"in windows of {length}\n"
         f"dropped sentences: {', '.join(reasons[:8]) or 'none'}{', ...' * (len(reasons) > 8)}"
     )
     identity["vocabulary_size"] = settings.vocabulary_size
@@ -211,12 +219,17 @@ def _read_data(settings: CorpusSettings, hmm_settings: HMMSettings, initial) -> 
 
 def _distinct(test, train) -> dict[str, Any]:
     """Each distinct held-out sequence that is not among the training sequences, if there are any."""
-    import numpy as np
+    seen = set(_keys(train))
+    first = {key: number for number, key in reversed(list(enumerate(_keys(test)))) if key not in seen}
+    rows = sorted(first.values())
+    return {"unique_test": test.part(rows)} if rows else {}
 
-    seen = {row.tobytes() for row in train.astype("i8")}
-    rows = {row.tobytes(): row for row in test.astype("i8")}
-    rows = [row for key, row in rows.items() if key not in seen]
-    return {"unique_test": np.stack(rows)} if rows else {}
+
+def _keys(rows) -> list[bytes]:
+    """The tokens of each sequence as bytes."""
+    tokens = rows.tokens.astype("i8")
+    ends = [tokens.shape[1]] * len(tokens) if rows.lengths is None else rows.lengths.tolist()
+    return [row[:end].tobytes() for row, end in zip(tokens, ends, strict=True)]
 
 
 def _fit(data: _Data, settings: FitSettings, output: Path, initial, device, requests, observer) -> dict[str, Any]:
@@ -227,11 +240,14 @@ def _fit(data: _Data, settings: FitSettings, output: Path, initial, device, requ
     from hmm_datasets.report.fit_sizes import size_row
 
     began = time.monotonic()
+    test, test_lengths = (None, None) if data.test is None else data.test
     result = fit_hmm(
-        data.train,
+        data.train.tokens,
         settings,
         num_symbols=data.num_symbols,
-        test_tokens=data.test,
+        lengths=data.train.lengths,
+        test_tokens=test,
+        test_lengths=test_lengths,
         **data.known,
         initial=initial,
         vocabulary=data.vocabulary,
@@ -243,7 +259,7 @@ def _fit(data: _Data, settings: FitSettings, output: Path, initial, device, requ
     if observer is None:
         return {}
     observer.end()
-    row = size_row(result, data.test, device=device)
+    row = size_row(result, test, test_lengths, device=device)
     _save(result, row, data, output, device, round(time.monotonic() - began, 1))
     return row | {"folder": str(output)}
 
@@ -297,14 +313,14 @@ def _save(result, row: dict[str, Any], data: _Data, output: Path, device, second
         "bic": row["bic"],
         "entropy_rate": rate.value,
         "entropy_rate_error": rate.standard_error,
-        "train_tokens": int(data.train.size),
-        "test_tokens": 0 if data.test is None else int(data.test.size),
+        "train_tokens": data.train.num_tokens,
+        "test_tokens": 0 if data.test is None else data.test.num_tokens,
         "seconds": seconds,
     }
-    scores = {name: mean_losses(result.hmm, windows, device=device) for name, windows in data.scored.items()}
+    scores = {name: mean_losses(result.hmm, *rows, device=device) for name, rows in data.scored.items()}
     write_json(output / "summary.json", summary | scores)
     write_hmm_card(output)
-    draw_fit(result.history, data.train.size, output)
+    draw_fit(result.history, data.train.num_tokens, output)
     if result.history:
         table = fit_table(result.history)
         print(table.text(), end="\n\n")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from ..hmm.model import HMM
     from ..hmm.process import Process
+    from ..hmm.token_files import TokenRows
 
 
 _PROCESS = "folder of an HMM or another process, its name on the Hub, or 'process:mess3(x=0.05, a=0.85)'"
@@ -161,12 +162,18 @@ def _print_losses(arguments: "DescribeCommand", name: str, path: Path) -> int:
     import numpy as np
 
     from ..hmm.analysis.losses import num_observed, symbol_losses, window_losses
+    from ..hmm.model import HMM
 
     hmm = _load(name)
-    tokens = _tokens_to_score(hmm, name, path, arguments)
-    count, length = tokens.shape
-    mean, last = (losses[~np.isnan(losses)] for losses in window_losses(hmm, tokens))
-    missing = tokens.size - int(num_observed(tokens).sum())
+    rows = _tokens_to_score(hmm, name, path, arguments)
+    if rows.lengths is not None and not isinstance(hmm, HMM):
+        raise InputError(f"{path}: has sequences of several lengths, but {name} is not an HMM; cut them to one length")
+    count, length = rows.tokens.shape
+    losses, last = window_losses(hmm, *rows)
+    observed = num_observed(*rows)
+    mean, weights, last = losses[observed > 0], observed[observed > 0], last[~np.isnan(last)]
+    missing = (rows.tokens.size if rows.lengths is None else int(rows.lengths.sum())) - int(observed.sum())
+    tokens = np.where(rows.observed, rows.tokens, -1) if rows.lengths is not None else rows.tokens
     if len(mean) == 0:
         raise InputError(f"{path}: all {missing:,} tokens are missing; give sequences of which some are observed")
     impossible = int(np.isinf(mean).sum())
@@ -175,12 +182,14 @@ def _print_losses(arguments: "DescribeCommand", name: str, path: Path) -> int:
     )
     if arguments.json:
         sizes = {"sequences": count, "length": length, "missing": missing, "impossible": impossible}
-        parts = {"nats": mean, "last_nats": last}
-        losses = {k: part.mean() if impossible == 0 < len(part) else None for k, part in parts.items()}
-        print(json.dumps(sizes | losses | {"symbols": symbols}))
+        nats = {"nats": float(np.average(mean, weights=weights)), "last_nats": last.mean() if len(last) else None}
+        nats = dict.fromkeys(nats) if impossible else nats
+        print(json.dumps(sizes | nats | {"symbols": symbols}))
         return 0
     gaps = f", of which {missing:,} are missing and have no loss" if missing > 0 else ""
-    print(f"{_mean(mean)}, over {count:,} sequence{'s' * (count != 1)} of {length:,} tokens{gaps}")
+    shortest = "" if rows.lengths is None else f"{rows.lengths.min():,} to "
+    sequences = f"{count:,} sequence{'s' * (count != 1)} of {shortest}{length:,} tokens{gaps}"
+    print(f"{_mean(mean, weights)}, over {sequences}")
     if impossible > 0:
         print(f"{impossible:,} of {count:,} sequences are impossible under the process")
         return 0
@@ -244,47 +253,54 @@ def _epochs_of_fit(name: str) -> "list[tuple[int, HMM]]":
     return [(epoch, HMM.from_pretrained(path / "hmm")) for epoch, path in saved]
 
 
-def _mean(rates: "np.ndarray") -> str:
-    """The mean in nats per token, with its standard error, or why there is none."""
+def _mean(rates: "np.ndarray", weights: "np.ndarray | None" = None) -> str:
+    """The weighted mean in nats per token, with its standard error over sequences, or why there is none."""
     import numpy as np
 
     error = ""
+    shares = np.full(len(rates), 1 / len(rates)) if weights is None else weights / weights.sum()
+    mean = float((shares * rates).sum())
     if len(rates) == 1:
         error = f" ({NO_ERROR})"
     elif np.isfinite(rates).all():
-        error = f", standard error {rates.std(ddof=1) / np.sqrt(len(rates)):.6f}"
-    return f"{rates.mean():.6f} nats per token{error}"
+        error = f", standard error {np.sqrt((shares**2 * (rates - mean) ** 2 / (1 - shares)).sum()):.6f}"
+    return f"{mean:.6f} nats per token{error}"
 
 
-def _tokens_to_score(hmm: "Process", name: str, path: Path, arguments: "DescribeCommand") -> "np.ndarray":
-    """The sequences of a `.npy` file, or windows of the sentences in a text or in a folder of words."""
+def _tokens_to_score(hmm: "Process", name: str, path: Path, arguments: "DescribeCommand") -> "TokenRows":
+    """The sequences of a file of symbols or of lines of names, or windows of the sentences in a text or words/."""
     import numpy as np
 
-    from ..hmm.arrays import read_tokens
+    from ..hmm.token_files import TokenRows, is_token_file, read_named_rows, read_token_rows
 
-    if path.suffix == ".npy":
-        return read_tokens(path)
+    if is_token_file(path):
+        return read_token_rows(path)
     from ..text.tokenizers.words import INDEX_NAME, WordCorpus, sentences_of
 
     vocabulary = hmm.vocabulary
     if vocabulary is None:
-        raise InputError(f"{path}: the symbols of {name} have no names; give their numbers in a .npy file")
+        raise InputError(
+            f"{path}: the symbols of {name} have no names; give their numbers in a .npy file, or on lines of a text"
+        )
     if (path / INDEX_NAME).exists():
         corpus = WordCorpus.load(path)
         if corpus.vocabulary != vocabulary:
             raise InputError(f"{path}: has other words than {name}; give the words that it was fitted to")
-        return corpus.as_windows(arguments.split, arguments.length)
+        return TokenRows(corpus.as_windows(arguments.split, arguments.length))
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read as text ({error}); give a .npy file, a text, or words/") from None
+    named = read_named_rows(text, vocabulary)
+    if named is not None:
+        return named
     sentences, count = sentences_of(text, vocabulary)
     print(f"{path}: {len(sentences):,} of {count:,} sentences consist of the words of the HMM", file=sys.stderr)
     tokens = np.concatenate([np.zeros(0, np.int64), *sentences])
     if not len(tokens):
         raise InputError(f"{path}: no sentence consists of the words of {name}; give another text")
     length = min(arguments.length, len(tokens))
-    return tokens[: len(tokens) // length * length].reshape(-1, length)
+    return TokenRows(tokens[: len(tokens) // length * length].reshape(-1, length))
 
 
 def _draw_emissions(arguments: "DescribeCommand", name: str) -> int:

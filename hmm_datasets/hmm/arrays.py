@@ -172,6 +172,8 @@ def _no_symbol(tokens: "torch.Tensor", values: Any, num_symbols: int | None, low
     remedy = "" if lowest == 0 else ", and -1 stands for a missing token"
     if kind.startswith("uint") and value == np.iinfo(kind).max:
         remedy = f"; -1 becomes {value} in the type {kind}, so convert tokens with .astype(int) before setting it"
+    elif value == num_symbols and not (tokens == 0).any():
+        remedy += "; subtract 1 from labels that begin with 1"
     return InputError(f"tokens[{row}, {position}] is {value}; the symbols of this HMM are {symbols}{remedy}")
 
 

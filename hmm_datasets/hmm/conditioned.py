@@ -24,6 +24,7 @@ from .arrays import checked_tokens, over_rows, tokens_with_gaps
 from .integers import integer
 from .kernels.backward import draw_backward
 from .kernels.structured import filter_driven, filter_segments
+from .named_tokens import symbols_of_names
 from .sampling import derived_seed, smallest_unsigned
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def draw_given(
             ("first", first, 0, 64),
         )
     )
-    values, ends, _ = tokens_with_gaps(tokens, hmm.num_symbols, lengths)
+    values, ends, _ = tokens_with_gaps(symbols_of_names(tokens, hmm.vocabulary), hmm.num_symbols, lengths)
     rows = np.where(values.cpu().numpy() < 0, hmm.num_symbols, values.cpu().numpy())
     batch, length = rows.shape
     ends = np.full(batch, length) if ends is None else ends.cpu().numpy()
@@ -122,7 +123,7 @@ def fill_after(process: "Process", prefix: Any, seed: int, first: int, step: int
 
 
 def _prefixes(process: "Process", prefix: Any, count: int) -> Int[np.ndarray, "N P"]:
-    values, missing = integers_with_gaps("prefix", prefix)
+    values, missing = integers_with_gaps("prefix", symbols_of_names(prefix, process.vocabulary))
     if values.ndim == 1:
         values, missing = values[None], None if missing is None else missing[None]
     if values.ndim != 2 or len(values) not in (1, count):

@@ -23,6 +23,7 @@ from .analysis.mixed_states import mixed_states
 from .analysis.stationary import cesaro_limit
 from .arrays import as_tables, checked_names, tokens_with_gaps
 from .integers import integer
+from .named_tokens import symbols_of_names
 from .process import Process, Rows
 from .storage import load, load_tables, save
 
@@ -204,7 +205,8 @@ class HMM(Process):
 
         Like all inference methods, it takes an array of integers of shape `(B, T)`. For a tensor it returns tensors
         on the same device, for anything else NumPy arrays. Tokens that were not observed are summed over: those that
-        are masked, NaN, NA or None, or the integer -1. The probability is that of the others.
+        are masked, NaN, NA or None, or the integer -1. The probability is that of the others. If the HMM has a
+        vocabulary, tokens may be names.
 
         Args:
             tokens (array of shape `(B, T)`): symbols, some of which may be missing.
@@ -550,6 +552,7 @@ class HMM(Process):
         import torch
 
         is_tensor = isinstance(tokens, torch.Tensor)
+        tokens = symbols_of_names(tokens, self.vocabulary)
         values, lengths, has_missing = tokens_with_gaps(tokens, self.num_symbols, lengths)
         parameters = self.parameters(dtype, values.device)
         if has_missing:

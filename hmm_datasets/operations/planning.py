@@ -19,7 +19,7 @@ from transformers import AutoConfig, PretrainedConfig
 
 from ..errors import InputError
 from ..files import read_yaml
-from ..hmm.arrays import read_tokens
+from ..hmm.token_files import read_token_rows
 from ..hub.download import ModelName
 from ..runtime.command_line import parse_settings
 from ..training.model_configs import ModelSettings, limit_length, new_model
@@ -122,7 +122,7 @@ def plan_fit_recipe(
 ) -> dict[str, Any] | None:
     """Plan the fit that a settings file of `recipes/fit_hmm.py` describes.
 
-    A corpus is not read for it: its tokens are those of `assumed_tokens`. Those of a `.npy` file are counted.
+    A corpus is not read for it: its tokens are those of `assumed_tokens`. Those of a file of symbols are counted.
 
     Args:
         path (path): the YAML file, or `fit`.
@@ -141,9 +141,9 @@ def plan_fit_recipe(
     corpus, fit = parse_settings(*recipe_settings("fit"), arguments=planned(path, flags).arguments)
     num_tokens, length, num_symbols = corpus.assumed_tokens, corpus.length, corpus.vocabulary_size
     if corpus.is_array and os.path.exists(corpus.corpus):
-        tokens = read_tokens(corpus.corpus)
-        num_tokens, length = tokens.size, tokens.shape[1]
-        num_symbols = corpus.num_symbols or int(tokens.max()) + 1
+        rows = read_token_rows(corpus.corpus, corpus.lengths)
+        num_tokens, length = rows.num_tokens, rows.tokens.shape[1]
+        num_symbols = corpus.num_symbols or int(rows.tokens[rows.observed].max()) + 1
     if num_tokens is None:
         if required:
             raise InputError(

@@ -14,17 +14,24 @@ from matplotlib.figure import Figure
 
 from ..hmm.analysis.losses import window_losses
 from ..hmm.fitting.state import FitResult
-from ..intervals import t_quantile
+from ..intervals import influence_interval
 from .plots import POINTS, SIZE, save_plot
 from .tables import Table, figure_text, interval_text
 
 
-def size_row(result: FitResult, test_tokens: Int[Any, "N L"] | None = None, *, device: Any = None) -> dict[str, Any]:
+def size_row(
+    result: FitResult,
+    test_tokens: Int[Any, "N L"] | None = None,
+    test_lengths: Int[np.ndarray, "N"] | None = None,
+    *,
+    device: Any = None,
+) -> dict[str, Any]:
     """What a fit of some number of states reached.
 
     Args:
         result ([`~hmm_datasets.hmm.fitting.state.FitResult`]): the fit.
         test_tokens (array of shape `(N, L)`, *optional*): held-out sequences.
+        test_lengths (array of shape `(N,)`, *optional*): number of tokens in each.
         device (*optional*): where to compute; the CPU by default.
 
     Returns:
@@ -34,12 +41,14 @@ def size_row(result: FitResult, test_tokens: Int[Any, "N L"] | None = None, *, d
     row: dict[str, Any] = {"num_states": result.hmm.num_states, "parameters": result.num_parameters}
     row |= {"train_loss": -result.train_log_likelihood, "test_loss": None, "test_low": None, "test_high": None}
     if test_tokens is not None:
-        losses, _ = window_losses(result.hmm, test_tokens, device=device)
-        mean = float(losses.mean())
+        losses, _ = window_losses(result.hmm, test_tokens, test_lengths, device=device)
+        shares = np.full(len(losses), 1 / len(losses)) if test_lengths is None else test_lengths / test_lengths.sum()
+        mean = float((shares * np.where(shares > 0, losses, 0.0)).sum())
         row["test_loss"] = mean if np.isfinite(mean) else None
-        if len(losses) > 1 and np.isfinite(mean):
-            half = t_quantile(0.95, len(losses) - 1) * float(losses.std(ddof=1)) / np.sqrt(len(losses))
-            row |= {"test_low": mean - half, "test_high": mean + half}
+        with np.errstate(invalid="ignore"):
+            bounds = influence_interval(mean, shares * np.where(shares > 0, losses - mean, 0.0), shares)
+        if bounds is not None:
+            row |= {"test_low": bounds.low, "test_high": bounds.high}
     return row | {"aic": result.aic, "bic": result.bic, "converged": result.converged, "epoch": result.epoch}
 
 

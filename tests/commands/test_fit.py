@@ -154,6 +154,45 @@ def test_fit_ends_with_a_table_and_figures_of_its_epochs(path, tmp_path, capsys)
     assert "report_to: tensorbord is not a tracker; did you mean tensorboard?" in message
 
 
+def test_ragged_lines_are_fitted_scored_and_compared(tmp_path, capsys):
+    rows = [row[: 3 + number % 9].tolist() for number, row in enumerate(TOKENS)]
+    lines = [" ".join(map(str, row)) + "\n" for row in rows]
+    (tmp_path / "lines.txt").write_text("".join(lines[:50]))
+    (tmp_path / "test.txt").write_text("".join(lines[50:]))
+    command = ["fit", str(tmp_path / "lines.txt"), "--num_states", "2", "3", "--max_epochs", "2"]
+    command += ["--test", str(tmp_path / "test.txt"), "--output_dir", str(tmp_path / "run")]
+    assert main(command) == 0
+    hmm = HMM.from_pretrained(tmp_path / "run" / "states-3" / "hmm")
+    lengths = np.array([len(row) for row in rows])
+    expected = fit_hmm(
+        TOKENS[:50, :11], FitSettings(3, max_epochs=2), lengths=lengths[:50], num_symbols=4, show_progress=False,
+        test_tokens=TOKENS[50:, :11], test_lengths=lengths[50:],
+    )  # fmt: skip
+    assert hmm == expected.hmm
+    summary = json.loads((tmp_path / "run" / "states-3" / "summary.json").read_text())
+    losses = [-hmm.log_likelihood([row])[0] for row in rows[50:]]
+    assert summary["test"]["cross_entropy"] == pytest.approx(sum(losses) / lengths[50:].sum(), abs=1e-12)
+    assert summary["test_tokens"] == lengths[50:].sum()
+    (row,) = [
+        row for row in json.loads((tmp_path / "run" / "sizes.json").read_text())["sizes"] if row["num_states"] == 3
+    ]
+    assert row["test_loss"] == pytest.approx(summary["test"]["cross_entropy"])
+    assert row["test_low"] < row["test_loss"] < row["test_high"]
+    capsys.readouterr()
+    assert (
+        main(["describe", str(tmp_path / "run" / "states-3" / "hmm"), "--sequences", str(tmp_path / "test.txt")]) == 0
+    )
+    nats = f"{sum(losses) / lengths[50:].sum():.6f} nats per token"
+    assert nats in (out := capsys.readouterr().out)
+    assert "over 10 sequences of 3 to 11 tokens" in out
+    HMM(**hmm.tables(), vocabulary="abcd").save_pretrained(tmp_path / "named")
+    (tmp_path / "names.txt").write_text("".join(lines[50:]).translate(str.maketrans("0123", "abcd")))
+    assert main(["describe", str(tmp_path / "named"), "--sequences", str(tmp_path / "names.txt")]) == 0
+    assert nats in capsys.readouterr().out
+    message = failing(capsys, "describe", "moon", "--sequences", str(tmp_path / "test.txt"))
+    assert "test.txt: has sequences of several lengths, but moon is not an HMM; cut them to one length" in message
+
+
 def test_progress_says_likelihood_rate_and_time_left(path, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("hmm_datasets.runtime.progress._DELAY", 0)
     main(["fit", path, "--num_states", "3", "--max_epochs", "3", "--output_dir", str(tmp_path)])
@@ -179,7 +218,7 @@ def test_fit_tells_bad_input_and_leaves_nothing(path, tmp_path, capsys):
     assert "no such file" in failing(capsys, "fit", path + "x", "--num_states", "3", *output)
     assert "init is 'x'" in failing(capsys, "fit", path, "--num_states", "3", "--init", "x", *output)
     told = failing(capsys, "fit", "tinystories-sample", "--num_states", "3", "--test", path, *output)
-    assert "test needs a .npy file, but corpus is tinystories-sample" in told
+    assert "test needs symbols in a file, but corpus is tinystories-sample" in told
     message = failing(capsys, "fit", path, "--num_states", "3", "--num_symbols", "3", *output)
     assert "is 3; the symbols of this HMM are 0..2" in message
     message = failing(capsys, "fit", path, "--num_states", "3", "--device", "cuda:99", *output)

@@ -94,9 +94,10 @@ def test_a_fit_is_planned_by_the_command(tmp_path, capsys):
     main(["plan", "demo/fit_hmm.yaml", *flags, "--json", "--num_states", "10", "20"])
     both = json.loads(capsys.readouterr().out)
     assert (both["parameters"], both["flops"]) == (19 + 380 + 380, 100 * (6e5 + 2.4e6))
-    for flags, message in (((), "set assumed_tokens"), ((*flags, "--devices", "T4"), "set --assumed_flops instead")):
+    unmeasured = (*flags, "--devices", "T4")
+    for wrong, message in (((), "set assumed_tokens"), (unmeasured, "set --assumed_flops instead")):
         with pytest.raises(SystemExit):
-            main(["plan", "demo/fit_hmm.yaml", *flags])
+            main(["plan", "demo/fit_hmm.yaml", *wrong])
         assert message in capsys.readouterr().err
 
 

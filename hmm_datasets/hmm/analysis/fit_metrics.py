@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Int
 
 from ..model import HMM
+from ..token_files import TokenRows
 from .divergence import kl_divergence
 from .losses import mean_losses
 from .predictors import StationaryDistributions, process_bigram, process_unigram, uniform
@@ -28,9 +29,9 @@ class FitMetrics:
     """Measures an HMM; see the module.
 
     Args:
-        train (array of shape `(N, L)`): the training sequences.
-        held_out (mapping of `str` to arrays of shape `(M, L)`): sets of held-out sequences by name; without any the
-            divergences are measured on training sequences.
+        train ([`TokenRows`] or array of shape `(N, L)`): the training sequences.
+        held_out (mapping of `str` to the same): sets of held-out sequences by name; without any the divergences are
+            measured on training sequences.
         device (*optional*): where to compute; the CPU by default.
 
     ```python
@@ -43,11 +44,14 @@ class FitMetrics:
     ```
     """
 
-    def __init__(self, train: Int[Any, "N L"], held_out: Mapping[str, Int[Any, "M L"]], *, device: Any = None):
-        self._train, self._held_out, self._device = train, held_out, device
-        measured = next(iter(held_out.values()), train)
-        rows = max(1, _MEASURED_TOKENS // max(measured.shape[1], 1))
-        self._measured = torch.from_numpy(np.asarray(measured[:rows]).astype(np.int64))
+    def __init__(self, train: Any, held_out: Mapping[str, Any], *, device: Any = None):
+        self._train, self._device = _rows(train), device
+        self._held_out = {name: _rows(tokens) for name, tokens in held_out.items()}
+        measured = next(iter(self._held_out.values()), self._train)
+        rows = max(1, _MEASURED_TOKENS // max(measured.tokens.shape[1], 1))
+        measured = measured.part(slice(rows))
+        self._counted = torch.from_numpy(measured.observed)
+        self._measured = torch.from_numpy(np.where(measured.observed, measured.tokens.astype(np.int64), -1))
         self._ngrams: StationaryDistributions | None = None
 
     def __call__(self, hmm: HMM) -> dict[str, float | None]:
@@ -55,34 +59,43 @@ class FitMetrics:
         (`kl_uniform`, `kl_unigram`, `kl_bigram`), nats per token; None where infinite."""
         values = {}
         for name, tokens in self._held_out.items():
-            losses = mean_losses(hmm, tokens, device=self._device, show_progress=False)
+            losses = mean_losses(hmm, *tokens, device=self._device, show_progress=False)
             values |= {f"{name}_{loss}": losses[loss] for loss in ("cross_entropy", "final_token_cross_entropy")}
         return values | {name: value if np.isfinite(value) else None for name, value in self._divergences(hmm).items()}
 
     def _divergences(self, hmm: HMM) -> dict[str, float]:
         if self._ngrams is None:
-            self._ngrams = ngrams_of(self._train, hmm.num_symbols, self._device)
+            self._ngrams = ngrams_of(*self._train, hmm.num_symbols, device=self._device)
         ngrams, totals = self._ngrams, dict.fromkeys(("kl_uniform", "kl_unigram", "kl_bigram"), 0.0)
         rows = max(1, _CHUNK_ENTRIES // (self._measured.shape[1] * hmm.num_symbols))
-        for part in self._measured.split(rows):
-            part = part.to(self._device)
+        for part, counted in zip(self._measured.split(rows), self._counted.split(rows), strict=True):
+            part, counted = part.to(self._device), counted.to(self._device)
             log_hmm = hmm.next_token_probs(part)[:, :-1].log()
             distributions = {
                 "kl_uniform": uniform(part, hmm.num_symbols),
                 "kl_unigram": process_unigram(part, ngrams),
-                "kl_bigram": process_bigram(part, ngrams),
+                "kl_bigram": process_bigram(part.masked_fill(part < 0, hmm.num_symbols), ngrams),
             }
             for name, distribution in distributions.items():
-                totals[name] += float(kl_divergence(distribution[:, :-1], log_hmm).sum())
-        return {name: total / self._measured.numel() for name, total in totals.items()}
+                totals[name] += float(kl_divergence(distribution[:, :-1], log_hmm)[counted].sum())
+        return {name: total / int(self._counted.sum()) for name, total in totals.items()}
 
 
-def ngrams_of(tokens: Int[Any, "N L"], num_symbols: int, device: Any = None) -> StationaryDistributions:
-    """The frequencies of symbols, and of symbols after each symbol; after one that nothing follows, the former."""
-    table = np.asarray(tokens).astype(np.int64)
-    symbol = np.bincount(table.ravel(), minlength=num_symbols) / table.size
-    pairs = (table[:, :-1] * num_symbols + table[:, 1:]).ravel()
+def ngrams_of(
+    tokens: Int[Any, "N L"], lengths: Int[np.ndarray, "N"] | None, num_symbols: int, *, device: Any = None
+) -> StationaryDistributions:
+    """The frequencies of symbols, and of symbols after each symbol; after one that nothing follows, the former.
+
+    The last of the distributions after a symbol is that after a missing token: the frequencies of symbols.
+    """
+    table, counted = np.asarray(tokens).astype(np.int64), TokenRows(tokens, lengths).observed
+    symbol = np.bincount(table[counted], minlength=num_symbols) / counted.sum()
+    pairs = (table[:, :-1] * num_symbols + table[:, 1:])[counted[:, :-1] & counted[:, 1:]]
     following = np.bincount(pairs, minlength=num_symbols**2).reshape(num_symbols, num_symbols)
     count = following.sum(1, keepdims=True)
-    following = np.where(count > 0, following / np.maximum(count, 1), symbol)
+    following = np.vstack([np.where(count > 0, following / np.maximum(count, 1), symbol), symbol])
     return StationaryDistributions(torch.tensor(symbol, device=device), torch.tensor(following, device=device))
+
+
+def _rows(tokens: Any) -> TokenRows:
+    return tokens if isinstance(tokens, TokenRows) else TokenRows(tokens)

@@ -22,6 +22,7 @@ _CHUNK_TOKENS = 1 << 22
 def window_losses(
     source: Process,
     tokens: Int[Any, "N L"],
+    lengths: Int[np.ndarray, "N"] | None = None,
     *,
     device: "torch.device | str | None" = None,
     show_progress: bool = True,
@@ -31,6 +32,7 @@ def window_losses(
     Args:
         source ([`~hmm_datasets.hmm.process.Process`]): what the sequences are scored by.
         tokens (array of shape `(N, L)`): symbols.
+        lengths (array of shape `(N,)`, *optional*): number of tokens in each row, of an HMM; the rest is padding.
         device (*optional*): where to compute; the CPU by default.
         show_progress (`bool`, *optional*, defaults to `True`): show a progress bar.
 
@@ -59,19 +61,25 @@ def window_losses(
     with progress_bar(tokens.size, " tokens", shown=show_progress) as bar:
         for start in range(0, count, rows):
             part = np.asarray(tokens[start : start + rows])
-            for losses, seen in ((total, part), (before, part[:, :-1])):
-                losses[start : start + rows] = _log_likelihood(source, seen, device)
+            ends = None if lengths is None else lengths[start : start + rows]
+            total[start : start + rows] = _log_likelihood(source, part, device, ends)
+            shorter = (part[:, :-1], None) if ends is None else (part, np.maximum(ends - 1, 0))
+            before[start : start + rows] = _log_likelihood(source, shorter[0], device, shorter[1])
             bar.update(part.size)
     impossible = np.isinf(total)
     before[impossible] = 0.0
     last = np.where(impossible, np.inf, before - total)
-    observed = num_observed(tokens)
-    mean = -total / np.where(observed > 0, observed, np.nan)
-    return mean, np.where(tokens[:, -1] < 0, np.nan, last)
+    observed = num_observed(tokens, lengths)
+    ends = np.full(count, length) if lengths is None else np.asarray(lengths)
+    has_last = (ends > 0) & (tokens[np.arange(count), np.maximum(ends, 1) - 1].astype(np.int64) >= 0)
+    return -total / np.where(observed > 0, observed, np.nan), np.where(has_last, last, np.nan)
 
 
-def num_observed(tokens: Int[np.ndarray, "N L"]) -> Int[np.ndarray, "N"]:
+def num_observed(tokens: Int[np.ndarray, "N L"], lengths: Int[np.ndarray, "N"] | None = None) -> Int[np.ndarray, "N"]:
     """The number of tokens in each row that are not -1."""
+    if lengths is not None:
+        missing = (tokens.astype(np.int64) < 0) & (np.arange(tokens.shape[1]) < lengths[:, None])
+        return lengths - np.count_nonzero(missing, axis=1)
     if tokens.dtype.kind == "u" or tokens.size == 0:
         return np.full(len(tokens), tokens.shape[1])
     return tokens.shape[1] - np.count_nonzero(tokens < 0, axis=1)
@@ -80,6 +88,7 @@ def num_observed(tokens: Int[np.ndarray, "N L"]) -> Int[np.ndarray, "N"]:
 def mean_losses(
     source: Process,
     tokens: Int[Any, "N L"],
+    lengths: Int[np.ndarray, "N"] | None = None,
     *,
     device: "torch.device | str | None" = None,
     show_progress: bool = True,
@@ -88,13 +97,13 @@ def mean_losses(
 
     Returns:
         `dict`: `cross_entropy` and `final_token_cross_entropy`, nats per token, or `None` if the source cannot emit
-        a sequence; `windows` and `length`, the numbers of sequences and of tokens in each.
+        a sequence; `windows` and `length`, the numbers of sequences and of tokens in the longest.
     """
     if len(tokens) == 0:
         raise InputError("tokens hold no sequence; expected one or more")
     names = ("cross_entropy", "final_token_cross_entropy")
-    losses, last = window_losses(source, tokens, device=device, show_progress=show_progress)
-    observed = num_observed(np.asarray(tokens))
+    losses, last = window_losses(source, tokens, lengths, device=device, show_progress=show_progress)
+    observed = num_observed(np.asarray(tokens), lengths)
     if (observed < tokens.shape[1]).any():
         kept = observed > 0
         means = float(np.average(losses[kept], weights=observed[kept])), float(last[~np.isnan(last)].mean())
@@ -152,7 +161,10 @@ def symbol_losses(source: Process, tokens: Int[Any, "N L"]) -> SymbolLosses:
         return SymbolLosses(sums[0].astype(np.int64), sums[1] / sums[0], sums[2] / sums[0])
 
 
-def _log_likelihood(source: Process, tokens: np.ndarray, device: "torch.device | str | None") -> np.ndarray:
+def _log_likelihood(
+    source: Process, tokens: np.ndarray, device: "torch.device | str | None", lengths: np.ndarray | None = None
+) -> np.ndarray:
+    known = {} if lengths is None else {"lengths": lengths}
     if device is None:
-        return source.log_likelihood(tokens)
-    return source.log_likelihood(torch.from_numpy(tokens.astype(np.int64)).to(device)).cpu().numpy()
+        return source.log_likelihood(tokens, **known)
+    return source.log_likelihood(torch.from_numpy(tokens.astype(np.int64)).to(device), **known).cpu().numpy()

@@ -47,6 +47,7 @@ from ...runtime.stop_requests import Stopped, StopRequests
 from ..arrays import ONE_COLUMN, CheckedTokens, rows_of_column, tokens_with_gaps
 from ..integers import integer
 from ..model import HMM
+from ..named_tokens import symbols_of_names
 from .baum_welch import (
     ImpossibleSequence,
     Sequences,
@@ -111,7 +112,8 @@ def fit_hmm(
             them. Those that are masked, NaN, NA or None, or -1, were not observed: the fit is to the others, and they
             alone are the tokens of "nats per token".
         settings ([`FitSettings`], *optional*): settings of the fit.
-        num_symbols (`int`, *optional*): `E`; by default that of `initial`, or one more than the largest token.
+        num_symbols (`int`, *optional*): `E`; by default that of `initial` or `vocabulary`, or one more than the
+            largest token.
         lengths (array of shape `(N,)`, *optional*): number of tokens in each row; the rest is padding.
         states (array of shape `(N, L)`, *optional*): known states, -1 or missing where not known. Counts and
             `train_log_likelihood` are those given tokens and known states together. If all are known, one step is the
@@ -124,7 +126,8 @@ def fit_hmm(
             numbers for what the fit may fill. With `num_restarts` the guesses after the first have these zeros and
             the tables that are `fixed`, and all else drawn anew. States with equal emissions are not told apart,
             which the `reason` of the result says.
-        vocabulary (sequence of `str`, *optional*): names of the symbols, kept in the HMM.
+        vocabulary (sequence of `str`, *optional*): names of all symbols, also of those that do not occur, kept in the
+            HMM; tokens may be names then.
         checkpoint_dir (path, *optional*): folder for the checkpoints `epoch-N/` and `history.jsonl`. If it has
             checkpoints of the same settings and data, the fit resumes from the newest.
         device (*optional*): where to compute; the CPU by default.
@@ -152,18 +155,23 @@ def fit_hmm(
     ```
     """
     settings = _settings(settings, initial, fields)
+    names = vocabulary if vocabulary is not None or initial is None else initial.vocabulary
+    names = None if names is None else tuple(map(str, names))
+    tokens = symbols_of_names(tokens, names)
     states = states if states is None else _rows(states, lengths)[0]
     tokens, lengths = _rows(tokens, lengths)
     if test_tokens is not None:
         with errors_of_test_tokens():
-            test_tokens, test_lengths = _rows(test_tokens, test_lengths)
+            test_tokens, test_lengths = _rows(symbols_of_names(test_tokens, names), test_lengths)
     if num_symbols is not None:
         num_symbols = integer("num_symbols", num_symbols, 1, 31)
     elif initial is not None:
         num_symbols = initial.num_symbols
+    elif names is not None:
+        num_symbols = len(names)
     _check_initial(initial, settings, num_symbols)
     checked = tokens_with_gaps(tokens, num_symbols, lengths)
-    num_symbols = num_symbols or _number_of_symbols(checked.tokens)
+    num_symbols = num_symbols or _number_of_symbols(checked)
     data = _sequences(checked, num_symbols)
     if data.num_tokens == 0:
         raise InputError("there is no token to fit an HMM to; give at least one sequence")
@@ -256,14 +264,25 @@ def _with_known(data: Sequences, states: Any, weights: Any, settings: FitSetting
     return data
 
 
-def _number_of_symbols(tokens: Int[torch.Tensor, "N L"]) -> int:
-    """One more than the largest token, unless most of these are labels that nothing has, such as ids of products."""
-    largest = int(tokens.max()) if tokens.numel() > 0 else 0
-    if largest >= _MANY_SYMBOLS and largest > 16 * len(tokens.unique()):
+def _number_of_symbols(checked: CheckedTokens) -> int:
+    """One more than the largest token, unless the tokens are labels that are not numbered from 0 without gaps."""
+    observed = checked.tokens >= 0
+    if checked.lengths is not None:
+        observed &= torch.arange(observed.shape[1], device=observed.device) < checked.lengths.unsqueeze(1)
+    symbols = checked.tokens[observed].unique()
+    if len(symbols) == 0:
+        return 1
+    least, largest = int(symbols[0]), int(symbols[-1])
+    if largest >= _MANY_SYMBOLS and largest > 16 * len(symbols):
         raise InputError(
             f"the largest token is {largest:,}, so that the tables would have {largest + 1:,} columns, of which the "
-            f"tokens use {len(tokens.unique()):,}; number the symbols without gaps, as "
+            f"tokens use {len(symbols):,}; number the symbols without gaps, as "
             "numpy.unique(tokens, return_inverse=True)[1].reshape(tokens.shape) does, or give num_symbols"
+        )
+    if least == 1 < largest:
+        raise InputError(
+            f"tokens are 1..{largest}, but symbols are numbered from 0; subtract 1 from labels that begin with 1, or "
+            f"give num_symbols={largest + 1} if 0 is a symbol that does not occur"
         )
     return largest + 1
 

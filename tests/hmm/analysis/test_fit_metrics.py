@@ -10,6 +10,7 @@ from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.analysis.fit_metrics import FitMetrics, ngrams_of
 from hmm_datasets.hmm.fitting.fit import fit_hmm
 from hmm_datasets.hmm.fitting.initial import random_guess
+from hmm_datasets.hmm.token_files import TokenRows
 from tests.hmm import brute_force
 
 TRAIN = processes.random(3, 4, alpha=0.4, seed=7).sample(30, 6, seed=1)
@@ -44,10 +45,32 @@ def test_divergences_are_those_of_the_definition(seed):
 
 
 def test_n_grams_of_a_chain_are_its_own_and_nothing_after_a_symbol_is_the_unigram():
-    ngrams = ngrams_of(np.array([[0, 1, 1], [0, 1, 2]]), 4)
+    ngrams = ngrams_of(np.array([[0, 1, 1], [0, 1, 2]]), None, 4)
     assert ngrams.symbol.tolist() == pytest.approx([2 / 6, 3 / 6, 1 / 6, 0])
     assert ngrams.following[1].tolist() == [0, 0.5, 0.5, 0]
-    assert ngrams.following[2].tolist() == ngrams.symbol.tolist()
+    assert ngrams.following[2].tolist() == ngrams.following[-1].tolist() == ngrams.symbol.tolist()
+
+
+def test_rows_that_end_early_count_as_far_as_they_go():
+    hmm, lengths = random_guess(3, 4, seed=1), np.array([6, 2, 3, 1, 4])
+    garbage = np.where(np.arange(6) < lengths[:, None], TEST, 3)
+    values = FitMetrics(TRAIN, {"test": TokenRows(garbage, lengths)})(hmm)
+    rows = [row[:length] for row, length in zip(TEST, lengths, strict=True)]
+    parts = [by_enumeration(hmm, row[None]) * len(row) for row in rows]
+    for name, value in zip(("kl_uniform", "kl_unigram", "kl_bigram"), sum(parts) / 16, strict=True):
+        assert values[name] == pytest.approx(value, abs=1e-10), name
+    whole = [hmm.log_likelihood(row[None])[0] for row in rows]
+    before = [hmm.log_likelihood(row[None, :-1])[0] for row in rows]
+    assert values["test_cross_entropy"] == pytest.approx(-sum(whole) / 16, abs=1e-12)
+    assert values["test_final_token_cross_entropy"] == pytest.approx(np.mean(np.subtract(before, whole)), abs=1e-12)
+    lost = TEST.astype(int)
+    lost[0, 2:4] = -1
+    measured = FitMetrics(TRAIN, {"test": lost})(hmm)
+    with_padding = FitMetrics(TRAIN, {"test": TokenRows(np.where(lost < 0, 0, lost), np.array([2, 6, 6, 6, 6]))})(hmm)
+    assert measured["test_cross_entropy"] * 28 == pytest.approx(-hmm.log_likelihood(lost).sum(), abs=1e-10)
+    assert measured["kl_unigram"] != with_padding["kl_unigram"]
+    ragged = ngrams_of(np.array([[0, 1, 1], [0, 1, 2]]), np.array([2, 3]), 4)
+    assert ragged.following[1].tolist() == [0, 0, 1, 0]
 
 
 @pytest.mark.outside(
