@@ -131,7 +131,8 @@ def _count(
                 _take_over(moved, flow)
         for r in range(_LANES):
             if end[r] > 0:
-                starts += filtered[0, r]
+                for j in range(states):
+                    starts[j] += filtered[0, r, j]
 
 
 @_compiled
@@ -161,7 +162,9 @@ def _filter(start, transition, emission, rows, end, smallest, filtered, scale, w
     # P(state at t | tokens up to and including t) and P(token t | tokens before it); zeros and ones beyond a row's
     # end.
     for r in range(_LANES):
-        work[r] = start
+        # Not as one assignment: for the error of unequal shapes numba would compile for seconds.
+        for j in range(len(start)):
+            work[r, j] = start[j]
     for t in range(end.max()):
         for r in range(_LANES):
             if t < end[r]:
