@@ -43,16 +43,10 @@ def draw_given(
     Raises:
         `InputError`: an argument is out of range, or the HMM cannot emit a row; the message has the place.
     """
-    num_samples, seed, first = (
-        integer(name, value, least, bits)
-        for name, value, least, bits in (
-            ("num_samples", num_samples, 1, 31),
-            ("seed", seed, 0, 64),
-            ("first", first, 0, 64),
-        )
-    )
+    num_samples = integer("num_samples", num_samples, 1, 31)
+    seed, first = integer("seed", seed, 0, 64), integer("first", first, 0, 64)
     values, ends, _ = tokens_with_gaps(symbols_of_names(tokens, hmm.vocabulary), hmm.num_symbols, lengths)
-    rows = np.where(values.cpu().numpy() < 0, hmm.num_symbols, values.cpu().numpy())
+    rows = values.masked_fill(values < 0, hmm.num_symbols).cpu().numpy()
     batch, length = rows.shape
     ends = np.full(batch, length) if ends is None else ends.cpu().numpy()
     states = np.zeros((batch, num_samples, length), smallest_unsigned(hmm.num_states))

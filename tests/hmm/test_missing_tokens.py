@@ -99,6 +99,28 @@ def test_a_long_row_of_gaps_has_probability_1():
         assert np.abs(process.log_likelihood(np.full((1, 5000), -1))).max() < 1e-9
 
 
+@pytest.mark.outside(
+    "https://github.com/Mogeng/IOHMM/issues/29",
+    "observations of an input-output HMM of which a binary vector says which were made",
+    "outputs that are masked, and inputs too, are summed over",
+)
+def test_outputs_and_inputs_that_were_not_observed_are_summed_over():
+    process = KINDS["input-output"]
+    inputs, tokens = np.array([[0, 1, 1, 0]]), np.array([[2, 0, 1, 1]])
+    observed = np.array([[1, 0, 1, 0]], bool)
+    masked = np.ma.masked_array(tokens, ~observed)
+    words = completed(np.where(observed, tokens, -1)[0], process.num_outputs)
+    rows = np.repeat(inputs, len(words), axis=0)
+    weights = np.exp(process.log_likelihood_given(rows, words))
+    np.testing.assert_allclose(np.exp(process.log_likelihood_given(inputs, masked)), weights.sum(), **EXACT)
+    beliefs = np.einsum("w,wh->h", weights / weights.sum(), process.beliefs_given(rows, words)[:, -1])
+    np.testing.assert_allclose(process.beliefs_given(inputs, masked)[0, -1], beliefs, **EXACT)
+    # Of an input that is missing, the mean over inputs by their probabilities.
+    some = [process.log_likelihood_given([[0, u, 1, 0]], tokens)[0] for u in range(process.num_inputs)]
+    lost = process.log_likelihood_given([[0, -1, 1, 0]], tokens)
+    np.testing.assert_allclose(np.exp(lost[0]), process.inputs @ np.exp(some), **EXACT)
+
+
 def test_factors_are_summed_over_one_by_one():
     # Of 2^16 joint states, which no joint process could have.
     chain = HMM(transition=[[0.9, 0.1], [0.2, 0.8]], emission=[[0.9, 0.1], [0.3, 0.7]])

@@ -112,7 +112,7 @@ class FitResult:
     Attributes:
         hmm ([`HMM`]): the fitted model; if there is held-out data, the best on it.
         epoch (`int`): number of epochs after which `hmm` was reached.
-        train_log_likelihood (`float`): nats per token on the training data under `hmm`.
+        train_log_likelihood (`float`): nats per observed token on the training data under `hmm`.
         test_log_likelihood (`float` or `None`): the same on held-out data.
         converged (`bool`): whether the fit ended because an epoch gained less than `tolerance`, and not at
             `max_epochs` or because held-out data no longer improved.

@@ -222,7 +222,8 @@ class InputOutputHMM(Process):
         return summed_logs(tokens, scales)
 
     def _checked(self, inputs: Any, tokens: Any) -> tuple[np.ndarray, np.ndarray]:
-        input_values, values = token_array(inputs, self.num_inputs), token_array(tokens, self.num_outputs)
+        input_values = token_array_with_gaps(inputs, self.num_inputs)
+        values = token_array_with_gaps(tokens, self.num_outputs)
         if len(input_values) != len(values) or input_values.shape[1] - values.shape[1] not in (0, 1):
             raise InputError(
                 f"inputs have shape {input_values.shape}, tokens {values.shape}; expected as many rows, and as many "

@@ -235,10 +235,11 @@ def test_a_step_on_edges_is_the_same_however_few_rows_fit_in_memory(monkeypatch)
 def test_a_gpu_gives_the_same():
     hmm = processes.mess3(0.15, 0.6)
     tokens = torch.from_numpy(hmm.sample(3, 50, seed=1).astype(np.int64))
-    for name in ("log_likelihood", "beliefs", "posteriors"):
-        found = getattr(hmm, name)(tokens.cuda())
+    gaps = tokens.index_fill(1, torch.tensor([3, 7, 8]), -1)
+    for some, name in itertools.product((tokens, gaps), ("log_likelihood", "beliefs", "posteriors")):
+        found = getattr(hmm, name)(some.cuda())
         assert found.is_cuda
-        torch.testing.assert_close(found.cpu(), getattr(hmm, name)(tokens), rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(found.cpu(), getattr(hmm, name)(some), rtol=1e-10, atol=1e-12)
 
 
 # Errors
