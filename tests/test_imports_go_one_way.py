@@ -10,10 +10,7 @@ from pathlib import Path
 from size_budget import FUNCTION, MODULES, PACKAGE, ROOT, below, imports, in_cycles, own_nodes, package_imports
 
 PICTURE = (PACKAGE.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
-FACADE = {
-    f"hmm_datasets.hmm.{name}"
-    for name in ("model", "process", "convert", "analysis.entropy", "analysis.causal_states")
-}
+FACADE = {f"hmm_datasets.hmm.{name}" for name in ("model", "process", "convert", "analysis.entropy")}
 """`HMM` and `Process` offer as methods what these modules, which need it, compute."""
 
 

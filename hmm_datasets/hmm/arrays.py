@@ -31,6 +31,8 @@ from .kernels.threads import in_parallel
 if TYPE_CHECKING:
     import torch
 
+    from .model import HMM
+
 MISSING = -1
 """What stands for a token that was not observed in checked tokens; kernels read it as symbol `E`, after the last."""
 
@@ -349,3 +351,8 @@ def kronecker_product(tables: Sequence[np.ndarray]) -> np.ndarray:
     for table in tables[1:]:
         product = np.kron(product, table)
     return product
+
+
+def operators(hmm: "HMM") -> Float[np.ndarray, "E H H"]:
+    """`P(emit x, go to j | in i)` at `[x, i, j]`, for both kinds of HMM."""
+    return hmm.emission.T[:, :, None] * hmm.transition if hmm.edges is None else hmm.edges

@@ -19,8 +19,8 @@ from jaxtyping import Float, Int, UInt
 
 from ..errors import InputError
 from .analysis.stationary import cesaro_limit, eliminate
-from .arrays import array, as_given, checked_names, token_array_with_gaps
-from .model import HMM, operators
+from .arrays import array, as_given, checked_names, operators, token_array_with_gaps
+from .model import HMM
 from .process import Process, possible_belief
 
 if TYPE_CHECKING:

@@ -19,6 +19,13 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from ..errors import InputError
+from .analysis.causal_states import (
+    StatisticalComplexity,
+    Synchronization,
+    epsilon_machine,
+    statistical_complexity,
+    synchronization,
+)
 from .analysis.mixed_states import mixed_states
 from .analysis.stationary import cesaro_limit
 from .arrays import as_tables, checked_names, tokens_with_gaps
@@ -30,7 +37,6 @@ from .storage import load, load_tables, save
 if TYPE_CHECKING:
     import torch
 
-    from .analysis.causal_states import StatisticalComplexity, Synchronization
     from .analysis.entropy import EntropyRate, EntropyRateBounds, ExcessEntropy, OptimalLoss
     from .analysis.mixed_states import MixedStates
     from .inference import ExpectedCounts, Parameters
@@ -437,8 +443,6 @@ class HMM(Process):
 
         ```
         """
-        from .analysis.causal_states import epsilon_machine
-
         return epsilon_machine(self, max_states)
 
     def statistical_complexity(self) -> "StatisticalComplexity":
@@ -455,8 +459,6 @@ class HMM(Process):
 
         ```
         """
-        from .analysis.causal_states import statistical_complexity
-
         return statistical_complexity(self)
 
     def synchronization(self) -> "Synchronization":
@@ -479,8 +481,6 @@ class HMM(Process):
 
         ```
         """
-        from .analysis.causal_states import synchronization
-
         return synchronization(self)
 
     def mixed_states(self, depth: int, *, max_states: int = 1_000_000) -> "MixedStates":
@@ -563,8 +563,3 @@ class HMM(Process):
         if not isinstance(result, tuple):
             return result.numpy()
         return result._make(None if part is None else part.numpy() for part in result)
-
-
-def operators(hmm: HMM) -> Float[np.ndarray, "E H H"]:
-    """`P(emit x, go to j | in i)` at `[x, i, j]`, for both kinds of HMM."""
-    return hmm.emission.T[:, :, None] * hmm.transition if hmm.edges is None else hmm.edges

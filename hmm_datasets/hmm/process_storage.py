@@ -111,7 +111,7 @@ def _check_loadable(process: "Process") -> None:
         raise InputError(
             f"{process!r} is of the class {type(process).__qualname__}, which no installed distribution registers as "
             f"{name!r} in the group {PROCESSES} of its entry points, so that no program could load it again; register "
-            "it (docs/how_to/your_own_process.md), or save sequences of it with numpy.save"
+            "it (docs/reference/your_own_process.md), or save sequences of it with numpy.save"
         )
 
 

@@ -17,10 +17,10 @@ from typing import Any, overload
 import numpy as np
 
 from ..errors import InputError
-from .arrays import distribution
+from .arrays import distribution, operators
 from .generalized import GeneralizedHMM
 from .integers import integer
-from .model import HMM, operators
+from .model import HMM
 from .process import Process
 
 _BRACKETS = ("()", "[]", "{}", "<>")

@@ -62,6 +62,18 @@ def test_the_leaky_process_is_that_of_enumerated_interruptions(name):
         np.testing.assert_allclose(np.exp(LeakyProcess(process, epsilon).log_likelihood(every)), expected, atol=1e-10)
 
 
+def test_missing_tokens_are_summed_over():
+    mixture = ProcessMixture([processes.even(), processes.mess3(0.15, 0.6)], [0.25, 0.75])
+    for process in (mixture, processes.leaky(BASES["chain of order 2"], 0.2), LeakyProcess(processes.weather(), 0.3)):
+        every = words(process.num_symbols, 4)
+        likelihood = np.exp(process.log_likelihood(every))
+        for gaps in ([1], [0, 2], [3], [0, 1, 2, 3]):
+            given = every.copy()
+            given[:, gaps] = -1
+            alike = (given[:, None] == given[None]).all(-1)
+            np.testing.assert_allclose(np.exp(process.log_likelihood(given)), alike @ likelihood, atol=1e-10)
+
+
 def test_a_leaky_mess3_is_that_of_simplexity():
     leaky = processes.leaky(processes.mess3(), 0.2)
     np.testing.assert_allclose(leaky.edges, 0.8 * processes.mess3().edges + 0.2 / 9, atol=1e-15)

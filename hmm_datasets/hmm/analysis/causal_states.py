@@ -11,16 +11,19 @@ An HMM may also have infinitely many causal states. Time is that of the tree, `O
 
 import itertools
 import math
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
 
 from ...errors import InputError
+from ..arrays import operators
 from ..integers import integer
-from ..model import HMM, operators
 from .mixed_states import TOLERANCE, Cells, Tree
 from .stationary import eliminate, entropy
+
+if TYPE_CHECKING:
+    from ..model import HMM
 
 MAX_CAUSAL_STATES = 1024
 """Causal states up to which an epsilon machine is looked for by default."""
@@ -63,7 +66,7 @@ class Synchronization(NamedTuple):
 class CausalTree(Tree):
     """Mixed states of which those with the same future are merged, from `R` beliefs of given probabilities."""
 
-    def __init__(self, hmm: HMM, roots: Float[np.ndarray, "R H"], weights: Float[np.ndarray, "R"]):
+    def __init__(self, hmm: "HMM", roots: Float[np.ndarray, "R H"], weights: Float[np.ndarray, "R"]):
         self._observable = observable_span(hmm)
         numbers, first = Cells(TOLERANCE).numbers(self._compared(roots), 0)
         super().__init__(hmm, roots[first], np.bincount(numbers, weights=weights))
@@ -72,7 +75,7 @@ class CausalTree(Tree):
         return beliefs @ self._observable
 
 
-def observable_span(hmm: HMM) -> Float[np.ndarray, "H R"]:
+def observable_span(hmm: "HMM") -> Float[np.ndarray, "H R"]:
     """An orthonormal basis of the span of `P(word | state)`, over all words."""
     tables = operators(hmm)
     basis = np.full((hmm.num_states, 1), hmm.num_states**-0.5)
@@ -88,7 +91,7 @@ def observable_span(hmm: HMM) -> Float[np.ndarray, "H R"]:
     return basis
 
 
-def epsilon_machine(hmm: HMM, max_states: int = MAX_CAUSAL_STATES) -> HMM:
+def epsilon_machine(hmm: "HMM", max_states: int = MAX_CAUSAL_STATES) -> "HMM":
     """The minimal unifilar presentation; see [`~hmm_datasets.hmm.model.HMM.epsilon_machine`]."""
     tree = _grown(hmm, integer("max_states", max_states, 1, 31), max_states)
     if not tree.closed:
@@ -104,10 +107,10 @@ def epsilon_machine(hmm: HMM, max_states: int = MAX_CAUSAL_STATES) -> HMM:
     inner = number[rows] >= 0
     rows, symbols, moves = rows[inner], symbols[inner], moves[inner]
     edges[symbols, number[rows], number[moves]] = tree.next_token_probs[rows, symbols]
-    return HMM(start=shares[kept], edges=edges, vocabulary=hmm.vocabulary, normalize=True)
+    return type(hmm)(start=shares[kept], edges=edges, vocabulary=hmm.vocabulary, normalize=True)
 
 
-def statistical_complexity(hmm: HMM) -> StatisticalComplexity:
+def statistical_complexity(hmm: "HMM") -> StatisticalComplexity:
     """The entropy of the causal states; see [`~hmm_datasets.hmm.model.HMM.statistical_complexity`]."""
     tree = _grown(hmm, MAX_CAUSAL_STATES, _MAX_STATES)
     if tree.closed:
@@ -116,7 +119,7 @@ def statistical_complexity(hmm: HMM) -> StatisticalComplexity:
     return StatisticalComplexity(values[-1], _tail(np.abs(np.diff(values))))
 
 
-def synchronization(hmm: HMM) -> Synchronization:
+def synchronization(hmm: "HMM") -> Synchronization:
     """How an observer synchronizes; see [`~hmm_datasets.hmm.model.HMM.synchronization`]."""
     machine = epsilon_machine(hmm)
     tree = Tree(machine, machine.start[None], np.ones(1))
@@ -139,7 +142,7 @@ def synchronization(hmm: HMM) -> Synchronization:
     )
 
 
-def _grown(hmm: HMM, max_closed: int, max_states: int) -> CausalTree:
+def _grown(hmm: "HMM", max_closed: int, max_states: int) -> CausalTree:
     """A closed tree of at most `max_closed` states if there is one, else that from the stationary distribution.
 
     A tree whose beliefs only approach the causal states closes too, once they are nearer than the tolerance. So of two

@@ -630,10 +630,9 @@ class ProcessMixture(Mixture):
         number = values.new_full((self.num_symbols,), -1)
         symbols = torch.from_numpy(self._symbols[c]).to(number.device)
         number[symbols] = torch.arange(len(symbols), device=number.device, dtype=number.dtype)
-        is_missing = values < 0
-        mine = number[values.clamp(min=0).long()]
-        inside = pad(((mine >= 0) | is_missing).cummin(dim=1).values, (1, 0), value=True)
-        return mine.clamp(min=0).masked_fill(is_missing, MISSING), inside
+        lost, mine = values < 0, number[values.clamp(min=0)]
+        inside = pad((lost | (mine >= 0)).cummin(dim=1).values, (1, 0), value=True)
+        return mine.clamp(min=0).masked_fill(lost, MISSING), inside
 
     def _over_alphabet(self, c: int, probs: Float[Tensor, "B T+1 e"]) -> Float[Tensor, "B T+1 E"]:
         whole = probs.new_zeros((*probs.shape[:-1], self.num_symbols))

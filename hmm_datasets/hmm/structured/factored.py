@@ -34,6 +34,7 @@ from ..arrays import (
     as_given,
     as_tokens,
     kronecker_product,
+    operators,
     token_array,
     token_array_with_gaps,
     tokens_with_gaps,
@@ -41,7 +42,7 @@ from ..arrays import (
 from ..generalized import GeneralizedHMM
 from ..integers import integer
 from ..kernels.structured import replace_symbols, split_codes
-from ..model import HMM, operators
+from ..model import HMM
 from ..process import Process
 from ..sampling import derived_seed
 from .factorial import FactorialHMM

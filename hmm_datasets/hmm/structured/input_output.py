@@ -17,9 +17,9 @@ from jaxtyping import Float, Int, UInt
 
 from ...errors import InputError
 from ..analysis.stationary import cesaro_limit, entropy
-from ..arrays import as_given, distribution, over_rows, summed_logs, token_array, token_array_with_gaps
+from ..arrays import as_given, distribution, operators, over_rows, summed_logs, token_array, token_array_with_gaps
 from ..kernels.structured import INPUTS, draw_driven, draw_independent, filter_driven
-from ..model import HMM, operators
+from ..model import HMM
 from ..process import Process, Rows
 from ..sampling import AliasTable, checked_draw, derived_seed, fill_in_parallel, smallest_unsigned
 

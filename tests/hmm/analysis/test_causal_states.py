@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from hmm_datasets import HMM, FactoredProcess, GeneralizedHMM, InputError, processes
+from hmm_datasets.hmm.arrays import operators
 from hmm_datasets.hmm.families.mixture import ProcessMixture
-from hmm_datasets.hmm.model import operators
 
 BIT = math.log(2)
 
