@@ -145,3 +145,39 @@ def test_parts_of_another_type_are_refused_by_their_names(register):
     register("hmm_datasets.metrics", worst="no_such_module")
     with pytest.raises(InputError, match="has the metric worst, cannot be imported"):
         metric_path("worst")
+
+
+FAMILY = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hmm_datasets import processes
+from hmm_datasets.hmm.families import Family
+
+
+@dataclass(frozen=True)
+class BiasedCoins(Family):
+    stored_name: ClassVar[str] = "BiasedCoins"
+    sides: int
+    group: int = 1
+    num_symbols = max_states = 2
+    has_exact_distribution = False
+
+    def hmm_at(self, seed, index):
+        return processes.coin((1 + index % self.sides) / (1 + self.sides))
+"""
+
+
+def test_a_family_from_outside_is_named_drawn_saved_and_loaded(register, tmp_path, monkeypatch):
+    from hmm_datasets import load_source
+
+    (tmp_path / "biased_coins.py").write_text(FAMILY)
+    monkeypatch.syspath_prepend(tmp_path)
+    register("hmm_datasets.processes", BiasedCoins="biased_coins:BiasedCoins")
+    family = load_source("BiasedCoins(3, group=2)")
+    family.save_pretrained(tmp_path / "family")
+    assert json.loads((tmp_path / "family" / "family.json").read_text())["distribution"] == "other-package 1.0"
+    again = load_source(tmp_path / "family")
+    assert again == family
+    assert again.sample(4, 9).tolist() == family.sample(4, 9).tolist()
+    assert again.oracle_next_token_probs(family.sample(1, 1))[0, 0].tolist() == [0.25, 0.75]
