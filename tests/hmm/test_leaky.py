@@ -138,6 +138,17 @@ def test_a_mixture_of_different_alphabets_is_that_of_its_components(tmp_path):
         again = load_source(tmp_path / name)
         assert again.fingerprint() == mixture.fingerprint()
         np.testing.assert_array_equal(again.sample(5, 6, seed=2), tokens[:5])
+    mixture = cases["names"][0]
+    for prefix in ([0, 1], [1], [3]):  # of which the second leaves both components possible
+        drawn = mixture.sample(4000, 2, seed=4, prefix=prefix)
+        every = words(4, 2)
+        given = mixture.log_likelihood([prefix])[0]
+        expected = 4000 * np.exp(mixture.log_likelihood([[*prefix, *word] for word in every.tolist()]) - given)
+        seen = Counter(map(tuple, drawn.tolist()))
+        observed = np.array([seen[tuple(word)] for word in every.tolist()])
+        assert not observed[expected == 0].any()
+        possible = expected > 0
+        assert (((observed - expected)[possible] ** 2) / expected[possible]).sum() < 40
     with pytest.raises(InputError, match=r"components\[1\] has no vocabulary, and alphabet is 'names'"):
         ProcessMixture([letters, processes.even()], alphabet="names")
     with pytest.raises(InputError, match="whose names disagree; pass alphabet='names'"):

@@ -95,10 +95,7 @@ class LeakyProcess(WrappedProcess):
         return leaks, (words[..., 1] * np.uint64(self.num_symbols) >> np.uint64(32)).astype(np.int64)
 
     def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
-        """The Bayes-optimal distribution of token `t` given those before it, for `t = 0 .. T`; see the module.
-
-        Missing tokens are summed over if the process can do that.
-        """
+        """The Bayes-optimal distribution of token `t` given those before it, for `t = 0 .. T`; see the module."""
         values = tokens_with_gaps(tokens, self.num_symbols).tokens
         rows = max(1, _BLOCK // ((values.shape[1] + 1) ** 2 * self.num_symbols))
         return torch.cat([self._probs(block) for block in values.split(rows)])
@@ -115,12 +112,15 @@ class LeakyProcess(WrappedProcess):
             # After a token that nothing explains all weights are zero, and so are the distributions.
             probs[:, t] = kept.sum(1) + fresh * begun.sum(1, keepdim=True)
             if t < length:
-                symbol, lost = values[:, t].clamp(min=0), values[:, t] < 0
-                begun[:, t + 1] = torch.where(lost, self.epsilon, fresh) * begun.sum(1)
-                seen = kept[torch.arange(batch), :, symbol]
-                begun[:, : t + 1] = torch.where(lost[:, None], kept.sum(-1), seen)
-                total = begun.sum(1, keepdim=True)
-                begun /= torch.where(total > 0, total, 1.0)
+                # How likely each part makes the token; of one that is missing all symbols together.
+                is_missing, symbol = values[:, t] < 0, values[:, t].clamp(min=0)
+                kept = torch.where(is_missing[:, None], kept.sum(2), kept[torch.arange(batch), :, symbol])
+                new = fresh * begun.sum(1)
+                new = torch.where(is_missing, self.num_symbols * new, new)
+                total = kept.sum(1) + new
+                begun[:, : t + 2] = (
+                    torch.cat([kept, new[:, None]], dim=1) / torch.where(total > 0, total, 1.0)[:, None]
+                )
         return probs
 
     def __repr__(self) -> str:
