@@ -5,8 +5,7 @@ import os
 import shutil
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from .curves import Curve, Panel, panels_of
 from .tables import Table, figure_text
 
 PLOTS_NAME = "plots"
+_MIN_ROWS = 10  # fewer losses are not worth a plot
 
 _LIKELIHOODS = {
     "train_log_likelihood": ("training", 1),
@@ -26,30 +26,20 @@ _DIVERGENCES = {"kl_uniform": ("uniform", 1), "kl_unigram": ("unigram", 1), "kl_
 _SHOWN_EPOCHS = {0, 1, 2, 5, *(step * 10**power for power in range(1, 6) for step in (1, 2, 5))}
 
 
-def _loss(value: float | None) -> str:
-    return figure_text(None if value is None else -value)
-
-
-def _count(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.0f}"
-
-
-_COLUMNS: dict[str, tuple[str, Callable[[float | None], str]]] = {
-    "epoch": ("epoch", _count),
-    "tokens": ("tokens", _count),
-    "s": ("seconds", partial(figure_text, form=".3g")),
-    "s left": ("seconds_left", partial(figure_text, form=".3g")),
-    "train": ("train_log_likelihood", _loss),
-    "held out": ("test_log_likelihood", _loss),
-    "distinct": ("unique_test_cross_entropy", figure_text),
-    "final token": ("test_final_token_cross_entropy", figure_text),
-    "KL uniform": ("kl_uniform", figure_text),
-    "unigram": ("kl_unigram", figure_text),
-    "bigram": ("kl_bigram", figure_text),
+_COLUMNS = {
+    "epoch": ("epoch", ",.0f", 1),
+    "tokens": ("tokens", ",.0f", 1),
+    "s": ("seconds", ".3g", 1),
+    "s left": ("seconds_left", ".3g", 1),
+    "train": ("train_log_likelihood", ".4f", -1),
+    "held out": ("test_log_likelihood", ".4f", -1),
+    "distinct": ("unique_test_cross_entropy", ".4f", 1),
+    "final token": ("test_final_token_cross_entropy", ".4f", 1),
+    "KL uniform": ("kl_uniform", ".4f", 1),
+    "unigram": ("kl_unigram", ".4f", 1),
+    "bigram": ("kl_bigram", ".4f", 1),
 }
-"""Columns of the history of a fit: name in its rows, and how a value is written."""
-
-_MIN_ROWS = 10  # fewer losses are not worth a plot
+"""Columns of the history of a fit: name in its rows, format, and the factor that makes a loss of it."""
 
 
 def draw_run(folder: str | os.PathLike, *, in_terminal: bool = True) -> list[Path]:
@@ -121,8 +111,12 @@ def fit_table(history: Sequence[Mapping[str, Any]]) -> Table:
     columns = {
         title: column for title, column in _COLUMNS.items() if any(row.get(column[0]) is not None for row in shown)
     }
-    cells = [[form(row.get(name)) for name, form in columns.values()] for row in shown]
+    cells = [[_cell(row.get(name), *how) for name, *how in columns.values()] for row in shown]
     return Table("", list(columns), cells, "Nats per token, of the HMM that an epoch starts with.")
+
+
+def _cell(value: float | None, form: str, factor: int) -> str:
+    return figure_text(None if value is None else factor * value, form)
 
 
 def print_plots(panels: list[Panel]) -> None:

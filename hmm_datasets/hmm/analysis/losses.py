@@ -86,14 +86,12 @@ def num_observed(tokens: Int[np.ndarray, "N L"], lengths: Int[np.ndarray, "N"] |
 
 
 def mean_losses(
-    source: Process,
-    tokens: Int[Any, "N L"],
-    lengths: Int[np.ndarray, "N"] | None = None,
-    *,
-    device: "torch.device | str | None" = None,
-    show_progress: bool = True,
+    source: Process, tokens: Int[Any, "N L"], lengths: Int[np.ndarray, "N"] | None = None, **options: Any
 ) -> dict[str, float | int | None]:
     """Means of [`window_losses`] over sequences, or over those of their tokens that were observed; ready for JSON.
+
+    Args:
+        source, tokens, lengths, options: see [`window_losses`].
 
     Returns:
         `dict`: `cross_entropy` and `final_token_cross_entropy`, nats per token, or `None` if the source cannot emit
@@ -102,7 +100,7 @@ def mean_losses(
     if len(tokens) == 0:
         raise InputError("tokens hold no sequence; expected one or more")
     names = ("cross_entropy", "final_token_cross_entropy")
-    losses, last = window_losses(source, tokens, lengths, device=device, show_progress=show_progress)
+    losses, last = window_losses(source, tokens, lengths, **options)
     observed = num_observed(np.asarray(tokens), lengths)
     if (observed < tokens.shape[1]).any():
         kept = observed > 0

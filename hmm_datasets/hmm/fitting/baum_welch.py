@@ -336,11 +336,11 @@ def log_prior(hmm: HMM, pseudocounts: Mapping[str, float]) -> float:
     return float(sum(pseudocounts[name] * np.log(table).sum() for name, table in tables.items()))
 
 
-def count_parameters(hmm: HMM, fixed: Collection[str] = ()) -> int:
+def free_parameters(hmm: HMM, fixed: Collection[str] = ()) -> int:
     """Number of free parameters of the tables that are not `fixed`: entries that are not 0, less one for each row.
 
     ```python
-    >>> count_parameters(HMM(transition=[[1.0, 0.0], [0.5, 0.5]], emission=[[0.2, 0.8], [0.5, 0.5]], start=[1.0, 0.0]))
+    >>> free_parameters(HMM(transition=[[1.0, 0.0], [0.5, 0.5]], emission=[[0.2, 0.8], [0.5, 0.5]], start=[1.0, 0.0]))
     3
 
     ```

@@ -54,8 +54,8 @@ from .baum_welch import (
     Statistics,
     Workers,
     batch_rows,
-    count_parameters,
     even_batches,
+    free_parameters,
     log_prior,
     maximize,
     mean_log_likelihood,
@@ -378,7 +378,7 @@ class _Fit:
         converged, reason = self._ending(state)
         # Zeros of the first guess are not fitted; those that EM reaches are.
         guess = random_guess(hmm.num_states, hmm.num_symbols) if self.initial is None else self.initial
-        parameters = count_parameters(guess, self.settings.fixed)
+        parameters = free_parameters(guess, self.settings.fixed)
         score = self._score(hmm, self.data)
         return FitResult(hmm, epoch, score, test, state.history, converged, reason, parameters, self.data.weight)
 

@@ -157,7 +157,10 @@ def filter_segments(start, duration, transition, emission, tokens, beliefs, scal
     kept = beliefs.shape[1]
     ended = np.empty(states)
     for n in range(tokens.shape[0]):
-        beliefs[n, 0] = start
+        # Not as one assignment: for the error of unequal shapes numba would compile for seconds.
+        for i in range(states):
+            for r in range(longest):
+                beliefs[n, 0, i, r] = start[i, r]
         for t in range(tokens.shape[1]):
             here, after = beliefs[n, t % kept], beliefs[n, (t + 1) % kept]
             ended[:] = 0.0
