@@ -1,6 +1,6 @@
 """Draws given tokens beside the enumerated distributions: what follows a prefix, paths of states, and gaps filled.
 
-There are 47 comparisons by chi-square with fixed seeds. Each must have a p-value above `LEAST`, and draws from a
+There are 48 comparisons by chi-square with fixed seeds. Each must have a p-value above `LEAST`, and draws from a
 slightly wrong HMM one below `MOST_WRONG`.
 """
 
@@ -166,7 +166,7 @@ CONTINUED = {
     "independent", "chain", "tree", "shared tuples", "noisy", "order 0", "order 1", "order 3", "chains", "mixture",
     "any mixture", "semi-Markov", "factorial", "state-emitting", "edge-emitting", "one state, one symbol",
     "generalized", "non-negative generalized", "noisy generalized", "mixture of a generalized HMM",
-    "factor of segments",
+    "factor of segments", "mixed alphabets",
 }  # fmt: skip
 
 
