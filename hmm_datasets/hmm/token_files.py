@@ -23,7 +23,7 @@ from .arrays import read_tokens, rows_of_column
 _LINE_SUFFIXES = (".txt", ".csv", ".tsv")
 _SEPARATOR = re.compile(r"[\s,;]+")
 _INTEGERS = re.compile(r"[\s,;]*[+-]?\d+(?:[\s,;]+[+-]?\d+)*[\s,;]*")
-_LOOKED_AT = 100  # lines by which a text is told from a corpus of words
+_LOOKED_AT = 100  # lines that distinguish a text of integers from a corpus of words
 
 
 class TokenRows(NamedTuple):
