@@ -42,7 +42,7 @@ class CorpusSettings:
         None, "Lengths of the sequences in another .npy file, of rows that end early or of one column as in hmmlearn."
     )
     test: str | None = setting(None, "Held-out symbols in another file, for early stopping.")
-    states: str | None = setting(None, "Known states in another .npy file of the same shape, -1 where not known.")
+    states: str | None = setting(None, "Known states in another file of the same form, -1 where not known.")
     weights: str | None = setting(None, "Weights of the sequences in a .npy file of shape (N,).")
     num_symbols: int | None = setting(None, "Number of symbols in the .npy file; by default the largest plus one.")
     max_documents: int | None = setting(None, "Maximum number of documents to read.")
@@ -184,14 +184,22 @@ class _Data:
 
 def _read_data(settings: CorpusSettings, hmm_settings: HMMSettings, initial) -> _Data:
     """The sequences in the files, or windows of the sentences of a corpus."""
+    import numpy as np
+
     from hmm_datasets.foreign.arrays import load_array
     from hmm_datasets.hmm.token_files import TokenRows, read_token_rows
 
     identity = {"corpus": settings.corpus}
     if settings.is_array:
-        files = {"states": settings.states, "weights": settings.weights}
-        known = {name: load_array(path) for name, path in files.items() if path is not None}
         train = read_token_rows(settings.corpus, settings.lengths)
+        known = {} if settings.weights is None else {"weights": load_array(settings.weights)}
+        if settings.states is not None:
+            states = read_token_rows(settings.states, settings.lengths)
+            if states.lengths is not None and not np.array_equal(states.lengths, train.lengths):
+                raise InputError(
+                    f"{settings.states}: its sequences have other lengths than those of {settings.corpus}"
+                )
+            known["states"] = states.tokens
         test = None if settings.test is None else read_token_rows(settings.test)
         scored = {} if test is None else {"test": test} | _distinct(test, train)
         return _Data(train, test, settings.num_symbols, identity, scored, known)
@@ -343,11 +351,11 @@ def _report_sizes(rows: list[dict[str, Any]], output: Path) -> None:
     from hmm_datasets.report.tables import csv_text
 
     best = best_size(rows)
-    write_json(output / "sizes.json", {"best": best["folder"], "sizes": rows})
+    write_json(output / "summary.json", {"best": best["folder"], "sizes": rows})
     with atomic_file(output / "sizes.csv") as temporary:
         temporary.write_text(csv_text([list(rows[0]), *(row.values() for row in rows)]), encoding="utf-8")
     plot_sizes(rows, output / "plots" / "sizes.png", title=output.resolve().name)
-    print(f"\n{sizes_table(rows).text()}\n{output}/: sizes.csv, sizes.json, plots/sizes.png")
+    print(f"\n{sizes_table(rows).text()}\n{output}/: sizes.csv, summary.json, plots/sizes.png")
     print(f"best: {best['folder']}/hmm")
 
 

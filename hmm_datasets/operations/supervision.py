@@ -289,11 +289,14 @@ def _show_fatal_error(path: Path, rank: Rank) -> None:
 
 def saved_progress(folder: str | Path) -> int:
     """How much of a run another start need not repeat: the step of its newest checkpoint, the epoch of that of a fit,
-    or the number of complete token shards; 0 if there is nothing."""
+    summed over fits of several sizes, or the number of complete token shards; 0 if there is nothing."""
     folder = Path(folder)
-    epochs = [path.name.removeprefix("epoch-") for path in folder.glob("fit/epoch-*")]
+    epochs = 0
+    for fit in (folder / "fit", *folder.glob("states-*/fit")):
+        names = [path.name.removeprefix("epoch-") for path in fit.glob("epoch-*")]
+        epochs += max((int(name) for name in names if name.isdigit()), default=0)
     shards = sum(1 for _ in folder.rglob("*.ds"))
-    return max([*list_steps(folder), *(int(epoch) for epoch in epochs if epoch.isdigit()), shards])
+    return max([*list_steps(folder), epochs, shards])
 
 
 def _without_hosts(command: Sequence[str], hosts: Sequence[str]) -> list[str]:

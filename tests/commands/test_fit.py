@@ -119,7 +119,7 @@ def test_fit_compares_numbers_of_states_and_continues(path, tmp_path, capsys):
         summary = json.loads((folder / "summary.json").read_text())
         assert (summary["parameters"], summary["bic"]) == (expected.num_parameters, expected.bic)
         assert (folder / "fit" / "epoch-2").is_dir()
-    report = json.loads((output / "sizes.json").read_text())
+    report = json.loads((output / "summary.json").read_text())
     assert [row["num_states"] for row in report["sizes"]] == [2, 3]
     assert lines[-1] == f"best: {report['best']}/hmm"
     assert (
@@ -174,7 +174,7 @@ def test_ragged_lines_are_fitted_scored_and_compared(tmp_path, capsys):
     assert summary["test"]["cross_entropy"] == pytest.approx(sum(losses) / lengths[50:].sum(), abs=1e-12)
     assert summary["test_tokens"] == lengths[50:].sum()
     (row,) = [
-        row for row in json.loads((tmp_path / "run" / "sizes.json").read_text())["sizes"] if row["num_states"] == 3
+        row for row in json.loads((tmp_path / "run" / "summary.json").read_text())["sizes"] if row["num_states"] == 3
     ]
     assert row["test_loss"] == pytest.approx(summary["test"]["cross_entropy"])
     assert row["test_low"] < row["test_loss"] < row["test_high"]
@@ -189,6 +189,18 @@ def test_ragged_lines_are_fitted_scored_and_compared(tmp_path, capsys):
     (tmp_path / "names.txt").write_text("".join(lines[50:]).translate(str.maketrans("0123", "abcd")))
     assert main(["describe", str(tmp_path / "named"), "--sequences", str(tmp_path / "names.txt")]) == 0
     assert nats in capsys.readouterr().out
+    labels = [" ".join(str(token % 2 if number % 2 else -1) for token in row) for number, row in enumerate(rows[:50])]
+    (tmp_path / "states.txt").write_text("\n".join(labels))
+    known = [command[0], command[1], "--num_states", "2", "--max_epochs", "1", "--output_dir", str(tmp_path / "known")]
+    assert main([*known, "--states", str(tmp_path / "states.txt")]) == 0
+    states = np.where(np.arange(50)[:, None] % 2, TOKENS[:50, :11].astype(int) % 2, -1)
+    expected = fit_hmm(
+        TOKENS[:50, :11], FitSettings(2, max_epochs=1), lengths=lengths[:50], states=states, show_progress=False
+    )
+    assert HMM.from_pretrained(tmp_path / "known" / "hmm") == expected.hmm
+    (tmp_path / "states.txt").write_text("\n".join(labels[1:]))
+    message = failing(capsys, *known[:-1], str(tmp_path / "x"), "--states", str(tmp_path / "states.txt"))
+    assert "states.txt: its sequences have other lengths than " in message
     message = failing(capsys, "describe", "moon", "--sequences", str(tmp_path / "test.txt"))
     assert "test.txt: has sequences of several lengths, but moon is not an HMM; cut them to one length" in message
 

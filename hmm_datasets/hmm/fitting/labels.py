@@ -85,7 +85,8 @@ def check_states(
         table, missing = integers_with_gaps("states", states)
     except Ragged:
         raise InputError("states are ragged; expected a (N, L) array, padded like the tokens") from None
-    table = (table.numpy(force=True) if isinstance(table, Tensor) else np.asarray(table)).astype(np.int64)
+    table = table.numpy(force=True) if isinstance(table, Tensor) else np.asarray(table)
+    kind, table = table.dtype, table.astype(np.int64)
     if table.shape != shape:
         raise InputError(f"states have shape {table.shape}; expected {shape}, one for each token, -1 where not known")
     table = table if missing is None else np.where(missing, UNKNOWN, table)
@@ -93,9 +94,13 @@ def check_states(
     wrong = np.argwhere(((table < UNKNOWN) | (table >= num_states)) & live)
     if len(wrong) > 0:
         row, position = wrong[0].tolist()
-        remedy = "; number the states from 0" if table[row, position] == num_states and not (table == 0).any() else ""
+        remedy, value = "", table[row, position]
+        if kind.kind == "u" and value == np.iinfo(kind).max:
+            remedy = f"; -1 becomes {value} in the type {kind}, so convert states with .astype(int) before setting it"
+        elif value == num_states and not (table == 0).any():
+            remedy = "; number the states from 0"
         raise InputError(
-            f"states[{row}, {position}] is {table[row, position]}; the states of this HMM are 0..{num_states - 1}, "
+            f"states[{row}, {position}] is {value}; the states of this HMM are 0..{num_states - 1}, "
             f"and -1 stands for one that is not known{remedy}"
         )
     return table

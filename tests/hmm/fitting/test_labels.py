@@ -156,6 +156,7 @@ def test_an_impossible_sequence_of_weight_0_does_not_count():
         ({"states": np.full((12, 5), -2)}, "states[0, 0] is -2; the states of this HMM are 0..2, and -1 stands for"),
         ({"states": 1 + np.arange(60).reshape(12, 5) % 3}, "is 3; the states of this HMM are 0..2, and -1 stands for"
          " one that is not known; number the states from 0"),
+        ({"states": np.full((12, 5), 255, np.uint8)}, "; -1 becomes 255 in the type uint8, so convert states"),
         ({"states": TOKENS * 0.5}, "states have type float64; expected integers"),
         ({"states": TOKENS % 3, "init": "contexts"}, "init is contexts, whose states are not those of states"),
         ({"states": TOKENS % 3, "backend": "pomegranate"}, "states are given, but backend is pomegranate"),
