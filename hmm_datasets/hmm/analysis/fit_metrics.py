@@ -29,7 +29,7 @@ class FitMetrics:
     """Measures an HMM; see the module.
 
     Args:
-        train ([`TokenRows`] or array of shape `(N, L)`): the training sequences.
+        train ([`~hmm_datasets.hmm.token_files.TokenRows`] or array of shape `(N, L)`): the training sequences.
         held_out (mapping of `str` to the same): sets of held-out sequences by name; without any the divergences are
             measured on training sequences.
         device (*optional*): where to compute; the CPU by default.

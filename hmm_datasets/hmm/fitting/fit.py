@@ -338,10 +338,11 @@ class _Fit:
         """Run epochs until `until` are done or the fit has finished; save a checkpoint every `save_every` epochs."""
         num_tokens = (until - state.epoch) * self.data.num_tokens
         with progress_bar(num_tokens, " tokens", shown=self.show_progress, desc=title) as bar:
-            seconds = 0.0
+            seconds, measuring = 0.0, 0.0
             while state.epoch < until and not state.finished(self.settings):
                 if self.requests is not None and self.workers.rank == 0:
-                    self.requests.look(needed=seconds)  # an epoch that the time limit would end is not begun
+                    # An epoch that the time limit would end is not begun.
+                    self.requests.look(needed=seconds + measuring)
                 heartbeats.enter("working", state.epoch + 1)
                 began, before = time.monotonic(), (state.updates, copy.deepcopy(state.statistics))
                 try:
@@ -353,9 +354,10 @@ class _Fit:
                         self._save(state)
                     raise
                 seconds = time.monotonic() - began
-                row["seconds_left"] = seconds * (until - state.epoch)
+                row["seconds_left"] = (seconds + measuring) * (until - state.epoch)
                 if self.on_epoch is not None and self.workers.rank == 0:
                     self.on_epoch(row, before_epoch)
+                    measuring = time.monotonic() - began - seconds
                 last = state.epoch == until or state.finished(self.settings)
                 if self.writes:
                     append_jsonl(self.folder / HISTORY_NAME, row)
