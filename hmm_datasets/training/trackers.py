@@ -7,6 +7,7 @@ given the same id again, and trackio the same name.
 
 import importlib.util
 import os
+import sys
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -87,6 +88,7 @@ class RowTrackers:
         self._args.settings = dict(settings)
         self._callbacks = [INTEGRATION_TO_CALLBACK[name]() for name in self._args.report_to]
         self._state, self._control = TrainerState(), TrainerControl()
+        self._names_run = "WANDB_RUN_ID" not in os.environ
 
     def log(self, row: Mapping[str, Any], step: int) -> None:
         """Send the numbers of a row; the first one of a run that continues decides where it continues."""
@@ -101,10 +103,17 @@ class RowTrackers:
             callback.on_log(*common, model=None, logs=dict(numbers))
 
     def end(self) -> None:
-        """Close what was opened."""
-        if self._state.global_step > 0:
-            for callback in self._callbacks:
-                callback.on_train_end(self._args, self._state, self._control, model=None, processing_class=None)
+        """Close what was opened, so that a further run of this process is another one of the trackers too."""
+        if self._state.global_step == 0:
+            return
+        for callback in self._callbacks:
+            callback.on_train_end(self._args, self._state, self._control, model=None, processing_class=None)
+        if "wandb" in self._args.report_to:
+            wandb = sys.modules["wandb"]  # which its callback has imported
+            wandb.finish()
+            if self._names_run:
+                os.environ.pop("WANDB_RUN_ID", None)
+                wandb.teardown()  # which has read the variable, and would give it to the next run
 
 
 class _RowArguments(TrainingArguments):
