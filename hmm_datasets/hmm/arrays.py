@@ -159,13 +159,16 @@ def checked_tokens(given: Observed, num_symbols: int | None, lengths: Any, lowes
     # An unsigned integer of 64 bits may become -1 as a signed one.
     lowest = 0 if str(values.dtype).endswith("uint64") else lowest
     if least < lowest or most >= (_MOST_SYMBOLS if num_symbols is None else num_symbols):
-        raise _no_symbol(tokens, values, num_symbols, lowest)
+        begins_at_1 = not ((tokens == 0) if beyond is None else (tokens == 0) & ~beyond).any()
+        raise _no_symbol(tokens, values, num_symbols, lowest, begins_at_1=begins_at_1)
     if least < 0:
         lost = tokens < 0 if lost is None else lost | (tokens < 0)
     return CheckedTokens(tokens if lost is None else tokens.masked_fill(lost, MISSING), lengths, lost is not None)
 
 
-def _no_symbol(tokens: "torch.Tensor", values: Any, num_symbols: int | None, lowest: int) -> InputError:
+def _no_symbol(
+    tokens: "torch.Tensor", values: Any, num_symbols: int | None, lowest: int, *, begins_at_1: bool
+) -> InputError:
     wrong = tokens < lowest if num_symbols is None else (tokens < lowest) | (tokens >= num_symbols)
     row, position = wrong.nonzero()[0].tolist()
     symbols = "0 or more" if num_symbols is None else f"0..{num_symbols - 1}"
@@ -174,7 +177,7 @@ def _no_symbol(tokens: "torch.Tensor", values: Any, num_symbols: int | None, low
     remedy = "" if lowest == 0 else ", and -1 stands for a missing token"
     if kind.startswith("uint") and value == np.iinfo(kind).max:
         remedy = f"; -1 becomes {value} in the type {kind}, so convert tokens with .astype(int) before setting it"
-    elif value == num_symbols and not (tokens == 0).any():
+    elif value == num_symbols and begins_at_1:
         remedy += "; subtract 1 from labels that begin with 1"
     return InputError(f"tokens[{row}, {position}] is {value}; the symbols of this HMM are {symbols}{remedy}")
 

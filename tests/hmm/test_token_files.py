@@ -126,11 +126,11 @@ def test_a_vocabulary_declares_symbols_that_do_not_occur():
 
 
 def test_labels_from_1_are_answered_where_the_alphabet_is_declared():
-    for given in ({"num_symbols": 6}, {"vocabulary": "abcdef"}):
+    for given in ({"num_symbols": 6}, {"vocabulary": "abcdef"}, {"num_symbols": 6, "lengths": [3, 2]}):
         with pytest.raises(
             InputError, match=r"\] is 6; the symbols of this HMM are 0\.\.5, .*; subtract 1 from labels"
         ):
-            fit_hmm([[1, 2, 6], [3, 4, 5]], num_states=2, **given)
+            fit_hmm([[1, 2, 6], [3, 4, 0 if "lengths" in given else 5]], num_states=2, **given)
 
 
 @pytest.mark.parametrize(

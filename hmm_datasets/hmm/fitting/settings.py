@@ -85,7 +85,8 @@ class FitSettings:
         names = [self.fixed] if isinstance(self.fixed, str) else list(self.fixed)
         for name in names:
             if name not in TABLES:
-                raise InputError(f"fixed has {name!r}; expected {', '.join(TABLES)}{suggestion(str(name), TABLES)}")
+                hint = suggestion(str(name), TABLES) or f"; expected {', '.join(TABLES)}"
+                raise InputError(f"fixed has {name!r}, which is no table{hint}")
         object.__setattr__(self, "fixed", [name for name in TABLES if name in names])
         if len(self.fixed) == len(TABLES):
             raise InputError("fixed names all three tables; expected two at most, so that there is one to fit")
