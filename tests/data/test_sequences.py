@@ -21,6 +21,8 @@ MESS3 = processes.mess3(0.15, 0.6)
 class Counting:
     """Draws as an HMM does and notes what it was asked for."""
 
+    padding = None
+
     def __init__(self, hmm):
         self.hmm = hmm
         self.num_symbols = hmm.num_symbols

@@ -119,7 +119,7 @@ def test_a_call_alone_is_a_name_unless_a_folder_has_it(tmp_path, monkeypatch):
     ("name", "message"),
     [
         ("mes3", "mes3: neither a folder nor a process that has a name; did you mean mess3? expected a folder, one"),
-        ("a/b/c", "a/b/c: neither a folder nor a process that has a name; expected a folder, one of `hmm-datasets"),
+        ("a/b/c", "a/b/c: neither a folder nor a process that has a name; expected a folder, one of those"),
     ],
 )
 def test_what_is_no_name_says_which_names_there_are(name, message):
