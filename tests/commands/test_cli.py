@@ -257,7 +257,7 @@ def test_score_is_the_mean_negative_log_likelihood(folder, tmp_path, monkeypatch
     assert out.startswith(f"{rates.mean():.6f} nats per token, standard error {rates.std(ddof=1) / 3:.6f}, over 9 ")
     np.save(tmp_path / "t.npy", tokens[:1])
     assert main(["describe", folder, "--sequences", str(tmp_path / "t.npy")]) == 0
-    first, last = capsys.readouterr().out.splitlines()
+    first, last, *_ = capsys.readouterr().out.splitlines()
     assert first.startswith(f"{rates[0]:.6f} nats per token (one sequence has no standard error), over 1 sequence of")
     assert last.endswith(" nats per token (one sequence has no standard error) at the last token of each")
 

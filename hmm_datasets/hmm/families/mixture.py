@@ -407,7 +407,7 @@ class ChainMixture(Mixture):
 
     def _posteriors(self, values: Tensor) -> Tensor:
         if (values < 0).any():
-            return super()._posteriors(values)  # which filters each chain
+            return Mixture._posteriors(self, values)  # which filters each chain
         shape = len(values), values.shape[1] + 1, self.num_chains
         posteriors = torch.empty(shape, dtype=torch.float64, device=values.device)
         for t, total in enumerate(self._log_weights(values)):
@@ -423,7 +423,7 @@ class ChainMixture(Mixture):
 
     def _probs(self, values: Tensor) -> Tensor:
         if (values < 0).any():
-            return super()._probs(values)
+            return Mixture._probs(self, values)
         tables, start = (torch.tensor(table, device=values.device) for table in (self.tables, self.start))
         weights = self._posteriors(values)
         predictive = weights.new_empty(len(values), values.shape[1] + 1, self.num_symbols)

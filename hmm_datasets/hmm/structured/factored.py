@@ -272,7 +272,7 @@ class FactoredProcess(Process):
         if self.symbols == "product" and (self.is_coupled or self.noise > 0):
             return self._joint._after(prefix)
         if self.is_coupled or len(prefix) % self.tokens_per_step > 0:
-            return super()._after(prefix)
+            return Process._after(self, prefix)
         symbols, right = self._split(np.where(prefix < 0, self.num_symbols, prefix)[None])
         if not right.all():
             raise InputError(f"{self!r} cannot emit {prefix.tolist()!s:.80}; expected the factors' tokens in turn")

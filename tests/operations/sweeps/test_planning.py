@@ -32,7 +32,7 @@ def sweep_of(tmp_path):
         ),
         ({"grid": {"num_states": [2]}, "config": "demo/sft.yaml"}, "demo/sft.yaml: unknown setting 'model'"),
         ({"grid": {"num_states": [2, -1]}}, "cell num_states=-1: num_states is -1"),
-        ({"grid": {"num_states": [2, "two"]}}, "cell num_states=two: num_states is 'two' (str); expected int"),
+        ({"grid": {"num_states": [2, "two"]}}, "cell num_states=two: num_states is 'two' (str); expected list"),
         ({"grid": {"seed": [0]}}, "cell seed=0: the following arguments are required: --num_states"),
         (
             {"grid": {"num_states": [2]}, "then": ["evaluate {output_dir} --taks optimum"]},
