@@ -59,6 +59,9 @@ class TokenizeSettings:
     )
     test_fraction: float = setting(0.1, "Share of the documents that is held out.")
     max_documents: int | None = setting(None, "Maximum number of rows to read per corpus, train and test together.")
+    max_tokens: int | None = setting(
+        None, "Tokens per corpus, train and test together: the document that reaches them is the last."
+    )
     shard_tokens: int = setting(100_000_000, "A shard ends with the document that brings it to this many tokens.")
 
     def __post_init__(self):
@@ -82,6 +85,8 @@ class TokenizeSettings:
             raise InputError(f"test_fraction is {self.test_fraction}; expected above 0 and below 1")
         if not set(self.tokenizer_splits) <= {"train", "test"} or not self.tokenizer_splits:
             raise InputError(f"tokenizer_splits is {self.tokenizer_splits}; expected train, test, or both")
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise InputError(f"max_tokens is {self.max_tokens}; expected 1 or more")
         folders = self.chat_folders
         for name, folder in folders.items():
             other = next(
@@ -145,6 +150,7 @@ def main(settings: TokenizeSettings) -> None:
         _save(tokenizer or _trained(settings, chosen), tokenizer_folder)
     tokenizer = load_tokenizer(tokenizer_folder)
     limits = {"shard_tokens": settings.shard_tokens, "num_documents": settings.max_documents}
+    limits["max_tokens"] = settings.max_tokens
     if settings.corpus is not None:
         rows = read_splits(settings.corpus, kind="text", **chosen)
         texts = ((split, row["text"]) for split, row in rows)

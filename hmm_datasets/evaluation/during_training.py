@@ -1,9 +1,10 @@
 """Tasks during training: simple facts and questions of CORE, evaluated every so many steps and logged with the loss.
 
 They are evaluated on the model as it is, on all ranks together. Training is not affected: the mode of the model and
-the state of the random numbers are restored. The rows of `history.jsonl` have `facts` (how many of twenty simple facts
-are continued correctly), and with `core_data` also `core`, the mean centered accuracy with its 95% interval
-(`core_low` to `core_high`), and the accuracy of each task as `core/TASK`. A finished run has their curves in `plots/`.
+the state of the random numbers are restored. The rows of `history.jsonl` have `facts` (how many of twenty simple
+facts, or of those in a file, are continued correctly), and with `core_data` also `core`, the mean centered accuracy
+with its 95% interval (`core_low` to `core_high`), and the accuracy of each task as `core/TASK`. A finished run has
+their curves in `plots/`.
 
 The cost is that of `hmm-datasets evaluate` with these tasks, but without the control of CORE: a forward pass for every
 option of every question, divided among the ranks, and 24 forward passes of twenty short prompts.
@@ -16,7 +17,7 @@ from transformers import TrainerCallback
 from transformers.integrations import is_deepspeed_zero3_enabled
 
 from ..errors import InputError
-from .completions import complete
+from .completions import FACTS, complete, read_facts
 from .core.measure import score_core
 
 QUESTIONS_PER_TASK = 200
@@ -45,6 +46,7 @@ class TaskEvaluations(TrainerCallback):
                 "checkpoints (keep_every), and evaluate these"
             )
         self.trainer = trainer
+        self.facts = FACTS if trainer.args.facts is None else read_facts(trainer.args.facts)
 
     def on_step_end(self, args, state, control, **kwargs):
         """Evaluate, if this step is due."""
@@ -74,7 +76,8 @@ class TaskEvaluations(TrainerCallback):
             if scores:  # on the main process
                 row |= {"core": scores["score"], "core_low": scores["low"], "core_high": scores["high"]}
                 row |= {f"core/{name}": task["accuracy"] for name, task in scores["tasks"].items()}
-        row["facts"] = float(complete(model, trainer.processing_class, open_prompts=(), samples=0)["facts_correct"])
+        scores = complete(model, trainer.processing_class, facts=self.facts, open_prompts=(), samples=0)
+        row["facts"] = float(scores["facts_correct"])
         model.train(was_training)
         return row
 

@@ -12,6 +12,7 @@ from ..files import atomic_file, atomic_folder
 
 FOLDERS = ("recipes", "accelerate_configs", "ds_configs", "model_cards")
 EXPERIMENTS = "recipes/experiments"
+_LISTED = (".yaml", ".json", ".py", ".sbatch", ".pbs", ".sh")
 RECIPES = {
     "fit": "fit_hmm.py",
     "tokenize": "tokenize_corpus.py",
@@ -121,9 +122,7 @@ def list_shipped() -> dict[str, list[str]]:
     names = {}
     for folder in FOLDERS[:3]:
         root = shipped(folder)
-        files = (
-            path for path in sorted(root.rglob("*")) if path.suffix in (".yaml", ".json", ".py", ".sbatch", ".pbs")
-        )
+        files = (path for path in sorted(root.rglob("*")) if path.suffix in _LISTED)
         names[folder] = sorted(_short(path).as_posix() for path in files)
     return names
 

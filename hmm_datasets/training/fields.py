@@ -88,7 +88,10 @@ class RunFields:
     )
     spike_margin: int = setting(5, "With on_spike rollback: steps before and after the spike that are skipped.")
     log_indices: bool = setting(False, "Write the indices of the rows each rank trains on to indices-RANK.jsonl.")
-    sample_prompts: list[str] = setting([], "Prompts that the model continues at every evaluation.")
+    sample_prompts: list[str] = setting(
+        [],
+        "Prompts that the model continues at every evaluation, or a file of them: .txt with one per line.",
+    )
     sample_kwargs: dict[str, Any] | str | None = setting(
         None,
         "Arguments of transformers' generate for these, such as {max_new_tokens: 100, do_sample: true, temperature: "
@@ -109,6 +112,9 @@ class RunFields:
 
     task_steps: int = setting(0, "Evaluate tasks (facts, and CORE with core_data) every so many steps; 0 for never.")
     core_data: str | None = setting(None, "With task_steps: folder of CORE's questions; 200 of each task are asked.")
+    facts: str | None = setting(
+        None, "With task_steps: file (.csv, .jsonl) with the columns prompt and answer, instead of the twenty facts."
+    )
     profile_steps: int = setting(
         0, "Profile so many steps, after the first three of this start; 0 for none. Slows these down."
     )
@@ -126,6 +132,9 @@ class RunFields:
 class PretrainFields(RunFields):
     """Settings of pretraining and midtraining."""
 
+    epochs_ok: float = setting(
+        1.0, "Times that a budget of tokens, FLOPs, hours or cost may read each corpus; beyond, a run is refused."
+    )
     pad_vocabulary_to: int | None = setting(
         None, "Pad the output layer to a multiple of this; by default 128 on a GPU, 1 for no padding."
     )

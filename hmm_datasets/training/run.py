@@ -189,7 +189,7 @@ class Run:
         weights = types_of_weights(trainer.model)
         trainer.say(f"{args.output_dir}: {describe_precision(args.mixed_precision, args.precision_origin, weights)}")
         if self.plan is not None:
-            trainer.say(f"{args.output_dir}: {self.plan}")
+            trainer.say("\n".join(f"{args.output_dir}: {line}" for line in (str(self.plan), *self.plan.epochs)))
         if args.idle_devices:
             trainer.say(
                 f"{args.output_dir}: trains on one of {args.idle_devices + 1} GPUs; --launch ddp takes them all"

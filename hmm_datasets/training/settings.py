@@ -13,7 +13,7 @@ from ..errors import InputError
 from ..runtime import environment
 from ..runtime.credentials import Secret, refuse_masks
 from ..runtime.stop_requests import parse_time
-from .callbacks.samples import read_sample_kwargs
+from .callbacks.samples import read_sample_kwargs, read_sample_prompts
 from .checkpoints.resuming import possible_starts
 from .checkpoints.skipped_rows import rollbacks_of, skipped_rows_of
 from .fields import CHUNKED_VOCABULARY, DPOFields, GRPOFields, PretrainFields, RunFields, SFTFields
@@ -58,6 +58,7 @@ class RunSettings:
         self.gradient_accumulation_steps = steps
         if self.time_limit is not None:
             parse_time(self.time_limit)
+        self.sample_prompts = read_sample_prompts(self.sample_prompts)
         self.sample_kwargs = read_sample_kwargs(self.sample_prompts, self.sample_kwargs)
         check_trackers(self.report_to)
         named_components(self.components)
@@ -163,6 +164,12 @@ class PretrainSettings(RunSettings, PretrainFields, TrainingArguments):
     def to_dict(self) -> dict[str, Any]:
         """The settings, without `data_seed`, which those of the data have."""
         return {name: value for name, value in super().to_dict().items() if name != "data_seed"}
+
+    def plan(self, data: TrainingData, model: PreTrainedModel, world_size: int | None = None) -> Plan:
+        """See [`RunSettings.plan`]; corpora are read `epochs_ok` times at most."""
+        plan = super().plan(data, model, world_size)
+        plan.check_epochs(self.epochs_ok)
+        return plan
 
     def chunks(self, vocab_size: int) -> bool:
         """Whether the loss is to be computed in chunks for a vocabulary of this size."""
@@ -276,5 +283,6 @@ def _check_watching(settings: RunFields) -> None:
     for name in ("task_steps", "profile_steps", "evaluations_per_doubling", "saves_per_doubling"):
         if getattr(settings, name) < 0:
             raise InputError(f"{name} is {getattr(settings, name)}; expected 0 or more")
-    if settings.core_data is not None and settings.task_steps == 0:
-        raise InputError("core_data is set, but tasks are never evaluated; set task_steps, or leave core_data out")
+    for name in ("core_data", "facts"):
+        if getattr(settings, name) is not None and settings.task_steps == 0:
+            raise InputError(f"{name} is set, but tasks are never evaluated; set task_steps, or leave {name} out")

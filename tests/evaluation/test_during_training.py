@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation import during_training
-from hmm_datasets.evaluation.completions import complete
+from hmm_datasets.evaluation.completions import complete, read_facts
 from hmm_datasets.evaluation.core.measure import score_core
 from hmm_datasets.evaluation.during_training import add_task_evaluations
 from hmm_datasets.files import read_jsonl
@@ -57,7 +57,10 @@ def pretrain(folder, tokenizer, **given) -> Pretrainer:
 @pytest.mark.launch
 def test_tasks_are_logged_with_their_step_drawn_and_change_nothing(tokenizer, questions, tmp_path, monkeypatch):
     monkeypatch.setattr(during_training, "QUESTIONS_PER_TASK", 6)
-    pretrain(tmp_path / "run", tokenizer, task_steps=5, core_data=str(questions))
+    facts = [("The capital of France is", "Paris"), ("The cat sat, therefore it", "rested")]
+    (tmp_path / "facts.csv").write_text("prompt,answer\n" + "".join(f'"{prompt}",{word}\n' for prompt, word in facts))
+    own = {"core_data": str(questions), "facts": str(tmp_path / "facts.csv")}
+    pretrain(tmp_path / "run", tokenizer, task_steps=5, **own)
     pretrain(tmp_path / "plain", tokenizer)
     rows, plain = (read_jsonl(tmp_path / name / "history.jsonl") for name in ("run", "plain"))
     assert [row["loss"] for row in rows if "loss" in row] == [row["loss"] for row in plain if "loss" in row]
@@ -65,8 +68,9 @@ def test_tasks_are_logged_with_their_step_drawn_and_change_nothing(tokenizer, qu
     assert [row["step"] for row in tasks] == [5, 10, 12]
     assert not any("facts" in row for row in plain)
     model, reader = (kind.from_pretrained(tmp_path / "run") for kind in (AutoModelForCausalLM, AutoTokenizer))
-    found = complete(model.eval(), reader, open_prompts=(), samples=0)
-    assert tasks[-1]["facts"] == found["facts_correct"]
+    scores = complete(model.eval(), reader, facts=facts, open_prompts=(), samples=0)
+    assert scores["facts"] == 2
+    assert tasks[-1]["facts"] == scores["facts_correct"]
     from accelerate import Accelerator
 
     core = score_core(model, reader, questions, Accelerator(cpu=True), max_per_task=6)
@@ -88,3 +92,14 @@ def test_a_trainer_that_cannot_read_tasks_is_refused(tokenizer, tmp_path):
     )
     with pytest.raises(InputError, match="task_steps is set, but there is no tokenizer"):
         add_task_evaluations(trainer)
+
+
+def test_facts_without_a_prompt_or_an_answer_are_refused(tmp_path):
+    path = tmp_path / "facts.jsonl"
+    path.write_text('{"prompt": "Our cat is called", "answer": "Mina"}\n')
+    assert read_facts(path) == [("Our cat is called", "Mina")]
+    path.write_text('{"prompt": "Our cat is called", "answer": "Mina"}\n{"prompt": "Our dog is called"}\n')
+    with pytest.raises(InputError, match=r"facts.jsonl:2: expected the columns prompt and answer, both with text"):
+        read_facts(path)
+    with pytest.raises(InputError, match="facts is set, but tasks are never evaluated; set task_steps"):
+        PretrainSettings(str(tmp_path), max_steps=1, facts=str(path), report_to="none")

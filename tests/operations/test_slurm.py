@@ -19,7 +19,9 @@ from hmm_datasets.runtime.events import read_events
 from hmm_datasets.runtime.rank_heartbeats import read_heartbeats
 
 ROOT = Path(__file__).resolve().parents[2]
-BATCH_FILES = [path for folder in ("slurm", "pbs") for path in sorted((ROOT / "recipes" / folder).glob("*.*"))]
+BATCH_FILES = [
+    path for folder in ("slurm", "pbs", "rented") for path in sorted((ROOT / "recipes" / folder).glob("*.*"))
+]
 DAEMONS = ("slurmctld", "slurmd")
 
 CONFIGURATION = """

@@ -213,3 +213,38 @@ def test_streams_of_the_same_name_are_distinguished_by_their_folders(streams, tm
 def test_fewer_than_one_held_out_window_is_refused(streams):
     with pytest.raises(InputError, match="num_test_sequences is 0; expected 1 or more"):
         MixtureSettings("model", ["text"], [1.0], num_test_sequences=0)
+
+
+@pytest.mark.outside(
+    "https://github.com/danish-foundation-models/site/issues/127",
+    "to know how many times a model is trained on each of its corpora",
+    "a run prints the epochs of each part first, and refuses a budget of tokens with more than `epochs_ok`",
+)
+def test_the_epochs_of_each_part_are_printed_and_refused_unless_they_are_allowed(
+    streams, monkeypatch, tmp_path, capsys
+):
+    """Streams of 20 windows of 16 tokens: 40 rows, three of four from the first, are 1.5 epochs of it."""
+    monkeypatch.syspath_prepend(RECIPES)
+    recipe = importlib.import_module("midtrain")
+    folders = [str(streams / name) for name in WINDOWS]
+    mixture = MixtureSettings(str(streams / "model"), folders, [3.0, 1.0], length=LENGTH)
+
+    def settings(**budget):
+        common = {"global_batch_size": 4, "per_device_train_batch_size": 4, "report_to": "none", "save_strategy": "no"}
+        return PretrainSettings(str(tmp_path / "run"), **common, **budget)
+
+    parts = f"1.50 epochs of {folders[0]} (320 tokens), 0.50 epochs of {folders[1]} (320 tokens)"
+    with pytest.raises(InputError) as refused:
+        recipe.main(mixture, settings(train_tokens=40 * LENGTH))
+    assert str(refused.value) == (
+        f"train_tokens 640 makes {parts}; expected 1 at most: add text, lower the budget, or allow it with "
+        "--epochs_ok 2"
+    )
+    assert not (tmp_path / "run").exists()
+    recipe.main(mixture, settings(train_tokens=40 * LENGTH, epochs_ok=2))
+    printed = capsys.readouterr().out
+    assert all(f"run: {part}\n" in printed for part in parts.split(", 0.50")[:1])
+    assert "run: 0.50 epochs of" in printed
+    data = mixture.load()
+    model = LlamaForCausalLM.from_pretrained(streams / "model")
+    assert settings(max_steps=10, resume=False).plan(data, model).rows == 40  # steps are taken as they are

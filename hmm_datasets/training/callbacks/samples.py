@@ -6,6 +6,7 @@ generates, and the others wait for it at their next collective. Under ZeRO-3 and
 has a part of the weights. A prompt costs `max_new_tokens` forward passes of one row.
 """
 
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +21,7 @@ from ...compat.transformers_caches import generate
 from ...errors import InputError
 from ...files import append_jsonl
 from ...foreign.json import parse_json
+from ...text.corpora.local_files import read_rows
 from ...text.tokenizers.chat_encoding import encode_conversation
 from ..record import truncate_after_step
 
@@ -29,6 +31,22 @@ if TYPE_CHECKING:
     from ..run_context import RunContext
 
 SAMPLES_NAME = "samples.jsonl"
+
+
+def read_sample_prompts(prompts: list[str]) -> list[str]:
+    """The prompts of the settings: as they are, or those in the file that the only one names.
+
+    Raises:
+        `InputError`: the file has no prompts.
+    """
+    if len(prompts) != 1 or not os.path.isfile(prompts[0]):
+        return prompts
+    texts = [row.get("prompt", row.get("text")) for _, row in read_rows(Path(prompts[0]))]
+    is_text = all(isinstance(text, str) for text in texts)
+    lines = [line for text in texts for line in text.splitlines() if line.strip()] if is_text else []
+    if not lines:
+        raise InputError(f"sample_prompts: {prompts[0]}: expected a prompt on each line, or rows with prompt")
+    return lines
 
 
 def read_sample_kwargs(prompts: list[str], kwargs: Mapping[str, Any] | str | None) -> dict[str, Any]:

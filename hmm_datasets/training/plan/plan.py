@@ -4,11 +4,13 @@ A recipe trains by the plan and checks at its end that it consumed exactly the p
 adds what depends on the machine: memory, time, money.
 """
 
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ...data.skipped_rows import SkippedRows
+from ...errors import InputError
 from ..parameters import count_parameters
 from ..sources import TrainingData
 from .batch_schedule import BatchSchedule
@@ -73,6 +75,35 @@ class Plan:
         """FLOPs of the model if every sequence fills its row; recomputed activations and padding do not count."""
         return self.flops_per_token * self.tokens
 
+    @cached_property
+    def corpora(self) -> list[dict[str, Any]]:
+        """The corpora it trains on, as [`~hmm_datasets.training.sources.TrainingData.corpora`] describes them."""
+        return self.data.corpora(self.skipped_rows.end(self.rows))
+
+    @property
+    def epochs(self) -> list[str]:
+        """For each corpus how many times it is read, in words."""
+        return [
+            f"{corpus['epochs']:.2f} epochs of {corpus['name']} ({corpus['tokens']:,} tokens)"
+            for corpus in self.corpora
+        ]
+
+    def check_epochs(self, most: float) -> None:
+        """Refuse to read a corpus more often than the user allows.
+
+        A budget in epochs or in steps, and that of a run which sets none, is taken as it is: only one of tokens,
+        FLOPs, hours or money can reach further than its corpora without being noticed.
+
+        Raises:
+            `InputError`: a corpus would be read more than `most` times; the message lists all corpora.
+        """
+        worst = max((corpus["epochs"] for corpus in self.corpora), default=0.0)
+        if self.budget.given.keys() - {"num_train_epochs", "max_steps"} and worst > most:
+            raise InputError(
+                f"{self.budget.name} {self.budget.amount:g} makes {', '.join(self.epochs)}; expected {most:g} at "
+                f"most: add text, lower the budget, or allow it with --epochs_ok {math.ceil(worst)}"
+            )
+
     def __str__(self) -> str:
         return (
             f"{self.steps:,} steps, {self.rows:,} rows, {self.tokens:,} tokens "
@@ -96,7 +127,7 @@ class Plan:
             "tokens": self.tokens,
             "tokens_per_parameter": self.tokens / self.parameters["total"],
             "flops": self.flops,
-            "corpora": self.data.corpora(self.skipped_rows.end(self.rows)),
+            "corpora": self.corpora,
         } | ({"passed_over_rows": self.skipped_rows.count} if self.skipped_rows else {})
 
 

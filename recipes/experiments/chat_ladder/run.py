@@ -98,7 +98,7 @@ def stages_from_text(settings: ChatLadderSettings) -> list[tuple[str, str]]:
         (
             "pretrain: a Llama on stories",
             trained("pretrain", "demo/pretrain_text.yaml", f"--tokens {tokens}/text --tokenizer {tokens}/tokenizer")
-            + " --train_tokens 2_000_000",
+            + " --train_tokens 2_000_000 --epochs_ok 5",
         ),
         (
             "midtrain: 70% stories, 30% conversations by tokens, the latter packed whole",

@@ -99,7 +99,7 @@ def models_sweep(settings: LeakySettings) -> dict[str, Any]:
         "learning_rate": settings.learning_rate,
     }
     shared |= {"lr_scheduler_type": settings.lr_scheduler_type, "warmup_steps": settings.warmup_steps}
-    shared |= {"save_steps": 500, "save_total_limit": 1}
+    shared |= {"save_steps": 500, "save_total_limit": 1, "epochs_ok": 4}
     shared |= {name: chosen for name in ("bf16", "fp16") if (chosen := getattr(settings, name)) is not None}
     return {
         "recipe": "pretrain",

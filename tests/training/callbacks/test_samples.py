@@ -10,7 +10,7 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_jsonl
 from hmm_datasets.hmm import processes
 from hmm_datasets.text.tokenizers.bpe import train_bpe
-from hmm_datasets.training.callbacks.samples import read_sample_kwargs
+from hmm_datasets.training.callbacks.samples import read_sample_kwargs, read_sample_prompts
 from hmm_datasets.training.post_training.trainers import FineTuner
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import PretrainSettings, SFTSettings
@@ -172,3 +172,18 @@ def test_settings_of_samples_are_checked(settings, message):
     with pytest.raises(InputError) as caught:
         read_sample_kwargs(*settings)
     assert str(caught.value) == message
+
+
+def test_prompts_are_read_from_a_file(tmp_path):
+    lines, rows, empty = tmp_path / "prompts.txt", tmp_path / "prompts.jsonl", tmp_path / "empty.txt"
+    lines.write_text("Why did the chicken\n\n  A pun about bees: \n")
+    rows.write_text('{"prompt": "Why did the chicken"}\n')
+    empty.write_text("\n")
+    assert read_sample_prompts([str(lines)]) == ["Why did the chicken", "  A pun about bees: "]
+    assert read_sample_prompts([str(rows)]) == ["Why did the chicken"]
+    assert read_sample_prompts(["no such file.txt"]) == ["no such file.txt"]
+    assert read_sample_prompts(["x" * 5000]) == ["x" * 5000]
+    with pytest.raises(InputError, match="expected a prompt on each line, or rows with prompt"):
+        read_sample_prompts([str(empty)])
+    args = PretrainSettings(str(tmp_path / "run"), max_steps=1, sample_prompts=[str(lines)], report_to="none")
+    assert args.sample_prompts[0] == "Why did the chicken"

@@ -161,7 +161,7 @@ def test_the_forecast_of_a_settings_file(hmm, tmp_path):
 
 @pytest.mark.launch
 def test_a_plan_before_the_data_exist_is_the_plan_with_them(hmm, tokens, tmp_path):
-    rest = f"length: 15\noutput_dir: {tmp_path / 'run'}\ntrain_tokens: 9000\nglobal_batch_size: 8\n"
+    rest = f"length: 15\noutput_dir: {tmp_path / 'run'}\ntrain_tokens: 9000\nepochs_ok: 5\nglobal_batch_size: 8\n"
     rest += "per_device_train_batch_size: 4\nassumed_rate: H100\n"
     exist = {"hmm": f"hmm: {hmm}\n", "text": f"tokens: {tokens}\ntokenizer: {tokens}/tokenizer\n"}
     missing = {"hmm": "hmm: nowhere\n", "text": "tokens: nowhere/text\ntokenizer: nowhere/tokenizer\n"}
