@@ -31,6 +31,7 @@ KINDS: dict[str, str] = {
     "chain_mixture": "families.mixture:ChainMixture",
     "factored": "structured.factored:FactoredProcess",
     "factorial": "structured.factorial:FactorialHMM",
+    "delimited": "structured.delimited:DelimitedProcess",
     "ended": "structured.ended:EndedProcess",
     "leaky": "structured.leaky:LeakyProcess",
     "input_output": "structured.input_output:InputOutputHMM",

@@ -541,6 +541,14 @@ def noisy(
     return HMM(start=process.start, **tables, vocabulary=vocabulary)
 
 
+@overload
+def leaky(process: HMM, epsilon: float) -> HMM: ...
+
+
+@overload
+def leaky(process: Process, epsilon: float) -> Process: ...
+
+
 def leaky(process: Process, epsilon: float) -> Process:
     """`process`, interrupted with probability `epsilon` per token: the symbol is then uniform, and the process begins
     anew after it.

@@ -21,6 +21,7 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.hmm.families import HigherOrderChains, RandomAutomata
 from hmm_datasets.hmm.families.mixture import ProcessMixture
 from hmm_datasets.hmm.families.tasks import AssociativeRecall, Bijection, Copying
+from hmm_datasets.hmm.structured.delimited import DelimitedProcess
 from hmm_datasets.hmm.structured.ended import EndedProcess
 
 KINDS = EXAMPLES | {
@@ -37,6 +38,7 @@ KINDS = EXAMPLES | {
     "random chains": RandomChains((2, 3), alpha=1.0, alphabet=4),
     "hidden chains": RandomChains(3, alpha=1.0, emission_alpha=1.0, start="stationary"),
     "with an end": EndedProcess(processes.mess3(0.15, 0.6), 2),
+    "pieces": DelimitedProcess(processes.mess3(0.15, 0.6), 2),
     "leaky chain": processes.leaky(EXAMPLES["order 1"], 0.2),
     "chains of order 2": HigherOrderChains(2, 3),
     "mixed alphabets": ProcessMixture([processes.even(), processes.mess3(0.15, 0.6)]),

@@ -5,9 +5,8 @@ from running sums of logarithms. It costs what the components cost: an HMM is fi
 beliefs and its distributions; of another process the likelihood is read from its distributions.
 
 [`ProcessMixture`] mixes processes of any kind, and each draws its sequences with a seed of its own. [`HMMMixture`]
-mixes HMMs and is a family: sequence `i` is sequence `i` of the HMM of its group. If the components are concepts, which
-have the same symbols but different transition matrices, this is the prior of GINC (Xie, Raghunathan, Liang and Ma, "An
-explanation of in-context learning as implicit Bayesian inference", ICLR 2022); see its example.
+mixes HMMs and is a family: sequence `i` is sequence `i` of the HMM of its group;
+[`~hmm_datasets.hmm.families.ginc.ginc`] is a published one.
 
 [`ChainMixture`] is for many Markov chains of order 1 (Park et al., "Competition dynamics shape algorithmic phases of
 in-context learning", arXiv:2412.01003, 2025). The posterior over `N` chains at every position is the softmax of
@@ -494,17 +493,6 @@ class HMMMixture(Mixture, Family):
     >>> family = HMMMixture((processes.golden_mean(), processes.even()), (0.25, 0.75))
     >>> family.next_token_probs([[0, 0]])[0, 2].round(3).tolist()
     [0.5, 0.5]
-
-    ```
-
-    Four concepts that share their emission table, as in GINC:
-
-    ```python
-    >>> import numpy as np
-    >>> from hmm_datasets.hmm.families import RandomChains
-    >>> emission = processes.random(8, 50, alpha=0.1, seed=0).emission
-    >>> tables = [RandomChains(8, alpha=0.2).hmm_at(seed=0, index=concept).transition for concept in range(4)]
-    >>> concepts = HMMMixture([HMM(transition=table, emission=emission) for table in tables], [0.25] * 4)
 
     ```
     """
