@@ -8,8 +8,8 @@
 #     ssh -t BOX .venv/bin/hmm-datasets watch outputs/run --follow
 #
 # The second line again continues a run that was stopped. PACKAGE is what pip installs; by default the wheel in this
-# folder, in a checkout the checkout. TORCH_INDEX is the index of another CUDA build of torch, for an older driver, such
-# as https://download.pytorch.org/whl/cu126. CONFIG is a launch configuration; the default is ddp. Without InfiniBand
+# folder, in a checkout the checkout. TORCH_INDEX is the address of another CUDA build of torch, for an older driver
+# (pytorch.org lists them). CONFIG is a launch configuration; the default is ddp. Without InfiniBand
 # NCCL is kept from looking for it; if preflight hangs at the all-reduce, start with NCCL_P2P_DISABLE=1 too.
 set -euo pipefail
 : "${OUTPUT_DIR:?set it: the folder of the run}"
