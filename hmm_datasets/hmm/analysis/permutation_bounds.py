@@ -52,13 +52,13 @@ def optimal_loss_bounds(
 ) -> OptimalLossBounds:
     """Bounds on the optimal loss of a family of permuted emissions, by position.
 
-    Too wide to be of use where the permutation matters: of 200 states and 200 symbols whose rows are drawn with
-    `alpha=0.02` the bounds are 4.07 and 5.18 nats at positions 50 to 99, with 2,048 particles (5.21 with 256; a uniform
-    guess loses 5.30). With `alpha=0.1`, where emissions are flat and the permutation hardly matters, they are 5.26 and
-    5.27; of 500 states with `alpha=0.02` they are 5.75 and 6.17, with 1,024 particles. The lower bound is attained only
-    once the tokens have revealed the rows of the states that matter. The upper one suffers from what all particle
-    filters of constants suffer from: after some resampling all particles have the same rows for the states visited
-    first, also if they are wrong, so that eight times the particles help little.
+    The bounds are too wide to be of use where the permutation matters. For 200 states and 200 symbols whose rows are
+    drawn with `alpha=0.02` they are 4.07 and 5.18 nats at positions 50 to 99, with 2,048 particles (5.21 with 256; a
+    uniform guess loses 5.30). With `alpha=0.1`, where emissions are flat and the permutation hardly matters, they are
+    5.26 and 5.27; for 500 states with `alpha=0.02` they are 5.75 and 6.17, with 1,024 particles. The lower bound is
+    attained only once the tokens have revealed the rows of the states that matter. The upper one suffers as all
+    particle filters of constants do: after some resampling all particles have the same rows, right or wrong, for the
+    states that were visited first, so that eight times the particles help little.
 
     Args:
         family ([`~hmm_datasets.PermutedEmissions`]): with groups of one sequence.
