@@ -25,9 +25,9 @@ from ..runtime.command_line import parse_settings
 from ..training.model_configs import ModelSettings, limit_length, new_model
 from ..training.optimizers import check_sharding
 from ..training.plan.accelerators import USABLE, find_device
-from ..training.plan.forecast import STRATEGIES, Rate, device_of, memory_per_rank, peak_activations
+from ..training.plan.forecast import STRATEGIES, Memory, Rate, device_of, memory_per_rank, peak_activations
 from ..training.plan.plan import Plan
-from ..training.plan.sharding_strategies import Job, linear_activations, options, reason
+from ..training.plan.sharding_strategies import OFFLOADED, Job, linear_activations, offloaded_memory, options, reason
 from ..training.post_training.conversations import conversation_data, preference_data
 from ..training.post_training.lora import with_adapter
 from ..training.post_training.tokenized import limit_rows
@@ -43,7 +43,7 @@ _UNPLANNED = {
     "evaluate": _NO_SIZE,
     "benchmark": _NO_SIZE,
 }
-_DESCRIBED = ("strategy", "micro_batch_size", "recomputes", "memory", "host_memory")  # of the fastest way
+_DESCRIBED = ("strategy", "micro_batch_size", "recomputes", "memory", "host_memory", "nvme")  # of the fastest way
 
 PLANNED = ("fit", "pretrain", "midtrain", "sft", "dpo")
 """The commands that have a plan."""
@@ -348,15 +348,16 @@ def forecast(recipe: Recipe, *, world_size: int, now: datetime.datetime) -> dict
 
     Returns:
         `dict`: the plan's own fields; `micro_batch_size`, `world_size`, `gradient_accumulation_steps`; `memory`, a
-        mapping from ways of sharding to bytes per rank; `device`, the name and the usable bytes of the assumed one;
+        mapping from ways of sharding to bytes per rank; `offloaded`, one from files of `ds_configs/` to bytes per rank
+        on the `device`, the `host` and `nvme` disks; `device`, the name and the usable bytes of the assumed one;
         `time`, if a rate is assumed.
     """
     plan, settings = recipe.plan, recipe.settings
     micro = settings.per_device_train_batch_size
     accumulation = plan.schedule.global_batch_size // (micro * world_size)
-    memory = {}
-    for strategy in STRATEGIES if world_size > 1 else STRATEGIES[:1]:
-        needed = memory_per_rank(
+
+    def memory_of(strategy: str) -> Memory:
+        return memory_per_rank(
             strategy,
             parameters=plan.parameters["total"],
             world_size=world_size,
@@ -368,13 +369,19 @@ def forecast(recipe: Recipe, *, world_size: int, now: datetime.datetime) -> dict
             reduces_once=accumulation > 1 and recipe.reduces_once,
             weight_bytes=recipe.weight_bytes,
         )
-        memory[strategy] = {**asdict(needed), "total": needed.total}
+
+    strategies = {strategy: memory_of(strategy) for strategy in STRATEGIES}
+    shown = STRATEGIES if world_size > 1 else STRATEGIES[:1]
     result = plan.to_dict() | {
         "micro_batch_size": micro,
         "world_size": world_size,
         "gradient_accumulation_steps": accumulation,
         "precision": recipe.precision,
-        "memory": memory,
+        "memory": {name: {**asdict(strategies[name]), "total": strategies[name].total} for name in shown},
+        "offloaded": {
+            name: dict(zip(("device", "host", "nvme"), offloaded_memory(name, strategies[strategy]), strict=True))
+            for name, strategy in OFFLOADED.items()
+        },
         "trained_parameters": recipe.trained,
         "epochs": None if plan.data.rows_per_epoch is None else plan.rows / plan.data.rows_per_epoch,
     }

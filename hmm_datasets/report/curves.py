@@ -48,7 +48,9 @@ class Panel:
 
 
 def panels_of(history: Sequence[Mapping[str, Any]]) -> list[Panel]:
-    """Panels of loss, rewards, tasks, learning rate, gradient norm, throughput and memory, as far as a run has values.
+    """Panels of loss, rewards, tasks, learning rate, gradient norm, times of a step, throughput and memory.
+
+    There are those of which a run has values.
 
     The panel of the loss also has the held-out loss and, if the distribution of the data is known, the cross-entropy
     of the best predictor. Runs on preferences have the margins and accuracies of TRL, runs on rewards have the mean
@@ -74,11 +76,19 @@ def panels_of(history: Sequence[Mapping[str, Any]]) -> list[Panel]:
         Panel("facts", "simple facts continued correctly", [_curve(history, "", "facts")]),
         Panel("learning_rate", "learning rate", [_curve(history, "", "learning_rate")]),
         Panel("grad_norm", "gradient norm", [_curve(history, "", "grad_norm")]),
+        Panel("step_seconds", "seconds per step", _parts_of_steps(history)),
         Panel("tokens_per_second", "tokens per second", [_curve(history, "", "tokens_per_second")]),
+        Panel("samples_per_second", "rows per second", [_curve(history, "", "samples_per_second")]),
         Panel("mfu", "model FLOPs utilization", [_curve(history, "", "mfu")]),
         Panel("memory", "most memory on rank 0 (GiB)", _memory(history)),
     ]
     return [panel for panel in panels if any(curve.values for curve in panel.curves)]
+
+
+def _parts_of_steps(history: Sequence[Mapping[str, Any]]) -> list[Curve]:
+    """Seconds of a step, and of its parts."""
+    parts = ("step", "data", "forward", "backward", "optimizer")
+    return [curve for part in parts if (curve := _curve(history, part, f"{part}_seconds")).values]
 
 
 def _memory(history: Sequence[Mapping[str, Any]]) -> list[Curve]:

@@ -1,4 +1,4 @@
-"""Plots of a finished run: as text in the terminal, and as PNGs in `plots/` of its folder."""
+"""Plots of a finished run: as text in the terminal and in `plots/plots.txt` of its folder, and as PNGs there."""
 
 import math
 import os
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..files import read_log
+from ..files import atomic_file, read_log
 from .curves import Curve, Panel, panels_of
 from .tables import Table, figure_text
 
@@ -129,8 +129,12 @@ def print_plots(panels: list[Panel]) -> None:
 
 
 def write_plots(panels: list[Panel], folder: Path) -> list[Path]:
-    """Write one PNG per panel."""
+    """Write one PNG per panel, and all of them as text of 80 columns."""
     from .plots import plot_panel
+    from .terminal import text_plots
+
+    with atomic_file(folder / PLOTS_NAME / "plots.txt") as temporary:
+        temporary.write_text(text_plots(panels, 80) + "\n", encoding="utf-8")
 
     paths = []
     for panel in panels:

@@ -60,7 +60,7 @@ def forecast_text(plan: dict[str, Any]) -> str:
             rows.append(("cost", f"{time['cost']:,.2f}", "at price_per_hour"))
     else:
         rows.append(("time", "unknown", "set assumed_rate"))
-    return "\n\n".join((_left(rows), _memory_table(plan)))
+    return "\n\n".join((_left(rows), _memory_table(plan), _offloaded_table(plan["offloaded"])))
 
 
 def fit_plan_text(plan: dict[str, Any]) -> str:
@@ -96,10 +96,12 @@ def advice_text(rows: Sequence[dict[str, Any]]) -> str:
         memory = f"{row['memory'] / _GIB:.1f}"
         if row["host_memory"]:
             memory += f" + {row['host_memory'] / _GIB:.1f} on the host"
-        others = ", ".join(strategy for strategy in row["fitting"][1:] if not strategy.endswith("offload")) or "-"
+        if row["nvme"]:
+            memory += f" + {row['nvme'] / _GIB:.1f} on NVMe"
+        others = [strategy for strategy in row["fitting"][1:] if not strategy.endswith(("offload", "nvme"))]
         formats = {"tokens_per_second": ",.0f", "hours": ",.3g", "cost": ",.0f"}
         times = [f"{row[name]:{form}}" if name in row else "?" for name, form in formats.items()]
-        cells.append([*start, row["strategy"], batch, memory, others, *times])
+        cells.append([*start, row["strategy"], batch, memory, ", ".join(others) or "-", *times])
     lines = [text_table(columns, cells)]
     lines += [f"[{number}] {note}" for number, note in enumerate(notes, start=1)]
     lines.append(
@@ -151,6 +153,12 @@ def _memory_table(memory: dict[str, Any]) -> str:
         row.append("yes" if sizes["total"] <= device["usable"] else "NO")
     fits = f"fits the {_size(device['usable'])} usable of {device['name']}"
     return f"{title}\n\n{text_table(['', *columns, fits], rows)}"
+
+
+def _offloaded_table(offloaded: dict[str, dict[str, int]]) -> str:
+    rows = [[name, *(_size(size) for size in sizes.values())] for name, sizes in offloaded.items()]
+    table = text_table(["", "device", "host", "NVMe"], rows)
+    return f"Per rank in GiB with states kept elsewhere, by files of ds_configs/\n\n{table}"
 
 
 def _left(rows: Sequence[tuple[str, str, str]]) -> str:

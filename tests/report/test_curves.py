@@ -101,7 +101,7 @@ def test_the_end_of_a_run_prints_its_plots_and_writes_them(tmp_path, capsys, mon
     paths = draw_run(tmp_path)
     names = ["grad_norm.png", "learning_rate.png", "loss.png", "tokens_per_second.png"]
     assert sorted(path.name for path in paths) == names
-    assert sorted(path.name for path in (tmp_path / "plots").iterdir()) == names
+    assert sorted(path.name for path in (tmp_path / "plots").glob("*.png")) == names
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
     printed = capsys.readouterr().out
     assert max(map(len, printed.splitlines())) == 72
@@ -133,3 +133,32 @@ def test_a_stream_without_unicode_gets_characters_that_it_can_encode(tmp_path, m
     assert len(draw_run(tmp_path)) == 4
     stream.flush()
     assert b"learning rate" in stream.buffer.getvalue()
+
+
+@pytest.mark.outside(
+    "https://github.com/Lightning-AI/pytorch-lightning/issues/2369",
+    "the data loading time of a run, and not only when it has ended",
+    "each log row has the seconds of a step and of its parts; a run draws them, as pictures and as text",
+)
+def test_times_of_a_step_and_its_parts_are_drawn_and_saved_as_text(tmp_path, capsys):
+    rows = [
+        {
+            **{"step": n, "tokens": 64 * n, "loss": 2.0, "samples_per_second": 8.0, "memory_allocated": 2.0**30},
+            **{"step_seconds": 0.5, "data_seconds": 0.1, "forward_seconds": 0.125, "backward_seconds": 0.25},
+        }
+        for n in range(1, 13)
+    ]
+    panels = {panel.name: panel for panel in panels_of(rows)}
+    assert [(curve.label, curve.values[0]) for curve in panels["step_seconds"].curves] == [
+        *(("step", 0.5), ("data", 0.1), ("forward", 0.125), ("backward", 0.25)),
+    ]
+    (tmp_path / "history.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    draw_run(tmp_path)
+    text = (tmp_path / "plots" / "plots.txt").read_text(encoding="utf-8")
+    assert "seconds per step by tokens seen" in text
+    assert "backward 0.25" in text
+    assert "rows per second" in text
+    assert text.strip() in capsys.readouterr().out
+    assert {"step_seconds.png", "samples_per_second.png", "memory.png"} <= {
+        path.name for path in (tmp_path / "plots").iterdir()
+    }

@@ -22,7 +22,8 @@ See Rajbhandari et al., "ZeRO: memory optimizations toward training trillion par
 one micro-batch. The estimate assumes that communication is hidden behind computing as far as it is shorter, which no
 implementation quite achieves, and it knows nothing of latency. It is for choosing what to try first, not a forecast.
 
-Offloading keeps the optimizer on the host; how long its step takes there depends on the host, and is not estimated.
+Offloading keeps the optimizer, and under ZeRO 3 the weights, on the host or on NVMe disks; how long a step takes then
+depends on the machine, and is not estimated.
 """
 
 import math
@@ -36,7 +37,12 @@ DEVICES_PER_MACHINE = 8
 NETWORK = 25e9
 """Bytes per second and device between machines: one port of InfiniBand HDR (200 Gbit/s)."""
 
-_OFFLOADED = {"zero2_offload": "zero2", "zero3_offload": "zero3"}
+OFFLOADED = {"zero2_offload": "zero2", "zero3_offload": "zero3", "zero3_nvme": "zero3"}
+"""Files of `ds_configs/` that keep states elsewhere than on the device, and their strategy."""
+
+_NVME_BUFFERS = 4 * 4 * 10**8 + 5 * 2 * 10**8
+"""Bytes on the host, in `zero3_nvme`: four float32 arrays of a sub-group, and five buffers of bfloat16 weights, all of
+1e8 numbers."""
 _MAX_RANKS = 1 << 14
 
 
@@ -88,7 +94,7 @@ class Option:
         micro_batch_size (`int`): rows per rank in one forward pass.
         recomputes (`bool`): whether activations are recomputed in the backward pass.
         memory (`int`): bytes per rank on the device.
-        host_memory (`int`): bytes per rank on the host.
+        host_memory (`int`), nvme (`int`): bytes per rank on the host, and on its NVMe disks.
         computing (`float`), communicating (`float`): seconds per step; not a number where they are not estimated.
     """
 
@@ -99,6 +105,7 @@ class Option:
     host_memory: int
     computing: float
     communicating: float
+    nvme: int = 0
 
     @property
     def seconds(self) -> float:
@@ -129,7 +136,9 @@ def options(job: Job, device: Device, world_size: int, *, mfu: float = 0.4, netw
         key=lambda strategy: (strategy.seconds, strategy.communicating, -strategy.micro_batch_size, strategy.memory)
     )
     offloaded = [strategy for strategy in strategies if strategy.host_memory]
-    offloaded.sort(key=lambda strategy: (strategy.recomputes, -strategy.micro_batch_size, strategy.memory))
+    offloaded.sort(
+        key=lambda strategy: (strategy.nvme > 0, strategy.recomputes, -strategy.micro_batch_size, strategy.memory)
+    )
     return on_device + offloaded
 
 
@@ -178,9 +187,27 @@ def _with_batch(job, device, world_size, micro, recomputes, mfu, network) -> Ite
         memory = _memory(job, strategy, world_size, micro, recomputes)
         seconds = volume * (world_size - 1) / world_size / link
         yield Option(strategy, micro, recomputes, memory.total, 0, computing, seconds)
-    for name, strategy in _OFFLOADED.items():
-        memory = _memory(job, strategy, world_size, micro, recomputes)
-        yield Option(name, micro, recomputes, memory.total - memory.optimizer, memory.optimizer, math.nan, math.nan)
+    for name, strategy in OFFLOADED.items():
+        memory, host, nvme = offloaded_memory(name, _memory(job, strategy, world_size, micro, recomputes))
+        yield Option(name, micro, recomputes, memory, host, math.nan, math.nan, nvme)
+
+
+def offloaded_memory(name: str, memory: Memory) -> tuple[int, int, int]:
+    """Bytes per rank on the device, on the host and on NVMe disks, with a file of `OFFLOADED`.
+
+    Args:
+        name (`str`): the file.
+        memory ([`~hmm_datasets.training.plan.forecast.Memory`]): that of its strategy without offloading.
+
+    ```python
+    >>> offloaded_memory("zero3_offload", Memory(weights=2, gradients=2, optimizer=12, activations=5))
+    (7, 14, 0)
+
+    ```
+    """
+    moved = memory.optimizer + (memory.weights if OFFLOADED[name] == "zero3" else 0)
+    host, nvme = (_NVME_BUFFERS, moved) if name.endswith("nvme") else (moved, 0)
+    return memory.total - moved, host, nvme
 
 
 def _volumes(job: Job, accumulation: int) -> dict[str, float]:

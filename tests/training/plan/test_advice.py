@@ -57,6 +57,9 @@ def test_all_that_fits_is_offered_and_nothing_else():
     host = found["zero2_offload", 1, True]
     assert host.host_memory == 12 * G // 8
     assert host.memory == found["zero2", 1, True].memory - host.host_memory
+    nvme = found["zero3_nvme", 1, True]
+    assert (nvme.nvme, nvme.host_memory) == ((2 + 12) * G // 8, 2_600_000_000)
+    assert nvme.memory == found["zero3_offload", 1, True].memory == found["zero3", 1, True].memory - nvme.nvme
 
 
 @pytest.mark.launch

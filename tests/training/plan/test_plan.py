@@ -23,7 +23,8 @@ from hmm_datasets.training.fused_loss import LabelScores, set_loss_output
 from hmm_datasets.training.model_configs import ModelSettings, model_config
 from hmm_datasets.training.plan import forecast
 from hmm_datasets.training.plan.flops import flops_per_token
-from hmm_datasets.training.plan.forecast import REDUCE_BUCKET, memory_per_rank, peak_activations, read_rate
+from hmm_datasets.training.plan.forecast import REDUCE_BUCKET, Memory, memory_per_rank, peak_activations, read_rate
+from hmm_datasets.training.plan.sharding_strategies import offloaded_memory
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import PretrainSettings
 from hmm_datasets.training.sources import DataSettings
@@ -298,6 +299,24 @@ def test_the_buckets_of_the_launch_configurations_are_those_of_the_plan(name):
     zero = json.loads(local_or_shipped(f"ds_configs/{name}.json").read_text())["zero_optimization"]
     assert zero["reduce_bucket_size"] == REDUCE_BUCKET
     assert zero.get("overlap_comm", False) == (zero["stage"] == 2), "two buckets"
+
+
+@pytest.mark.outside(
+    "https://github.com/deepspeedai/DeepSpeed/issues/6752",
+    "a configuration of DeepSpeed that trains with weights and optimizer on NVMe disks",
+    "`ds_configs/zero3_nvme.json`; `plan` prints what it needs on the device, the host and the disks",
+)
+def test_the_buffers_on_the_host_with_nvme_are_those_of_the_plan():
+    zero = json.loads(local_or_shipped("ds_configs/zero3_nvme.json").read_text())["zero_optimization"]
+    optimizer, weights = zero["offload_optimizer"], zero["offload_param"]
+    assert (optimizer["device"], weights["device"], weights["max_in_cpu"]) == ("nvme", "nvme", 0)
+    floats = optimizer["buffer_count"] * zero["sub_group_size"]
+    states = Memory(weights=10, gradients=1, optimizer=20, activations=3)
+    host = 4 * floats + 2 * weights["buffer_count"] * weights["buffer_size"]
+    assert offloaded_memory("zero3_nvme", states) == (4, host, 30)
+    zero_config = pytest.importorskip("deepspeed.runtime.zero.config")
+    known = {name: value for name, value in zero.items() if value != "auto"}
+    assert zero_config.DeepSpeedZeroConfig(**known).offload_optimizer.buffer_count == 4
 
 
 @pytest.mark.launch
