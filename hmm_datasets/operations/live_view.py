@@ -118,7 +118,11 @@ def _curves(state: RunState, width: int, height: int) -> list[RenderableType]:
         return []
     rows = [row for row in read_history(path) if "tokens" in row]  # rows of other programs may not have them
     panels = {panel.name: panel for panel in panels_of(rows)}
-    panels = [panels[name] for name in ("reward" if "reward" in panels else "loss", "grad_norm") if name in panels]
+    panels = [
+        panels[name]
+        for name in ("reward" if "reward" in panels else "loss", "grad_norm", "host_memory")
+        if name in panels
+    ]
     panels = [panel for panel in panels if max(len(curve.values) for curve in panel.curves) > 1]
     each = max(min((height - 24) // max(len(panels), 1), 14), 8)
     return [part for panel in panels for part in (Text(), Text(text_plot(panel, width - 1, each)))]

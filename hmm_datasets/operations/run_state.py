@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..display import format_duration
+from ..display import format_bytes, format_duration
 from ..errors import InputError
 from ..runtime.events import read_events, seconds_since
+from ..runtime.host_memory import HostMemory
 from ..runtime.rank_heartbeats import STOPPED
 from ..runtime.run_records import FINISHING_NAME
 from ..runtime.supervisors import read_supervisors
@@ -23,6 +24,7 @@ _SUPERVISION = (
     *("hang", "unknown"),
 )
 _EVENTS = 3  # the latest that are shown
+_HOSTS = 3  # whose memory is shown
 _UNTIL_REPORTED = 120.0  # seconds from a start to the first heartbeat
 _SUPERVISOR_SILENT = 30.0  # seconds; it writes every second
 
@@ -159,7 +161,27 @@ def state_rows(state: RunState) -> list[tuple[str, str]]:
         rows.append(("remark", state.diagnosis.remark))
     if state.progress is not None:
         rows += status_rows(state.progress)
+    if state.diagnosis is not None:
+        rows += _memory_rows(state.diagnosis)
     return rows + [("event", event_line(event)) for event in state.events[-_EVENTS:]]
+
+
+def _memory_rows(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    """Memory in use on the hosts that use the largest share of theirs."""
+    hosts = {rank.beat.host: memory for rank in diagnosis.ranks if (memory := rank.beat.memory) is not None}
+    fullest = sorted(hosts, key=lambda host: -_fullness(hosts[host]))[:_HOSTS]
+    return [
+        (
+            "memory",
+            f"{host}: {format_bytes(memory.used)} of {format_bytes(memory.total)}, /dev/shm "
+            f"{format_bytes(memory.shared_used)} of {format_bytes(memory.shared_total)}",
+        )
+        for host, memory in ((host, hosts[host]) for host in fullest)
+    ]
+
+
+def _fullness(memory: HostMemory) -> float:
+    return max(memory.used / max(memory.total, 1), memory.shared_used / max(memory.shared_total, 1))
 
 
 def format_state(state: RunState) -> str:

@@ -7,6 +7,9 @@ from typing import Any
 from ..records import Count, Finite, is_record
 from .tables import OPTIMAL_LOSSES
 
+_OF_DEVICE = (("in tensors", "memory_allocated"), ("reserved by the allocator", "memory_reserved"))
+_OF_HOST = (("all", "host_memory"), ("/dev/shm", "shared_memory"))
+
 
 @dataclass(frozen=True)
 class Curve:
@@ -80,7 +83,8 @@ def panels_of(history: Sequence[Mapping[str, Any]]) -> list[Panel]:
         Panel("tokens_per_second", "tokens per second", [_curve(history, "", "tokens_per_second")]),
         Panel("samples_per_second", "rows per second", [_curve(history, "", "samples_per_second")]),
         Panel("mfu", "model FLOPs utilization", [_curve(history, "", "mfu")]),
-        Panel("memory", "most memory on rank 0 (GiB)", _memory(history)),
+        Panel("memory", "most memory on rank 0 (GiB)", _memory(history, _OF_DEVICE)),
+        Panel("host_memory", "memory in use on the host of rank 0 (GiB)", _memory(history, _OF_HOST)),
     ]
     return [panel for panel in panels if any(curve.values for curve in panel.curves)]
 
@@ -91,9 +95,8 @@ def _parts_of_steps(history: Sequence[Mapping[str, Any]]) -> list[Curve]:
     return [curve for part in parts if (curve := _curve(history, part, f"{part}_seconds")).values]
 
 
-def _memory(history: Sequence[Mapping[str, Any]]) -> list[Curve]:
-    """What a GPU had in tensors, and what the allocator had reserved."""
-    names = (("in tensors", "memory_allocated"), ("reserved", "memory_reserved"))
+def _memory(history: Sequence[Mapping[str, Any]], names: Sequence[tuple[str, str]]) -> list[Curve]:
+    """Curves in GiB of values in bytes."""
     curves = [_curve(history, label, name) for label, name in names]
     return [
         Curve(curve.label, curve.tokens, [value / 2**30 for value in curve.values]) for curve in curves if curve.values

@@ -27,6 +27,7 @@ from ..errors import InputError, first_line
 from ..files import overwrite
 from . import environment
 from .heartbeat_file import HeartbeatFile
+from .host_memory import read_host_memory
 from .process_identity import this_process
 from .rank_heartbeats import (
     DUMP_STACKS,
@@ -220,6 +221,7 @@ class HeartbeatWriter:
             message=message,
             error=self._error,
             start=self._start,
+            memory=read_host_memory(),
             compiling=round(compiled + (0.0 if compiles_since is None else now - compiles_since), 3),
         )
 

@@ -15,6 +15,7 @@ from ..files import check_may_write
 from ..records import Count, Finite
 from .events import seconds_since
 from .heartbeat_file import ProcessHeartbeat, read_heartbeat
+from .host_memory import HostMemory
 
 FOLDER_NAME = ".heartbeats"
 """Name of the folder with the heartbeats, in that of the run."""
@@ -83,6 +84,7 @@ class Heartbeat(ProcessHeartbeat):
         seconds (`dict[str, float]`): seconds per step in each phase, averaged over the latest steps.
         tokens_per_second (`float`, *optional*): tokens of its own micro-batches, over the latest steps.
         job (`str`, *optional*): the job of the batch system, such as `slurm 1234 pretrain`.
+        memory ([`~hmm_datasets.runtime.host_memory.HostMemory`], *optional*): that of its host.
         compiling (`float`): seconds of this step in which it has compiled, by `torch.compile`.
         message (`str`, *optional*): why it ended.
         error (`str`, *optional*): name of the class of the error with which it ended.
@@ -108,6 +110,7 @@ class Heartbeat(ProcessHeartbeat):
     error: str | None = None
     start: Count = 0
     compiling: Finite = 0.0
+    memory: HostMemory | None = None
     written: float = 0.0
     age: float = 0.0
 

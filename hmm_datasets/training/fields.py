@@ -59,6 +59,9 @@ class RunFields:
     time_limit: str | None = setting(
         None, "Save and stop before this time is up, written as in Slurm: 3:55:00 or 2-00:00:00."
     )
+    exit_interval: int | None = setting(
+        None, "Save and stop after each step divisible by this; the same command continues."
+    )
     evaluations_per_doubling: int = setting(
         0, "Evaluations per doubling of the step, evenly spaced on a log axis; 0 for none."
     )

@@ -62,8 +62,9 @@ class RunSettings:
         self.sample_kwargs = read_sample_kwargs(self.sample_prompts, self.sample_kwargs)
         check_trackers(self.report_to)
         named_components(self.components)
-        if self.keep_every is not None and self.keep_every < 1:
-            raise InputError(f"keep_every is {self.keep_every}; expected 1 or more, or leave it out")
+        for name in ("keep_every", "exit_interval"):
+            if (every := getattr(self, name)) is not None and every < 1:
+                raise InputError(f"{name} is {every}; expected 1 or more, or leave it out")
         if self.copies is not None and self.copies.resolve() == Path(self.output_dir).resolve():
             raise InputError(
                 f"copy_checkpoints_to is {self.copy_checkpoints_to}, where {self.output_dir} is; name another disk"

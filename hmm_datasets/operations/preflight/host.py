@@ -6,8 +6,7 @@ import tempfile
 import time
 from pathlib import Path
 
-import psutil
-
+from ...runtime.host_memory import SHARED, read_host_memory
 from .report import GIB, Check
 
 _WRITTEN = 64 << 20  # bytes
@@ -45,11 +44,12 @@ def check_disk(output_dir: str | os.PathLike, min_gib: float) -> Check:
 
 def check_memory(min_gib: float) -> Check:
     """Free memory, within the limit of the control group if there is one."""
-    free = _free_memory()
+    memory = read_host_memory()
+    free = memory.total - memory.used
     return Check("memory", free / GIB >= min_gib, f"{free / GIB:.1f} GiB free, {min_gib:g} needed")
 
 
-def check_shared_memory(min_gib: float, path: str = "/dev/shm") -> Check:
+def check_shared_memory(min_gib: float, path: str = SHARED) -> Check:
     """Free space in `/dev/shm`; workers die of a bus error if a batch does not fit."""
     if not os.path.isdir(path):
         return Check("shared memory", True, f"no {path} on this system")
@@ -58,17 +58,3 @@ def check_shared_memory(min_gib: float, path: str = "/dev/shm") -> Check:
     remedy = "" if ok else "; give the container more (--shm-size), or use dataloader_num_workers=0"
     detail = f"{usage.free / GIB:.2f} of {usage.total / GIB:.2f} GiB free at {path}, {min_gib:g} needed{remedy}"
     return Check("shared memory", ok, detail)
-
-
-def _free_memory() -> int:
-    amounts = [psutil.virtual_memory().available]
-    group = Path("/sys/fs/cgroup")
-    for limit, used in (
-        (group / "memory.max", group / "memory.current"),
-        (group / "memory/memory.limit_in_bytes", group / "memory/memory.usage_in_bytes"),
-    ):
-        try:
-            amounts.append(int(limit.read_text()) - int(used.read_text()))
-        except (OSError, ValueError):
-            continue  # no such control group, or no limit ("max")
-    return min(amounts)

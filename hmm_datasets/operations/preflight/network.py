@@ -2,9 +2,9 @@
 
 An all-reduce must give the right sum; its bus bandwidth is that of nccl-tests, 2 (n - 1) / n times the bytes of the
 array, per second, which does not depend on the number of ranks `n` (github.com/NVIDIA/nccl-tests,
-doc/PERFORMANCE.md). Links between neighbours in the ring of ranks that are much slower than the others are named. An
-all-reduce between machines that cannot reach each other hangs, so everything runs in a thread that is given up after a
-timeout.
+doc/PERFORMANCE.md); the other collectives are measured too. Links between neighbours in the ring of ranks that are
+much slower than the others are named. An all-reduce between machines that cannot reach each other hangs, so everything
+runs in a thread that is given up after a timeout.
 """
 
 import os
@@ -22,6 +22,7 @@ from ...errors import first_line
 from ...runtime import environment
 from ...runtime.process_identity import uses_gpu
 from ...runtime.time_limit import within
+from .collectives import bandwidths_text, bus_bandwidths
 from .report import Check, RankReport
 
 if TYPE_CHECKING:
@@ -75,10 +76,12 @@ def _measure(timeout: float, store: "Store | None") -> tuple[Check, dict[int, fl
             return Check("all-reduce", False, f"{total}; {_REMEDIES[backend]}"), {}
         seconds = statistics.median(_seconds(lambda: dist.all_reduce(values), values) for _ in range(_REPEATS))
         links = _links(values, rank, world) if world > 1 else {}
+        others = f"; {bandwidths_text(bus_bandwidths(device, _seconds))}" if world > 1 else ""
     finally:
         dist.destroy_process_group()
     rate = 2 * (world - 1) / world * _BYTES / seconds / 1e9
     timing = f"{_BYTES >> 20} MiB in {seconds * 1e3:.1f} ms, bus bandwidth {rate:.2f} GB/s, by {backend}"
+    timing += others
     return Check("all-reduce", True, timing), links
 
 

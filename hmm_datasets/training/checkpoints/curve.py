@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 WITHOUT_EFFECT = frozenset((
     # The budget: a run may be extended, which stretches its learning rate schedule. Also time and cost.
     *("max_steps", "num_train_epochs", "train_tokens", "train_budget", "assumed_rate", "price_per_hour", "time_limit"),
+    *("exit_interval", "epochs_ok"),
     # Where a run is, what it continues from, and how.
     *("output_dir", "run_name", "project", "copy_checkpoints_to", "resume", "resume_from_checkpoint"),
     *("allow_changed", "ignore_data_skip", "restore_callback_states_from_checkpoint"),
@@ -34,7 +35,7 @@ WITHOUT_EFFECT = frozenset((
     *("eval_accumulation_steps", "eval_do_concat_batches", "eval_use_gather_object", "eval_packing"),
     *("batch_eval_metrics", "include_for_metrics", "prediction_loss_only", "per_device_eval_batch_size"),
     *("bf16_full_eval", "fp16_full_eval", "evaluations_per_doubling", "num_generations_eval", "task_steps"),
-    *("core_data", "sample_prompts", "sample_kwargs"),
+    *("core_data", "facts", "sample_prompts", "sample_kwargs"),
     # Logs and trackers.
     *("logging_strategy", "logging_steps", "logging_first_step", "logging_nan_inf_filter", "log_level"),
     *("log_level_replica", "log_on_each_node", "report_to", "disable_tqdm", "debug", "skip_memory_metrics"),

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ...runtime.host_memory import read_host_memory
 from ..plan.accelerators import peak_flops
 from ..plan.flops import sequence_lengths, unit_flops
 from ..run_context import RunContext
@@ -84,6 +85,7 @@ class Throughput(Component):
     - `tokens_per_second` and `samples_per_second` over all ranks, and `tokens_per_second_per_device`;
     - `flops` so far, and `mfu` if the device's peak is known;
     - `memory_allocated` and `memory_reserved`: maximum bytes, on a GPU;
+    - `host_memory` and `shared_memory`: bytes in use on the host of rank 0, and in its `/dev/shm`;
     - `fraction` of the plan that is done, and `seconds_left` at the rate since this start, including evaluations and
       checkpoints;
     - `global_batch_size` of the step, and under float16 the `loss_scale`;
@@ -184,6 +186,8 @@ class Throughput(Component):
             "global_batch_size": self.run.schedule.size(now.step - 1),
             "skipped_steps": self.run.totals.skipped_steps,
         }
+        memory = read_host_memory()
+        figures |= {"host_memory": float(memory.used), "shared_memory": float(memory.shared_used)}
         if (scale := self._loss_scale()) is not None:
             figures["loss_scale"] = scale
         if self.run.args.device.type == "cuda":

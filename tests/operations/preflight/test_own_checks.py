@@ -81,6 +81,10 @@ def test_ranks_that_meet_time_an_all_reduce():
     lines = [process.communicate(timeout=120)[0] for process in start_ranks(script, (0, 1))]
     for rank, line in enumerate(lines):
         assert "16 MiB in " in line, rank
+        assert "; GB/s at 64 KiB, 1 MiB, 16 MiB: all-reduce " in line
+        for name in ("all-reduce", "broadcast", "all-gather", "reduce-scatter", "all-to-all"):
+            (rates,) = re.findall(rf"{name} ([\d., e+-]+|not available)[;']", line)
+            assert len(rates.split(", ")) == 3 or rates == "not available"
         assert "ok=True" in line
 
 
