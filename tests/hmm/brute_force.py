@@ -9,6 +9,7 @@ import math
 
 import numpy as np
 
+from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.model import HMM
 
 LEFT_TO_RIGHT = HMM(
@@ -132,3 +133,13 @@ def optimal_loss(hmm: HMM, length: int) -> list[float]:
         )
         entropies.append(float(-(distribution[distribution > 0] * np.log(distribution[distribution > 0])).sum()))
     return np.diff(entropies).tolist()
+
+
+TINY = {
+    "dense": processes.random(3, 3, alpha=0.5, seed=3),
+    "left to right": LEFT_TO_RIGHT,
+    "mess3": processes.mess3(0.15, 0.6),
+    "dense edges": random_edges(3, 2, seed=5),
+    "sparse edges": random_edges(3, 3, seed=8, zeros=0.6),
+}
+"""HMMs of both kinds whose paths can be enumerated."""

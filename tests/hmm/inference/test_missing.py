@@ -5,20 +5,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from brute_force import LEFT_TO_RIGHT, random_edges
+from brute_force import TINY
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.model import HMM
 
 EXACT = {"rtol": 1e-10, "atol": 1e-12}
-TINY = {
-    "dense": processes.random(3, 3, alpha=0.5, seed=3),
-    "left to right": LEFT_TO_RIGHT,
-    "mess3": processes.mess3(0.15, 0.6),
-    "dense edges": random_edges(3, 2, seed=5),
-    "sparse edges": random_edges(3, 3, seed=8, zeros=0.6),
-}
 LENGTHS = [5, 3, 0, 4, 5, 1]
 
 

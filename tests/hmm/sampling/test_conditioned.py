@@ -11,7 +11,7 @@ import brute_force
 import numpy as np
 import pytest
 import torch
-from brute_force import LEFT_TO_RIGHT, random_edges
+from brute_force import TINY
 from scipy import stats
 from test_empty_batches import KINDS
 
@@ -20,13 +20,6 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import conditioned
 
 LEAST, MOST_WRONG = 1e-3, 1e-8
-TINY = {
-    "dense": processes.random(3, 3, alpha=0.5, seed=3),
-    "left to right": LEFT_TO_RIGHT,
-    "mess3": processes.mess3(0.15, 0.6),
-    "dense edges": random_edges(3, 2, seed=5),
-    "sparse edges": random_edges(3, 3, seed=8, zeros=0.6),
-}
 DRAWS = 4000
 tiny = pytest.mark.parametrize("hmm", TINY.values(), ids=TINY)
 
