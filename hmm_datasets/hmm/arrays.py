@@ -109,8 +109,8 @@ def as_tokens(tokens: Any, num_symbols: int | None, lengths: Any = None) -> "tup
     observed. Without `num_symbols` every integer of 0 or more is a symbol.
     """
     try:
-        given = observed("tokens", tokens)
-        checked = checked_tokens(given, num_symbols, lengths, lowest=0)
+        readings = observed("tokens", tokens)
+        checked = checked_tokens(readings, num_symbols, lengths, lowest=0)
         return checked.tokens, checked.lengths
     except Ragged:
         raise InputError(_RAGGED) from None
@@ -119,17 +119,17 @@ def as_tokens(tokens: Any, num_symbols: int | None, lengths: Any = None) -> "tup
 def tokens_with_gaps(tokens: Any, num_symbols: int | None, lengths: Any = None) -> CheckedTokens:
     """As [`as_tokens`], of tokens that need not have been observed: masked, NaN, NA or None, or the integer -1."""
     try:
-        given = integers_with_gaps("tokens", tokens)
+        readings = integers_with_gaps("tokens", tokens)
     except Ragged:
         raise InputError(_RAGGED) from None
-    return checked_tokens(given, num_symbols, lengths)
+    return checked_tokens(readings, num_symbols, lengths)
 
 
-def checked_tokens(given: Observed, num_symbols: int | None, lengths: Any, lowest: int = MISSING) -> CheckedTokens:
+def checked_tokens(readings: Observed, num_symbols: int | None, lengths: Any, lowest: int = MISSING) -> CheckedTokens:
     """The tokens of an array that was read; those that are missing or -1 are refused if `lowest` is 0."""
     import torch
 
-    values, missing = given
+    values, missing = readings
     if values.ndim != 2:
         raise InputError(f"tokens have shape {tuple(values.shape)}; expected (B, T)")
     device = values.device if torch.is_tensor(values) else None

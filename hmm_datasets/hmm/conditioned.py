@@ -58,8 +58,8 @@ def draw_given(
             some = slice(begin, min(begin + at_once, part.stop))
             beliefs = filtered(hmm, rows[some], ends[some], begin)
             origin = np.uint64((first + begin * num_samples) % (1 << 64))
-            given = beliefs, *hmm._tables_with_missing, rows[some], ends[some], np.uint64(seed), origin
-            draw_backward(*given, states[some], symbols[some])
+            inputs = beliefs, *hmm._tables_with_missing, rows[some], ends[some], np.uint64(seed), origin
+            draw_backward(*inputs, states[some], symbols[some])
 
     over_rows(work, batch, rows.size * hmm.num_states * (hmm.num_states + num_samples))
     return states, symbols

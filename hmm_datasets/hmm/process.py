@@ -335,8 +335,8 @@ class Process:
 
         values, _, has_missing = tokens_with_gaps(tokens, self.num_symbols)
         # As given where some are missing, for the error of a process that cannot sum over them.
-        given = tokens if has_missing else values
-        distribution = torch.as_tensor(self.next_token_probs(given), device=values.device)[:, :-1]
+        readable = tokens if has_missing else values
+        distribution = torch.as_tensor(self.next_token_probs(readable), device=values.device)[:, :-1]
         # After an impossible token there is no distribution, so the first zero decides.
         probs = distribution.gather(-1, values.clamp(min=0).unsqueeze(-1)).squeeze(-1)
         if has_missing:

@@ -161,8 +161,8 @@ def _kind_of(path: Path, kind_key: str, content: dict[str, Any]) -> Any:
             "install it with pip if you trust its author, then load the folder again"
         )
     if kind is None or kind.stored_in != path.name or content["format_version"] != FORMAT_VERSION:
-        own = {name: entry.load() for name, entry in known.items() if entry.dist is None}
-        names = sorted(name for name, kind in own.items() if kind.stored_in == path.name)
+        included = {name: entry.load() for name, entry in known.items() if entry.dist is None}
+        names = sorted(name for name, kind in included.items() if kind.stored_in == path.name)
         raise InputError(
             f"{path}: {kind_key} {name!r}, format_version {content['format_version']!r}; expected one of "
             f"{', '.join(names)}, or one that an installed distribution registers, and format_version {FORMAT_VERSION}"

@@ -109,8 +109,8 @@ def _with_lengths(path: Path, tokens: np.ndarray, lengths: np.ndarray | None) ->
         or tokens.dtype.kind not in "iu"
         or (lengths is not None and lengths.shape != tokens.shape[:1])
     ):
-        given = f"{tokens.dtype} of shape {tokens.shape}" + ("" if lengths is None else f", lengths {lengths.shape}")
-        raise InputError(f"{path}: {given}; expected integers of shape (N, L) and lengths (N,), or one column")
+        shapes = f"{tokens.dtype} of shape {tokens.shape}" + ("" if lengths is None else f", lengths {lengths.shape}")
+        raise InputError(f"{path}: {shapes}; expected integers of shape (N, L) and lengths (N,), or one column")
     return TokenRows(tokens, lengths)
 
 
