@@ -78,6 +78,10 @@ class PlanCommand:
         "V",
         "plan before the data exist, for this vocabulary; the model to midtrain may be a preset",
     )
+    rank_stages: list[str] = option(
+        [], "RANKS:DAYS", "when the run ends on a growing number of ranks, as in 16:7 64:14 128"
+    )
+    share_of_day: float = option(1.0, "SHARE", "of each day in which the run has the machines, default 1")
     json: bool = option(False, None, "JSON instead of tables")
     flags: list[str] = rest("flags")
 
@@ -111,6 +115,8 @@ def plan_command(arguments: PlanCommand) -> int:
         num_processes=arguments.num_processes,
         launch_config=launch,
         assumed_vocab_size=arguments.assumed_vocab_size,
+        rank_stages=arguments.rank_stages,
+        share_of_day=arguments.share_of_day,
     )
     print(json.dumps(plan) if arguments.json else forecast_text(plan))
     return 0

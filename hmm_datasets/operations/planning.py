@@ -25,6 +25,9 @@ from ..runtime.command_line import parse_settings
 from ..training.model_configs import ModelSettings, limit_length, new_model
 from ..training.optimizers import check_sharding
 from ..training.plan.accelerators import USABLE, find_device
+from ..training.plan.budget import accumulation_steps
+from ..training.plan.checkpoint_disk import checkpoint_bytes, most_checkpoints
+from ..training.plan.finish import finish, read_rank_stages
 from ..training.plan.forecast import STRATEGIES, Memory, Rate, device_of, memory_per_rank, peak_activations
 from ..training.plan.plan import Plan
 from ..training.plan.sharding_strategies import OFFLOADED, Job, linear_activations, offloaded_memory, options, reason
@@ -238,19 +241,32 @@ class Recipe:
 
 
 def plan_recipe(
-    path: str | os.PathLike, flags: Sequence[str] = (), *, assumed_vocab_size: int | None = None, **launch: Any
+    path: str | os.PathLike,
+    flags: Sequence[str] = (),
+    *,
+    assumed_vocab_size: int | None = None,
+    rank_stages: Sequence[str] = (),
+    share_of_day: float = 1.0,
+    **launch: Any,
 ) -> dict[str, Any]:
     """Plan the run that a settings file of `recipes/pretrain.py`, `midtrain.py`, `sft.py` or `dpo.py` describes.
 
     Args:
         path, flags, assumed_vocab_size: see [`read_recipe`].
+        rank_stages, share_of_day: see [`forecast`].
         launch: `num_processes` and `launch_config`; see [`read_recipe`].
 
     Returns:
         `dict`: see [`forecast`]; and `assumed_vocab_size`, None if the data were read.
     """
     recipe, world_size = read_recipe(path, flags, assumed_vocab_size=assumed_vocab_size, **launch)
-    plan = forecast(recipe, world_size=world_size, now=datetime.datetime.now())
+    plan = forecast(
+        recipe,
+        world_size=world_size,
+        now=datetime.datetime.now(),
+        rank_stages=rank_stages,
+        share_of_day=share_of_day,
+    )
     if assumed_vocab_size is None and isinstance(recipe.plan.data, AssumedData):
         assumed_vocab_size = recipe.plan.data.vocab_size
     return plan | {"assumed_vocab_size": assumed_vocab_size}
@@ -338,16 +354,27 @@ def _precision(launch: Mapping[str, Any]) -> str:
     return str(launch.get("mixed_precision", "bf16" if is_for_other_gpus else "no"))
 
 
-def forecast(recipe: Recipe, *, world_size: int, now: datetime.datetime) -> dict[str, Any]:
+def forecast(
+    recipe: Recipe,
+    *,
+    world_size: int,
+    now: datetime.datetime,
+    rank_stages: Sequence[str] = (),
+    share_of_day: float = 1.0,
+) -> dict[str, Any]:
     """The plan of a run together with its memory, time and cost.
 
     Args:
         recipe ([`Recipe`]): the run.
         world_size (`int`): number of processes.
         now (`datetime.datetime`): when it would start.
+        rank_stages (sequence of `str`, *optional*): numbers of ranks for the time, see
+            [`~hmm_datasets.training.plan.finish.read_rank_stages`]; by default `world_size`.
+        share_of_day (`float`, *optional*, defaults to 1.0): share of each day in which it has the machines.
 
     Returns:
-        `dict`: the plan's own fields; `micro_batch_size`, `world_size`, `gradient_accumulation_steps`; `memory`, a
+        `dict`: the plan's own fields; `micro_batch_size`, `world_size`, `gradient_accumulation_steps`;
+        `possible_ranks`, which divide every batch; `checkpoints`, the most at once, and the bytes of each; `memory`, a
         mapping from ways of sharding to bytes per rank; `offloaded`, one from files of `ds_configs/` to bytes per rank
         on the `device`, the `host` and `nvme` disks; `device`, the name and the usable bytes of the assumed one;
         `time`, if a rate is assumed.
@@ -383,6 +410,14 @@ def forecast(recipe: Recipe, *, world_size: int, now: datetime.datetime) -> dict
             for name, strategy in OFFLOADED.items()
         },
         "trained_parameters": recipe.trained,
+        "possible_ranks": plan.schedule.possible_ranks(micro),
+        "checkpoints": {
+            "most": most_checkpoints(settings, plan.steps),
+            "bytes": checkpoint_bytes(
+                *(plan.parameters["total"], recipe.trained, recipe.moments, recipe.weight_bytes),
+                with_optimizer=not settings.save_only_model,
+            ),
+        },
         "epochs": None if plan.data.rows_per_epoch is None else plan.rows / plan.data.rows_per_epoch,
     }
     name, _ = device_of(settings.assumed_rate)
@@ -390,18 +425,33 @@ def forecast(recipe: Recipe, *, world_size: int, now: datetime.datetime) -> dict
     if device is not None:
         result["device"] = {"name": device.name, "usable": round(USABLE * device.memory)}
     if settings.rate is not None:
-        result["time"] = _time(plan, settings.rate, world_size, settings.price_per_hour, now)
+        stages = read_rank_stages(rank_stages) if rank_stages else [(world_size, math.inf)]
+        for ranks, _ in stages:
+            accumulation_steps(plan.schedule.global_batch_size, ranks, micro)
+        result["time"] = _time(plan, settings.rate, world_size, settings.price_per_hour, now, stages, share_of_day)
+    elif rank_stages or share_of_day != 1:
+        raise InputError("rank_stages and share_of_day need a rate to compute when the run ends; set assumed_rate")
     return result
 
 
-def _time(plan: Plan, rate: Rate, world_size: int, price: float | None, now: datetime.datetime) -> dict[str, Any]:
+def _time(
+    plan: Plan,
+    rate: Rate,
+    world_size: int,
+    price: float | None,
+    now: datetime.datetime,
+    stages: Sequence[tuple[int, float]],
+    share_of_day: float,
+) -> dict[str, Any]:
     tokens_per_second = rate.tokens_per_second(plan.flops_per_token, world_size)
-    seconds = plan.tokens / tokens_per_second
+    seconds, device_seconds = finish(
+        plan.tokens, stages, lambda ranks: tokens_per_second * ranks / world_size, share_of_day
+    )
     estimate = {
         "rate": rate.source,
         "tokens_per_second": tokens_per_second,
         "seconds": seconds,
-        "device_hours": seconds / 3600 * world_size,
+        "device_hours": device_seconds / 3600,
         "ends": (now + datetime.timedelta(seconds=seconds)).isoformat(timespec="minutes"),
     }
     return estimate if price is None else estimate | {"cost": estimate["device_hours"] * price}

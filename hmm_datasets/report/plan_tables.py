@@ -34,6 +34,16 @@ def forecast_text(plan: dict[str, Any]) -> str:
             "of the model, without padding and recomputation; fewer if sequences are shorter than rows",
         ),
     ]
+    ranks, shown_ranks = plan["possible_ranks"], " ".join(map(str, plan["possible_ranks"][:8]))
+    rows.append(("possible ranks", shown_ranks + (f" ... {ranks[-1]}" if len(ranks) > 8 else ""), "for every batch"))
+    checkpoints = plan["checkpoints"]
+    rows.append(
+        (
+            "disk",
+            f"{checkpoints['most'] * checkpoints['bytes'] / _GIB:,.3g} GiB",
+            f"{checkpoints['most']:,} checkpoints of {_size(checkpoints['bytes'])} GiB at once; ZeRO's are larger",
+        )
+    )
     if plan["batch_ramp"]:
         stages = plan["batch_ramp"]
         shown = stages if len(stages) <= 4 else [*stages[:2], "...", stages[-1]]

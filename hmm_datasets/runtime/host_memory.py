@@ -9,8 +9,6 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 from ..records import Count
 
 SHARED = "/dev/shm"
@@ -42,6 +40,8 @@ def read_host_memory(group: Path = Path("/sys/fs/cgroup")) -> HostMemory:
     Args:
         group (`Path`, *optional*): folder of the control group.
     """
+    import psutil
+
     memory = psutil.virtual_memory()
     used, total = memory.total - memory.available, memory.total
     for limit, current, statistics, cache in _GROUPS:

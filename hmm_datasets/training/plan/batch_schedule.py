@@ -7,6 +7,7 @@ the row it had reached, so `S` is shifted by the difference. All functions take 
 "An empirical model of large-batch training", 2018, explain why a batch may grow as the loss falls.
 """
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -148,6 +149,18 @@ class BatchSchedule:
             rows -= size * steps
             before += steps
         return before - (-rows // self.global_batch_size)
+
+    def possible_ranks(self, micro_batch_size: int) -> list[int]:
+        """Numbers of ranks that divide the global batch of every step into micro-batches of this many rows.
+
+        ```python
+        >>> BatchSchedule(((16, 100), (32, 300)), global_batch_size=64).possible_ranks(4)
+        [1, 2, 4]
+
+        ```
+        """
+        rows = math.gcd(self.global_batch_size, *(rows for rows, _ in self.stages))
+        return [ranks for ranks in range(1, rows // micro_batch_size + 1) if rows % (ranks * micro_batch_size) == 0]
 
     def check_divides(self, rows: int, step: int = 0) -> None:
         """Check that the global batch of every remaining stage is a multiple of `rows`, one micro-batch on every rank.
