@@ -28,6 +28,7 @@ PICTURES = {
     "assets/constrained_beliefs.png": "recipes/experiments/constrained_beliefs/constrained_beliefs.png",
     "assets/generalized_processes.png": "recipes/experiments/generalized_processes/generalized_processes.png",
     "assets/llm_on_hmms.png": "recipes/experiments/llm_on_hmms/accuracy.png",
+    "assets/ginc.png": "recipes/experiments/ginc/accuracy.png",
     "assets/benchmark.png": "recipes/experiments/benchmark_models/models.png",
     "assets/smollm2.png": "recipes/experiments/llm_on_hmms/smollm2.png",
     "assets/architectures.png": "recipes/experiments/architectures/architectures.png",
@@ -255,6 +256,7 @@ GALLERY = {
         "nonergodic",
         "architectures",
         "wind-tunnels",
+        "ginc",
         "llm-on-hmms",
         "benchmark-models",
     ),
@@ -266,6 +268,7 @@ GALLERY = {
 
 MEANINGS = {
     "chat-ladder": "The ladder is the order of the stages: each starts from the model of an earlier one.",
+    "ginc": "GINC is the paper's generative in-context learning dataset.",
     "icll": "The name stands for in-context learning of languages.",
     "tr1": "The name is that of BLOOM's first large training run, tr1-13B.",
     "wind-tunnels": 'The paper calls small tasks whose posterior is known exactly "wind tunnels".',

@@ -11,18 +11,18 @@ What is taken from the authors' repository, github.com/p-lambda/incontext-learni
 
 - 10 values, 10 properties, 50 symbols, temperatures 0.1 and 10, weight 0.9 of the identity, 10 HMMs
   (`scripts/runner.sh`, lines 8 to 14), of which the first half is trained on (lines 396 and 437) with equal
-  probabilities (line 250);
+  probabilities (line 322);
 - symbols of the table: uniform over all but the delimiter (line 410), which has property 0 (line 412);
-- first states: the softmax of uniform numbers by a temperature (line 84);
+- first states: the softmax of uniform numbers by a temperature (line 79);
 - a chain: the mean of as many random permutations as it has states, by weights that are the softmax of uniform numbers
-  by a temperature (lines 42 to 46). That of the values, which all HMMs share, is mixed with the identity (lines 95 to
-  99). Both chains move at every token (line 101);
+  by a temperature (lines 45 to 48). That of the values, which all HMMs share, is mixed with the identity (lines 90 to
+  94). Both chains move at every token (line 96);
 - the seed, 1111 (line 387), that plus 3 for the chain of values (line 429), and the order of the draws, of NumPy's
   legacy generator, whose numbers do not change between versions. So the tables of the default are those that the
   authors published (`data/.../fixed_params.pkl` and `id_params.pkl`), up to rounding;
 - prompts: concept and first property (not 0) are drawn once per prompt, the first value anew for each example, which
-  is drawn from the concept and followed by the delimiter (lines 197 to 212). Examples have 3, 5, 8 or 10 tokens (line
-  494). The answer is the most probable last token under the concept and the first property (lines 242 to 250).
+  is drawn from the concept and followed by the delimiter (lines 203 to 223). Examples have 3, 5, 8 or 10 tokens (line
+  494). The answer is the most probable last token under the concept and the first property (lines 250 to 258).
 
 What differs: sequences are drawn by this package's generator, so that documents and prompts have the distributions of
 the published ones and are not the same. The authors concatenate documents of 10,240 tokens without anything between
