@@ -9,8 +9,6 @@ from hmm_datasets import HMM, InputError, load_source, processes
 from hmm_datasets.hmm.families import HMMMixture, ginc, ginc_prompts
 from hmm_datasets.hmm.structured.delimited import DelimitedProcess
 
-REPOSITORY = "https://github.com/p-lambda/incontext-learning"
-PUBLISHED = f"{REPOSITORY}/tree/main/data/GINC_trans0.1_start10.0_nsymbols50_nvalues10_nslots10_vic0.9_nhmms10"
 
 MEMORY = [  # fixed_params.pkl: the symbol of each value (row) and property (column)
     [0, 38, 18, 13, 35, 25, 23, 21, 12, 15],
@@ -70,7 +68,7 @@ def prompt_probability(size: int, word: tuple[int, ...], components: list[tuple[
 
 
 @pytest.mark.outside(
-    PUBLISHED,
+    "https://github.com/p-lambda/incontext-learning/tree/main/data/GINC_trans0.1_start10.0_nsymbols50_nvalues10_nslots10_vic0.9_nhmms10",
     "the tables and documents of the published data set",
     "ginc() has the tables of its pickles, and names the concept of its documents",
 )
@@ -91,7 +89,7 @@ def test_the_default_is_the_published_data_set():
 
 
 @pytest.mark.outside(
-    f"{REPOSITORY}/issues/5",
+    "https://github.com/p-lambda/incontext-learning/issues/5",
     "GINC with 10,000 concepts",
     "ginc(num_concepts=10_000); the first concepts are the same however many there are",
 )
