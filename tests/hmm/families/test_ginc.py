@@ -9,7 +9,6 @@ from hmm_datasets import HMM, InputError, load_source, processes
 from hmm_datasets.hmm.families import HMMMixture, ginc, ginc_prompts
 from hmm_datasets.hmm.structured.delimited import DelimitedProcess
 
-
 MEMORY = [  # fixed_params.pkl: the symbol of each value (row) and property (column)
     [0, 38, 18, 13, 35, 25, 23, 21, 12, 15],
     [0, 39, 13, 47, 23, 9, 42, 43, 13, 31],
