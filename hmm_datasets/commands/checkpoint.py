@@ -53,7 +53,9 @@ def list_command(arguments: CheckpointListCommand) -> int:
 class CheckpointConvertCommand:
     """Write a checkpoint for another framework, or as a model, on the CPU."""
 
-    path: Path = argument("CHECKPOINT", "checkpoint-N of a run; with hf also a GGUF file")
+    path: Path = argument(
+        "CHECKPOINT", "checkpoint-N of a run; with hf also a GGUF file, or global_step* of Megatron-DeepSpeed"
+    )
     destination: Path = argument("DEST", "folder of a new run; with hf, folder of the model")
     to: Literal["hf", "plain", "zero", "fsdp"] = option(
         MISSING,

@@ -39,6 +39,7 @@ from ...training.checkpoints.parts import STATE_NAME, UNIVERSAL_NAME, companion_
 from ...training.checkpoints.verifying import Writer, verify_checkpoint
 from ...training.pretrained import load_pretrained
 from ...training.record import HISTORY_NAME, RECORD_NAME
+from .megatron import PATTERN, convert_megatron
 from .optimizer_state import WEIGHT, OptimizerState, read_optimizer_state
 from .weights import read_weights
 
@@ -49,7 +50,8 @@ def convert(checkpoint: str | os.PathLike, destination: str | os.PathLike, to: s
     """Convert a checkpoint.
 
     Args:
-        checkpoint (path): `checkpoint-N` of a run; with `hf` also the name of a GGUF file.
+        checkpoint (path): `checkpoint-N` of a run; with `hf` also the name of a GGUF file, or a folder
+            `global_step*` of Megatron-DeepSpeed.
         destination (path): with `hf`, the folder of the model; else the folder of a run, or `checkpoint-N` in it.
         to (`str`): `hf`, `plain`, `zero` or `fsdp`.
 
@@ -62,6 +64,11 @@ def convert(checkpoint: str | os.PathLike, destination: str | os.PathLike, to: s
     folder, target = Path(checkpoint), Path(destination)
     if ModelName.parse(checkpoint).gguf_file is not None:
         return _convert_gguf(os.fspath(checkpoint), target, to)
+    if any(folder.glob(PATTERN)):
+        if to != "hf" or target.exists():
+            fault = f"{target}: exists; give another folder" if to == "hf" else f"--to {to}: is for runs; use --to hf"
+            raise InputError(f"{fault} to convert {folder} to")
+        return convert_megatron(folder, target)
     problems = verify_checkpoint(folder).problems or digest_problems(folder)
     if problems:
         raise InputError(f"{folder}: {problems[0]}; convert another checkpoint")

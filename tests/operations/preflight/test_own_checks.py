@@ -76,6 +76,11 @@ def test_bad_settings_are_refused():
 
 
 @pytest.mark.launch
+@pytest.mark.outside(
+    "https://github.com/NVIDIA/nccl/issues/583",
+    "the bandwidth of collectives by the size of the data",
+    "`preflight` measures five collectives at 64 KiB, 1 MiB and 16 MiB, before a run",
+)
 def test_ranks_that_meet_time_an_all_reduce():
     script = "from hmm_datasets.operations.preflight.network import check_all_reduce; print(check_all_reduce(60.0)[0])"
     lines = [process.communicate(timeout=120)[0] for process in start_ranks(script, (0, 1))]
