@@ -43,8 +43,8 @@ def convert_megatron(folder: Path, target: Path) -> Path:
         `InputError`: there is no number of heads, a layer is missing, or it is no GPT with learned positions.
     """
     path = folder / CONFIG_NAME
-    given = read_json(path) if path.is_file() else {}
-    heads = given.get("n_head") if isinstance(given, dict) else None
+    stated = read_json(path) if path.is_file() else {}
+    heads = stated.get("n_head") if isinstance(stated, dict) else None
     if not isinstance(heads, int) or heads < 1:
         raise InputError(f'{path}: write the number of attention heads there, as in {{"n_head": 16}}')
     layers = _read_layers(folder)
@@ -61,7 +61,7 @@ def convert_megatron(folder: Path, target: Path) -> Path:
         weights |= {f"h.{number}.{name}": weight for name, weight in _of_block(block, heads).items()}
     sizes = {"vocab_size": len(words), "n_positions": len(positions), "n_embd": words.shape[1]}
     sizes |= {"n_layer": len(blocks), "n_head": heads, "n_inner": weights["h.0.mlp.c_fc.weight"].shape[1]}
-    model = GPT2LMHeadModel(GPT2Config(**given | sizes))
+    model = GPT2LMHeadModel(GPT2Config(**stated | sizes))
     model.transformer.load_state_dict({name: weight.float() for name, weight in weights.items()}, strict=True)
     with atomic_folder(target, replace=False) as temporary:
         model.save_pretrained(temporary)
