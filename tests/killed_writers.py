@@ -31,7 +31,7 @@ from hmm_datasets.text.stream import TokenStream, write_tokens
 from hmm_datasets.text.tokenizers.words import WordCorpus, build_word_corpus
 
 # The mean loss at the end of a run is that of the steps since it was started last.
-VOLATILE = re.compile("second|time|digest|train_loss")
+VOLATILE = re.compile("second|time|digest|train_loss|_memory")
 
 RECORDS = {
     *("digests.json", "run.json", "plan.json", "set_aside.json", "count", "number", "summary.json", "events.jsonl"),

@@ -26,7 +26,7 @@ def settings(config: str, *flags: str):
     return parse_settings(RECIPE.LeakySettings, arguments=["--config", str(FOLDER / config), *flags])[0]
 
 
-@pytest.mark.launch
+@pytest.mark.slow
 def test_the_full_experiment_has_24_models_and_is_planned_without_its_data(tmp_path):
     chosen = settings("full.yaml", "--output_dir", str(tmp_path / "leaky"))
     write_yaml(tmp_path / "models.yaml", RECIPE.models_sweep(chosen))

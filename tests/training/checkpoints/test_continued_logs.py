@@ -12,7 +12,7 @@ from hmm_datasets.files import read_json, read_jsonl
 from hmm_datasets.training.run import train_and_save
 
 STEPS, EVERY, STOP = 10, 4, 6
-TIMES = ("time", "second", "host", "flops", "fraction", "runtime")
+TIMES = ("time", "second", "host", "flops", "fraction", "runtime", "shared_memory")
 
 
 class Stop(TrainerCallback):
@@ -37,7 +37,7 @@ def start(name, folder, base, stop=None, **given):
 
 
 def rows(folder):
-    """The rows of a history, without times, for which the clock decides."""
+    """The rows of a history, without times and the memory of the host, which other programs use too."""
     return [
         {key: value for key, value in row.items() if not any(part in key for part in TIMES)}
         for row in read_jsonl(folder / "history.jsonl")
