@@ -233,7 +233,7 @@ def _of_entries(name: str, values: Any) -> Observed:
         return Observed(_as_array(name, values, np.float64))
     if kinds <= {str, np.str_}:
         return Observed(_as_array(name, values, np.str_))
-    missing = np.fromiter((_is_lost(entry) for entry in entries.flat), bool, entries.size).reshape(entries.shape)
+    missing = np.fromiter((is_missing(entry) for entry in entries.flat), bool, entries.size).reshape(entries.shape)
     filled = np.where(missing, 0, entries)
     flat = [_as_number(name, entries.shape, index, entry) for index, entry in enumerate(filled.flat)]
     kept = {type(number) for number, lost in zip(flat, missing.flat, strict=True) if not lost}
@@ -280,7 +280,8 @@ def _is_array(part: Any) -> bool:
     return hasattr(part, "__array__") and len(np.shape(part)) > 0 and not isinstance(part, np.generic)
 
 
-def _is_lost(entry: Any) -> bool:
+def is_missing(entry: Any) -> bool:
+    """Whether an entry stands for a value that was not observed: None, NaN, NA, NaT, or one that is masked."""
     if entry is None or entry is np.ma.masked:
         return True
     if isinstance(entry, np.ma.MaskedArray):

@@ -69,7 +69,6 @@ def sample_command(arguments: SampleCommand) -> int:
     """Draw sequences to a file or to stdout, one chunk at a time."""
     import numpy as np
 
-    source = _drawable(arguments.hmm)
     count, length, output = arguments.num_sequences, arguments.length, arguments.output
     if count < 0 or length < 0:
         raise InputError(f"--num_sequences {count} --length {length}; expected 0 or more of each")
@@ -77,6 +76,13 @@ def sample_command(arguments: SampleCommand) -> int:
         raise InputError(f"--first {arguments.first}; expected an integer in [0, 2**64)")
     if arguments.columns and (output is None or output.suffix != ".parquet"):
         raise InputError(f"--columns {arguments.columns[0]}: needs --output FILE.parquet")
+    if output is not None and output.suffix not in (".npy", ".bin", ".txt", ".parquet"):
+        raise InputError(f"--output {output}: expected a file name that ends in .npy, .bin, .txt or .parquet")
+    if arguments.text and output is not None and output.suffix != ".txt":
+        raise InputError(f"--text --output {output}: text goes into a file whose name ends in .txt")
+    if output is not None and output.suffix == ".parquet":
+        return _write_parquet(arguments, output)
+    source = _drawable(arguments.hmm)
     if arguments.text and source.vocabulary is None:
         raise InputError(f"--text: the symbols of {arguments.hmm} have no names; leave it out to get their numbers")
     if output is None:
@@ -84,12 +90,6 @@ def sample_command(arguments: SampleCommand) -> int:
             _write_lines(sys.stdout, chunk, source.vocabulary if arguments.text else None)
         sys.stdout.flush()
         return 0
-    if output.suffix == ".parquet" and not arguments.text:
-        return _write_parquet(arguments, output)
-    if output.suffix not in (".npy", ".bin", ".txt", ".parquet"):
-        raise InputError(f"--output {output}: expected a file name that ends in .npy, .bin, .txt or .parquet")
-    if arguments.text and output.suffix != ".txt":
-        raise InputError(f"--text --output {output}: text goes into a file whose name ends in .txt")
     from ..hmm.sampling import smallest_unsigned
 
     dtype = smallest_unsigned(source.num_symbols).newbyteorder("<")
@@ -161,7 +161,7 @@ def _print_losses(arguments: "DescribeCommand", name: str, path: Path) -> int:
     """Print the mean negative log-likelihood of sequences in a file, that of their last tokens, and by symbol."""
     import numpy as np
 
-    from ..hmm.analysis.losses import num_observed, symbol_losses, window_losses
+    from ..hmm.analysis.losses import symbol_losses, window_losses
     from ..hmm.model import HMM
 
     hmm = _load(name)
@@ -170,7 +170,7 @@ def _print_losses(arguments: "DescribeCommand", name: str, path: Path) -> int:
         raise InputError(f"{path}: has sequences of several lengths, but {name} is not an HMM; cut them to one length")
     count, length = rows.tokens.shape
     losses, last = window_losses(hmm, *rows)
-    observed = num_observed(*rows)
+    observed = rows.row_counts
     mean, weights, last = losses[observed > 0], observed[observed > 0], last[~np.isnan(last)]
     missing = (rows.tokens.size if rows.lengths is None else int(rows.lengths.sum())) - int(observed.sum())
     tokens = np.where(rows.observed, rows.tokens, -1) if rows.lengths is not None else rows.tokens

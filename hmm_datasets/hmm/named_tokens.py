@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from ..array_input import is_missing
 from ..errors import InputError, suggestion
 
 
@@ -39,7 +40,7 @@ def symbols_of_names(tokens: Any, vocabulary: Sequence[str] | None) -> Any:
             symbols[place] = symbol_of[name]
         elif isinstance(name, list | tuple | np.ndarray):
             raise InputError("tokens are ragged; expected rows of equal length, padded with None, and lengths=")
-        elif not (name is None or type(name).__name__ == "NAType" or name != name):
+        elif not is_missing(name):
             raise InputError(f"tokens[{', '.join(map(str, place))}] is {name!r} beside names; expected a name")
     return symbols
 

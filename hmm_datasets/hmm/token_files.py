@@ -35,7 +35,14 @@ class TokenRows(NamedTuple):
     @property
     def num_tokens(self) -> int:
         """Number of observed tokens."""
-        return int(np.count_nonzero(self.observed))
+        return int(self.row_counts.sum())
+
+    @property
+    def row_counts(self) -> Int[np.ndarray, "N"]:
+        """Number of observed tokens in each row; an unsigned type has none that are missing, and is not read."""
+        if self.tokens.dtype.kind == "u":
+            return np.full(len(self.tokens), self.tokens.shape[1]) if self.lengths is None else self.lengths
+        return np.count_nonzero(self.observed, axis=1)
 
     @property
     def observed(self) -> Bool[np.ndarray, "N L"]:
@@ -151,7 +158,5 @@ def read_named_rows(text: str, vocabulary: Sequence[str]) -> TokenRows | None:
 
 
 def _padded(rows: Sequence[Int[np.ndarray, "L"]]) -> TokenRows:
-    lengths = np.array([len(row) for row in rows])
-    tokens = np.zeros((len(rows), lengths.max()), np.int64)
-    tokens[np.arange(tokens.shape[1]) < lengths[:, None]] = np.concatenate(rows)
+    tokens, lengths = rows_of_column(np.concatenate(rows), list(map(len, rows)))
     return TokenRows(tokens, None if (lengths == lengths[0]).all() else lengths)

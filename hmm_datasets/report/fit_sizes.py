@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from ..hmm.analysis.losses import window_losses
 from ..hmm.fitting.state import FitResult
+from ..hmm.token_files import TokenRows
 from ..intervals import influence_interval
 from .plots import POINTS, SIZE, save_plot
 from .tables import Table, figure_text, interval_text
@@ -36,13 +37,15 @@ def size_row(
 
     Returns:
         `dict`: `num_states`, `parameters`, `train_loss`, `test_loss` with the bounds `test_low` and `test_high` of its
-        95% interval over sequences (nats per token; None without them), `aic`, `bic`, `converged` and `epoch`.
+        95% interval over sequences (nats per observed token; None without them), `aic`, `bic`, `converged` and
+        `epoch`.
     """
     row: dict[str, Any] = {"num_states": result.hmm.num_states, "parameters": result.num_parameters}
     row |= {"train_loss": -result.train_log_likelihood, "test_loss": None, "test_low": None, "test_high": None}
     if test_tokens is not None:
         losses, _ = window_losses(result.hmm, test_tokens, test_lengths, device=device)
-        shares = np.full(len(losses), 1 / len(losses)) if test_lengths is None else test_lengths / test_lengths.sum()
+        counts = TokenRows(np.asarray(test_tokens), test_lengths).row_counts
+        shares = counts / counts.sum()
         mean = float((shares * np.where(shares > 0, losses, 0.0)).sum())
         row["test_loss"] = mean if np.isfinite(mean) else None
         with np.errstate(invalid="ignore"):

@@ -59,6 +59,20 @@ def test_the_interval_is_over_held_out_sequences():
     assert size_row(result, TEST[:1])["test_low"] is None
 
 
+@pytest.mark.parametrize("missing", [np.s_[0, :], np.s_[3, 20:], np.s_[:, 4]])
+def test_missing_tokens_weigh_nothing_as_in_the_fit(missing):
+    gaps = TEST.astype(np.int64)
+    gaps[missing] = -1
+    ends = np.where(np.arange(20) % 2 == 0, 30, 21)
+    for lengths in (None, ends):
+        result = fit_hmm(
+            TRAIN, num_states=2, max_epochs=3, test_tokens=gaps, test_lengths=lengths, show_progress=False
+        )
+        row = size_row(result, gaps, lengths)
+        assert row["test_loss"] == pytest.approx(-result.test_log_likelihood, rel=1e-5)  # the fit has float32
+        assert row["test_low"] < row["test_loss"] < row["test_high"]
+
+
 def test_the_best_has_the_lowest_held_out_loss_or_else_the_lowest_bic(tmp_path):
     rows = [size_row(result, TEST) for result in fits(test_tokens=TEST)]
     assert best_size(rows)["test_loss"] == min(row["test_loss"] for row in rows)

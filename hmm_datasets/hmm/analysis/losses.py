@@ -15,6 +15,7 @@ from ...runtime.progress import progress_bar
 from ..arrays import token_table
 from ..model import HMM
 from ..process import Process
+from ..token_files import TokenRows
 
 _CHUNK_TOKENS = 1 << 22
 
@@ -69,20 +70,10 @@ def window_losses(
     impossible = np.isinf(total)
     before[impossible] = 0.0
     last = np.where(impossible, np.inf, before - total)
-    observed = num_observed(tokens, lengths)
+    observed = TokenRows(tokens, lengths).row_counts
     ends = np.full(count, length) if lengths is None else np.asarray(lengths)
     has_last = (ends > 0) & (tokens[np.arange(count), np.maximum(ends, 1) - 1].astype(np.int64) >= 0)
     return -total / np.where(observed > 0, observed, np.nan), np.where(has_last, last, np.nan)
-
-
-def num_observed(tokens: Int[np.ndarray, "N L"], lengths: Int[np.ndarray, "N"] | None = None) -> Int[np.ndarray, "N"]:
-    """The number of tokens in each row that are not -1."""
-    if lengths is not None:
-        missing = (tokens.astype(np.int64) < 0) & (np.arange(tokens.shape[1]) < lengths[:, None])
-        return lengths - np.count_nonzero(missing, axis=1)
-    if tokens.dtype.kind == "u" or tokens.size == 0:
-        return np.full(len(tokens), tokens.shape[1])
-    return tokens.shape[1] - np.count_nonzero(tokens < 0, axis=1)
 
 
 def mean_losses(
@@ -101,7 +92,7 @@ def mean_losses(
         raise InputError("tokens hold no sequence; expected one or more")
     names = ("cross_entropy", "final_token_cross_entropy")
     losses, last = window_losses(source, tokens, lengths, **options)
-    observed = num_observed(np.asarray(tokens), lengths)
+    observed = TokenRows(np.asarray(tokens), lengths).row_counts
     if (observed < tokens.shape[1]).any():
         kept = observed > 0
         means = float(np.average(losses[kept], weights=observed[kept])), float(last[~np.isnan(last)].mean())
