@@ -122,6 +122,7 @@ def main(settings: CorpusSettings, hmm_settings: HMMSettings) -> None:
 
     from hmm_datasets.files import read_log
     from hmm_datasets.hmm.fitting.state import HISTORY_NAME
+    from hmm_datasets.report.fit_sizes import size_row
     from hmm_datasets.report.overview import draw_fit
     from hmm_datasets.runtime import heartbeats
     from hmm_datasets.runtime.stop_requests import Stopped, StopRequests, parse_time
@@ -153,14 +154,17 @@ def main(settings: CorpusSettings, hmm_settings: HMMSettings) -> None:
                     write_record(folder, *record, None)
                 device = settings.device or state.device
                 observer = _Observer(data, settings, size, folder, device) if state.is_main_process else None
-                rows.append(_fit(data, size, folder, initial, device, requests, observer))
+                result = _fit(data, size, folder, initial, device, requests, observer)
+                if state.is_main_process and len(sizes) > 1:
+                    row = size_row(result, *(data.test or (None, None)), device=device)
+                    rows.append(row | {"folder": str(folder)})
     except Stopped as reason:
         heartbeats.end("stopped", str(reason))
         if state.is_main_process:
             print(f"{output}: saved and stopped ({reason}); the same command continues")
             draw_fit(read_log(folder / "fit" / HISTORY_NAME), data.train.num_tokens, folder)
         return
-    if state.is_main_process and len(rows) > 1:
+    if rows:
         _report_sizes(rows, output)
 
 
@@ -240,15 +244,14 @@ def _keys(rows) -> list[bytes]:
     return [row[:end].tobytes() for row, end in zip(tokens, ends, strict=True)]
 
 
-def _fit(data: _Data, settings: FitSettings, output: Path, initial, device, requests, observer) -> dict[str, Any]:
-    """Fit an HMM and write it into a folder; returns its row of a table of sizes."""
+def _fit(data: _Data, settings: FitSettings, output: Path, initial, device, requests, observer):
+    """Fit an HMM and, on the process that observes it, write it into a folder; returns the result."""
     import time
 
     from hmm_datasets import fit_hmm
-    from hmm_datasets.report.fit_sizes import size_row
 
     began = time.monotonic()
-    test, test_lengths = (None, None) if data.test is None else data.test
+    test, test_lengths = data.test or (None, None)
     result = fit_hmm(
         data.train.tokens,
         settings,
@@ -264,12 +267,10 @@ def _fit(data: _Data, settings: FitSettings, output: Path, initial, device, requ
         requests=requests,
         on_epoch=observer,
     )
-    if observer is None:
-        return {}
-    observer.end()
-    row = size_row(result, test, test_lengths, device=device)
-    _save(result, row, data, output, device, round(time.monotonic() - began, 1))
-    return row | {"folder": str(output)}
+    if observer is not None:
+        observer.end()
+        _save(result, data, output, device, round(time.monotonic() - began, 1))
+    return result
 
 
 class _Observer:
@@ -299,7 +300,7 @@ class _Observer:
             self._trackers.end()
 
 
-def _save(result, row: dict[str, Any], data: _Data, output: Path, device, seconds: float) -> None:
+def _save(result, data: _Data, output: Path, device, seconds: float) -> None:
     """Write the HMM, its card, `summary.json` and plots, and print what the fit reached."""
     from hmm_datasets.files import atomic_file, write_json
     from hmm_datasets.hmm.analysis.losses import mean_losses
@@ -316,9 +317,9 @@ def _save(result, row: dict[str, Any], data: _Data, output: Path, device, second
         "reason": result.reason,
         "train_log_likelihood": result.train_log_likelihood,
         "test_log_likelihood": result.test_log_likelihood,
-        "parameters": row["parameters"],
-        "aic": row["aic"],
-        "bic": row["bic"],
+        "parameters": result.num_parameters,
+        "aic": result.aic,
+        "bic": result.bic,
         "entropy_rate": rate.value,
         "entropy_rate_error": rate.standard_error,
         "train_tokens": data.train.num_tokens,

@@ -18,9 +18,9 @@ from ...display import format_bytes
 from ...errors import InputError, disk_full, is_disk_full
 from ...files import check_may_write, inside, move_into, put_folder, size_of, sync_tree, unfinished, write_digests
 from ...runtime.run_identity import write_identity
-from ..callbacks.log_spaced import is_due
 from .copies import CheckpointCopies, Outdated, restore_history
 from .frameworks import FRAMEWORKS
+from .rotation import outdated_steps
 from .unfinished import remove_unfinished, unfinished_folder
 from .verifying import good_checkpoints, list_steps, verify_checkpoint
 
@@ -178,17 +178,11 @@ class Checkpoints:
     def _outdated(self) -> Outdated:
         """From the steps of all checkpoints, newest first, to those not kept; by the settings and the state of now."""
         args, state = self._run.args, self._run.state
-        limit, every, now, best = args.save_total_limit, args.keep_every, state.global_step, state.best_global_step
-        per_doubling = args.saves_per_doubling
-
-        def is_kept(step: int) -> bool:
-            return step == best or bool(every and step % every == 0) or is_due(step, per_doubling)
+        kept = args.save_total_limit, args.keep_every, args.saves_per_doubling, state.best_global_step
+        now = state.global_step
 
         def outdated(steps: list[int]) -> list[int]:
-            if not limit or limit < 1:
-                return []
             # A later step is not of this run: it was saved before the run went back to an earlier checkpoint.
-            reached = [step for step in steps if step <= now]
-            return [step for step in reached[limit:] if not is_kept(step)]
+            return outdated_steps([step for step in steps if step <= now], *kept)
 
         return outdated

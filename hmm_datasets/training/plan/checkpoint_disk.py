@@ -4,6 +4,7 @@ import math
 from typing import TYPE_CHECKING
 
 from ..callbacks.log_spaced import is_due
+from ..checkpoints.rotation import outdated_steps
 
 if TYPE_CHECKING:
     from ..settings import RunSettings
@@ -24,12 +25,10 @@ def most_checkpoints(settings: "RunSettings", steps: int) -> int:
     every = settings.save_steps if settings.save_steps >= 1 else max(1, math.ceil(settings.save_steps * steps))
     saved = {*range(int(every), steps + 1, int(every)), steps}
     doubling = {step for step in range(1, steps + 1) if is_due(step, settings.saves_per_doubling)}
-    limit = settings.save_total_limit
-    if not limit or limit < 1:
-        return len(saved | doubling)
-    kept = doubling | {step for step in saved if settings.keep_every and step % settings.keep_every == 0}
-    newest = set(sorted(saved | doubling)[-limit - 1 :])
-    return len(kept | newest)
+    newest_first = sorted(saved | doubling, reverse=True)
+    limit = settings.save_total_limit and settings.save_total_limit + 1  # one more until the oldest goes
+    outdated = outdated_steps(newest_first, limit, settings.keep_every, settings.saves_per_doubling)
+    return len(newest_first) - len(outdated)
 
 
 def checkpoint_bytes(parameters: int, trained: int, moments: float, weight_bytes: int, *, with_optimizer: bool) -> int:
