@@ -6,6 +6,7 @@ A size is that of a Llama with heads of 64 features and a feed-forward width of 
 |---|---|---|---|
 | 1m | 4 | 128 | 0.8 million |
 | 3m | 4 | 256 | 3.1 million |
+| 5m | 4 | 320 | 5.0 million |
 | 10m | 6 | 384 | 10.6 million |
 | 30m | 10 | 512 | 31.6 million |
 | 38m | 8 | 640 | 39.2 million |
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
 PRESETS = {
     "1m": (4, 128),
     "3m": (4, 256),
+    "5m": (4, 320),
     "10m": (6, 384),
     "30m": (10, 512),
     "38m": (8, 640),

@@ -144,7 +144,7 @@ def test_shared_embeddings_count_once():
 
 
 def test_an_unknown_preset_is_refused_with_the_known_ones():
-    with pytest.raises(InputError, match="model preset '7b' is unknown; expected one of 1m, 3m, 10m"):
+    with pytest.raises(InputError, match="model preset '7b' is unknown; expected one of 1m, 3m, 5m"):
         model_config("7b", vocab_size=10, max_length=10)
 
 
