@@ -88,7 +88,7 @@ def plot_values(results: Mapping[str, Any], path: str | os.PathLike) -> None:
     if len(sides) == 2:
         panels[0, 1].axvline(0, color="gray", linewidth=0.8, zorder=0)
     figure.supxlabel(textwrap.fill(results["measure"], 60), fontsize=8)
-    save_figure(figure, path, vector=True)
+    save_figure(figure, path)
 
 
 @rc_context(PAPER)
@@ -106,7 +106,7 @@ def plot_positions_of_runs(runs: Mapping[str, Any], path: str | os.PathLike) -> 
     axes.set(xlabel="position in the sequence", ylabel="excess over the optimal loss (nats)")
     axes.xaxis.get_major_locator().set_params(integer=True)
     figure.legend(loc="outside lower center")
-    save_figure(figure, path, vector=True)
+    save_figure(figure, path)
 
 
 @rc_context(PAPER)
@@ -120,7 +120,7 @@ def plot_training_of_runs(runs: Mapping[str, Any], path: str | os.PathLike) -> N
     axes.set(xlabel="tokens", ylabel="KL(Bayes-optimal || model)\n(nats per token)", xscale="log", yscale="log")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     figure.legend(loc="outside lower center")
-    save_figure(figure, path, vector=True)
+    save_figure(figure, path)
 
 
 @rc_context(PAPER)
@@ -141,7 +141,7 @@ def plot_questions(tasks: Mapping[str, Sequence[Mapping[str, Any]]], path: str |
     axes.grid(axis="y", visible=False)
     figure.supxlabel("centered accuracy (0 is chance)", fontsize=8)
     figure.legend(loc="outside upper center")
-    save_figure(figure, path, vector=True)
+    save_figure(figure, path)
 
 
 @rc_context(PAPER)
@@ -173,7 +173,7 @@ def plot_heat_map(sweep: Mapping[str, Any], path: str | os.PathLike) -> None:
     axes.spines[:].set_visible(False)
     bar = figure.colorbar(image, ax=axes, label=sweep["value"])
     bar.outline.set_visible(False)
-    save_figure(figure, path, vector=True)
+    save_figure(figure, path)
 
 
 def _label(value: float | str) -> str:

@@ -95,7 +95,7 @@ def plot_kl_positions(optimum: Report, path: str | os.PathLike) -> None:
     axes.set(xlabel="position in the sequence", ylabel="KL(predictor || model) (nats)")
     axes.xaxis.get_major_locator().set_params(integer=True)
     figure.legend(loc="outside lower center", ncols=2)
-    save_figure(figure, path, vector=True)
+    save_figure(figure, path)
 
 
 def _logarithmic(axes: Axes, highest: float) -> None:
@@ -142,7 +142,7 @@ def plot_training(training: Report, path: str | os.PathLike) -> None:
     ]
     figure.legend(handles=[*lines, *marks], loc="outside lower center")
     _draw_phases(figure, strip, training["phases"], steps, styles)
-    save_figure(figure, path, vector=True)
+    save_figure(figure, path)
 
 
 def _when(phase: Report) -> str:
@@ -202,7 +202,7 @@ def plot_belief_layers(beliefs: Report, path: str | os.PathLike) -> None:
     axes.set_xticks(named, [list(layers)[index] for index in named])
     axes.set(ylim=(min(-0.05, axes.get_ylim()[0]), 1.03), xlim=(-0.4, len(layers) - 0.6))
     figure.legend(loc="outside lower center", ncols=3, columnspacing=1.2)
-    save_figure(figure, path, vector=True)
+    save_figure(figure, path)
 
 
 @rc_context(PAPER)
@@ -223,7 +223,7 @@ def plot_simplex(points: Sequence[Report], path: str | os.PathLike) -> None:
         for axes, key, title in zip(panels, ("belief", "probed"), ("true beliefs", "linear probe"), strict=True):
             draw_simplex(axes, np.array([point[key] for point in points]), belief_colors(true), above)
             axes.set_title(title, pad=8)
-    save_figure(figure, path, vector=True)
+    save_figure(figure, path)
 
 
 def _in_simplex(points: Sequence[Report]) -> bool:
@@ -255,7 +255,7 @@ def plot_vectors(points: Sequence[Report], path: str | os.PathLike) -> None:
         axes.scatter(x, y, c=colors, cmap="viridis", s=1.5, linewidths=0, rasterized=True)
         axes.set(title=title, xlabel="first component", aspect="equal")
     panels[0].set_ylabel("second component")
-    save_figure(figure, path, vector=True)
+    save_figure(figure, path)
 
 
 @rc_context(PAPER)
@@ -275,7 +275,7 @@ def plot_beliefs_training(rows: Sequence[Report], path: str | os.PathLike) -> No
     axes.set(xlabel="step", ylabel="R² of beliefs, held out", xscale="symlog")
     axes.set_ylim(min(-0.05, axes.get_ylim()[0]), 1.03)
     axes.legend(loc="lower right")
-    save_figure(figure, path, vector=True)
+    save_figure(figure, path)
 
 
 @rc_context(PAPER)
@@ -305,4 +305,4 @@ def plot_core(core: Report, path: str | os.PathLike) -> None:
     axes.get_yticklabels()[-1].set_fontweight("bold")
     axes.grid(axis="y", visible=False)
     figure.legend(loc="outside upper center", ncols=2)
-    save_figure(figure, path, vector=True)
+    save_figure(figure, path)

@@ -87,7 +87,7 @@ def plot_emission_history(
         axes.xaxis.get_major_locator().set_params(integer=True)
     figure.suptitle(title)
     figure.colorbar(image, ax=figure.axes, label="probability", shrink=0.8, ticks=[0, 0.01, 0.05, 0.2, 0.5, 1])
-    save_figure(figure, path, vector=True)
+    save_figure(figure, path)
 
 
 def plot_beliefs(beliefs: Float[np.ndarray, "N H"], path: str | os.PathLike, *, title: str) -> None:

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import EngFormatter, FixedFormatter, Formatter, FuncFormatter
 
-from ..errors import printable
+from ..errors import InputError, printable
 from ..files import atomic_file
 from ..intervals import half_width
 from .curves import Panel
@@ -102,7 +102,7 @@ def plot_positions(measured: dict[str, Any], path: str | os.PathLike, *, title: 
     below.set(xlabel="position in the sequence", ylabel="excess (nats)")
     below.xaxis.get_major_locator().set_params(integer=True)
     figure.legend(loc="outside lower center", ncols=2)
-    save_figure(figure, path, vector=True)
+    save_figure(figure, path)
 
 
 def plot_predictors(entropies: Mapping[str, Any], path: str | os.PathLike, *, title: str) -> None:
@@ -212,27 +212,30 @@ def save_plot(figure: Figure, axes: Axes, path: str | os.PathLike) -> None:
     save_figure(figure, path)
 
 
-def save_figure(figure: Figure, path: str | os.PathLike, *, vector: bool = False) -> None:
-    """Write a figure atomically. The same figure gives the same bytes with any backend.
+def save_figure(figure: Figure, path: str | os.PathLike) -> None:
+    """Write a figure atomically, as PNG and as PDF. The same figure gives the same bytes with any backend.
 
     Names in titles, labels and legends are shown as they are, with control codes as text: a `$` begins no formula,
     except in the labels of ticks that matplotlib writes itself, such as powers of ten.
 
     Args:
         figure ([`~matplotlib.figure.Figure`]): the figure.
-        path (path): where the PNG goes.
-        vector (`bool`, *optional*, defaults to `False`): also write a PDF of the same name, and the PNG at 300 instead
-            of 150 dots per inch.
+        path (path): the PNG, with 300 dots per inch, or 150 if the figure is as wide as [`SIZE`]; or the PDF. The
+            other has the same name.
+
+    Raises:
+        `InputError`: the path ends in neither `.png` nor `.pdf`.
     """
-    path, dots = Path(path), 300 if vector else 150
+    path, dots = Path(path), 300 if figure.get_figwidth() < SIZE[0] else 150
+    if path.suffix not in (".png", ".pdf"):
+        raise InputError(f"{path}: a plot is written as PNG and PDF; expected a name that ends in .png")
     _without_formulas(figure)
     # With fonts of type 42 the text in a PDF stays text, which journals ask for.
     with contextlib.ExitStack() as files, rc_context({"pdf.fonttype": 42}):
-        figure.savefig(files.enter_context(atomic_file(path)), dpi=dots, format="png")
-        if vector:
-            figure.set_layout_engine("none")  # keep the layout of the PNG
-            pdf = files.enter_context(atomic_file(path.with_suffix(".pdf")))
-            figure.savefig(pdf, dpi=dots, format="pdf", metadata={"CreationDate": None})
+        figure.savefig(files.enter_context(atomic_file(path.with_suffix(".png"))), dpi=dots, format="png")
+        figure.set_layout_engine("none")  # keep the layout of the PNG
+        pdf = files.enter_context(atomic_file(path.with_suffix(".pdf")))
+        figure.savefig(pdf, dpi=dots, format="pdf", metadata={"CreationDate": None})
 
 
 def _without_formulas(figure: Figure) -> None:

@@ -10,6 +10,7 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
+from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation.chat.measures import share
 from hmm_datasets.report.evaluation_plots import draw_evaluation, plot_core, plot_kl_positions
 from hmm_datasets.report.evaluation_tables import evaluation_tables, evaluation_text, summary
@@ -132,14 +133,22 @@ def test_a_chat_without_questions_has_no_shares():
 def test_a_figure_that_fails_leaves_no_file(tmp_path):
     figure = Figure(figsize=(1e6, 1))
     with pytest.raises(ValueError, match="too large"):
-        save_figure(figure, tmp_path / "a.png", vector=True)
+        save_figure(figure, tmp_path / "a.png")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_only_a_png_is_written_without_vector(tmp_path):
-    save_figure(Figure(figsize=(2, 1)), tmp_path / "a.png")
-    assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
-    assert Image.open(tmp_path / "a.png").size == (300, 150)
+@pytest.mark.parametrize("name", ["a.png", "a.pdf"])
+def test_a_figure_is_a_png_and_a_pdf_of_the_same_name(tmp_path, name):
+    save_figure(Figure(figsize=(2, 1)), tmp_path / name)
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "a.pdf").read_bytes().startswith(b"%PDF-")
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_figure_of_another_type_is_refused_before_it_is_written(tmp_path):
+    with pytest.raises(InputError, match=r"a\.svg: a plot is written as PNG and PDF; expected"):
+        save_figure(Figure(figsize=(2, 1)), tmp_path / "a.svg")
+    assert not list(tmp_path.iterdir())
 
 
 def test_no_two_predictors_have_the_same_style_even_without_color():

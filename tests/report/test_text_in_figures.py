@@ -29,7 +29,7 @@ def test_a_name_with_dollars_or_codes_is_drawn_everywhere(tmp_path, name):
     middle.text(0, 0, name)
     right.bar([name, "b"], [1, 2])
     figure.suptitle(name)
-    save_figure(figure, tmp_path / "figure.png", vector=True)
+    save_figure(figure, tmp_path / "figure.png")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["figure.pdf", "figure.png"]
 
 

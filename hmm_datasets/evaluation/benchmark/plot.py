@@ -76,7 +76,7 @@ def plot_benchmark(reports: Sequence[dict[str, Any]], path: str | os.PathLike) -
             axes.set_title("full: whole vocabulary; hollow: over the symbols")
             panels[1].set_title("solid: whole vocabulary; dashed: over the symbols")
         figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=2 + 2 * by_position)
-        save_figure(figure, path, vector=True)
+        save_figure(figure, path)
 
 
 def _over_symbols(rows: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:

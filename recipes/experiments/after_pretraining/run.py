@@ -270,7 +270,7 @@ def draw(curves: Mapping[str, list[dict[str, Any]]], excess: Mapping[str, float]
         right.set(xscale="log", xlabel="symbols trained on", ylabel="nats per token of held-out text")
         left.legend()
         right.legend()
-        save_figure(figure, path, vector=True)
+        save_figure(figure, path)
 
 
 if __name__ == "__main__":

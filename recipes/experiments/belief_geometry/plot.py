@@ -105,7 +105,7 @@ def plot_belief_layers(
         _draw_layers(panels[-1], figures[name])
         panels[-1].set_title("explained by each layer", pad=10)
     figure.legend(*rows[0, -1].get_legend_handles_labels(), loc="outside lower right", ncols=3)
-    save_figure(figure, path, vector=True)
+    save_figure(figure, path)
 
 
 def _draw_cloud(axes: Axes, true: Float[np.ndarray, "N H"], points: Float[np.ndarray, "N H"]) -> None:

@@ -176,7 +176,7 @@ def draw(settings: GINCSettings, accuracy: dict[str, Any], path: Path) -> None:
         for axes in panels:
             handles |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
         figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3)
-        save_figure(figure, path, vector=True)
+        save_figure(figure, path)
 
 
 def report(settings: GINCSettings, accuracy: dict[str, Any], folder: Path, seconds: float) -> None:

@@ -100,4 +100,4 @@ def draw(models: dict[str, list[dict[str, Any]]], path: Path) -> None:
             axes.set(xscale="log", yscale="log", xlabel="symbols read", title=name)
         panels[0].set_ylabel("divergence of the model\nfrom a predictor (nats)")
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
-        save_figure(figure, path, vector=True)
+        save_figure(figure, path)

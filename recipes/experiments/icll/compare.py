@@ -158,7 +158,7 @@ def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
         for axes in panels[:-1]:
             handles |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
         figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4)
-        save_figure(figure, path, vector=True)
+        save_figure(figure, path)
 
 
 def _means(rows: Sequence[Mapping[str, Any]], places: Mapping[tuple[int, int], int], value) -> tuple[list, list]:

@@ -173,7 +173,7 @@ def draw(measured: dict[Any, Any], hmms: dict[Any, Any], path: Path) -> None:
         for axes in panels[:, 0]:
             axes.set_ylabel("accuracy")
         figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
-        save_figure(figure, path, vector=True)
+        save_figure(figure, path)
 
 
 def report(settings: LLMOnHMMsSettings, folder: Path, measured: dict[Any, Any], seconds: float) -> None:

@@ -159,7 +159,7 @@ def draw(excess: dict[str, Any], fits: dict[str, Any], settings: NonergodicSetti
         axes.set(xscale="log", yscale="log", xlabel="symbols of context, t", ylabel="excess over the oracle (nats)")
         axes.set_title(f"exponents fitted in the grey range, {FIT_FIRST} to {settings.fit_last}")
         axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
-        save_figure(figure, path, vector=True)
+        save_figure(figure, path)
 
 
 def report(

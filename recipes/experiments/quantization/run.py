@@ -136,7 +136,7 @@ def draw(results: Mapping[str, Mapping[str, Any]], path: Path) -> None:
             axes.set_xticks(range(len(names)), names, rotation=45, ha="right")
         panels[0].set_ylabel("nats per symbol")
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
-        save_figure(figure, path, vector=True)
+        save_figure(figure, path)
 
 
 def report(

@@ -162,7 +162,7 @@ def draw_updates(curves: Mapping[tuple[int | None, str], Mapping[str, Any]], pat
             axes.xaxis.get_major_locator().set_params(integer=True)
         panels[0].set(ylabel="held-out cross-entropy\n(nats per token)")
         panels[-1].legend(title="batches per update", loc="center left", bbox_to_anchor=(1.0, 0.5))
-        save_figure(figure, path, vector=True)
+        save_figure(figure, path)
 
 
 def _grouped(cells: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[tuple, list[Mapping[str, Any]]]:
