@@ -73,8 +73,8 @@ def _optimum_sentence(optimum: Report) -> str:
     low, high = (None, None) if half is None else (rounded(gap + sign * half) for sign in (-1, 1))
     known = _interval(low, high)
     best = {
-        "bayes": "the optimum",
-        "oracle": "the oracle that knows the HMM of each sequence, so at most that far above the optimum",
+        "bayes": "the optimal loss",
+        "oracle": "the oracle that knows the HMM of each sequence, so at most that far above the optimal loss",
     }[optimum["floor"]]
     within = "" if half is None or gap > half else " Chance may explain that."
     if math.isinf(gap):

@@ -219,7 +219,7 @@ def test_the_summary_says_how_far_from_the_optimum_with_its_error():
     report["optimum"]["bayes_gap"] = {**gap, "standard_error": 1.0}
     assert "Chance may explain that" in summary(report)[0]
     report["optimum"]["floor"] = "oracle"
-    assert "so at most that far above the optimum" in summary(report)[0]
+    assert "so at most that far above the optimal loss" in summary(report)[0]
 
 
 def test_the_text_names_every_step_and_the_score_of_a_subset():

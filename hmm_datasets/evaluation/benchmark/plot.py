@@ -68,7 +68,7 @@ def plot_benchmark(reports: Sequence[dict[str, Any]], path: str | os.PathLike) -
         # Linear near 0, so that the optimum and scores below it by chance are on the axis.
         axes.set_xscale("symlog", linthresh=0.01)
         axes.set_xlim(left=1.1 * min(lowest, -0.002), right=1.3 * axes.get_xlim()[1])
-        axes.set_xlabel("nats per symbol above the optimum, 95% intervals")
+        axes.set_xlabel("nats per symbol above the optimal loss, 95% intervals")
         axes.grid(axis="y", visible=False)
         if by_position:
             panels[1].set_yscale("symlog", linthresh=0.01)

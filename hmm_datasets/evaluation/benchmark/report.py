@@ -93,11 +93,11 @@ def benchmark_text(report: dict[str, Any]) -> str:
     named = dict(report["processes"])
     if len(named) > 1:
         named["mean"] = report["mean"]
-    header = ["process", "optimum", "model", "excess", "+-", "share", "uniform", "bigram", "one of 12"]
+    header = ["process", "optimal loss", "model", "excess", "+-", "share", "uniform", "bigram", "one of 12"]
     notes = (
         f"track {report['track']}, {report['num_sequences']:,} sequences of each process; nats per symbol, excess is "
-        "over the optimum\n"
-        "share: of the way from the uniform distribution (0) to the optimum (1)\n"
+        "over the optimal loss\n"
+        "share: of the way from the uniform distribution (0) to the optimal loss (1)\n"
         "uniform, bigram (in context), one of 12 (knows the processes but not which): their excess"
     )
     text = f"{text_table(header, [_cells(name, row) for name, row in named.items()])}\n{notes}"
@@ -109,10 +109,11 @@ def benchmark_text(report: dict[str, Any]) -> str:
         [name, *_fixed((*(row["over_symbols"][key] for key in OVER_SYMBOLS), *row["accuracy"].values()))]
         for name, row in named.items()
     ]
-    header = ["over the symbols", "excess", "+-", "share", "accuracy", "Viterbi", "optimum"]
+    header = ["over the symbols", "excess", "+-", "share", "accuracy", "Viterbi", "Bayes-optimal"]
     notes = (
         "The model's distribution, normalized over the symbols of the process: its divergence from the exact one, and "
-        "how\noften its most probable symbol comes next, beside the last state of the Viterbi path and the optimum."
+        "how\noften its most probable symbol comes next, beside the last state of the Viterbi path and the "
+        "Bayes-optimal predictor."
     )
     return f"{text}\n\n{text_table(header, rows)}\n{notes}"
 
@@ -136,7 +137,7 @@ def models_text(reports: Sequence[dict[str, Any]]) -> str:
             excess, share = _fixed((above[name], 1 - above[name] / above["uniform"]))
             rows.append([title, "", track, excess, "", share, "", "", "", ""])
         if "accuracy" in means:
-            for who, title in (("viterbi", "Viterbi, knows the process"), ("optimum", "optimum")):
+            for who, title in (("viterbi", "Viterbi, knows the process"), ("optimum", "Bayes-optimal")):
                 rows.append([title, "", track, *[""] * 6, *_fixed((means["accuracy"][who],))])
     header = ["mean of processes", "parameters", "track", "excess", "+-", "share of mean"]
     return text_table([*header, "over symbols", "+-", "share of mean", "accuracy"], rows)
@@ -185,8 +186,8 @@ def _entry(report: dict[str, Any], dataset_id: str) -> Any:
         dataset_revision=report["data"]["revision"],
         date=report["time"],
         notes=(
-            f"nats per symbol above the optimum, lower is better; {error}"
-            f"{share:.2f}% of the way of the mean from the uniform distribution to the optimum{over}; "
+            f"nats per symbol above the optimal loss, lower is better; {error}"
+            f"{share:.2f}% of the way of the mean from the uniform distribution to the optimal loss{over}; "
             f"{report['num_sequences']} sequences of each process"
         ),
     )

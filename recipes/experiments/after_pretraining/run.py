@@ -215,9 +215,9 @@ def report(settings: AfterPretrainingSettings, process: "Process", seconds: floa
         *(f"new, seed {seed}" for seed in settings.seeds),
         "text, pretrained",
     ]
-    tables = [Table(f"Nats per symbol of {settings.hmm} above the optimum; nats per token of text", header, rows)]
+    tables = [Table(f"Nats per symbol of {settings.hmm} above the optimal loss; nats per token of text", header, rows)]
     baselines = [[STYLES[name]["label"], f"{loss - losses['bayes']:.3f}"] for name, loss in losses.items()]
-    tables.append(Table("Predictors, nats per symbol above the optimum", ["predictor", "excess"], baselines))
+    tables.append(Table("Predictors, nats per symbol above the optimal loss", ["predictor", "excess"], baselines))
     known = {name: read_json(folder / "evaluation" / name / "report.json") for name in ("before", "after")}
     facts = [entry["completions"] for entry in known.values()]
     kept = [["facts", *(f"{entry['facts_correct']} of {entry['facts']}" for entry in facts)]]
@@ -266,7 +266,7 @@ def draw(curves: Mapping[str, list[dict[str, Any]]], excess: Mapping[str, float]
                 left.axhline(value, **STYLES[name], linewidth=0.8)
         before = next(row["text"] for row in curves["pretrained"] if row["symbols"] == 0)
         right.axhline(before, color="grey", linestyle=":", label="pretrained, before")
-        left.set(xscale="log", yscale="log", xlabel="symbols trained on", ylabel="nats per symbol above the optimum")
+        left.set(xscale="log", yscale="log", xlabel="symbols trained on", ylabel="nats per symbol above optimal loss")
         right.set(xscale="log", xlabel="symbols trained on", ylabel="nats per token of held-out text")
         left.legend()
         right.legend()

@@ -137,7 +137,7 @@ def report(settings: BeliefGeometrySettings, folder: Path, seconds: float) -> No
         last = str(len(layers) - 2)
         stated = {"published": shown[name], "where": "abstract"}
         findings += [
-            Finding(f"{name}: excess over the optimum, nats per symbol", gap["bayes_gap"], gap["standard_error"]),
+            Finding(f"{name}: excess over the optimal loss, nats per symbol", gap["bayes_gap"], gap["standard_error"]),
             Finding(f"{name}: R2 of the beliefs from the last layer", layers[last]["r2"], **stated),
             Finding(f"{name}: R2 from all layers together", layers["all"]["r2"], **stated),
             Finding(f"{name}: RMSE from all layers together", layers["all"]["rmse"]),

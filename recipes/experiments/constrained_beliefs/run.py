@@ -347,7 +347,7 @@ def findings(results: list[dict]) -> list[Any]:
                 "" if row["eigenvalue"] > 0 or row["heads"] > 1 else "one head cannot change its sign",
             ),
             Finding(f"{name}: decay of weights in the best sum over symbols", row["additive_decay"]),
-            Finding(f"{name}: nats per token above the optimum", row["excess"]),
+            Finding(f"{name}: nats per token above the optimal loss", row["excess"]),
         ]
     return rows
 

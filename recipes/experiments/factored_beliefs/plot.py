@@ -74,7 +74,7 @@ def factored_findings(noise: float, result: Mapping[str, Any]) -> list[Finding]:
             last["overlap"],
             difference=f"0 if orthogonal; {last['chance_overlap']:.3f} by chance",
         ),
-        Finding(f"excess over the optimum{under} (nats per token)", last["excess"]),
+        Finding(f"excess over the optimal loss{under} (nats per token)", last["excess"]),
     ]
 
 

@@ -86,7 +86,7 @@ def main(settings: GeneralizedProcessesSettings) -> None:
             row["of_paper"] = panels["of_paper"]
             print(
                 f"{name}, {kind}: RMSE {row['rmse']:.4f}, Markov order {ORDER} {row['markov_rmse']:.4f}, untrained "
-                f"{row['untrained_rmse']:.4f}; {row['excess']:.5f} nats per token above the optimum",
+                f"{row['untrained_rmse']:.4f}; {row['excess']:.5f} nats per token above the optimal loss",
                 flush=True,
             )
             results.append(row)

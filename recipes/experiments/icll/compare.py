@@ -149,7 +149,7 @@ def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
             panels[-1].plot(*points, marker="o", markersize=3, label=f"{kind}, {size}", **run_style(number))
         floors = {kind: {row["floor"] for row in rows if row["kind"] == kind} for kind in kinds}
         mixed = any("oracle" in floor for floor in floors.values())
-        panels[-1].set(title="quality", ylabel=f"excess over the optimum{' or oracle' * mixed} (nats)")
+        panels[-1].set(title="quality", ylabel=f"excess over the optimal loss{' or oracle' * mixed} (nats)")
         panels[-1].legend()
         for axes in panels:
             axes.set_xticks(range(len(sizes)), labels)

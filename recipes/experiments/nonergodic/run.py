@@ -201,7 +201,8 @@ def report(
         )
     )
     above = clustered_mean(excess["model"] - excess[largest])
-    findings.append(Finding("excess of the Llama over the optimum, nats per symbol", above.mean, above.standard_error))
+    title = "excess of the Llama over the optimal loss, nats per symbol"
+    findings.append(Finding(title, above.mean, above.standard_error))
     write_result(
         folder,
         Paper("Next-token pretraining implies in-context learning", "2505.18373", "power law of the in-context loss"),

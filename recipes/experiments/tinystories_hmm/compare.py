@@ -119,7 +119,7 @@ def llama_table(optimum: Mapping[str, Any]):
             divergence = f"{optimum['kl'][name]['kl']:.4f}" if name in optimum["kl"] else ""
             rows.append([title, f"{optimum['cross_entropy'][name]['cross_entropy']:.4f}", divergence])
     gap = optimum["bayes_gap"]
-    note = f"The Llama is {gap['bayes_gap']:.4f} nats per token above the optimum."
+    note = f"The Llama is {gap['bayes_gap']:.4f} nats per token above the optimal loss."
     return Table("A Llama on sequences of the best HMM", ["predictor", "loss", "KL from it to the Llama"], rows, note)
 
 

@@ -41,7 +41,7 @@ def test_the_exact_hmms_score_zero_and_the_result_is_one_that_the_hub_reads(exac
         yaml.safe_load((tmp_path / ".eval_results" / "hmm-benchmark.yaml").read_text(encoding="utf-8"))
     )
     assert (entry.dataset_id, entry.task_id, entry.value) == ("me/hmm-benchmark", "ids", 0.0)
-    assert "nats per symbol above the optimum" in entry.notes
+    assert "nats per symbol above the optimal loss" in entry.notes
     assert entry.notes.endswith("256 sequences of each process")
 
 
@@ -56,7 +56,7 @@ def test_a_part_of_the_benchmark_is_scored_without_a_result_for_the_hub(exact, t
     report = json.loads((tmp_path / "out" / "model" / "report.json").read_text())
     assert (list(report["processes"]), report["num_sequences"]) == (["even"], 4)
     last = capsys.readouterr().out.splitlines()[-9:-2]
-    titles = [*BASELINES.values(), "Viterbi, knows the process", "optimum"]
+    titles = [*BASELINES.values(), "Viterbi, knows the process", "Bayes-optimal"]
     assert [line.split("  ")[0] for line in last] == titles
 
 
