@@ -163,8 +163,13 @@ class WordCorpus:
         if which not in SPLITS:
             raise InputError(f"which={which!r}: expected one of {', '.join(SPLITS)}")
         sentences: Sentences = getattr(self, which)
-        if not 1 <= length <= len(sentences.tokens):
-            raise InputError(f"length={length}: expected 1 to {len(sentences.tokens)}, the symbols in {which}")
+        if length < 1:
+            raise InputError(f"length is {length}; expected 1 or more")
+        if length > len(sentences.tokens):
+            raise InputError(
+                f"length={length}: the sentences of {which} have {len(sentences.tokens)} symbols, not enough for a "
+                "window; give a smaller length, a larger vocabulary or more documents"
+            )
         order = epoch_order(np.arange(len(sentences)), len(sentences), seed)
         tokens = np.concatenate([sentences[number] for number in order.tolist()])
         return tokens[: len(tokens) // length * length].reshape(-1, length)

@@ -168,7 +168,9 @@ def test_the_order_of_windows_depends_on_the_seed_alone(corpus):
 
 def test_impossible_windows_are_refused(corpus):
     assert "expected one of train, test, unique, unique_test" in message(corpus.as_windows, "all", 8)
-    assert f"expected 1 to {len(corpus.test.tokens)}" in message(corpus.as_windows, "test", 10**9)
+    too_long = message(corpus.as_windows, "test", 10**9)
+    assert f"the sentences of test have {len(corpus.test.tokens)} symbols, not enough for a window" in too_long
+    assert message(corpus.as_windows, "test", 0).startswith("length is 0")
 
 
 # Files
