@@ -27,7 +27,6 @@ from ..data.packing import PackedWindows
 from ..data.skipped_rows import RemainingRows
 from ..data.windows import TokenWindows
 from ..errors import InputError
-from ..hmm.names import process_of_run
 from ..records import as_record
 from ..report.tables import text_table
 from ..runtime.events import read_events
@@ -44,10 +43,11 @@ from ..training.pretrained import load_pretrained
 from ..training.record import HISTORY_NAME, RECORD_NAME
 from ..training.run_context import RunContext
 from ..training.settings import PretrainSettings
-from ..training.sources import DataSettings, MixtureSettings, stream_names
+from ..training.sources import MixtureSettings, stream_names
 from ..training.step.component import Component
 from ..training.step.held_out_loss import row_losses
 from ..training.trainer import Pretrainer
+from .recorded_data import recorded_data
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset
@@ -120,7 +120,7 @@ def replay(run: str | Path, step: int, *, before_rollback: bool = False) -> Repl
     start = next(starts, None)
     max_steps = next((int(row["max_steps"]) for row in reversed(history)), record.settings["max_steps"])
     with tempfile.TemporaryDirectory() as folder:
-        trainer = _replayer(record, folder, max_steps, rollbacks)
+        trainer = _replayer(run, record, folder, max_steps, rollbacks)
         if start is None or _framework(start) == "plain data parallelism":
             trainer.begin(record.data | trainer.plan.data.identity, start, rollbacks)
             trainer.compute(step, start)
@@ -234,11 +234,10 @@ class _Replayer(Pretrainer):
         ]
 
 
-def _replayer(record: RunRecord, folder: str, max_steps: int, rollbacks: Sequence[Rollback]) -> _Replayer:
+def _replayer(run: Path, record: RunRecord, folder: str, max_steps: int, rollbacks: Sequence[Rollback]) -> _Replayer:
     """A trainer with the recorded settings, data and model, which begins as the recipe does."""
-    recorded = dict(record.settings)
-    if recorded.get("hmm") is not None:
-        recorded["hmm"] = process_of_run(recorded["output_dir"], recorded["hmm"])
+    recorded = record.settings
+    chosen_data = recorded_data(run, recorded)
     known = {field.name for field in dataclasses.fields(PretrainSettings)}
     # The last are without effect here, but transformers warns if they differ.
     also = {name: recorded[name] for name in ("logging_steps", "eval_steps", "save_steps") if name in recorded}
@@ -252,19 +251,14 @@ def _replayer(record: RunRecord, folder: str, max_steps: int, rollbacks: Sequenc
         **{"report_to": "none", "on_spike": "ignore", "resume": False, "disable_tqdm": True, "logging_strategy": "no"},
     )
     set_seed(settings.seed)
-    if recorded.get("streams") is not None:
-        data = _settings_of(MixtureSettings, recorded).load()
+    data = chosen_data.load()
+    if isinstance(chosen_data, MixtureSettings):
         model = load_pretrained(AutoModelForCausalLM, recorded["model"])
         if "dtype" not in recorded and model.dtype == torch.bfloat16:  # an earlier version trained in it
             settings.dtype = "bfloat16"
-    elif recorded.get("hmm") is not None or recorded.get("tokens") is not None:
-        data = _settings_of(DataSettings, recorded).load()
-        model = new_model(_settings_of(ModelSettings, recorded).config(data))
     else:
-        raise InputError(
-            f"{recorded['output_dir']}: {RECORD_NAME} names neither an HMM nor token streams; runs of pretrain and "
-            "midtrain can be replayed"
-        )
+        names = [field.name for field in dataclasses.fields(ModelSettings) if field.name in recorded]
+        model = new_model(ModelSettings(**{name: recorded[name] for name in names}).config(data))
     plan = make_plan(
         *(settings.budget, settings.batch_schedule, data, model),
         micro_batch_size=settings.per_device_train_batch_size,
@@ -277,11 +271,6 @@ def _replayer(record: RunRecord, folder: str, max_steps: int, rollbacks: Sequenc
         processing_class=data.tokenizer,
         data_collator=default_data_collator,
     )
-
-
-def _settings_of(kind: type, recorded: dict[str, Any]) -> Any:
-    names = [field.name for field in dataclasses.fields(kind)]
-    return kind(**{name: recorded[name] for name in names if name in recorded})
 
 
 def _framework(start: Start) -> str:

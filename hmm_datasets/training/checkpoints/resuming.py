@@ -60,12 +60,12 @@ def possible_starts(
         folder = place / f"checkpoint-{-step}"
         if not verify_checkpoint(folder).ok:
             continue
-        start = _start_at(folder)
+        start = start_at(folder)
         if start is not None and (skipped_rows is None or left_out_the_same(folder, start.rows, skipped_rows)):
             yield start
 
 
-def _start_at(folder: Path) -> Start | None:
+def start_at(folder: Path) -> Start | None:
     """The start at a checkpoint; None if the counts in its state are missing."""
     path = folder / STATE_NAME
     try:
