@@ -10,7 +10,7 @@ import itertools
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +30,15 @@ from ..training.plan.checkpoint_disk import checkpoint_bytes, most_checkpoints
 from ..training.plan.finish import finish, read_rank_stages
 from ..training.plan.forecast import STRATEGIES, Memory, Rate, device_of, memory_per_rank, peak_activations
 from ..training.plan.plan import Plan
-from ..training.plan.sharding_strategies import OFFLOADED, Job, linear_activations, offloaded_memory, options, reason
+from ..training.plan.sharding_strategies import (
+    OFFLOADED,
+    Job,
+    last_data_parallel,
+    linear_activations,
+    offloaded_memory,
+    options,
+    reason,
+)
 from ..training.post_training.conversations import conversation_data, preference_data
 from ..training.post_training.lora import with_adapter
 from ..training.post_training.tokenized import limit_rows
@@ -228,6 +236,25 @@ class Recipe:
         )
 
     @property
+    def job(self) -> Job:
+        """What strategies of sharding are compared for."""
+        plan = self.plan
+        return Job(
+            parameters=plan.parameters["total"],
+            largest_layer=self.largest_layer,
+            flops_per_token=plan.flops_per_token,
+            row_length=plan.data.row_length,
+            global_batch_size=plan.schedule.global_batch_size,
+            batch_divisor=math.gcd(plan.schedule.global_batch_size, *(rows for rows, _ in plan.schedule.stages)),
+            low_precision=self.low_precision,
+            moments=self.moments,
+            reduces_once=self.reduces_once,
+            activations=linear_activations(self.activations),
+            trained=self.trained,
+            weight_bytes=self.weight_bytes,
+        )
+
+    @property
     def reduces_once(self) -> bool:
         """Whether gradients are reduced after the last micro-batch of a step, where the strategy leaves the choice."""
         chosen = self.settings.accelerator_config.gradient_accumulation_kwargs or {}
@@ -374,10 +401,11 @@ def forecast(
 
     Returns:
         `dict`: the plan's own fields; `micro_batch_size`, `world_size`, `gradient_accumulation_steps`;
-        `possible_ranks`, which divide every batch; `checkpoints`, the most at once, and the bytes of each; `memory`, a
-        mapping from ways of sharding to bytes per rank; `offloaded`, one from files of `ds_configs/` to bytes per rank
-        on the `device`, the `host` and `nvme` disks; `device`, the name and the usable bytes of the assumed one;
-        `time`, if a rate is assumed.
+        `possible_ranks`, which divide every batch; `data_parallel`, the most `ranks` of
+        [`~hmm_datasets.training.plan.sharding_strategies.last_data_parallel`] and the `reason`; `checkpoints`, the
+        most at once, and the bytes of each; `memory`, a mapping from ways of sharding to bytes per rank; `offloaded`,
+        one from files of `ds_configs/` to bytes per rank on the `device`, the `host` and `nvme` disks; `device`, the
+        name and the usable bytes of the assumed one; `time`, if a rate is assumed.
     """
     plan, settings = recipe.plan, recipe.settings
     micro = settings.per_device_train_batch_size
@@ -396,6 +424,12 @@ def forecast(
             reduces_once=accumulation > 1 and recipe.reduces_once,
             weight_bytes=recipe.weight_bytes,
         )
+
+    def as_set(rows: int, recomputes: bool, sharded: bool) -> float:
+        """Those of the micro-batch and the recomputing that are set, which are enough for fewer rows; no others."""
+        if rows > micro or recomputes < settings.activation_checkpointing:
+            return math.inf
+        return recipe.activations(micro, settings.activation_checkpointing, sharded)
 
     strategies = {strategy: memory_of(strategy) for strategy in STRATEGIES}
     shown = STRATEGIES if world_size > 1 else STRATEGIES[:1]
@@ -420,8 +454,10 @@ def forecast(
         },
         "epochs": None if plan.data.rows_per_epoch is None else plan.rows / plan.data.rows_per_epoch,
     }
-    name, _ = device_of(settings.assumed_rate)
+    name, mfu = device_of(settings.assumed_rate)
     device = None if name is None else find_device(name)
+    ranks, reason_to_end = last_data_parallel(replace(recipe.job, activations=as_set), device, mfu=mfu)
+    result["data_parallel"] = {"ranks": ranks, "reason": reason_to_end}
     if device is not None:
         result["device"] = {"name": device.name, "usable": round(USABLE * device.memory)}
     if settings.rate is not None:
@@ -498,21 +534,7 @@ def advise(
             launch_config=launch_config,
             assumed_vocab_size=assumed_vocab_size,
         )
-        plan, settings = recipe.plan, recipe.settings
-        job = Job(
-            parameters=plan.parameters["total"],
-            largest_layer=recipe.largest_layer,
-            flops_per_token=plan.flops_per_token,
-            row_length=plan.data.row_length,
-            global_batch_size=plan.schedule.global_batch_size,
-            batch_divisor=math.gcd(plan.schedule.global_batch_size, *(rows for rows, _ in plan.schedule.stages)),
-            low_precision=recipe.low_precision,
-            moments=recipe.moments,
-            reduces_once=recipe.reduces_once,
-            activations=linear_activations(recipe.activations),
-            trained=recipe.trained,
-            weight_bytes=recipe.weight_bytes,
-        )
+        plan, settings, job = recipe.plan, recipe.settings, recipe.job
         mfu = device_of(settings.assumed_rate)[1]
         for device, world_size in itertools.product(chosen_devices, ranks):
             row = {"model": model, "parameters": job.parameters, "device": device.name, "ranks": world_size}

@@ -36,6 +36,14 @@ def forecast_text(plan: dict[str, Any]) -> str:
     ]
     ranks, shown_ranks = plan["possible_ranks"], " ".join(map(str, plan["possible_ranks"][:8]))
     rows.append(("possible ranks", shown_ranks + (f" ... {ranks[-1]}" if len(ranks) > 8 else ""), "for every batch"))
+    end = plan["data_parallel"]
+    rows.append(
+        (
+            "data parallelism",
+            f"to {end['ranks']:,} ranks" if end["ranks"] else "impossible",
+            f"{end['reason']}; beyond that see docs/how_to/scaling.md",
+        )
+    )
     checkpoints = plan["checkpoints"]
     rows.append(
         (

@@ -169,6 +169,40 @@ def reason(job: Job, device: Device, world_size: int) -> str:
     return "its states do not fit with data parallelism alone: split layers over devices (tensor, pipeline)"
 
 
+def last_data_parallel(
+    job: Job, device: Device | None = None, *, mfu: float = 0.4, network: float = NETWORK
+) -> tuple[int, str]:
+    """The most ranks that data parallelism alone can use, and what ends it there.
+
+    Ranks divide the rows of every step, and each needs one. On a known device a way to run must fit, too, and the
+    fastest must not communicate longer than it computes, by the estimates above: with `G` rows of `L` tokens per step
+    computing takes `FLOPs per token x L G / (W x mfu x peak)`, which falls with the number of ranks `W`, and
+    communicating `bytes x (W - 1) / (W x link)`, which does not. Since no implementation hides all communication, it
+    is an upper bound.
+
+    Args:
+        job ([`Job`]), device ([`~hmm_datasets.training.plan.accelerators.Device`], *optional*), mfu (`float`,
+            *optional*), network (`float`, *optional*): see [`options`]; without a device only rows are counted.
+
+    Returns:
+        `tuple`: the number of ranks, 0 if there is none, and the reason in words.
+    """
+    rows, ended = job.batch_divisor, f"each has one of the {job.batch_divisor:,} rows that divide a step"
+    for world_size in (ranks for ranks in range(rows, 0, -1) if rows % ranks == 0):
+        if device is None:
+            return world_size, ended
+        ways = [way for way in options(job, device, world_size, mfu=mfu, network=network) if not way.host_memory]
+        if ways and ways[0].communicating <= ways[0].computing:
+            return world_size, ended
+        if not ways and world_size == rows:
+            return 0, f"not even on {rows:,} ranks do states and activations fit (--devices tries other micro-batches)"
+        if ways:
+            communicating, computing = (f"{seconds:.2g} s" for seconds in (ways[0].communicating, ways[0].computing))
+            step = f"a step of {ways[0].strategy} communicates for {communicating} and computes for {computing}"
+            ended = f"on {world_size:,}, {step}"
+    return 0, ended
+
+
 def _batches(job: Job, world_size: int) -> Iterator[tuple[int, bool]]:
     if job.batch_divisor % world_size == 0:
         rows = job.batch_divisor // world_size

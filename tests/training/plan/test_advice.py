@@ -10,7 +10,14 @@ from hmm_datasets.hmm import processes
 from hmm_datasets.operations.planning import advise, plan_recipe
 from hmm_datasets.training.plan.accelerators import Device, find_device
 from hmm_datasets.training.plan.forecast import memory_per_rank
-from hmm_datasets.training.plan.sharding_strategies import USABLE, Job, linear_activations, options, reason
+from hmm_datasets.training.plan.sharding_strategies import (
+    USABLE,
+    Job,
+    last_data_parallel,
+    linear_activations,
+    options,
+    reason,
+)
 
 G = 10**9
 SMALL = Device("small", 1e14, 1e14, 20 * G, 1e11)
@@ -120,6 +127,44 @@ def test_it_says_why_nothing_fits_and_what_to_do():
     assert "64 rows per step are less than one for each rank; use fewer ranks" in reason(job(), SMALL, 128)
     assert "64 rows per step cannot be divided among 12 ranks" in reason(job(), SMALL, 12)
     assert options(job(), SMALL, 128) == options(job(), SMALL, 12) == []
+
+
+@pytest.mark.parametrize("network", [1e12, 2.5e10, 1e10, 3e9, 1e9, 1e8, 1e7])
+@pytest.mark.parametrize("batch", [64, 96])
+def test_data_parallelism_ends_where_communicating_takes_longer_than_computing(batch, network):
+    """Of a billion parameters in bfloat16, ZeRO 1 and 2 receive 4 bytes each, and DDP does not fit; by hand."""
+    work = job(batch=batch, activations=lambda *_: 0)
+
+    def seconds(ranks):
+        link = 1e11 if ranks <= 8 else min(network, 1e11)
+        return 4 * G * (ranks - 1) / ranks / link, 6 * G * 2048 * batch / ranks / (0.5 * 1e14)
+
+    ends = [ranks for ranks in range(1, batch + 1) if batch % ranks == 0 and seconds(ranks)[0] <= seconds(ranks)[1]]
+    ranks, why = last_data_parallel(work, SMALL, mfu=0.5, network=network)
+    assert ranks == ends[-1]
+    if ranks == batch:
+        assert why == f"each has one of the {batch} rows that divide a step"
+    else:
+        following = next(number for number in range(ranks + 1, batch + 1) if batch % number == 0)
+        communicating, computing = (f"{value:.2g} s" for value in seconds(following))
+        assert why.startswith(f"on {following}, a step of zero")
+        assert why.endswith(f"communicates for {communicating} and computes for {computing}")
+
+
+def test_without_a_device_rows_end_data_parallelism_and_a_row_that_does_not_fit_forbids_it():
+    assert last_data_parallel(job(batch=1024, batch_divisor=16)) == (
+        16,
+        "each has one of the 16 rows that divide a step",
+    )
+    ranks, why = last_data_parallel(job(activations=lambda *_: 30 * G), SMALL)
+    assert (ranks, why) == (
+        0,
+        "not even on 64 ranks do states and activations fit (--devices tries other micro-batches)",
+    )
+    # Where its states fit, on 512 ranks and more, a step of 1,024 rows communicates longer than it computes.
+    ranks, why = last_data_parallel(job(100 * G, 1024), SMALL, network=1e9)
+    assert ranks == 0
+    assert why.startswith("on 512, a step of")
 
 
 def test_activations_are_measured_twice_for_each_choice():

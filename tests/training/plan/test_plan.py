@@ -323,7 +323,11 @@ def test_the_buffers_on_the_host_with_nvme_are_those_of_the_plan():
 def test_what_fits_the_assumed_device_is_marked(tmp_path, capsys):
     recipe, given = "recipes/experiments/tr1/13b.yaml", ["--assumed_vocab_size", "50257", "--num_processes", "16"]
     main(["plan", recipe, *given])
-    rows = {line.split()[0]: line.split()[-1] for line in capsys.readouterr().out.splitlines() if line.count(".") > 3}
+    lines = capsys.readouterr().out.splitlines()
+    (end,) = (" ".join(line.split()) for line in lines if line.startswith("data parallelism"))
+    why = "each has one of the 16 rows that divide a step; beyond that see docs/how_to/scaling.md"
+    assert end == f"data parallelism to 16 ranks {why}"
+    rows = {line.split()[0]: line.split()[-1] for line in lines if line.count(".") > 3}
     assert rows == {"ddp": "NO", "fsdp2": "yes", "zero1": "yes", "zero2": "yes", "zero3": "yes"}
     once = plan_recipe(recipe, [], num_processes=16, assumed_vocab_size=50_257)["memory"]["fsdp2"]
     each = ["--accelerator_config", '{"gradient_accumulation_kwargs": {"sync_each_batch": true}}']
