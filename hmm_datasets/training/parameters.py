@@ -1,5 +1,6 @@
 """Numbers of parameters of a model."""
 
+import contextlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,3 +22,19 @@ def count_parameters(model: "PreTrainedModel") -> dict[str, int]:
 def parameter_size(parameter: "torch.nn.Parameter") -> int:
     """Number of elements of a whole parameter, also if ZeRO 3 has sharded it and its own tensor is empty."""
     return getattr(parameter, "ds_numel", parameter.numel())
+
+
+def train_every_embedding(model: "torch.nn.Module") -> None:
+    """Let the embedding of the padding token of a model of transformers be trained like the others.
+
+    transformers makes `pad_token_id` the `padding_idx` of the embedding, whose row has no gradient. Where padding is
+    also the beginning or the end token, as with the tokenizers of HMMs, that token would never be learned. Padding
+    itself is not attended to and has no loss, so its row needs no protection.
+
+    Args:
+        model (`nn.Module`): the model; one without embeddings of transformers is left as it is.
+    """
+    with contextlib.suppress(AttributeError, NotImplementedError):
+        embeddings = model.get_input_embeddings()
+        if embeddings.padding_idx is not None:
+            embeddings.padding_idx = None

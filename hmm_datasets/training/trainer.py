@@ -44,6 +44,7 @@ from .optimizers import (
     scaled_learning_rate,
     schedule_settings,
 )
+from .parameters import train_every_embedding
 from .plan.plan import Plan
 from .precision import keep_loss_in_float32, set_type_of_weights
 from .run_card import write_run_card
@@ -103,6 +104,7 @@ class StepTrainer(ShardedTrainer):
         model = next((argument for argument in arguments if isinstance(argument, torch.nn.Module)), None)
         if model is not None:  # before a reference is made like it, or its log-probabilities are computed
             set_type_of_weights(model, settings, is_base=kwargs.get("peft_config") is not None)
+            train_every_embedding(model)
         super().__init__(*args, **kwargs)
         if self.label_smoother is not None:
             self.label_smoother = SmoothedLoss(settings.label_smoothing_factor)

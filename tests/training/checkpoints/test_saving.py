@@ -224,3 +224,23 @@ def test_a_resumed_run_of_another_shape_of_model_is_refused(tmp_path):
         train(tmp_path, model="3m", max_steps=2)
     weights = load_file(tmp_path / "checkpoint-1" / "model.safetensors")
     assert weights["model.embed_tokens.weight"].shape[1] == 128, "nothing was overwritten"
+
+
+@pytest.mark.outside(
+    "https://github.com/h2oai/h2o-llmstudio/pull/298",
+    "train models whose padding token is also the end token, whose embedding llama2 then ignores",
+    "the embedding of the padding token is trained where the token occurs",
+)
+def test_a_beginning_token_that_also_pads_is_trained_after_a_reload(tmp_path):
+    config = model_config("1m", vocab_size=4, max_length=8, bos_token_id=3, pad_token_id=3)
+    torch.manual_seed(0)
+    LlamaForCausalLM(config).save_pretrained(tmp_path / "model")
+    model = LlamaForCausalLM.from_pretrained(tmp_path / "model")
+    assert model.get_input_embeddings().padding_idx == 3
+    before = model.get_input_embeddings().weight.detach().clone()
+    sizes = {"max_steps": 2, "global_batch_size": 4, "per_device_train_batch_size": 4}
+    args = PretrainSettings(str(tmp_path / "later"), **sizes, weight_decay=0.0, report_to="none")
+    training = Pretrainer(model=model, args=args, train_dataset=HMMSequences(processes.mess3(0.15, 0.6), 7))
+    train_and_save(training, settings={}, data={"stream": 1})
+    changed = (model.get_input_embeddings().weight != before).any(dim=1)
+    assert changed.all(), changed
