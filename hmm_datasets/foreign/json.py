@@ -32,7 +32,7 @@ def parse_json(text: str | bytes, where: str | os.PathLike, *, as_file: bool = F
         value = json.loads(text.removeprefix("\ufeff") if isinstance(text, str) else text)
     except json.JSONDecodeError as error:
         line = f":{error.lineno}" if as_file else ""
-        raise InputError(f"{where}{line}: not JSON ({error.msg})") from None
+        raise InputError(f"{where}{line}: not JSON ({error.msg.removesuffix(' at')})") from None
     except UnicodeDecodeError as error:
         raise InputError(f"{where}: not UTF-8 text ({error.reason} at byte {error.start})") from None
     except RecursionError:

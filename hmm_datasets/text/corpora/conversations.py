@@ -60,7 +60,7 @@ ROLES = ("system", "user", "assistant", "tool")
 """Names of the roles of messages in this package and its chat template."""
 
 ROLE_NAMES = {role: role for role in ROLES} | {
-    **dict.fromkeys(("human",), "user"),
+    **dict.fromkeys(("human", "customer", "client", "visitor", "contact", "lead", "requester", "end-user"), "user"),
     **dict.fromkeys(ASSISTANTS, "assistant"),
     **dict.fromkeys(("function", "observation", "function_response", "tool_response", "ipython"), "tool"),
     "developer": "system",

@@ -29,7 +29,7 @@ DECLARATIONS = ("tools", "functions")
 CONTEXT = (*SYSTEM, "history", *DECLARATIONS)
 """Columns of what precedes the answer, in every format of conversations and preferences."""
 
-ASSISTANTS = ("assistant", "gpt", "model", "chatgpt", "function_call")
+ASSISTANTS = ("assistant", "gpt", "model", "chatgpt", "function_call", "agent", "admin", "operator", "bot")
 """Names of the role whose words are trained on."""
 
 _MEDIA = ("image", "images", "video", "videos", "audio", "audios")
@@ -42,7 +42,9 @@ _WEIGHTS = {"weight": True, "train": True, "training": True, "loss": True, "mask
 """Keys of a turn that decide whether there is a loss on it, and whether they say so by 1 or by 0."""
 
 _REASONING = ("reasoning_content", "reasoning", "thinking")
-_OF_TURNS = ("tool_calls", "function_call", *_WEIGHTS, *_REASONING)
+OF_TURNS = ("tool_calls", "function_call", *_WEIGHTS, *_REASONING)
+"""Keys of a turn that are obeyed beside its role and text."""
+
 _OF_CALLS = {"function", "name", "arguments", "type"}
 _OF_PARTS = {"type", "text"}
 TEXT_PARTS = ("text", "input_text", "output_text")
@@ -145,9 +147,9 @@ def _unused_of_message(message: Mapping[str, Any], column: str) -> Iterator[str]
     is_answer = role in ASSISTANTS
     obeyed = {name for name, _ in _obeyed(message)}
     for key in message.keys() - {*names}:
-        is_read = key in obeyed if key in _WEIGHTS else key in _OF_TURNS
+        is_read = key in obeyed if key in _WEIGHTS else key in OF_TURNS
         if not (is_read and is_answer) and not is_empty(message[key]):
-            yield f"{column}.{key}" if is_answer or key not in _OF_TURNS else f"{column}.{key} of {role}"
+            yield f"{column}.{key}" if is_answer or key not in OF_TURNS else f"{column}.{key} of {role}"
     yield from _unused_of_each(message.get(names[1]), _OF_PARTS, f"{column}.{names[1]}")
     calls = message.get("tool_calls") or ()
     yield from _unused_of_each(calls, _OF_CALLS, f"{column}.tool_calls")

@@ -39,6 +39,7 @@ from .filters import DocumentFilter, FirstSeen, with_digests
 from .formats import FORMATS, PROMPT_FORMATS, format_of_row
 from .keys import OBEYED, UnusedKeys
 from .local_files import has_rows, local_files, read_rows, shorten, without_fillers
+from .message_rows import MESSAGE_COLUMNS, MessageColumns, conversations_of_messages
 from .presets import corpus_names, named_corpus
 from .splits import divided
 
@@ -60,7 +61,7 @@ _NOTES = "_notes"
 """Column of JSON with the counts of what was not used of a batch of rows, in one of its rows."""
 
 
-_READ = {*(name for form in FORMATS for name in (*form.columns, *form.optional)), *OBEYED}
+_READ = {*(name for form in FORMATS for name in (*form.columns, *form.optional)), *OBEYED, *MESSAGE_COLUMNS}
 """Columns that are read of any file; the others may have types that nothing here can read."""
 
 
@@ -369,6 +370,8 @@ def _format(source: _Source, row: dict[str, Any], formats: Sequence[Format] = FO
         if other is not None:
             raise _other_kind(corpus, other.kind, other.columns, kind)
         known = "; ".join(", ".join(candidate.columns) for candidate in formats if kind in (None, candidate.kind))
+        if source.files and kind in (None, "conversations"):
+            known += "; or of one message per row: conversation_id, role, content"
         wanted = "no column 'text' or 'messages'" if kind is None else f"no {kind}"
         raise InputError(
             f"{corpus.name}: {wanted}, {description}; expected the columns of {kind or 'a known format'}: {known}; "
@@ -424,7 +427,11 @@ def _load_files(
     first = next(_rows(files, wanted), None)
     if first is None:
         raise InputError(f"{corpus.name}: contains no documents")
-    settings["format"] = _format(source, first[1], _formats(selection))
+    settings["messages"] = messages = _message_columns(source, first[1])
+    if messages is None:
+        settings["format"] = _format(source, first[1], _formats(selection))
+    else:
+        settings["format"] = column_format("messages", "conversations")
     if next(_documents(**settings), None) is None:
         fraction = selection.test_fraction
         raise InputError(
@@ -432,6 +439,17 @@ def _load_files(
             "change these, or add documents"
         )
     return _rows_of(_documents, settings["format"].kind, streaming, settings)
+
+
+def _message_columns(source: _Source, row: dict[str, Any]) -> MessageColumns | None:
+    """The columns of files with one message per row; None for files of another format."""
+    form = format_of_row(row, source.kind)
+    if source.corpus.column is not None or source.kind not in (None, "conversations"):
+        return None
+    columns = MessageColumns.of(row) if form is None or form.kind == "text" else None
+    if columns is not None:
+        _print_once(f"{source.corpus.name}: recognized as one message per row ({columns})")
+    return columns
 
 
 def _formats(selection: _Selection) -> Sequence[Format]:
@@ -466,9 +484,19 @@ def _computed_documents(corpus: Corpus, selection: _Selection) -> Iterator[dict[
 
 
 def _documents(
-    corpus: Corpus, files: tuple[Path, ...], format: Format, selection: _Selection, wanted: set[str] | None
+    corpus: Corpus,
+    files: tuple[Path, ...],
+    format: Format,
+    messages: MessageColumns | None,
+    selection: _Selection,
+    wanted: set[str] | None,
 ) -> Iterator[dict[str, Any]]:
-    rows = islice(_rows(files, wanted), selection.max_documents)
+    rows = _rows(files, wanted)
+    if messages is not None:
+        conversations, lines = conversations_of_messages(rows, messages)
+        _print_once(*(f"{corpus.name}: {line}" for line in lines))
+        rows = iter(conversations)
+    rows = islice(rows, selection.max_documents)
     documents = selection(_normalized(corpus, rows, format, selection), by_position=True)
     return _first_seen(documents) if selection.filters.unique else documents
 

@@ -105,7 +105,8 @@ def read_rows(path: Path, wanted: Collection[str] | None = None) -> Iterator[tup
         byte = f"0x{error.object[error.start]:02x}, {error.reason}"
         location = f"{path}:{_breaking_line(path, compression)}"
         raise InputError(
-            f"{location}: cannot be read as UTF-8 text ({byte}); convert the file, for example with iconv"
+            f"{location}: cannot be read as UTF-8 text ({byte}); convert the file, for example with "
+            "iconv -f WINDOWS-1252 -t UTF-8"
         ) from None
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         location = f"{path}:{_breaking_line(path, compression)}"
