@@ -23,12 +23,15 @@ if TYPE_CHECKING:
 CardKind = Literal["model", "hmm", "dataset", "text", "evaluation"]
 _OPTIONAL: dict[str, dict[str, Any]] = {
     "all": {"repo_id": None, "limits": []},
-    "model": {"stages": [], "details": [], "base_model": None, "library": "transformers", "datasets": []},
+    "model": {"stages": [], "details": [], "base_model": None, "library": "transformers", "datasets": []}
+    | {"license_name": None, "license_link": None},
     "hmm": {"summary": None, "is_hmm": True, "is_exact": True, "optimal_loss": None, "versions": {}, "datasets": []},
 }
 """Facts that may be left out in the cards of all kinds, and in those of one."""
 __all__ = ["CardKind", "is_own_card", "template_path", "write_card"]
 CARD_NAME = "README.md"
+LICENCE_KEYS = ("license", "license_name", "license_link")
+"""Keys of the front matter of a card that state the licence; name and address belong to the licence `other`."""
 PLACEHOLDER = "USER/NAME"
 """The name of the repository in a card that was written before it was known."""
 
@@ -107,8 +110,9 @@ def write_card(kind: CardKind, folder: str | os.PathLike, facts: dict[str, Any])
         - optional: `stages` (`list[dict]`): each with `stage`, `data` and `tokens`, which are None if unknown;
           `details` (`list[dict]` of `name` and `value`): more rows of the first table;
           `library` (`str`): what loads it: `"transformers"`, `"peft"` or `"hmm-datasets"`;
-          `base_model` (`str`), `datasets` (`list[str]`, names on the Hub), `repo_id` (`str`), `limits` (`list[str]`,
-          added to the section of that name).
+          `license_name`, `license_link` (`str`): name and address of the license `other`; `base_model` (`str`),
+          `datasets` (`list[str]`, names on the Hub), `repo_id` (`str`), `limits` (`list[str]`, added to the section of
+          that name).
 
     Facts of an `"hmm"`:
         - `name`, `license`, `command` (`str`); `num_symbols` (`int`), and `num_states`, which is None without states;
@@ -201,6 +205,31 @@ def is_own_card(folder: str | os.PathLike) -> bool:
     return text.startswith(f"---\n{_MARK}") and _marked(rest) == text
 
 
+def stated_licence(card: Path) -> dict[str, str]:
+    """What the front matter of a card states of the licence, by the names of `LICENCE_KEYS`; empty if it has none."""
+    from huggingface_hub import metadata_load
+    from yaml import YAMLError
+
+    try:
+        stated = metadata_load(card) or {}
+    except (OSError, ValueError, YAMLError):  # of other programs
+        return {}
+    return {name: str(stated[name]) for name in LICENCE_KEYS if stated.get(name)}
+
+
+def with_licence(card: str, licence: str | None) -> str:
+    """The text of a card that states another licence; the same text without one."""
+    from huggingface_hub import RepoCard
+
+    if licence is None:
+        return card
+    loaded = RepoCard(card)
+    for name in LICENCE_KEYS:
+        loaded.data.pop(name, None)
+    loaded.data["license"] = licence.lower()
+    return str(loaded)
+
+
 def _marked(text: str) -> str:
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     return text.replace("---\n", f"---\n{_MARK}{digest}\n", 1)
@@ -219,6 +248,8 @@ def _model_data(kind: CardKind, facts: dict[str, Any]) -> "ModelCardData":
     results = [eval_result(metric, named, hub_name or "custom") for metric in facts.get("metrics", [])]
     return ModelCardData(
         license=facts["license"] and facts["license"].lower(),
+        license_name=facts.get("license_name"),
+        license_link=facts.get("license_link"),
         library_name="transformers" if kind == "model" else "hmm-datasets",
         pipeline_tag="text-generation" if kind == "model" else None,
         tags=_TAGS[kind],

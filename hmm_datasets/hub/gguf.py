@@ -17,6 +17,7 @@ from ..errors import InputError, first_line
 from ..files import check_digests
 from ..foreign.gguf import gguf_header
 from ..runtime import environment
+from .cards import LICENCE_KEYS
 from .download import ModelName, Repository, check_downloaded, download_file
 from .weights import load_whole, refuse_weights
 
@@ -38,11 +39,14 @@ class GGUFHeader:
         quantization (`str`): name of the type of most weights, such as `"Q4_1"`.
         cut (`str`, *optional*): name of how text is cut before the vocabulary is applied.
         unexpected (`list` of `str`): names of tensors that a model of its architecture and depth does not have.
+        licence (`dict`): what it states of its licence, by the names that the card of a model has for it: `license`,
+            and perhaps `license_name` and `license_link`.
     """
 
     quantization: str
     cut: str | None
     unexpected: list[str] = field(default_factory=list)
+    licence: dict[str, str] = field(default_factory=dict)
 
 
 def gguf_path(model: ModelName) -> Path:
@@ -97,7 +101,9 @@ def read_header(path: Path) -> GGUFHeader:
             "again"
         )
     unexpected = _unexpected(architecture, depth, header.tensors)
-    return GGUFHeader(quantization, field("tokenizer.ggml.pre", str, None), unexpected)
+    stated = {name: field(f"general.{name.replace('_', '.')}", str, "") for name in LICENCE_KEYS}
+    licence = {name: text for name, text in stated.items() if text}
+    return GGUFHeader(quantization, field("tokenizer.ggml.pre", str, None), unexpected, licence)
 
 
 def _field(path: Path, fields: Mapping[str, Any], name: str, kind: type, default: Any) -> Any:

@@ -41,12 +41,14 @@ class BaseModel:
         commit (`str`, *optional*): commit of its repository.
         weights (`dict[str, str]`): SHA-256 of the files of its weights, as far as its folder records them.
         quantization (`str`, *optional*): that of a GGUF file.
+        licence (`dict[str, str]`): what its file or card states of its licence, by the names of a card.
     """
 
     model: str
     commit: str | None = None
     weights: dict[str, str] = field(default_factory=dict)
     quantization: str | None = None
+    licence: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

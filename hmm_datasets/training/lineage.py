@@ -11,6 +11,7 @@ from typing import Any
 
 from ..errors import InputError
 from ..files import DIGESTS_NAME, file_digest
+from ..hub.cards import CARD_NAME, stated_licence
 from ..hub.download import ModelName, model_file
 from ..hub.gguf import gguf_path, read_header
 from ..records import Record, read_record
@@ -30,12 +31,12 @@ def lineage(base: str | None, *, stage: str, data: str | None, commit: str | Non
     Returns:
         `dict`: `stage`, `data`, and `before`, the earlier stages. Each of those has `stage`, `data` and `tokens`, the
         latter two None if they are not known. `base` has the `model`, its `commit`, and the SHA-256 of its `weights`
-        by file, as far as its folder records them, and of a GGUF file also its `quantization`; it is None for a new
-        model.
+        by file, as far as its folder records them, its `licence`, and of a GGUF file also its `quantization`; it is
+        None for a new model.
     """
     if base is None:
         return {"stage": stage, "data": data, "base": None, "before": []}
-    origin = {"model": base, "commit": commit, "weights": weights_of(base)}
+    origin = {"model": base, "commit": commit, "weights": weights_of(base), "licence": licence_of(base)}
     parsed = ModelName.parse(base)
     if parsed.gguf_file is not None:
         origin["quantization"] = read_header(gguf_path(parsed)).quantization
@@ -50,6 +51,15 @@ def weights_of(model: str) -> dict[str, str]:
         return {path.name: file_digest(path)}
     digests = _read(model, DIGESTS_NAME, dict[str, dict[str, str]]) or {}
     return {name: digest for name, digest in digests.get("sha256", {}).items() if name.endswith(".safetensors")}
+
+
+def licence_of(model: str) -> dict[str, str]:
+    """What a model states of its licence, in its GGUF file or else in its card; see [`BaseModel`]."""
+    model_name, stated = ModelName.parse(model), {}
+    if model_name.gguf_file is not None:
+        stated = read_header(gguf_path(model_name)).licence
+    card = None if stated else model_file(model, CARD_NAME)
+    return stated if card is None else stated_licence(card)
 
 
 def stages_of(model: str) -> list[dict[str, Any]]:

@@ -38,7 +38,8 @@ def write_run_card(
     Args:
         folder (path): folder with `run.json`, `summary.json` and the model.
         name (`str`, *optional*): title of the card; by default the name of the folder.
-        licence (`str`, *optional*): licence of the model, an identifier of the Hub; by default none is stated.
+        licence (`str`, *optional*): licence of the model, an identifier of the Hub; by default that of the model it
+            was trained from, if that model states one.
         evaluations (iterable of paths): folders with a `report.json`; reports on other models are left out.
 
     Returns:
@@ -64,7 +65,7 @@ def write_run_card(
         {
             "name": name or folder.resolve().name,
             "summary": _summary(folder, summary, stages),
-            "license": licence,
+            **_licence(licence, lineage.base),
             "data": redaction.without_paths(_data(lineage.data, data)),
             "parameters": _total(summary),
             "tokens": sum(stage.tokens or 0 for stage in stages),
@@ -85,6 +86,14 @@ def write_run_card(
         },
     )
     return True
+
+
+def _licence(licence: str | None, base: BaseModel | None) -> dict[str, str | None]:
+    """The facts about the licence of a card: the one that is asked for, or that of the parent if it is one word."""
+    stated = {} if licence or base is None else base.licence
+    if len(stated.get("license", "").split()) != 1:
+        return {"license": licence}
+    return stated
 
 
 def _library(folder: Path) -> str:
@@ -122,6 +131,7 @@ def _details(
         commit = f" at commit `{base.commit}`" if base.commit else ""
         details.append(("Parent", f"{redaction.without_paths(base.model)}{commit}"))
         details += [(f"SHA-256 of its {name}", f"`{digest}`") for name, digest in sorted(base.weights.items())]
+        details.append(("Licence of the parent", ", ".join(base.licence.values()) or "not stated in its files"))
         if base.quantization is not None:
             details.append(("Quantization of the parent", f"{base.quantization}, read into float32"))
     if record.device:

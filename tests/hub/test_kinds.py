@@ -1,5 +1,7 @@
 """Everything that the package makes is pushed by one command, and comes back equal with and without the package."""
 
+import urllib.request
+
 import kinds
 import pytest
 
@@ -35,6 +37,13 @@ def test_the_output_says_what_goes_where_first(found):
     assert said[2].endswith("to the branches step-1, step-20")
     assert "(public) at " in said[-1]
     assert "Parquet files of the documents and a card, made now" in found["token stream"]["said"][0]
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize("repo", ["tester/kinds-run", "datasets/tester/kinds-words"])
+def test_the_licence_that_is_asked_for_stands_in_the_card(found, local_hub, repo):
+    with urllib.request.urlopen(f"{local_hub.endpoint}/{repo}/resolve/main/README.md") as reply:
+        assert b"\nlicense: cc0-1.0\n" in reply.read()
 
 
 @pytest.mark.launch

@@ -11,9 +11,12 @@ from datasets import Dataset
 from huggingface_hub import ModelCard
 from transformers import AutoModelForCausalLM
 
+from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json, write_json
 from hmm_datasets.hmm import processes
+from hmm_datasets.hub.cards import with_licence
 from hmm_datasets.hub.kinds.process import write_hmm_card
+from hmm_datasets.hub.kinds.push import PushSettings, push_path
 from hmm_datasets.hub.weights_digest import weights_sha256
 from hmm_datasets.text.corpora.loading import load_corpus
 from hmm_datasets.text.stream import tokenize_corpus
@@ -143,6 +146,55 @@ def test_tokens_of_a_base_without_a_record_are_unknown(stages, tmp_path):
     count = tokens(stages, "sft")
     assert f"| Tokens trained on | {count:,}, and an unknown number in earlier stages |" in card(tmp_path / "sft").text
     assert "| training of base | not known | not known |" in card(tmp_path / "sft").text
+
+
+LICENCES = {
+    "one of the Hub": ("license: Apache-2.0", {"license": "apache-2.0"}, "Apache-2.0"),
+    "another, with its name and address": (
+        "license: other\nlicense_name: bird-research\nlicense_link: https://bird.example/LICENSE",
+        {"license": "other", "license_name": "bird-research", "license_link": "https://bird.example/LICENSE"},
+        "other, bird-research, https://bird.example/LICENSE",
+    ),
+    "in words": ("license: Apache License 2.0", {}, "Apache License 2.0"),
+    "none": ("language: en", {}, "not stated in its files"),
+    "broken": ("license: [", {}, "not stated in its files"),
+}
+
+
+@pytest.mark.outside(
+    "https://github.com/WestWaters/pollard-weights/pull/66",
+    "the card of a model made from another states the licence of that one, and never a guess",
+    "the licence is read from the GGUF file or the card of the parent; without one the card says so",
+)
+@pytest.mark.parametrize("stated", LICENCES)
+def test_the_licence_of_a_card_is_that_of_the_parent(stated, stages, tmp_path):
+    front, of_card, in_table = LICENCES[stated]
+    shutil.copytree(stages / "sft", tmp_path / "sft")
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "README.md").write_text(f"---\n{front}\n---\n# A model\n")
+    found = lineage(str(tmp_path / "base"), stage="fine-tuning", data="talk")
+    record = read_json(tmp_path / "sft" / "run.json")
+    write_json(tmp_path / "sft" / "run.json", record | {"lineage": found})
+    write_run_card(tmp_path / "sft")
+    data = card(tmp_path / "sft").data.to_dict()
+    assert {name: value for name, value in data.items() if name.startswith("license")} == of_card
+    assert f"| Licence of the parent | {in_table} |" in card(tmp_path / "sft").text
+    again = lineage(str(tmp_path / "sft"), stage="more", data=None)["base"]["licence"]
+    assert again == of_card, "and so of what is trained from it"
+    write_run_card(tmp_path / "sft", licence="mit")
+    assert card(tmp_path / "sft").data.license == "mit"
+
+
+def test_a_licence_that_is_given_to_push_stands_in_the_card_or_is_refused(stages, tmp_path):
+    shutil.copytree(stages / "sft", tmp_path / "sft")
+    text = (tmp_path / "sft" / "README.md").read_text()
+    assert ModelCard(with_licence(text, "CC0-1.0")).data.license == "cc0-1.0"
+    assert with_licence(text, None) == text
+    settings = PushSettings(license="cc0-1.0", dry_run=True)
+    push_path(tmp_path / "sft", "me/x", settings, say=lambda line: None)
+    (tmp_path / "sft" / "README.md").write_text("# By hand\n")
+    with pytest.raises(InputError, match=r"license is cc0-1.0, but .*README.md was written or edited by hand; state"):
+        push_path(tmp_path / "sft", "me/x", settings, say=lambda line: None)
 
 
 def test_a_stage_that_begins_at_a_checkpoint_counts_the_tokens_up_to_it(stages, tmp_path):

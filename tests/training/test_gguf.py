@@ -140,10 +140,17 @@ def test_a_run_that_begins_with_it_is_saved_and_names_it(use_peft, file, model, 
         torch.testing.assert_close(tuned, merged)
     digest = file_digest(file)
     base = read_json(tmp_path / "run.json")["lineage"]["base"]
-    assert base == {"model": str(file), "commit": None, "weights": {"tiny.gguf": digest}, "quantization": "F32"}
+    assert base == {
+        "model": str(file),
+        "commit": None,
+        "weights": {"tiny.gguf": digest},
+        "quantization": "F32",
+        "licence": {"license": "mit"},
+    }
     card = (tmp_path / "README.md").read_text()
     assert f"SHA-256 of its tiny.gguf | `{digest}`" in card.replace("**", "")
     assert "F32, read into float32" in card
+    assert "\nlicense: mit\n" in card
     use = card.split("```python\n")[1].partition("\n```")[0].replace("USER/NAME", str(tmp_path))
     exec(use, used := {})
     torch.testing.assert_close(used["model"](tokens).logits, tuned)

@@ -112,6 +112,7 @@ def test_a_lora_run_has_the_loss_on_the_assistants_words_and_a_card_that_names_t
     assert smollm2.name in card
     assert file_digest(smollm2) in card
     assert "Q4_1, read into float32" in card
+    assert "\nlicense: apache-2.0\n" in card, "as the file states"
     tuned = load_pretrained(AutoModelForCausalLM, str(tmp_path))
     tokens = torch.tensor([prepared["input_ids"]])
     losses = [model(tokens, labels=torch.tensor([prepared["labels"]])).loss.item() for model in (loaded.model, tuned)]

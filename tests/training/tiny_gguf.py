@@ -35,6 +35,7 @@ def save_gguf(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, path:
     writer.add_rope_dimension_count(config.hidden_size // config.num_attention_heads)
     writer.add_vocab_size(config.vocab_size)
     writer.add_file_type(gguf.LlamaFileType.ALL_F32)
+    writer.add_license("mit")
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("smollm")
     tokens = tokenizer.convert_ids_to_tokens(range(config.vocab_size))

@@ -16,7 +16,7 @@ from ...errors import InputError
 from ...files import scratch_folder
 from ...hmm.loading import load_source
 from ...hmm.names import is_process_name
-from ..cards import CARD_NAME, PLACEHOLDER, is_own_card
+from ..cards import CARD_NAME, PLACEHOLDER, is_own_card, with_licence
 from ..contents import files_in
 from ..push import PushResult, PushSettings, push_files
 from .recognition import Contents, detect_kind
@@ -63,6 +63,9 @@ def push_path(
     contents = detect_kind(path, settings.repo_type)
     if not contents.files and contents.make is None:
         raise InputError(f"{path}: no files to push, only hidden files, caches or checkpoints")
+    card = contents.files.get(CARD_NAME)
+    if settings.license and card is not None and not is_own_card(card.parent):
+        raise InputError(f"license is {settings.license}, but {card} was written or edited by hand; state it there")
     for line in plan_lines(path, contents, repo_id, settings):
         say(line)
     if settings.dry_run:
@@ -156,9 +159,10 @@ def _made(contents: Contents, scratch: Path, repo_id: str, settings: PushSetting
     card = contents.files.get(CARD_NAME)
     if card is not None and not is_own_card(card.parent):
         made.pop(CARD_NAME, None)
-    elif card is not None and CARD_NAME not in made:
+    elif (card is not None or settings.license) and CARD_NAME not in made:
         made[CARD_NAME] = folder / CARD_NAME
-        made[CARD_NAME].write_text(card.read_text(encoding="utf-8").replace(PLACEHOLDER, repo_id), encoding="utf-8")
+        text = "---\n{}\n---\n" if card is None else card.read_text(encoding="utf-8").replace(PLACEHOLDER, repo_id)
+        made[CARD_NAME].write_text(with_licence(text, settings.license), encoding="utf-8")
     return made
 
 
