@@ -52,8 +52,12 @@ class OpenMeasures:
     """Mixin, to be listed before a trainer of TRL: what it has measured, and the tokens that it has counted.
 
     TRL averages measures over the batches of an evaluation, whatever their sizes, and counts tokens from the start of
-    the process.
+    the process. It also reports every new trainer to huggingface.co, unless `HF_HUB_DISABLE_TELEMETRY` is set; here a
+    run sends nothing that its settings do not ask for.
     """
+
+    def _send_telemetry(self) -> None:
+        """Send nothing."""
 
     @property
     def measures(self) -> dict[str, list[float]]:
