@@ -30,8 +30,6 @@ _OPTIONAL: dict[str, dict[str, Any]] = {
 """Facts that may be left out in the cards of all kinds, and in those of one."""
 __all__ = ["CardKind", "is_own_card", "template_path", "write_card"]
 CARD_NAME = "README.md"
-LICENCE_KEYS = ("license", "license_name", "license_link")
-"""Keys of the front matter of a card that state the licence; name and address belong to the licence `other`."""
 PLACEHOLDER = "USER/NAME"
 """The name of the repository in a card that was written before it was known."""
 
@@ -203,31 +201,6 @@ def is_own_card(folder: str | os.PathLike) -> bool:
     text = path.read_text(encoding="utf-8", errors="replace")
     rest = "".join(line for line in text.splitlines(keepends=True) if not line.startswith(_MARK))
     return text.startswith(f"---\n{_MARK}") and _marked(rest) == text
-
-
-def stated_licence(card: Path) -> dict[str, str]:
-    """What the front matter of a card states of the licence, by the names of `LICENCE_KEYS`; empty if it has none."""
-    from huggingface_hub import metadata_load
-    from yaml import YAMLError
-
-    try:
-        stated = metadata_load(card) or {}
-    except (OSError, ValueError, YAMLError):  # of other programs
-        return {}
-    return {name: str(stated[name]) for name in LICENCE_KEYS if stated.get(name)}
-
-
-def with_licence(card: str, licence: str | None) -> str:
-    """The text of a card that states another licence; the same text without one."""
-    from huggingface_hub import RepoCard
-
-    if licence is None:
-        return card
-    loaded = RepoCard(card)
-    for name in LICENCE_KEYS:
-        loaded.data.pop(name, None)
-    loaded.data["license"] = licence.lower()
-    return str(loaded)
 
 
 def _marked(text: str) -> str:

@@ -17,8 +17,8 @@ from ..errors import InputError, first_line
 from ..files import check_digests
 from ..foreign.gguf import gguf_header
 from ..runtime import environment
-from .cards import LICENCE_KEYS
 from .download import ModelName, Repository, check_downloaded, download_file
+from .licences import LICENCE_KEYS
 from .weights import load_whole, refuse_weights
 
 if TYPE_CHECKING:

@@ -11,9 +11,10 @@ from typing import Any
 
 from ..errors import InputError
 from ..files import DIGESTS_NAME, file_digest
-from ..hub.cards import CARD_NAME, stated_licence
+from ..hub.cards import CARD_NAME
 from ..hub.download import ModelName, model_file
 from ..hub.gguf import gguf_path, read_header
+from ..hub.licences import stated_licence
 from ..records import Record, read_record
 from ..runtime.run_records import CheckpointState, RunRecord, RunSummary, Stage
 from .record import RECORD_NAME

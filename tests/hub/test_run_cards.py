@@ -14,9 +14,9 @@ from transformers import AutoModelForCausalLM
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json, write_json
 from hmm_datasets.hmm import processes
-from hmm_datasets.hub.cards import with_licence
 from hmm_datasets.hub.kinds.process import write_hmm_card
 from hmm_datasets.hub.kinds.push import PushSettings, push_path
+from hmm_datasets.hub.licences import with_licence
 from hmm_datasets.hub.weights_digest import weights_sha256
 from hmm_datasets.text.corpora.loading import load_corpus
 from hmm_datasets.text.stream import tokenize_corpus
@@ -188,8 +188,8 @@ def test_the_licence_of_a_card_is_that_of_the_parent(stated, stages, tmp_path):
 def test_a_licence_that_is_given_to_push_stands_in_the_card_or_is_refused(stages, tmp_path):
     shutil.copytree(stages / "sft", tmp_path / "sft")
     text = (tmp_path / "sft" / "README.md").read_text()
-    assert ModelCard(with_licence(text, "CC0-1.0")).data.license == "cc0-1.0"
-    assert with_licence(text, None) == text
+    changed = ModelCard(with_licence(text, {"license": "cc0-1.0"}))
+    assert (changed.data.license, changed.text) == ("cc0-1.0", ModelCard(text).text)
     settings = PushSettings(license="cc0-1.0", dry_run=True)
     push_path(tmp_path / "sft", "me/x", settings, say=lambda line: None)
     (tmp_path / "sft" / "README.md").write_text("# By hand\n")

@@ -16,6 +16,7 @@ from hmm_datasets.hub.download import ModelName
 from hmm_datasets.operations.checkpoints.convert import convert
 from hmm_datasets.text.tokenizers.bpe import train_bpe
 from hmm_datasets.text.tokenizers.chat_templates import load_tokenizer
+from hmm_datasets.training.lineage import licence_of
 from hmm_datasets.training.model_configs import model_config
 from hmm_datasets.training.post_training.trainers import FineTuner
 from hmm_datasets.training.pretrained import load_pretrained, tokenizer_of
@@ -98,6 +99,7 @@ def test_a_converted_file_is_the_folder_of_the_model(file, model, tokenizer, tmp
     assert all(torch.equal(weight, loaded.state_dict()[name]) for name, weight in model.state_dict().items())
     assert AutoTokenizer.from_pretrained(folder).encode(TEXT) == tokenizer.encode(TEXT)
     assert read_json(folder / "digests.json")["sha256"]["model.safetensors"]
+    assert licence_of(str(folder)) == {"license": "mit"}
     with pytest.raises(InputError, match=r"converted: exists; give another folder to convert .*tiny\.gguf to"):
         convert(file, folder, "hf")
     with pytest.raises(InputError, match="--to zero: takes a checkpoint; use --to hf"):
@@ -138,6 +140,7 @@ def test_a_run_that_begins_with_it_is_saved_and_names_it(use_peft, file, model, 
     if use_peft:
         merged = load_pretrained(AutoModelForCausalLM, str(tmp_path / "merged"))(tokens).logits
         torch.testing.assert_close(tuned, merged)
+        assert licence_of(str(tmp_path / "merged")) == {"license": "mit"}
     digest = file_digest(file)
     base = read_json(tmp_path / "run.json")["lineage"]["base"]
     assert base == {

@@ -16,8 +16,9 @@ from ...errors import InputError
 from ...files import scratch_folder
 from ...hmm.loading import load_source
 from ...hmm.names import is_process_name
-from ..cards import CARD_NAME, PLACEHOLDER, is_own_card, with_licence
+from ..cards import CARD_NAME, PLACEHOLDER, is_own_card
 from ..contents import files_in
+from ..licences import with_licence
 from ..push import PushResult, PushSettings, push_files
 from .recognition import Contents, detect_kind
 
@@ -161,8 +162,9 @@ def _made(contents: Contents, scratch: Path, repo_id: str, settings: PushSetting
         made.pop(CARD_NAME, None)
     elif (card is not None or settings.license) and CARD_NAME not in made:
         made[CARD_NAME] = folder / CARD_NAME
-        text = "---\n{}\n---\n" if card is None else card.read_text(encoding="utf-8").replace(PLACEHOLDER, repo_id)
-        made[CARD_NAME].write_text(with_licence(text, settings.license), encoding="utf-8")
+        text = "" if card is None else card.read_text(encoding="utf-8").replace(PLACEHOLDER, repo_id)
+        text = with_licence(text, {"license": settings.license.lower()}) if settings.license else text
+        made[CARD_NAME].write_text(text, encoding="utf-8")
     return made
 
 

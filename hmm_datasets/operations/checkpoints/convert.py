@@ -31,12 +31,14 @@ from ...files import (
     write_jsonl,
 )
 from ...hub.download import ModelName
+from ...hub.licences import write_licence
 from ...records import as_record
 from ...runtime.run_identity import IDENTITY_NAME, read_identity
 from ...runtime.run_records import read_checkpoint_state, read_history
 from ...training.checkpoints.frameworks import FRAMEWORKS
 from ...training.checkpoints.parts import STATE_NAME, UNIVERSAL_NAME, companion_names, not_deleted, weight_names
 from ...training.checkpoints.verifying import Writer, verify_checkpoint
+from ...training.lineage import licence_of
 from ...training.pretrained import load_pretrained
 from ...training.record import HISTORY_NAME, RECORD_NAME
 from .megatron import PATTERN, convert_megatron
@@ -111,6 +113,7 @@ def _convert_gguf(name: str, target: Path, to: str) -> Path:
     with atomic_folder(target, replace=False) as temporary:
         model.save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
+        write_licence(temporary, licence_of(name))
         write_digests(temporary)
     return target
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import InputError
 from ...files import atomic_folder
+from ...hub.licences import write_licence
 from ...hub.weights import base_of_adapter
 from ...runtime.settings import setting
 from ..pretrained import load_pretrained
@@ -97,11 +98,15 @@ def save_merged(folder: str | Path) -> Path:
     from peft import PeftModel
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
+    from ..lineage import licence_of
+
     folder = Path(folder)
-    base = load_pretrained(AutoModelForCausalLM, base_of_adapter(folder / "adapter_config.json"))
+    name = base_of_adapter(folder / "adapter_config.json")
+    base = load_pretrained(AutoModelForCausalLM, name)
     model = PeftModel.from_pretrained(base, folder).merge_and_unload()
     model.generation_config = GenerationConfig.from_pretrained(folder)
     with atomic_folder(folder / MERGED_NAME) as temporary:
         model.save_pretrained(temporary)
         AutoTokenizer.from_pretrained(folder, trust_remote_code=False).save_pretrained(temporary)
+        write_licence(temporary, licence_of(name))
     return folder / MERGED_NAME
