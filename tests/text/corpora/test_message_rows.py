@@ -130,6 +130,32 @@ def test_the_conversations_of_an_export_are_those_that_were_held(export, tmp_pat
     assert sorted(found, key=str) == sorted(map(expected, held), key=str)
 
 
+@pytest.mark.outside(
+    "https://github.com/oobabooga/textgen/issues/7184",
+    "train on the chats of a chat program, exported as ShareGPT with an id and a length",
+    "is recognized; id and length are counted as not used",
+)
+def test_a_chat_that_a_program_exports_as_sharegpt_is_read(tmp_path, capfd):
+    turns = [("system", "Be brief."), ("human", "Who's there?"), ("gpt", "A plover.")]
+    rows = [{"id": 1, "length": 9, "conversations": [{"from": name, "value": text} for name, text in turns]}]
+    (tmp_path / "chats.json").write_text(json.dumps(rows, indent=2))
+    found = conversations(tmp_path / "chats.json")
+    assert [message["role"] for message in found[0]] == ["system", "user", "assistant"]
+    assert "not used, of 1 rows: id (1), length (1)" in capfd.readouterr().err
+
+
+@pytest.mark.outside(
+    "https://github.com/Mintplex-Labs/anything-llm/issues/697",
+    "a CSV file of a chat program, whose columns are id, username, workspace_name, prompt, response and sent_at",
+    "each row is a conversation of prompt and response; the other columns are counted as not used",
+)
+def test_a_chat_that_a_program_exports_as_prompts_and_responses_is_read(tmp_path, capfd):
+    names = ("id", "username", "workspace_name", "prompt", "response", "sent_at")
+    file = write_csv(tmp_path / "chats.csv", names, [(1, "mia", "birds", "Who's there?", "A plover.", "2024-02-09")])
+    assert [message["content"] for message in conversations(file)[0]] == ["Who's there?", "A plover."]
+    assert "not used, of 1 rows: id (1), sent_at (1), username (1), workspace_name (1)" in capfd.readouterr().err
+
+
 def test_what_is_left_out_joined_or_not_used_is_counted(tmp_path, capfd):
     held = talks(6)
     conversations(zendesk(tmp_path, messages_by_time(held)))
