@@ -20,6 +20,7 @@ from .paired_runs import LEVEL, QUESTION_FIELDS, RESAMPLES, ReportFolder, first_
 TASKS = {
     "optimum": "excess over the optimal loss, nats per token",
     "text": "bits per byte of held-out text",
+    "chat": "loss of the assistant's words, nats per token",
     "core": "score of CORE or of a subset",
     "beliefs": "held-out R² of beliefs",
     "completions": "share of facts completed",
@@ -41,10 +42,16 @@ def compare_reports(folders: Sequence[str | os.PathLike]) -> dict[str, Any]:
         `training` and `questions`, the curves to draw; `resamples`, `level`.
 
     Raises:
-        `InputError`: fewer than two folders, the same folder twice, or a folder without a report.
+        `InputError`: fewer than two folders, the same folder twice, a folder without a report, or no task that is
+            compared.
     """
     runs = _read(folders)
     kinds = [task for task in (*TASKS, "training") if any(task in run.report for run in runs)]
+    if not kinds:
+        raise InputError(
+            f"{' and '.join(run.name for run in runs)}: nothing to compare; expected evaluations with one of the "
+            f"tasks {', '.join((*TASKS, 'training'))}"
+        )
     lacking = {task: [run.name for run in runs if task not in run.report] for task in kinds}
     shared = [task for task in kinds if not lacking[task]]
     result = {
@@ -137,6 +144,8 @@ def _figure(task: str, measured: Mapping[str, Any]) -> tuple[float | None, float
         return (gap, None, None) if half is None else (gap, gap - half, gap + half)
     if task == "text":
         return measured["bits_per_byte"], measured["bits_per_byte_low"], measured["bits_per_byte_high"]
+    if task == "chat":
+        return measured["loss"], measured["loss_low"], measured["loss_high"]
     if task == "core":
         return measured["score"], measured["low"], measured["high"]
     if task == "beliefs":

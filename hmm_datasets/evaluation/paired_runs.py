@@ -1,8 +1,9 @@
 """The difference of two evaluations on the same items, with a paired interval.
 
 Two runs are paired, task by task, if both were measured on the same items: sequences with the same fingerprint,
-stream, length and number; documents with the same bytes in the same order, read in the same windows; or questions from
-the same files, as many of them cut. Their difference then has an interval from the differences of sequences,
+stream, length and number; documents with the same bytes in the same order, read in the same windows; conversations of
+the same words, with as many tokens of the assistant; or questions from the same files, as many of them cut. Their
+difference then has an interval from the differences of sequences,
 documents, or questions ([`~hmm_datasets.intervals`]). This interval is much narrower than two separate ones suggest.
 
 Sequences and documents are drawn as a whole, and weigh as they do in the mean. For a score over tasks the questions
@@ -30,7 +31,11 @@ _SAME = {
     "optimum": ("fingerprint", "seed", "first", "length", "num_sequences", "floor"),
     "text": ("unit", "num_documents", "bytes", "window", "stride"),
     "core": ("max_per_task", "prompts_cut"),
+    "chat": ("conversations", "tokens"),
 }
+_KEYS = {"optimum": ("sequence", "tokens"), "text": ("bytes", "bytes"), "chat": ("conversation", "tokens")}
+"""By what the items of a task are recognized, and what they weigh."""
+
 QUESTION_FIELDS = ("sha256", "shots", "items", "baseline")  # of a task of questions
 
 
@@ -54,16 +59,18 @@ class ReportFolder:
 
 
 def _pair_items(task: str, first: ReportFolder, other: ReportFolder) -> Difference | str:
-    """The difference of a mean over sequences, or of bits per byte over documents."""
-    key, size = ("sequence", "tokens") if task == "optimum" else ("bytes", "bytes")
-    rows = [run.items(task) for run in (first, other)]
+    """The difference of a mean over sequences or conversations, or of bits per byte over documents."""
+    key, size = _KEYS[task]
+    rows = [[item for item in run.items(task) if "nats" in item] for run in (first, other)]
+    if not all(rows):
+        return "without the loss of each item, as an earlier version wrote it; evaluate again"
     before, after = ([(item[key], item[size]) for item in items] for items in rows)
     if before != after:
         return f"measured on other items: their {size} differ"
     sizes = np.array([count for _, count in before])
     if (sizes > 0).sum() < 2:
         return "a single item has no interval"
-    scale = 1 if task == "optimum" else 1 / math.log(2)
+    scale = 1 / math.log(2) if task == "text" else 1
     losses = [np.array([scale * (item["nats"] - item.get("floor_nats", 0)) for item in items]) for items in rows]
     return paired_difference(*losses, sizes, resamples=RESAMPLES, level=LEVEL)
 

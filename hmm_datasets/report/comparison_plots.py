@@ -16,6 +16,7 @@ from .plots import PAPER, POINTS, WIDTH, draw_band, draw_intervals, markers, sav
 FIGURES = {
     "optimum": "Left: excess over the optimal loss with 95% intervals. Right: paired difference from the first run.",
     "text": "Left: bits per byte of held-out text with 95% intervals. Right: paired difference from the first run.",
+    "chat": "Left: loss of the assistant's words with 95% intervals. Right: paired difference from the first run.",
     "core": "Left: score with 95% intervals. Right: paired difference from the first run.",
     "positions": "Excess over the optimal loss by position, with 95% intervals if there are few runs.",
     "training": "KL divergence of the model from the Bayes-optimal predictor during training.",
@@ -41,7 +42,7 @@ def draw_comparison(comparison: Mapping[str, Any], folder: str | os.PathLike) ->
     folder = Path(folder)
     training = {name: curves for name, curves in comparison.get("training", {}).items() if any(curves["tokens"])}
     figures: dict[str, tuple[Any, Callable[[Any, Path], None]]] = {
-        **{task: (comparison["tasks"].get(task), plot_values) for task in ("optimum", "text", "core")},
+        **{task: (comparison["tasks"].get(task), plot_values) for task in ("optimum", "text", "chat", "core")},
         "positions": (comparison.get("positions"), plot_positions_of_runs),
         "training": (training, plot_training_of_runs),
         "questions": (comparison.get("questions"), plot_questions),

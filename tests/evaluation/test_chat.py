@@ -1,6 +1,7 @@
 """A chat model on held-out conversations: its loss by hand, and answers that are right, endless, or not its own."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -8,7 +9,9 @@ from accelerate import Accelerator
 from tiny_chat import WORDS, message, save_tiny_chat
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation.chat.measures import conversation_losses, measure_chat, share
+from hmm_datasets.evaluation.comparison import compare_reports
 from hmm_datasets.evaluation.evaluation import evaluate_model
 from hmm_datasets.evaluation.settings import EvaluationSettings
 from hmm_datasets.text.tokenizers.chat_templates import end_of_turn
@@ -112,6 +115,40 @@ def test_an_evaluation_of_a_folder_has_the_task(folder, tmp_path, capsys):
     assert set(report["chat"]["shares"]) == {"right", "ended", "spoke_for_others", "repeated", "empty"}
     items = [json.loads(line) for line in (tmp_path / "report" / "items" / "chat.jsonl").open()]
     assert len(items) == report["chat"]["questions"]
+    nats, tokens = (sum(item[name] for item in items) for name in ("nats", "tokens"))
+    assert (tokens, nats / tokens) == (report["chat"]["tokens"], pytest.approx(report["chat"]["loss"]))
     said = capsys.readouterr().out
     assert "Greedy answers to held-out questions" in said
     assert "end their turn" in said
+
+
+def test_evaluations_of_the_same_conversations_are_compared_in_pairs(folder, tmp_path, capsys):
+    corpus = tmp_path / "chats.jsonl"
+    corpus.write_text("".join(json.dumps(row) + "\n" for row in rows() * 4))
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    with torch.no_grad():
+        model.lm_head.weight *= 0.5
+    model.save_pretrained(tmp_path / "flatter")
+    AutoTokenizer.from_pretrained(folder).save_pretrained(tmp_path / "flatter")
+    chosen = {"tasks": ["chat"], "chat_data": str(corpus), "chat_max_new_tokens": 1}
+    reports = [
+        evaluate_model(EvaluationSettings(str(name), **chosen, output_dir=str(tmp_path / output), **more))["chat"]
+        for name, output, more in (
+            (folder, "a", {}),
+            (tmp_path / "flatter", "b", {}),
+            (folder, "c", {"test_fraction": 0.9}),
+        )
+    ]
+    comparison = compare_reports([tmp_path / "a", tmp_path / "b", tmp_path / "c"])["tasks"]["chat"]
+    assert comparison["measure"] == "loss of the assistant's words, nats per token"
+    first, second, third = comparison["rows"]
+    assert [row["value"] for row in (first, second, third)] == [report["loss"] for report in reports]
+    change = second["difference"]
+    assert change["value"] == pytest.approx(reports[1]["loss"] - reports[0]["loss"])
+    assert change["low"] <= change["value"] <= change["high"]
+    assert third["unpaired"].startswith("measured on other items: conversations is ")
+    (tmp_path / "a" / "digests.json").unlink()
+    (tmp_path / "a" / "report.json").write_text(json.dumps({"model": {}}))
+    shutil.copytree(tmp_path / "a", tmp_path / "d")
+    with pytest.raises(InputError, match="a and d: nothing to compare; expected evaluations with one of the tasks"):
+        compare_reports([tmp_path / "a", tmp_path / "d"])

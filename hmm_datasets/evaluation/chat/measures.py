@@ -27,6 +27,8 @@ from ...errors import InputError
 from ...intervals import wilson
 from ...paired_differences import ratio_interval
 from ...report.tables import SHARES
+from ...text.corpora.conversations import conversation_text
+from ...text.corpora.filters import document_digest
 from ...text.tokenizers.chat_encoding import encode_marked
 from ...text.tokenizers.chat_templates import marked_template, stop_tokens
 from ...training.fused_loss import next_labels
@@ -68,7 +70,8 @@ def measure_chat(
     Returns:
         `dict`: `loss` in nats per token of the assistant, with `loss_low` and `loss_high`; the numbers of
         `conversations`, of the assistant's `tokens`, and of `questions`; `shares`, each with `count`, `share`, `low`
-        and `high`; and `items`. Empty on other processes.
+        and `high`; and `items`: for each conversation a digest of its words, the assistant's `tokens`, their loss
+        `nats`, and what was answered if it has a question. Empty on other processes.
 
     Raises:
         `InputError`: the chat template does not mark what the assistant says, or there is nothing to measure.
@@ -79,15 +82,19 @@ def measure_chat(
     if counts.sum() == 0:
         raise InputError("chat: no conversation has words of the assistant within the context of the model")
     low, high = ratio_interval(sums, counts, seed=seed)
-    questions = questions_of(conversations)
+    asked = [questions_of([row]) for row in conversations]
+    questions = [question for first in asked for question in first]
     stop = stop_tokens(tokenizer, model.generation_config)
     generated = generate_answers(
         model, tokenizer, questions, stop=stop, max_new_tokens=max_new_tokens, batch_size=batch_size
     )
-    items = [
-        {"document": index, **_judged(question, tokens, tokenizer, stop)}
-        for index, (question, tokens) in enumerate(zip(questions, generated, strict=True))
-    ]
+    answers, items = iter(generated), []
+    for index, row in enumerate(conversations):
+        loss = {"tokens": int(counts[index]), "nats": float(sums[index])}
+        items.append({"document": index, "conversation": f"{document_digest(conversation_text(row)):016x}", **loss})
+        for question in asked[index]:
+            items[-1] |= _judged(question, next(answers), tokenizer, stop)
+    judged = [item for item in items if "answer" in item]
     return {
         "loss": float(sums.sum() / counts.sum()),
         "loss_low": low,
@@ -95,7 +102,7 @@ def measure_chat(
         "conversations": len(conversations),
         "tokens": int(counts.sum()),
         "questions": len(questions),
-        "shares": {name: share(sum(item[name] for item in items), len(items)) for name in SHARES},
+        "shares": {name: share(sum(item[name] for item in judged), len(judged)) for name in SHARES},
         "items": items,
     }
 
