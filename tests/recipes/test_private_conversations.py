@@ -137,9 +137,10 @@ def test_transformers_serves_the_merged_model(walked, child_environment):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
+    environment = child_environment | {"NO_PROXY": "localhost", "HF_HUB_DISABLE_UPDATE_CHECK": "1"}
     server = subprocess.Popen(
         [Path(sys.executable).with_name("transformers"), "serve", "run/merged", "--port", str(port)],
-        **{"cwd": folder, "env": child_environment | {"NO_PROXY": "localhost"}, "stdout": subprocess.DEVNULL},
+        **{"cwd": folder, "env": environment, "stdout": subprocess.DEVNULL},
     )
     try:
         url = f"http://localhost:{port}/v1/chat/completions"
