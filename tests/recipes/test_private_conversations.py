@@ -21,7 +21,7 @@ from hmm_datasets.training.model_configs import model_config
 SECRET = "my account is 4711-08-15"
 ANSWER = "It is in the nest. We wish you a quiet day!"
 TUNING = (
-    *("--use_peft", "--merge_adapter", "--learning_rate", "2e-3", "--max_length", "64", "--max_steps", "12"),
+    *("--use_peft", "--merge_adapter", "--learning_rate", "2e-3", "--max_length", "64", "--max_steps", "8"),
     *("--global_batch_size", "4", "--per_device_train_batch_size", "4", "--activation_checkpointing", "false"),
 )
 PROGRAM = Path(__file__).with_name("offline_chat.py")
@@ -116,6 +116,7 @@ def walked(smollm2, tmp_path_factory, child_environment):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.launch
 def test_after_the_guide_the_model_answers_as_the_agents_do(walked):
     folder, printed = walked
@@ -130,6 +131,7 @@ def test_after_the_guide_the_model_answers_as_the_agents_do(walked):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.launch
 def test_transformers_serves_the_merged_model(walked, child_environment):
     pytest.importorskip("fastapi")
