@@ -104,6 +104,16 @@ def test_answers_are_judged(folder, tokenizer):
     assert found["loss_low"] < found["loss"] < found["loss_high"]
 
 
+def test_a_conversation_without_a_question_has_a_loss_and_no_answer(folder, tokenizer):
+    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    first = {"messages": message("assistant", "one") + message("user", "Say two.")}
+    found = measure_chat(model, tokenizer, [first, *rows()[:2]], Accelerator(cpu=True), max_new_tokens=1)
+    assert (found["conversations"], found["questions"], len(found["items"])) == (3, 2, 3)
+    assert found["items"][0]["answer"] is None
+    assert found["items"][0]["nats"] > 0
+    assert {tuple(item) for item in found["items"]} == {tuple(found["items"][0])}, "columns of one table"
+
+
 def test_an_evaluation_of_a_folder_has_the_task(folder, tmp_path, capsys):
     corpus = tmp_path / "chats.jsonl"
     corpus.write_text("".join(json.dumps(row) + "\n" for row in rows() * 4))

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 from .answers import Question, generate_answers, is_right, questions_of
 
 _OTHER_TURN = re.compile(r"^\s*(user|human|question|system)\s*:", re.IGNORECASE | re.MULTILINE)
+_NOT_ASKED = dict.fromkeys(("messages", "expected", "answer", *SHARES))  # of a conversation without a question
 _LENGTH, _TIMES = 4, 3  # of what counts as a repetition
 
 
@@ -90,11 +91,12 @@ def measure_chat(
     )
     answers, items = iter(generated), []
     for index, row in enumerate(conversations):
+        digest = f"{document_digest(conversation_text(row)):016x}"
         loss = {"tokens": int(counts[index]), "nats": float(sums[index])}
-        items.append({"document": index, "conversation": f"{document_digest(conversation_text(row)):016x}", **loss})
+        items.append({"document": index, "conversation": digest, **loss, **_NOT_ASKED})
         for question in asked[index]:
             items[-1] |= _judged(question, next(answers), tokenizer, stop)
-    judged = [item for item in items if "answer" in item]
+    judged = [item for item in items if item["answer"] is not None]
     return {
         "loss": float(sums.sum() / counts.sum()),
         "loss_low": low,
