@@ -9,9 +9,11 @@ A size is that of a Llama with heads of 64 features and a feed-forward width of 
 | 5m | 4 | 320 | 5.0 million |
 | 10m | 6 | 384 | 10.6 million |
 | 30m | 10 | 512 | 31.6 million |
+| 32m | 8 | 576 | 31.9 million |
 | 38m | 8 | 640 | 39.2 million |
 | 60m | 10 | 704 | 59.7 million |
 | 125m | 18 | 768 | 127 million |
+| 126m | 13 | 896 | 126 million |
 | 135m | 12 | 960 | 133 million |
 | 250m | 16 | 1152 | 255 million |
 | 500m | 24 | 1280 | 473 million |
@@ -20,6 +22,9 @@ A size is that of a Llama with heads of 64 features and a feed-forward width of 
 | 2.7b | 32 | 2560 | 2514 million |
 | 6.7b | 32 | 4096 | 6439 million |
 | 13b | 40 | 5120 | 12590 million |
+
+`32m`, `60m`, `126m` and `250m` differ in size alone: each has 69 to 72 features of width for a layer, while `30m` and
+`125m` are deeper (51 and 43). Models compared over sizes should have one shape, as `dN` has too (64).
 
 The last five have the names, depths and widths of Brown et al., "Language models are few-shot learners", 2020, table
 2.1, whose numbers of parameters include embeddings.
@@ -62,9 +67,11 @@ PRESETS = {
     "5m": (4, 320),
     "10m": (6, 384),
     "30m": (10, 512),
+    "32m": (8, 576),
     "38m": (8, 640),
     "60m": (10, 704),
     "125m": (18, 768),
+    "126m": (13, 896),
     "135m": (12, 960),
     "250m": (16, 1152),
     "500m": (24, 1280),

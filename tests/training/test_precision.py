@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, T5Config
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json, read_yaml
 from hmm_datasets.runtime.shipped import shipped
-from hmm_datasets.training.model_configs import PRESETS, model_config
+from hmm_datasets.training.model_configs import PRESETS, model_config, new_model
 from hmm_datasets.training.parameters import count_parameters
 from hmm_datasets.training.precision import find_precision, keep_loss_in_float32
 from hmm_datasets.training.settings import PretrainSettings, SFTSettings
@@ -165,6 +165,18 @@ def test_presets_have_heads_of_64_and_a_feed_forward_of_eight_thirds():
         assert config.head_dim == 64
         assert config.num_attention_heads * 64 == config.hidden_size
         assert config.intermediate_size == pytest.approx(8 / 3 * config.hidden_size, abs=16)
+
+
+def test_four_sizes_have_the_numbers_of_parameters_of_their_names_and_one_shape():
+    """Without embeddings, of which a larger model of the same vocabulary has a smaller share."""
+    shapes = {}
+    for name in ("32m", "60m", "126m", "250m"):
+        config = model_config(name, vocab_size=16, max_length=8)
+        with torch.device("meta"):
+            body = count_parameters(new_model(config))["body"]
+        assert body == pytest.approx(1e6 * int(name[:-1]), rel=0.03), name
+        shapes[name] = config.hidden_size / config.num_hidden_layers
+    assert shapes == pytest.approx(dict.fromkeys(shapes, 70.8), rel=0.03)
 
 
 @pytest.fixture
