@@ -68,8 +68,8 @@ class PlanCommand:
     launch: str | None = option(None, "CONFIG", "a launch configuration: name of a shipped one, or a file")
     devices: list[str] | None = option(
         None,
-        "NAME",
-        "instead, how to run it fastest on these devices: H200, A100, T4, ...",
+        "NAME[:MFU[:PRICE]]",
+        "instead, how to run it fastest on these devices: H200, T4:0.3:0.35 with MFU and price per hour, ...",
     )
     ranks: list[int] = option([1, 8], "N", "devices, default 1 8")
     models: list[str] | None = option(None, "SIZE", "sizes, by default that of the file")

@@ -9,6 +9,7 @@ import datetime
 import itertools
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from ..hub.download import ModelName
 from ..runtime.command_line import parse_settings
 from ..training.model_configs import ModelSettings, limit_length, new_model
 from ..training.optimizers import check_sharding
-from ..training.plan.accelerators import USABLE, find_device
+from ..training.plan.accelerators import USABLE, Device, find_device
 from ..training.plan.budget import accumulation_steps
 from ..training.plan.checkpoint_disk import checkpoint_bytes, most_checkpoints
 from ..training.plan.finish import finish, read_rank_stages
@@ -507,23 +508,22 @@ def advise(
 
     Args:
         path, flags, launch_config, assumed_vocab_size: see [`~hmm_datasets.operations.planning.read_recipe`].
-        devices (sequence of `str`): names that [`~hmm_datasets.training.plan.accelerators.find_device`] knows.
+        devices (sequence of `str`): names that [`~hmm_datasets.training.plan.accelerators.find_device`] knows, each
+            with the share of its peak that is reached and its price per hour, as in `T4:0.3:0.35`, or with those of
+            `assumed_rate` and `price_per_hour`.
         models (sequence of `str`, *optional*): values of `--model`; by default that of the file.
         ranks (sequence of `int`, *optional*): numbers of devices.
 
     Returns:
-        list of `dict`: `model`, `parameters`, `device`, `ranks`, and either `reason`, why there is no way; or
+        list of `dict`: `model`, `parameters`, `device`, `mfu`, `ranks`, and either `reason`, why there is no way; or
         `strategy`, `micro_batch_size`, `recomputes`, `memory` and `host_memory` in bytes per rank, `fitting` (all
         strategies that fit, the fastest first), and where it is estimated `tokens_per_second`, `hours` and, if
-        `price_per_hour` is set, `cost`.
+        a price is known, `cost`.
 
     Raises:
         `InputError`: an unknown device, or settings that the recipe would refuse.
     """
-    chosen_devices = [find_device(name) for name in devices]
-    if None in chosen_devices:
-        unknown = devices[chosen_devices.index(None)]
-        raise InputError(f"device {unknown!r} is unknown; expected a name such as H200, H100 SXM, A100 or RTX 4090")
+    chosen_devices = [_assumed_device(name) for name in devices]
     entries = []
     for model in models or (None,):
         chosen = [] if model is None else ["--model", model]
@@ -535,9 +535,10 @@ def advise(
             assumed_vocab_size=assumed_vocab_size,
         )
         plan, settings, job = recipe.plan, recipe.settings, recipe.job
-        mfu = device_of(settings.assumed_rate)[1]
-        for device, world_size in itertools.product(chosen_devices, ranks):
-            row = {"model": model, "parameters": job.parameters, "device": device.name, "ranks": world_size}
+        for (device, share, price), world_size in itertools.product(chosen_devices, ranks):
+            mfu = share or device_of(settings.assumed_rate)[1]
+            row = {"model": model, "parameters": job.parameters, "device": device.name}
+            row |= {"mfu": mfu, "ranks": world_size}
             ways = options(job, device, world_size, mfu=mfu)
             if not ways:
                 entries.append(row | {"reason": reason(job, device, world_size)})
@@ -548,7 +549,19 @@ def advise(
             if not math.isnan(best.seconds):
                 row["tokens_per_second"] = job.row_length * job.global_batch_size / best.seconds
                 row["hours"] = plan.tokens / row["tokens_per_second"] / 3600
-                if settings.price_per_hour is not None:
-                    row["cost"] = row["hours"] * world_size * settings.price_per_hour
+                if (price := settings.price_per_hour if price is None else price) is not None:
+                    row["cost"] = row["hours"] * world_size * price
             entries.append(row)
     return entries
+
+
+def _assumed_device(words: str) -> tuple[Device, float | None, float | None]:
+    """A device, the share of its peak and its price per hour, where they are given, as in `H200:0.43:3.5`."""
+    parts = re.fullmatch(r"(([^:]+)(:[^:]+)?)(?::(\d+(?:\.\d+)?))?", words)
+    name, share = (None, 0.0) if parts is None else device_of(parts[1])
+    if name is None:
+        raise InputError(
+            f"device {words!r} is unknown; expected a name such as H200, A100, T4 or TPU v3-8, followed by a share of "
+            "its peak and a price per hour if you know them, as in H200:0.5:2.5"
+        )
+    return find_device(name), share if parts[3] else None, float(parts[4]) if parts[4] else None

@@ -101,14 +101,14 @@ def fit_plan_text(plan: dict[str, Any]) -> str:
 
 def advice_text(rows: Sequence[dict[str, Any]]) -> str:
     """A table of the result of [`~hmm_datasets.operations.planning.advise`], and the reasons below it."""
-    columns = ["model", "parameters", "device", "ranks", "fastest that fits", "micro-batch", "GiB", "also fit"]
+    columns = ["model", "parameters", "device", "MFU", "ranks", "fastest that fits", "micro-batch", "GiB", "also fit"]
     columns += ["tokens/s", "hours", "cost"]
     cells, notes = [], []
     for row in rows:
-        start = [row["model"] or "", f"{row['parameters']:,}", row["device"], f"{row['ranks']:,}"]
+        start = [row["model"] or "", f"{row['parameters']:,}", row["device"], f"{row['mfu']:.3g}", f"{row['ranks']:,}"]
         if "reason" in row:
             notes.append(row["reason"])
-            cells.append([*start, f"none [{len(notes)}]", *[""] * (len(columns) - 5)])
+            cells.append([*start, f"none [{len(notes)}]", *[""] * (len(columns) - 6)])
             continue
         batch = f"{row['micro_batch_size']}{', recomputed' if row['recomputes'] else ''}"
         memory = f"{row['memory'] / _GIB:.1f}"
@@ -123,8 +123,8 @@ def advice_text(rows: Sequence[dict[str, Any]]) -> str:
     lines = [text_table(columns, cells)]
     lines += [f"[{number}] {note}" for number, note in enumerate(notes, start=1)]
     lines.append(
-        "recomputed: activations are recomputed (--activation_checkpointing true). cost: set --price_per_hour. These "
-        "are estimates to start from, see the guide."
+        "recomputed: activations are recomputed (--activation_checkpointing true). cost: NAME:MFU:PRICE or "
+        "--price_per_hour. These are estimates to start from, see the guide."
     )
     return lines[0] + "\n\n" + "\n".join(lines[1:])
 

@@ -1,18 +1,20 @@
 """The experiment with a leaky tokenizer, from its first command to its table, at the smallest size."""
 
 import json
+import re
 
 import pytest
+import torch
 from experiments import load
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import write_json, write_jsonl, write_yaml
-from hmm_datasets.operations.launching import launch_config, recipe_settings
+from hmm_datasets.operations.launching import recipe_settings
 from hmm_datasets.operations.sweeps.file import read_sweep
-from hmm_datasets.operations.sweeps.planning import check_and_plan
 from hmm_datasets.runtime.command_line import check_flags, parse_settings
 from hmm_datasets.runtime.shipped import EXPERIMENTS, shipped
-from hmm_datasets.training.plan.accelerators import find_device, peak_flops
+from hmm_datasets.training.model_configs import model_config, new_model
+from hmm_datasets.training.plan.flops import unit_flops
 
 FOLDER = shipped(EXPERIMENTS) / "leaky_tokenizer"
 
@@ -26,23 +28,39 @@ def settings(config: str, *flags: str):
     return parse_settings(RECIPE.LeakySettings, arguments=["--config", str(FOLDER / config), *flags])[0]
 
 
-@pytest.mark.slow
-def test_the_full_experiment_has_24_models_and_is_planned_without_its_data(tmp_path):
+def test_the_hours_of_all_models_are_those_of_their_flops_on_each_device(tmp_path):
+    """Without data; the full size has 24 models of 50,000 steps."""
     chosen = settings("full.yaml", "--output_dir", str(tmp_path / "leaky"))
     write_yaml(tmp_path / "models.yaml", RECIPE.models_sweep(chosen))
-    assert len(read_sweep(tmp_path / "models.yaml").cells) == 4 * 2 * 3
-    one = settings("full.yaml", "--output_dir", str(tmp_path / "leaky"), "--seeds", "0")
-    planned = RECIPE.planned_sweep(one, tmp_path)
-    write_yaml(
-        tmp_path / "planned.yaml", {**planned, "cells": planned["cells"][:1]}
-    )  # the other tokenizer costs the same
-    found = check_and_plan(read_sweep(tmp_path / "planned.yaml"))
-    assert len(found.cells) == 4
-    for plan in found.cells.values():
-        assert (plan["steps"], plan["tokens"]) == (50_000, 50_000 * 32 * 1024)
-        assert (plan["precision"], plan["row_length"]) == ("bf16", 1024)
-        assert plan["time"]["rate"].endswith("H200 at 40% MFU")
-        assert plan["memory"]["ddp"]["total"] < 141e9
+    sweep = read_sweep(tmp_path / "models.yaml")
+    assert len(sweep.cells) == 4 * 2 * 3
+    assert {cell.settings["train_tokens"] for cell in sweep.cells} == {50_000 * 32 * 1024}
+    small = [
+        "--models",
+        "1m",
+        "--length",
+        "63",
+        "--vocab_size",
+        "300",
+        "--devices",
+        "T4:0.3:0.35",
+        "TPU v3-8:0.5",
+        "H200",
+    ]
+    chosen = settings("full.yaml", "--output_dir", str(tmp_path / "leaky"), *small)
+    table = RECIPE.hours_by_device(chosen).splitlines()[-3:]
+    config = model_config("1m", vocab_size=300, max_length=63)
+    with torch.device("meta"):
+        per_token, per_pair = unit_flops(new_model(config))
+    one = (per_token + 63 * per_pair) * 1_638_400_000 / 3600
+    expected = {"T4": (0.3, 65e12), "TPU v3-8": (0.5, 492e12), "H200": (0.4, 989.4e12)}
+    for row, (device, (share, peak)) in zip(table, expected.items(), strict=True):
+        name, mfu, hours, all_hours, cost = re.split(r"  +", row.strip())
+        assert (name, float(mfu)) == (device, share)
+        assert float(hours) == pytest.approx(one / share / peak, rel=5e-3)
+        assert float(all_hours) == pytest.approx(6 * one / share / peak, rel=5e-3)
+        assert cost == (f"{0.35 * 6 * one / share / peak:,.0f}" if device == "T4" else "?")
+    assert not (tmp_path / "leaky").exists()
 
 
 def test_stages_and_their_flags_exist(tmp_path):
@@ -76,12 +94,6 @@ def test_models_are_compared_by_size_on_the_same_documents(tmp_path):
     write_json(tmp_path / "models/sweep.json", {"cells": [{**cells[0], "state": "failed"}]})
     with pytest.raises(InputError, match="the model is not finished"):
         COMPARE.evaluations(tmp_path)
-
-
-def test_a_tpu_has_no_rate_in_float16_and_its_configuration_says_that_it_is_untested():
-    assert find_device("TPU v3").bf16 == 61.5e12
-    assert peak_flops("TPU v3", "fp16") is None
-    assert "UNTESTED" in launch_config("tpu").read_text()
 
 
 @pytest.mark.launch

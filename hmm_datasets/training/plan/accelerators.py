@@ -2,8 +2,12 @@
 rather than guessed ones.
 
 Rates are those of dense tensor cores with float32 accumulation, from the manufacturers' data sheets (NVIDIA's give
-twice the number, for 2:4 sparsity). PCIe and SXM boards of one name are listed separately where they differ. Cards
-without bfloat16 units have no rate for bfloat16.
+twice the number, for 2:4 sparsity), and for TPUs from Google's pages on their architectures
+(docs.cloud.google.com/tpu/docs/v6e and its neighbours). PCIe and SXM boards of one name are listed separately where
+they differ. Cards without bfloat16 units have no rate for bfloat16.
+
+A TPU is a chip, or of v2 and v3, whose chips have two cores, a core. One of these recipes computes on all of a host as
+one device with a copy of the weights on each: `TPU v3-8` has the rate of its eight cores and the memory of one.
 
 Memory is that of the data sheets, the larger one where a card has two. The link is the rate in one direction between
 devices of one machine: NVLink, NVSwitch or Infinity Fabric, otherwise PCIe of the card's generation with 16 lanes.
@@ -14,6 +18,8 @@ from dataclasses import dataclass
 
 USABLE = 0.92
 """Share of a device's memory that is counted on: CUDA's context and fragmentation take some."""
+
+_GIB = (1 << 30) / 1e9
 
 _DEVICES = {
     r"\bB200\b": ("B200", 2250.0, 2250.0, 180, 900),
@@ -33,15 +39,23 @@ _DEVICES = {
     r"RTX 6000 Ada": ("RTX 6000 Ada", 364.2, 364.2, 48, 32),
     r"RTX 4090\b": ("RTX 4090", 165.2, 165.2, 24, 32),
     r"RTX 3090\b(?! Ti)": ("RTX 3090", 71.0, 71.0, 24, 32),
-    r"V100.*SXM": ("V100 SXM", 125.0, None, 32, 150),
-    r"V100.*PCIE": ("V100 PCIe", 112.0, None, 32, 16),
+    r"V100.*(?i:PCIE)": ("V100 PCIe", 112.0, None, 32, 16),
+    r"V100\b": ("V100 SXM", 125.0, None, 32, 150),
     r"\bT4\b": ("T4", 65.0, None, 16, 16),
     r"P100.*SXM": ("P100 SXM", 21.2, None, 16, 80),
     r"P100\b": ("P100 PCIe", 18.7, None, 16, 16),
     r"MI300X": ("MI300X", 1307.4, 1307.4, 192, 448),
-    # A core of a chip, which has two: a v3-8 is eight of them. The link is a pod's all-reduce bandwidth of 340 TB/s,
-    # divided by its cores.
-    r"TPU v3": ("TPU v3 core", 0.0, 61.5, 16 * 1.073741824, 166),
+    # The link is a pod's all-reduce bandwidth, divided by its cores or chips; of a v5p that of its links (4,800
+    # Gbit/s), and of a v2 that of a core's two links of 496 Gbit/s (Jouppi et al., 2020).
+    r"TPU ?v2-8\b": ("TPU v2-8", 0.0, 180.0, 8 * _GIB, 124),
+    r"TPU ?v3-8\b": ("TPU v3-8", 0.0, 492.0, 16 * _GIB, 166),
+    r"TPU ?v5e-8\b": ("TPU v5e-8", 0.0, 1576.0, 16, 200),
+    r"TPU ?v2\b(?!-)": ("TPU v2 core", 0.0, 22.5, 8 * _GIB, 124),
+    r"TPU ?v3\b(?!-)": ("TPU v3 core", 0.0, 61.5, 16 * _GIB, 166),
+    r"TPU ?v4\b(?!-)": ("TPU v4", 0.0, 275.0, 32 * _GIB, 268),
+    r"TPU ?(v5e|v5 lite)\b(?!-(?!1\b))": ("TPU v5e", 0.0, 197.0, 16, 200),
+    r"TPU ?v5p\b(?!-)": ("TPU v5p", 0.0, 459.0, 95, 600),
+    r"TPU ?(v6e|v6 lite)\b(?!-(?!1\b))": ("TPU v6e", 0.0, 918.0, 32, 400),
     # A card has two dies, each of which is a device of its own. AMD's data sheet gives both together: 383 TFLOP/s and
     # 128 GB.
     r"MI250X": ("MI250X die", 191.5, 191.5, 64, 200),
@@ -67,6 +81,10 @@ class Device:
     bf16: float | None
     memory: int
     link: float
+
+    def peak(self, precision: str) -> float:
+        """Peak in FLOP/s in `"bf16"` or `"fp16"`; of a device without units for it, the peak in the other."""
+        return (self.fp16 or self.bf16) if precision == "fp16" else (self.bf16 or self.fp16)
 
 
 def find_device(name: str) -> Device | None:

@@ -48,7 +48,7 @@ from ...compat.transformers_models import attention_of, set_config_attention
 from ...errors import InputError
 from ...runtime.run_records import read_history
 from ..model_configs import default_dtype, is_recurrent, new_model, set_attention
-from .accelerators import find_device, peak_flops
+from .accelerators import find_device
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -104,7 +104,7 @@ def device_of(rate: float | str | None) -> tuple[str | None, float]:
     except ValueError:
         mfu = math.nan
     if not 0 < mfu <= 1:
-        raise InputError(f"assumed_rate is {rate}; expected a share of the peak above 0 and up to 1, as in {name}:0.5")
+        raise InputError(f"device {rate}: expected a share of its peak above 0 and up to 1, as in {name}:0.5")
     return name, mfu
 
 
@@ -115,7 +115,8 @@ def read_rate(rate: float | str | None, precision: str = "bf16") -> Rate | None:
         rate (`float` or `str`, *optional*): tokens per second over all devices; the folder of a run, whose history
             gives the model FLOPs per second and device; or a name that
             [`~hmm_datasets.training.plan.accelerators.find_device`] knows, and a share of its peak, as in `H200:0.5`.
-        precision (`str`, *optional*, defaults to `"bf16"`): precision of the peak.
+        precision (`str`, *optional*, defaults to `"bf16"`): precision of the peak, see
+            [`~hmm_datasets.training.plan.accelerators.Device.peak`].
 
     Raises:
         `InputError`: none of these, a number that is not above 0, or a run without a history.
@@ -134,10 +135,8 @@ def read_rate(rate: float | str | None, precision: str = "bf16") -> Rate | None:
             f"assumed_rate is {rate!r}; expected a device such as H200, H100 SXM, A100 or RTX 4090, the folder of a "
             "run, or tokens per second"
         )
-    peak = peak_flops(device, precision)
-    if peak is None:
-        raise InputError(f"assumed_rate is {rate}, a device without a peak in {precision}; give tokens per second")
-    return Rate(flops_per_device=mfu * peak, source=f"{find_device(device).name} at {mfu:.0%} MFU")
+    assumed = find_device(device)
+    return Rate(flops_per_device=mfu * assumed.peak(precision), source=f"{assumed.name} at {mfu:.0%} MFU")
 
 
 def _rate_of_run(run: Path) -> Rate:

@@ -212,9 +212,8 @@ def _batches(job: Job, world_size: int) -> Iterator[tuple[int, bool]]:
 
 def _with_batch(job, device, world_size, micro, recomputes, mfu, network) -> Iterator[Option]:
     accumulation = job.global_batch_size // (world_size * micro)
-    peak = device.bf16 or device.fp16
     flops = job.flops_per_token * job.row_length * job.global_batch_size / world_size
-    computing = flops * (4 / 3 if recomputes else 1) / (mfu * peak)
+    computing = flops * (4 / 3 if recomputes else 1) / (mfu * device.peak("bf16"))
     link = device.link if world_size <= DEVICES_PER_MACHINE else min(device.link, network)
     volumes = _volumes(job, accumulation) if world_size > 1 else {"ddp": 0.0}  # there is nothing to shard over
     for strategy, volume in volumes.items():

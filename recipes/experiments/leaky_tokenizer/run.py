@@ -6,12 +6,10 @@ Two byte-level BPE tokenizers of the same size are trained, `clean` on the train
 text, and both texts are tokenized with both. A sweep then trains, for each size and seed, the same model with the same
 initial weights on the same number of tokens with each tokenizer, and measures it in bits per byte on the held-out
 documents. The last stage compares them, see `compare.py`. When started again the experiment continues where it
-stopped. With `--plan true` it only prints what the models would cost, without data: the plan takes a random process
-with as many symbols as a tokenizer has tokens.
+stopped. With `--plan true` it only prints the hours that the models would take on several devices, without data.
 """
 
 import shlex
-import tempfile
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
@@ -45,7 +43,10 @@ class LeakySettings:
     seeds: list[int] = setting([0], "Seeds; one model per tokenizer, size and seed.")
     launcher: str | None = setting(None, "Launch configuration of each training; by default one process per model.")
     plan: bool = setting(False, "Print the plans, and end.")
-    assumed_rate: str | None = setting(None, "Device that plans assume, such as H200, or H200:0.5; see pretrain.")
+    devices: list[str] = setting(
+        ["T4", "P100", "V100", "TPU v3-8", "A100", "H100", "H200"],
+        "Devices of the plan: T4, T4:0.3 for a share of its peak, T4:0.3:0.35 with a price per hour.",
+    )
 
 
 def main(settings: LeakySettings) -> None:
@@ -53,14 +54,10 @@ def main(settings: LeakySettings) -> None:
     from hmm_datasets.files import write_yaml
     from hmm_datasets.operations.stages import run_or_exit
 
-    path = Path(settings.output_dir) / "models.yaml"
     if settings.plan:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "models.yaml"
-            write_yaml(path, planned_sweep(settings, Path(folder)))
-            run_or_exit([("What the models consume", f"hmm-datasets sweep {_quoted(path)} --plan")])
+        print(hours_by_device(settings))
     else:
-        write_yaml(path, models_sweep(settings))
+        write_yaml(Path(settings.output_dir) / "models.yaml", models_sweep(settings))
         run_or_exit(stages(settings))
 
 
@@ -117,20 +114,42 @@ def models_sweep(settings: LeakySettings) -> dict[str, Any]:
     }
 
 
-def planned_sweep(settings: LeakySettings, folder: Path) -> dict[str, Any]:
-    """The same sweep on random processes, written to `folder`, that costs the same.
+def hours_by_device(settings: LeakySettings) -> str:
+    """A table of the hours that a model of each size takes on each device, and all models of the experiment together.
 
-    With the beginning token before its sequences, a process has as many symbols as a tokenizer, and rows as long.
+    No data are needed: a row is full, and the vocabulary has the size that the settings choose.
     """
-    from hmm_datasets.hmm import processes
+    from hmm_datasets.operations.planning import advise
+    from hmm_datasets.report.tables import text_table
 
-    for name in TOKENIZERS:
-        processes.random(1, settings.vocab_size - 1, alpha=1.0).save_pretrained(folder / name)
     sweep = models_sweep(settings)
-    sweep["cells"] = [{"hmm": str(folder / name)} for name in TOKENIZERS]
-    sweep["settings"] |= {"length": settings.length - 1}
-    sweep["settings"] |= {} if settings.assumed_rate is None else {"assumed_rate": settings.assumed_rate}
-    return sweep | {"then": [], "table": {}}
+    given = sweep["settings"] | sweep["cells"][0] | {"output_dir": settings.output_dir}
+    advice = advise(
+        "pretrain",
+        [word for name, value in given.items() for word in (f"--{name}", str(value))],
+        devices=settings.devices,
+        models=settings.models,
+        assumed_vocab_size=settings.vocab_size,
+    )
+    runs = len(TOKENIZERS) * len(settings.seeds)
+    table, notes = [], []
+    for number in range(len(settings.devices)):
+        rows = advice[number :: len(settings.devices)]
+        notes += [f"{row['device']}, {row['model']}: {row['reason']}" for row in rows if "reason" in row]
+        hours = [row.get("hours") for row in rows]
+        costs = [row.get("cost") for row in rows]
+        table.append(
+            [
+                *(rows[0]["device"], f"{rows[0]['mfu']:.3g}"),
+                *("?" if value is None else f"{value:,.3g}" for value in hours),
+                "?" if None in hours else f"{runs * sum(hours):,.3g}",
+                "?" if None in costs else f"{runs * sum(costs):,.0f}",
+            ]
+        )
+    models = runs * len(settings.models)
+    header = ["device", "MFU", *settings.models, f"all {models} models", "cost"]
+    lines = [f"Hours of one device for a model of {settings.train_tokens:,} tokens, and for all, as fast as fits"]
+    return "\n\n".join([*lines, text_table(header, table), *notes])
 
 
 def _flags(settings: LeakySettings, *names: str) -> str:

@@ -210,10 +210,38 @@ def test_a_recipe_is_advised_with_the_numbers_of_its_plan(file, capsys):
     assert "H100 SXM" in printed
     assert "none [1]" in printed
     assert "[1] 64 rows per step cannot be divided among 7 ranks" in printed
-    with pytest.raises(InputError, match="device 'X9' is unknown"):
-        advise(file, devices=["X9"])
+    for unknown in ("X9", "X9:0.3", "H200:0.3:cheap", "TPU v3-32", "H200:0.3:1:1"):
+        with pytest.raises(InputError, match=f"device '{unknown}' is unknown; expected .* as in H200:0.5:2.5"):
+            advise(file, devices=[unknown])
+
+
+@pytest.mark.launch
+def test_each_device_has_its_share_of_the_peak_and_its_price(file):
+    """Hours follow from them, by hand: 6 N and attention per token; a T4 counts with its peak in float16."""
+    devices = {"T4:0.3:0.35": 0.3 * 65e12, "H200:0.43": 0.43 * 989.4e12, "TPU v3-8": 0.25 * 492e12}
+    found = advise(file, ["--assumed_rate", "H100:0.25", "--price_per_hour", "3"], devices=list(devices))
+    plan = plan_recipe(file)
+    hours = [plan["flops"] / rate / 3600 for rate in devices.values()]
+    assert [row["hours"] for row in found] == pytest.approx(hours)
+    assert [row["mfu"] for row in found] == [0.3, 0.43, 0.25]
+    prices = [0.35, 3, 3]
+    assert [row["cost"] for row in found] == pytest.approx([a * b for a, b in zip(prices, hours, strict=True)])
 
 
 def test_devices_have_the_memory_and_links_of_their_data_sheets():
     assert (find_device("NVIDIA H200").memory, find_device("NVIDIA H200").link) == (141 * G, 450 * G)
     assert (find_device("Tesla T4").memory, find_device("A100").memory) == (16 * G, 80 * G)
+
+
+def test_names_of_tpus_are_those_that_people_and_drivers_write():
+    """Peaks of a chip in bfloat16, as Google's pages on their architectures have them."""
+    chips = {"v4": 275, "v5e": 197, "v5 lite": 197, "v5e-1": 197, "v5p": 459, "v6e": 918, "v6 lite": 918}
+    for name, peak in chips.items():
+        assert find_device(f"TPU {name}").bf16 == find_device(f"TPU{name}").bf16 == peak * 1e12
+    for host, part, parts in (("v2-8", "v2", 8), ("v3-8", "v3", 8), ("v5e-8", "v5e", 8)):
+        whole, one = find_device(f"TPU {host}"), find_device(f"TPU {part}")
+        assert (whole.bf16, whole.memory) == (parts * one.bf16, one.memory), "each part has all weights"
+    assert find_device("TPU v3-32") is find_device("TPU v6e-16") is find_device("TPU v9") is None
+    assert (find_device("TPU v3").peak("fp16"), find_device("T4").peak("bf16")) == (61.5e12, 65e12)
+    boards = map(find_device, ("V100", "V100 PCIe", "Tesla V100-SXM2-16GB"))
+    assert [board.peak("fp16") for board in boards] == [125e12, 112e12, 125e12]

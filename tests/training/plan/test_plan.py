@@ -194,8 +194,7 @@ def test_a_plan_before_the_data_exist_is_the_plan_with_them(hmm, tokens, tmp_pat
     ("named", "message"),
     [
         ("X9000", "assumed_rate is 'X9000'; expected a device"),
-        ("Tesla T4", "assumed_rate is Tesla T4, a device without a peak in bf16"),
-        ("H200:1.5", "assumed_rate is H200:1.5; expected a share"),
+        ("H200:1.5", "device H200:1.5: expected a share"),
         ("tests", "assumed_rate tests: it has no history.jsonl"),
         (0.0, "assumed_rate is 0.0 tokens per second; expected a number above 0"),
     ],
