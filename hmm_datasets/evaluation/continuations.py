@@ -127,7 +127,7 @@ def _reuses_cache(model: "PreTrainedModel") -> bool:
     tokens = [index % min(7, model.config.get_text_config().vocab_size) for index in range(16)]
     groups = [[Row(tokens[:size], size - 2), Row([*tokens[:size], 0], size - 2)] for size in (16, 6)]
     shared = [13, 4]  # one token less than those before the scored ones, and all of them
-    with torch.inference_mode():
+    with torch.no_grad():
         output = model(input_ids=torch.tensor([tokens], device=model.device), use_cache=True)
         cache = output_cache(output)
         if not isinstance(cache, DynamicCache) or any(type(layer) is not DynamicLayer for layer in cache.layers):
@@ -157,7 +157,7 @@ def _batches(groups: Sequence[Sequence[Row]], shared: list[int], batch_size: int
 def _run_batch(
     model: "PreTrainedModel", groups: Sequence[Sequence[Row]], shared: Sequence[int]
 ) -> Float64[Tensor, "2 B"]:
-    with torch.inference_mode():
+    with torch.no_grad():
         if shared[0] > 0:
             return _run_shared(model, groups, shared).cpu()
         return _run(model, [row for group in groups for row in group]).cpu()

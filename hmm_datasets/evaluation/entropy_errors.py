@@ -77,6 +77,6 @@ def task_log_probs(
     episodes = task.sample(num_sequences, length, seed=seed, first=TEST_FIRST).astype(np.int64)
     rows = torch.nn.functional.pad(torch.from_numpy(episodes), (1, 0), value=task.num_symbols).to(model.device)
     places = torch.from_numpy(np.flatnonzero(task.scored(length))).to(model.device)
-    with torch.inference_mode():
+    with torch.no_grad():
         logits = [model(input_ids=part, use_cache=False).logits[:, places] for part in rows.split(batch_size)]
     return log_probabilities(torch.cat(logits)).cpu(), episodes

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
+from ..compat.torch_xla import use_all_chips
 from ..files import write_digests, write_json, write_jsonl, written_together
 from ..report.evaluation_tables import evaluation_text
 from ..report.page import write_page
@@ -38,6 +39,7 @@ def evaluate_model(settings: EvaluationSettings) -> dict[str, Any]:
     Raises:
         `InputError`: a name that is not found, or a task that does not apply.
     """
+    use_all_chips()
     accelerator = Accelerator(cpu=not torch.accelerator.is_available())
     context = open_context(settings)
     context.tasks = chosen_tasks(context)

@@ -35,7 +35,7 @@ class ScoredLabels(NamedTuple):
     likeliest: Bool[Tensor, "B T"]
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def score_labels(model: "PreTrainedModel", labels: Int[Tensor, "B T"], **inputs: Any) -> ScoredLabels:
     """Score the token that each position of a batch predicts.
 

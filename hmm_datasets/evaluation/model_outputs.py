@@ -220,7 +220,7 @@ def _run(model: Any, tokens: Tensor, **asked: Any) -> Any:
     for part in training:
         part.training = False
     try:
-        with torch.inference_mode():
+        with torch.no_grad():
             return model(input_ids=tokens, **asked) if wraps or "input_ids" in takes else model(tokens)
     except IndexError as error:
         raise InputError(

@@ -100,7 +100,7 @@ def measure_optimum(
         # Every rank runs the same number of rows; those that pad the last batch are cut off after gathering.
         mine = share_rows(labels, accelerator)
         index = share_rows(torch.arange(first, first + len(labels)).unsqueeze(1), accelerator).squeeze(1)
-        with torch.inference_mode():
+        with torch.no_grad():
             predictions = baselines.rows(logits(mine, index), mine)
             if "oracle" in names:
                 predictions.distributions["oracle"] = _oracle(source, rows, mine, int(index[0]))

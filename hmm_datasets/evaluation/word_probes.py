@@ -148,7 +148,7 @@ def best_of_order(words: WordSet, order: int) -> float:
     return float(words.weights @ np.square(beliefs - words.beliefs).sum(1)) ** 0.5
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def hidden_states(
     model: "PreTrainedModel", words: WordSet, bos_token_id: int, batch_size: int = 2048
 ) -> tuple[list[Float[np.ndarray, "P D"]], Float[np.ndarray, "P E"]]:

@@ -357,7 +357,10 @@ def _launch(program: list[str], name: str, arguments: list[str]) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     check_posix("--launch (without it a recipe runs in one process)")
-    flags, _ = _read_launch(name, arguments, program)
+    flags, recipe = _read_launch(name, arguments, program)
+    if _package(launch_config(name)) == "torch_xla":
+        _check_on_tpu(name, program, arguments, recipe)
+        return _run_here(Path(program[0]), recipe)
     try:
         with SignalHandler(signals("SIGTERM", "SIGUSR1", "SIGHUP"), send_to_children):
             launch_command(flags)
@@ -384,18 +387,39 @@ def _read_launch(name: str, arguments: list[str], program: list[str]) -> "tuple[
     parser = launch_command_parser()
     parser.error = lambda message: _refuse(name, message)
     config = launch_config(name)
-    _check_installed(name, read_yaml(config).get("distributed_type"))
+    _check_installed(name, _package(config))
     flags, recipe = split_flags(arguments, parser)
     flags += _deepspeed_config(config, flags)
     return parser.parse_args(["--config_file", str(config), *flags, *(program or [name]), *recipe]), recipe
 
 
-def _check_installed(name: str, distributed_type: str | None) -> None:
+def _package(config: Path) -> str | None:
+    """The package that a launch configuration needs, if any."""
+    return _PACKAGES.get(read_yaml(config).get("distributed_type"))
+
+
+def _check_on_tpu(name: str, program: list[str], arguments: list[str], recipe: list[str]) -> None:
+    """Refuse what cannot be on a TPU, which one process computes on with all chips (see `training/settings.py`)."""
+    if program[0] == "--module":
+        raise InputError(f"--launch {name}: on a TPU there is one process, and no ranks to check; leave --launch out")
+    config = read_yaml(launch_config(name))
+    chosen = [config.get("num_processes") or 1, config.get("num_machines") or 1, config.get("mixed_precision") or "no"]
+    if chosen != [1, 1, "no"] or arguments != recipe:
+        raise InputError(
+            f"--launch {name}: one process computes on all chips of a TPU, in float32 with products in bfloat16; give "
+            "no flag of the launcher, and a file with num_processes 1, num_machines 1 and mixed_precision no"
+        )
+
+
+def _check_installed(name: str, package: str | None) -> None:
     """Raise an error if the package of a way of launching cannot be imported."""
-    package = _PACKAGES.get(distributed_type)
     if package is None or importlib.util.find_spec(package) is not None:
         return
-    remedy = "pip install 'hmm-datasets[deepspeed]'" if package == "deepspeed" else "it runs on TPUs; pip install it"
+    remedy = (
+        "pip install 'hmm-datasets[deepspeed]'"
+        if package == "deepspeed"
+        else "it runs on TPUs; pip install 'torch_xla[tpu]'"
+    )
     raise InputError(f"--launch {name}: {package} is not installed; {remedy}")
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import asdict, dataclass
 
+from accelerate.utils import gather_object
 from torch.distributed.tensor import DTensor
 from transformers import Trainer
 
@@ -31,8 +32,6 @@ def shard_sizes(trainer: Trainer) -> list[dict]:
     Under plain data parallelism every rank has everything. Under ZeRO 1 and 2 each rank optimizes only its part. Under
     ZeRO 3 and FSDP2 each rank also keeps only its part of the parameters.
     """
-    from accelerate.utils import gather_object
-
     parameters = list(trainer.model.parameters())
     sizes = ShardSizes(
         rank=trainer.args.process_index,
@@ -40,7 +39,8 @@ def shard_sizes(trainer: Trainer) -> list[dict]:
         optimized=sum(map(_local_size, _optimized(trainer.optimizer))),
         total=sum(map(parameter_size, parameters)),
     )
-    return gather_object([asdict(sizes)])
+    # accelerate cannot gather objects on a TPU, where this is the only process.
+    return [asdict(sizes)] if trainer.args.world_size == 1 else gather_object([asdict(sizes)])
 
 
 def _optimized(optimizer) -> list:

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import Accelerator
 
+from ...compat.torch_xla import use_all_chips
 from ...errors import InputError
 from ...files import write_digests, write_json, written_together
 from ...hub.push import push_files
@@ -45,8 +47,6 @@ def run_benchmark(settings: BenchmarkSettings) -> list[dict[str, Any]]:
 
 
 def _score(name: str, settings: BenchmarkSettings) -> dict[str, Any]:
-    from accelerate import Accelerator
-
     tokenizer = None if settings.track == "ids" else tokenizer_of(name)
     if settings.track == "text" and tokenizer is None:
         raise InputError(f"{name}: has no tokenizer to read text with; choose --track ids")
@@ -61,6 +61,7 @@ def _score(name: str, settings: BenchmarkSettings) -> dict[str, Any]:
         )
     if settings.push and results_name is None:
         raise InputError("--push: name the benchmark's repository with --data USER/NAME or --dataset_id USER/NAME")
+    use_all_chips()
     accelerator = Accelerator(cpu=not torch.accelerator.is_available())
     models = load_models(name, [process.name for process in benchmark.processes], accelerator)
     scores = score_model(

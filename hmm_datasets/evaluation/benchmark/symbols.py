@@ -141,7 +141,7 @@ def symbol_predictions(
     ranks, rank = (1, 0) if accelerator is None else (accelerator.num_processes, accelerator.process_index)
     for index, part in enumerate(parts):
         if index % ranks == rank:
-            with torch.inference_mode():
+            with torch.no_grad():
                 logits = model(input_ids=part[:, :-1].to(model.device), use_cache=False).logits
                 first = index * len(parts[0])
                 for number, row in enumerate(logits):  # since in float64 the logits of a batch take twice the memory

@@ -103,7 +103,9 @@ def check_and_plan(sweep: Sweep, launch_config: Path | None = None, num_processe
 def _num_gpus() -> int:
     import torch
 
-    return torch.cuda.device_count()
+    from ...compat.torch_xla import xla_device  # slow, as torch is
+
+    return torch.cuda.device_count() if xla_device() in (None, "CPU") else 1  # all chips of a TPU are one
 
 
 def _check_names(sweep: Sweep, kinds: Sequence[type]) -> None:
