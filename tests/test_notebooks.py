@@ -6,15 +6,19 @@ import importlib.util
 import os
 import platform
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 nbformat = pytest.importorskip("nbformat", reason='pip install "hmm-datasets[notebooks]"')
 pytest.importorskip("nbclient", reason='pip install "hmm-datasets[notebooks]"')
+from IPython.core.inputtransformer2 import TransformerManager  # noqa: E402
 
 FOLDER = Path(__file__).parents[1] / "docs" / "notebooks"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
+ON_RENTED = ("colab", "kaggle")
 WITHOUT_PICTURES = {"push_and_load"}
 NEEDED = {"interpretability": ("transformer_lens", "nnsight")}  # what no extra installs
 LARGEST = 500_000  # bytes
@@ -89,7 +93,8 @@ def test_nothing_of_the_machine_is_kept(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_notebook_imports_names_that_exist(name):
     found = 0
-    for node in ast.walk(ast.parse("\n".join(cell.source for cell in code_cells(name)))):
+    python = map(TransformerManager().transform_cell, (cell.source for cell in code_cells(name)))  # of `!` and `%pip`
+    for node in ast.walk(ast.parse("\n".join(python))):
         if isinstance(node, ast.ImportFrom) and node.module.partition(".")[0] == "hmm_datasets":
             module = importlib.import_module(node.module)
             missing = [alias.name for alias in node.names if not hasattr(module, alias.name)]
@@ -105,6 +110,55 @@ def test_a_notebook_begins_with_what_to_expect_and_ends_with_its_assertions(name
     assert first.source.startswith("# ")
     assert "xpect" in first.source or "You will see" in first.source
     assert last.source.count("assert ") > 1
+
+
+def device_cell(name, folder, gpus):
+    """What the cell about the device prints where the driver lists these GPUs, and the libraries that it loads."""
+    nvidia_smi = folder / "nvidia-smi"
+    nvidia_smi.write_text(f"#!/bin/sh\necho '{gpus}'\n")
+    nvidia_smi.chmod(0o755)
+    cell = next(cell.source for cell in code_cells(name) if "find_device" in cell.source)
+    ends = "import sys\nprint(*sorted({'torch', 'numpy', 'transformers'} & set(sys.modules)), 'loaded')"
+    environment = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+    script = ["-c", f"import importlib.util\n{cell}\n{ends}"]
+    ran = subprocess.run([sys.executable, *script], env=environment, capture_output=True, text=True, check=True)
+    return ran.stdout.splitlines()
+
+
+@pytest.mark.outside(
+    "https://github.com/unslothai/unsloth/issues/2783",
+    "example notebooks on a T4, which ended in: Your setup doesn't support bf16/gpu",
+    "the notebooks look the card up, and compute in float16 on one without bfloat16",
+)
+@pytest.mark.outside(
+    "https://github.com/2U1/Phi3-Vision-Finetune/issues/21",
+    "train on a P100 of Kaggle with settings for bfloat16",
+    "the notebooks look the card up, and compute in float16 on one without bfloat16",
+)
+@pytest.mark.outside(
+    "https://github.com/huggingface/accelerate/issues/3833",
+    "two GPUs of Kaggle by notebook_launcher, where the kernel had initialized CUDA",
+    "commands start processes of their own, one for each GPU, and the kernel loads no torch",
+)
+@pytest.mark.outside(
+    "https://github.com/googlecolab/colabtools/issues/5115",
+    "pip replaces the numpy that Colab has loaded, 2.0.2",
+    "cells of the kernel load no numpy, commands run in processes of their own, and torch stays as it is",
+)
+@pytest.mark.launch
+@pytest.mark.parametrize("name", ON_RENTED)
+def test_a_notebook_fits_its_settings_to_the_card_and_loads_no_torch(name, tmp_path):
+    for gpus, suits in (
+        ("Tesla T4\nTesla T4", True),
+        ("Tesla P100-PCIE-16GB", True),
+        ("NVIDIA A100-SXM4-40GB", False),
+    ):
+        printed, loaded = device_cell(name, tmp_path, gpus)
+        assert printed.startswith(f"{gpus.replace(chr(10), ', ')}: --corpus tinystories ")
+        assert printed.endswith("--fp16 true") == suits
+        assert loaded == "loaded"
+    install, *_ = code_cells(name)
+    assert "torch=={TORCH}" in install.source
 
 
 @pytest.mark.slow

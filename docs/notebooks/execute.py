@@ -54,15 +54,23 @@ def execute(name: str, folder: str | os.PathLike, *, offline: bool = False) -> N
     )
     has_hub = name == "push_and_load" and not offline
     with _local_hub(Path(folder).parent) if has_hub else nullcontext({"HF_HUB_OFFLINE": "1"}) as environment:
-        client.execute(env={**os.environ, **_QUIET, **environment})
+        client.execute(env={**os.environ, **_QUIET, **environment, "PATH": _path()})
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs = [output for output in cell.outputs if not _is_progress(output)]
+            for output in cell.outputs:
+                if output.output_type == "stream":  # commands write as to a terminal
+                    output.text = output.text.replace("\r\n", "\n")
     notebook.metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},
     }
     return notebook
+
+
+def _path() -> str:
+    """The search path of commands, with those of this environment first."""
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 
 
 @contextmanager
