@@ -45,6 +45,10 @@ def packages_of(tree: ast.Module) -> set[str]:
     return names
 
 
+BY_HAND = {"torch_xla", "torchtitan"}
+"""What a few users install beside the package; docs/how_to/scaling.md names the commands."""
+
+
 @pytest.mark.parametrize("folder", ["hmm_datasets", "recipes", "benchmarks"])
 def test_what_is_imported_is_declared(folder):
     declared = {canonicalize_name(requirement.name) for requirement in ALL}
@@ -54,7 +58,7 @@ def test_what_is_imported_is_declared(folder):
         for name in imported(folder)
         if not declared & {canonicalize_name(found) for found in providers.get(name, [name])}
     }
-    assert missing == set()
+    assert missing <= BY_HAND
 
 
 @pytest.mark.parametrize("requirement", OTHERS, ids=str)

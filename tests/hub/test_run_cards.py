@@ -164,7 +164,7 @@ LICENCES = {
 @pytest.mark.outside(
     "https://github.com/WestWaters/pollard-weights/pull/66",
     "the card of a model made from another states the licence of that one, and never a guess",
-    "the licence is read from the GGUF file or the card of the parent; without one the card says so",
+    "the licence is read from the GGUF file or the card of the parent; without one the card states that",
 )
 @pytest.mark.parametrize("stated", LICENCES)
 def test_the_licence_of_a_card_is_that_of_the_parent(stated, stages, tmp_path):

@@ -142,7 +142,7 @@ def test_a_checkpoint_becomes_a_job_with_the_shape_rows_and_settings_of_the_run(
 
 @pytest.mark.outside(
     "https://github.com/pytorch/torchtitan/issues/811",
-    "a run that goes on with a greater number of data-parallel ranks",
+    "a run that continues with a greater number of data-parallel ranks",
     "the state of the job's rows is one number, so any number of ranks continues with the same rows",
 )
 @pytest.mark.parametrize("name", ["checkpoint", "text_checkpoint"])

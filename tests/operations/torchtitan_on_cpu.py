@@ -7,7 +7,6 @@ import runpy
 import types
 
 import torch
-import torchtitan.tools.utils
 from torch.distributed.fsdp import FSDPModule
 
 
@@ -41,9 +40,11 @@ def _divided_by_sums(self, factor, divide=FSDPModule.set_gradient_divide_factor)
     self.set_force_sum_reduction_for_comms(True)  # gloo cannot divide while it adds
 
 
-torchtitan.tools.utils.device_type, torchtitan.tools.utils.device_module = "cpu", CPU("cpu")
-FSDPModule.set_gradient_divide_factor = _divided_by_sums
 if __name__ == "__main__":
+    import torchtitan.tools.utils
+
+    torchtitan.tools.utils.device_type, torchtitan.tools.utils.device_module = "cpu", CPU("cpu")
+    FSDPModule.set_gradient_divide_factor = _divided_by_sums
     import torchtitan.distributed.utils  # which copies the device
 
     torchtitan.distributed.utils.set_pg_timeouts = lambda **unused: None  # those of gloo cannot be changed

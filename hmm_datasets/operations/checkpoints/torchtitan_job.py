@@ -32,8 +32,8 @@ from ...training.record import RECORD_NAME
 from ..recorded_data import recorded_data
 
 JOB_NAME = "job.json"
-MODULE = "torchtitan_job"
-"""Module of the job and of the recipe that is copied."""
+PROGRAM_NAME = "torchtitan_job.py"
+"""Name of the recipe that is copied beside the job."""
 
 _REQUIRED = {
     "model_type": "llama",
@@ -114,7 +114,7 @@ def write_job(checkpoint: Path, target: Path) -> None:
     run = checkpoint.resolve().parent
     recorded = read_run_record(run / RECORD_NAME).settings
     try:
-        shape = torchtitan_shape(AutoConfig.from_pretrained(target))
+        shape = torchtitan_shape(AutoConfig.from_pretrained(target, trust_remote_code=False))
         recorded_data(run, recorded)
     except InputError as error:
         raise InputError(f"{checkpoint}: {error}") from None
@@ -139,7 +139,7 @@ def write_job(checkpoint: Path, target: Path) -> None:
     rows = {"first": start.rows, "skipped": skipped_rows_of(rollbacks_in(checkpoint)).intervals}
     content = {"model": shape, "data": data, "rows": rows, "training": training}
     write_json(target / JOB_NAME, content | {"identity": read_identity(checkpoint).get("data", {})})
-    shutil.copyfile(shipped(f"recipes/torchtitan/{MODULE}.py"), target / f"{MODULE}.py")
+    shutil.copyfile(shipped(f"recipes/torchtitan/{PROGRAM_NAME}"), target / PROGRAM_NAME)
 
 
 def _absolute(paths: str | list[str]) -> str | list[str]:
@@ -193,6 +193,7 @@ def batches_of_rank(
         `InputError`: rows are longer than `length`.
 
     ```python
+    >>> import torch
     >>> rows = [{"input_ids": torch.tensor([row, 7]), "labels": torch.tensor([-100, 7])} for row in range(8)]
     >>> tokens, labels = next(batches_of_rank(rows, first=2, size=2, rank=1, ranks=2, length=3))
     >>> tokens.tolist(), labels.tolist()
