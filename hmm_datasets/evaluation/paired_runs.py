@@ -3,8 +3,8 @@
 Two runs are paired, task by task, if both were measured on the same items: sequences with the same fingerprint,
 stream, length and number; documents with the same bytes in the same order, read in the same windows; conversations of
 the same words, with as many tokens of the assistant; or questions from the same files, as many of them cut. Their
-difference then has an interval from the differences of sequences,
-documents, or questions ([`~hmm_datasets.intervals`]). This interval is much narrower than two separate ones suggest.
+difference then has an interval from the differences of sequences, documents, conversations or questions
+([`~hmm_datasets.intervals`]). This interval is much narrower than two separate ones suggest.
 
 Sequences and documents are drawn as a whole, and weigh as they do in the mean. For a score over tasks the questions
 are the sample, and the tasks are not. Time is a pass over the items for each of 2,000 resamples; memory is one number

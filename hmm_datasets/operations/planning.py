@@ -535,8 +535,9 @@ def advise(
             assumed_vocab_size=assumed_vocab_size,
         )
         plan, settings, job = recipe.plan, recipe.settings, recipe.job
-        for (device, share, price), world_size in itertools.product(chosen_devices, ranks):
+        for (device, share, device_price), world_size in itertools.product(chosen_devices, ranks):
             mfu = share or device_of(settings.assumed_rate)[1]
+            price = settings.price_per_hour if device_price is None else device_price
             row = {"model": model, "parameters": job.parameters, "device": device.name}
             row |= {"mfu": mfu, "ranks": world_size}
             ways = options(job, device, world_size, mfu=mfu)
@@ -549,7 +550,7 @@ def advise(
             if not math.isnan(best.seconds):
                 row["tokens_per_second"] = job.row_length * job.global_batch_size / best.seconds
                 row["hours"] = plan.tokens / row["tokens_per_second"] / 3600
-                if (price := settings.price_per_hour if price is None else price) is not None:
+                if price is not None:
                     row["cost"] = row["hours"] * world_size * price
             entries.append(row)
     return entries

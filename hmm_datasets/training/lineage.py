@@ -13,7 +13,7 @@ from ..errors import InputError
 from ..files import DIGESTS_NAME, file_digest
 from ..hub.cards import CARD_NAME
 from ..hub.download import ModelName, model_file
-from ..hub.gguf import gguf_path, read_header
+from ..hub.gguf import GGUFHeader, gguf_path, read_header
 from ..hub.licences import stated_licence
 from ..records import Record, read_record
 from ..runtime.run_records import CheckpointState, RunRecord, RunSummary, Stage
@@ -37,10 +37,10 @@ def lineage(base: str | None, *, stage: str, data: str | None, commit: str | Non
     """
     if base is None:
         return {"stage": stage, "data": data, "base": None, "before": []}
-    origin = {"model": base, "commit": commit, "weights": weights_of(base), "licence": licence_of(base)}
-    parsed = ModelName.parse(base)
-    if parsed.gguf_file is not None:
-        origin["quantization"] = read_header(gguf_path(parsed)).quantization
+    header = _gguf_header(base)
+    origin = {"model": base, "commit": commit, "weights": weights_of(base), "licence": _licence(base, header)}
+    if header is not None:
+        origin["quantization"] = header.quantization
     return {"stage": stage, "data": data, "base": origin, "before": stages_of(base)}
 
 
@@ -56,11 +56,19 @@ def weights_of(model: str) -> dict[str, str]:
 
 def licence_of(model: str) -> dict[str, str]:
     """What a model states of its licence, in its GGUF file or else in its card; see [`BaseModel`]."""
-    model_name, stated = ModelName.parse(model), {}
-    if model_name.gguf_file is not None:
-        stated = read_header(gguf_path(model_name)).licence
-    card = None if stated else model_file(model, CARD_NAME)
-    return stated if card is None else stated_licence(card)
+    return _licence(model, _gguf_header(model))
+
+
+def _gguf_header(model: str) -> GGUFHeader | None:
+    name = ModelName.parse(model)
+    return None if name.gguf_file is None else read_header(gguf_path(name))
+
+
+def _licence(model: str, header: GGUFHeader | None) -> dict[str, str]:
+    if header is not None and header.licence:
+        return header.licence
+    card = model_file(model, CARD_NAME)
+    return {} if card is None else stated_licence(card)
 
 
 def stages_of(model: str) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Numbers of parameters of a model."""
+"""The parameters of a model: how many there are, and that all of its embeddings are trained."""
 
 import contextlib
 from typing import TYPE_CHECKING
