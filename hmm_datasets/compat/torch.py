@@ -88,6 +88,7 @@ class _ShardMetadata(pickle.Unpickler):
     """Reads the `.metadata` of `torch.distributed.checkpoint`, in which only these classes occur."""
 
     def find_class(self, module: str, name: str) -> Any:
+        module = "pathlib" if module == "pathlib._local" else module  # so written by Python 3.13 alone
         value = getattr(torch, name, None) if module == "torch" else None
         if name in _CLASSES_OF_SHARDS.get(module, ()) or isinstance(value, torch.dtype):
             return super().find_class(module, name)

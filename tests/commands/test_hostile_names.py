@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from hmm_datasets.cli import main
 from hmm_datasets.hmm import processes
+from hmm_datasets.runtime import progress
 from hmm_datasets.runtime.plain_output import PlainStream, plain_output, terminal
 
 ODD = "x\r\x1b]52;c;eA==\x07\x1b]0;owned\x07\x1b[2J\x9b31m\u202ey"
@@ -89,6 +90,7 @@ preflight --{}
 def test_a_command_prints_no_code_of_a_name(odd, command, capfd, monkeypatch):
     monkeypatch.chdir(odd)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(progress, "_DELAY", 1e9)  # a bar draws carriage returns
     with contextlib.suppress(SystemExit):
         main([word.format(odd) for word in command.split()])
     printed = "".join(capfd.readouterr())
