@@ -7,7 +7,7 @@ give the state away, where the sequences are not those of a chain that mixes, an
 import numpy as np
 from jaxtyping import Float
 
-from ..hmm.analysis.mixed_states import Tree
+from ..hmm.analysis.mixed_states import TOLERANCE, Tree
 from ..hmm.analysis.stationary import eliminate, entropy, mixing_time
 from ..hmm.model import HMM
 
@@ -88,7 +88,8 @@ def _of_number(hmm: HMM) -> list[str]:
         pass
     if not tree.closed:
         return []
-    beliefs = f"are only {len(tree.beliefs):,} different beliefs" if len(tree.beliefs) > 1 else "is a single belief"
+    found = len(tree.beliefs)
+    beliefs = f"are only {found:,} beliefs that differ by {TOLERANCE:g}" if found > 1 else "is a single belief"
     return [
         f"there {beliefs}, which a model may keep as a table; compare with "
         "beliefs given the last symbols alone (the Markov controls of probe_beliefs), or choose mess3"

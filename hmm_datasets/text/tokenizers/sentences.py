@@ -7,9 +7,9 @@ gershayim inside. Scripts without spaces between words (Han, Hiragana, Thai, Lao
 characters, each with its marks, or by a segmenter that the caller names. White space, the zero-width space, the
 Ethiopic word space and the Tibetan tsheg separate words. Everything else is a mark.
 
-A sentence ends at `.`, `!` or `?` before white space, at the marks of other scripts (such as `。` `؟` `।` `።` `།`)
-wherever they are, and at blank lines. In Thai and Lao, which have no such marks, white space ends a sentence, and a
-full stop is added.
+A sentence ends at `.`, `!`, `?` or, after Greek letters, `;` before white space, at the marks of other scripts (such
+as `。` `؟` `।` `።` `།`) wherever they are, and at blank lines. In Thai and Lao, which have no such marks, white space
+ends a sentence, and a full stop is added.
 """
 
 import re
@@ -46,7 +46,10 @@ _ASCII = re.compile(r"[a-z0-9]+(?:'[a-z0-9]+)*|\S")  # the same in a third of th
 _UNSPACED_RUN = regex.compile(rf"(?:{_CHARACTER})+")
 _UNSPACED_LETTER = regex.compile(rf"[{_UNSPACED}]")
 _PARAGRAPH = re.compile(r"\n\s*\n")
-_SENTENCE_END = re.compile(r"""(?:[.!?]+["'”)\]»]*(?=\s|$)|[。｡．！？؟۔।॥։።፧။។៕།᠃]+["'”’)\]»」』）》]*)""")
+_SENTENCE_END = re.compile(
+    r"""(?:(?:[.!?]+|(?<=[\u0370-\u03ff\u1f00-\u1fff]);)["'”)\]»]*(?=\s|$)"""  # NFC makes ";" the Greek question mark
+    r"""|[。｡．！？؟۔।॥։።፧။។៕།᠃]+["'”’)\]»」』）》]*)"""
+)
 _THAI_OR_LAO = regex.compile(r"[\p{Thai}\p{Lao}]")
 _UNMARKED_END = regex.compile(r"(?<=[\p{Thai}\p{Lao}])(?=\s+[^\sๆໆ]|\s*$)")  # not before the mark of repetition
 

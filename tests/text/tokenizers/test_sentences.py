@@ -14,7 +14,7 @@ from hmm_datasets.text.tokenizers.words import build_word_corpus, sentences_of, 
 # Each has a plain sentence, a question, and another plain sentence.
 TEXTS = {
     "Latin": ("L’été arrive. Où es-tu ? Je suis là.", ["l'été arrive .", "je suis là ."]),
-    "Greek": ("Ο Σίσυφος ΉΡΘΕ. Πού είσαι! Είμαι εδώ.", ["ο σίσυφος ήρθε .", "είμαι εδώ ."]),
+    "Greek": ("Ο Σίσυφος ΉΡΘΕ. Πού είσαι\u037e Είμαι εδώ. Γιατί; Να.", ["ο σίσυφος ήρθε .", "είμαι εδώ .", "να ."]),
     "Cyrillic": ("Кот спит. Где он? Ёж ещё ест.", ["кот спит .", "ёж ещё ест ."]),
     "Arabic": ("القِطَّةُ نائمة. أين هي؟ هي هنا.", ["القِطَّةُ نائمة .", "هي هنا ."]),
     "Persian": ("گربه می‌خوابد. کجاست؟ او این‌جاست.", ["گربه می‌خوابد .", "او این‌جاست ."]),
@@ -55,6 +55,11 @@ def words(text: str) -> list[str]:
     "https://github.com/codelibs/fess/issues/3228",
     "sentences that end in the marks of Hindi, Urdu, Khmer, Burmese, Armenian, Tibetan and Ethiopic",
     "they end there; Thai sentences, which have no mark, end at white space",
+)
+@pytest.mark.outside(
+    "https://github.com/miso-belica/sumy/pull/169",
+    "Greek questions that end in `;`, which its splitter adds to that of NLTK",
+    "they end there, also where U+037E is written, which NFC makes `;`",
 )
 @pytest.mark.parametrize("script", TEXTS)
 @pytest.mark.parametrize("form", ["NFC", "NFD"])
