@@ -29,6 +29,8 @@ from ..model import HMM
 class OptimalLossBounds(NamedTuple):
     """Bounds on the optimal loss by position, in nats, estimated on the same sequences.
 
+    Where they are close the estimates may cross, within a few `width_error`.
+
     Attributes:
         lower, upper (`np.ndarray` of shape `(L,)`): mean losses of the oracle and of the particle filter.
         lower_error, upper_error (`np.ndarray` of shape `(L,)`): their standard errors over sequences.
