@@ -141,7 +141,7 @@ def plot_training(training: Report, path: str | os.PathLike) -> None:
         for label, mark in (("closest", _CLOSEST), ("passed", _PASSED))
     ]
     figure.legend(handles=[*lines, *marks], loc="outside lower center")
-    _draw_phases(figure, strip, training["phases"], steps, styles)
+    _draw_phases(strip, training["phases"], steps, styles)
     save_figure(figure, path)
 
 
@@ -150,14 +150,13 @@ def _when(phase: Report) -> str:
     return f"closest at {phase['closest_step']:,}, {passed}"
 
 
-def _draw_phases(figure: Figure, strip: Axes, phases: Sequence[Report], steps: list[int], styles: Report) -> None:
-    """Draw a strip whose colors show the nearest predictor, with its name if there is room."""
+def _draw_phases(strip: Axes, phases: Sequence[Report], steps: list[int], styles: Report) -> None:
+    """Draw a strip with the color and the marker of the nearest predictor."""
     strip.axis("off")
     strip.set_ylim(0, 1)
     # A phase ends half way between two evaluations on the logarithmic axis.
     edges = np.sqrt(np.multiply(steps[:-1], steps[1:], dtype=float)).tolist()
     edges = [float(steps[0]), *edges, float(steps[-1])]
-    names = []
     for phase in phases:
         inside = [index for index, step in enumerate(steps) if phase["first_step"] <= step <= phase["last_step"]]
         if not inside:
@@ -165,13 +164,8 @@ def _draw_phases(figure: Figure, strip: Axes, phases: Sequence[Report], steps: l
         low, high = edges[inside[0]], edges[inside[-1] + 1]
         style = styles[phase["predictor"]]
         strip.axvspan(low, high, color=style["color"], alpha=0.35, linewidth=0)
-        name = style["label"].removesuffix(", in context").removesuffix("-optimal")
-        names.append((strip.text(np.sqrt(low * high), 0.45, name, ha="center", va="center", fontsize=6.5), low, high))
-    figure.draw_without_rendering()
-    for text, low, high in names:
-        left, right = (strip.transData.transform((edge, 0))[0] for edge in (low, high))
-        if text.get_window_extent().width > right - left:
-            text.remove()
+        marker = markers([*styles].index(phase["predictor"]), 1)["marker"]
+        strip.plot(np.sqrt(low * high), 0.5, marker, color=style["color"], markersize=3)
 
 
 @rc_context(PAPER)

@@ -31,7 +31,8 @@ _FIGURES = {
     "kl_positions": ("optimum", "KL(predictor || model) by position with 95% intervals. The closer to zero, the more "
                      "the model predicts like that predictor."),
     "training": ("training", "KL(predictor || model) during training. Star: the model is closest to that predictor. "
-                 "Ring: from there on its loss stays below the predictor's. Strip: the nearest predictor."),
+                 "Ring: from there on its loss stays below the predictor's. "
+                 "Strip: the nearest predictor, by its marker."),
     "beliefs": ("beliefs", "Held-out R² of linear probes for the belief, by layer, with an untrained model and "
                 "shuffled beliefs as controls."),
     "simplex": ("beliefs", "True beliefs and probed ones on held-out sequences; the color is the true belief."),

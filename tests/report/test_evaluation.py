@@ -12,7 +12,7 @@ from PIL import Image
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation.chat.measures import share
-from hmm_datasets.report.evaluation_plots import draw_evaluation, plot_core, plot_kl_positions
+from hmm_datasets.report.evaluation_plots import draw_evaluation, plot_core, plot_kl_positions, plot_training
 from hmm_datasets.report.evaluation_tables import evaluation_tables, evaluation_text, summary
 from hmm_datasets.report.page import write_page
 from hmm_datasets.report.plots import predictor_styles, save_figure
@@ -165,14 +165,28 @@ def test_no_two_predictors_have_the_same_style_even_without_color():
     ]
 
 
-def test_the_divergences_drawn_are_those_of_the_report(tmp_path, monkeypatch):
+def kept_figure(monkeypatch, plot, report) -> Figure:
     kept = []
     monkeypatch.setattr(
         "hmm_datasets.report.evaluation_plots.save_figure", lambda figure, *_, **__: kept.append(figure)
     )
+    plot(report, "unused.png")
+    return kept[0]
+
+
+def test_every_phase_has_the_marker_of_its_predictor(monkeypatch):
+    training = made_up.training()
+    strip, axes = kept_figure(monkeypatch, plot_training, training).axes
+    styles = predictor_styles(training["predictors"])
+    of_curves = {line.get_label().partition(": ")[0]: line.get_marker() for line in axes.get_lines()}
+    expected = [of_curves[dict(styles)[phase["predictor"]]["label"]] for phase in training["phases"]]
+    assert [line.get_marker() for line in strip.get_lines()] == expected
+    assert len(expected) == len(strip.patches) == len(training["phases"]) > 2
+
+
+def test_the_divergences_drawn_are_those_of_the_report(monkeypatch):
     optimum, _ = made_up.optimum()
-    plot_kl_positions(optimum, tmp_path / "x.png")
-    (axes,) = kept[0].axes
+    (axes,) = kept_figure(monkeypatch, plot_kl_positions, optimum).axes
     lines = {line.get_label(): line for line in axes.get_lines()}
     np.testing.assert_array_equal(lines["bigram, in context"].get_ydata(), optimum["kl"]["bigram"]["by_position"])
     assert axes.get_yscale() == "log"
