@@ -260,7 +260,7 @@ def peak_activations(
     """
     chunked_loss = chunked_loss and _allows_chunks(config)
     layers = config.get_text_config().num_hidden_layers
-    how = (low_precision, low_weights, checkpointing, chunked_loss, on_gpu)
+    how = (low_precision, low_precision and low_weights, checkpointing, chunked_loss, chunked_loss and on_gpu)
 
     def peak(length: int) -> int:
         peaks = [_remembered_peak(config, count, micro_batch_size, length, *how) for count in (1, min(layers, 2))]
@@ -301,7 +301,7 @@ def _tracked_peak(
         set_config_attention(config, "eager")
         set_attention(config, "sdpa")
     with fake_tensors():
-        with default_dtype(torch.bfloat16 if low_precision and low_weights else torch.float32):
+        with default_dtype(torch.bfloat16 if low_weights else torch.float32):
             model = new_model(config)
         model.train()
         if checkpointing:
