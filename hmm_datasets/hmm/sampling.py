@@ -34,6 +34,8 @@ from .kernels.draws import draw_sequences, fill_alias_rows, fill_blocks, share_r
 from .kernels.structured import DERIVED_SEEDS
 from .kernels.threads import in_parallel
 
+_ALL_ROWS = np.empty(0, dtype=np.int64)
+
 
 @dataclass(frozen=True)
 class AliasTable:
@@ -114,7 +116,28 @@ def draw_tokens(
     """
     moves = (None, None) if transition is None else transition.flat
     numbers = np.uint64(num_symbols), None if group is None else np.uint64(group), seed, first, step
-    draw_sequences(*start.flat, *symbol.flat, *moves, *numbers, rows, out, states)
+    shape = len(out) if rows is None else len(rows), np.uint64(out.shape[1])
+    entries = out if _is_indexed_forwards(out) else out.copy()
+    if 0 not in shape:
+        rows = _ALL_ROWS if rows is None else rows
+        draw_sequences(*start.flat, *symbol.flat, *moves, *numbers, rows, *shape, *_in_one_dimension(entries), states)
+    if entries is not out:
+        out[...] = entries
+
+
+def _is_indexed_forwards(array: np.ndarray) -> bool:
+    return all(step >= 0 and step % array.itemsize == 0 for step in array.strides)
+
+
+def _in_one_dimension(array: UInt[np.ndarray, "N L"]) -> tuple[UInt[np.ndarray, "M"], np.uint64, np.uint64]:
+    """The memory from the first entry to the last, and by how many entries the next row and the next column follow."""
+    row_step, column_step = (step // array.itemsize for step in array.strides)
+    if array.flags.c_contiguous:
+        flat = array.reshape(-1)
+    else:
+        size = (len(array) - 1) * row_step + (array.shape[1] - 1) * column_step + 1
+        flat = np.lib.stride_tricks.as_strided(array, (size,), (array.itemsize,))
+    return flat, np.uint64(row_step), np.uint64(column_step)
 
 
 def fill_in_parallel(

@@ -95,7 +95,7 @@ def take_lanes(n, count, first, step, low, high):
 def take_lanes_ahead(n, lanes, rows, first, step, row, low, high, ahead):
     # The rows of the lanes, and for every block the words of its index and how many positions ahead it is.
     for lane in range(lanes):
-        row[lane] = n + lane if rows is None else rows[n + lane]
+        row[lane] = rows[n + lane] if len(rows) else n + lane
     per_lane = LANES // lanes
     for i in range(LANES):
         low[i], high[i] = halves(first + step * row[min(i // per_lane, lanes - 1)])
@@ -105,17 +105,17 @@ def take_lanes_ahead(n, lanes, rows, first, step, row, low, high, ahead):
 
 @numba.njit(cache=True, nogil=True)
 def draw_sequences(
-    start, s_bits, symbol, e_bits, transition, t_bits, num_symbols, group, seed, first, step, rows, out, states
-):
-    # Row `r` of `out` is sequence `first + step r`, for all `r` or for those in `rows`; `states` gets the state that
-    # emits each symbol. numba compiles a separate kernel for each combination of arguments that are None.
+    start, s_bits, symbol, e_bits, transition, t_bits, num_symbols, group, seed, first, step, rows, count, length,
+    out, row_step, t_step, states,
+):  # fmt: skip
+    # Row `r` of `out` is sequence `first + step r`, for `count` rows or, if `rows` has any, for those. `states` gets
+    # the state that emits each symbol. For each combination of types, and of arguments that are None, numba
+    # compiles a separate kernel, which takes seconds. So `out` has one dimension, and steps to the next row and token.
     k0, k1 = halves(seed)
     low, high, ahead = np.empty(LANES, np.uint64), np.empty(LANES, np.uint64), np.empty(LANES, np.uint64)
     words = np.empty(4 * LANES, np.uint64)
     state, row = np.empty(LANES, np.uint64), np.empty(LANES, np.uint64)
     half = lanes_of(low)
-    length = np.uint64(out.shape[1])
-    count = out.shape[0] if rows is None else len(rows)
     if group is not None:
         # A ring buffer with one permutation per lane. Sequences of one group share a permutation, even with the last
         # group of the lanes before.
@@ -145,7 +145,8 @@ def draw_sequences(
                     for lane in range(begin, begin + half):
                         draw_token(
                             symbol, e_bits, transition, t_bits, num_symbols, None if group is None else permuted,
-                            None if group is None else row_start, words, lane, lane, t, row, state, out, states,
+                            None if group is None else row_start, words, lane, lane, t, state, out,
+                            row[lane] * row_step + t * t_step, row, states,
                         )  # fmt: skip
                     fill_words(low, high, ahead, t + np.uint64(1), begin, k0, k1, words)
             continue
@@ -154,8 +155,8 @@ def draw_sequences(
                 for j in range(min(np.uint64(per_lane), length - t)):
                     draw_token(
                         symbol, e_bits, transition, t_bits, num_symbols, None if group is None else permuted,
-                        None if group is None else row_start, words, lane * np.uint64(per_lane) + j, lane, t + j, row,
-                        state, out, states,
+                        None if group is None else row_start, words, lane * np.uint64(per_lane) + j, lane, t + j,
+                        state, out, row[lane] * row_step + (t + j) * t_step, row, states,
                     )  # fmt: skip
             fill_all_words(low, high, ahead, t + np.uint64(per_lane), k0, k1, words)
 
@@ -173,9 +174,10 @@ def draw_token(
     block,
     lane,
     t,
-    row,
     state,
     out,
+    place,
+    row,
     states,
 ):
     # Token `t` of a lane and the state after it, from the words of a block.
@@ -185,10 +187,10 @@ def draw_token(
     emits = here if permuted is None else permuted[row_start[lane] + here]
     drawn = pick(symbol, emits, e_bits, words[block], words[np.uint64(LANES) + block])
     if transition is None:
-        out[row[lane], t] = drawn % num_symbols
+        out[place] = drawn % num_symbols
         state[lane] = drawn // num_symbols
     else:
-        out[row[lane], t] = drawn
+        out[place] = drawn
         low_bits = words[np.uint64(3 * LANES) + block]
         state[lane] = pick(transition, here, t_bits, words[np.uint64(2 * LANES) + block], low_bits)
 

@@ -360,6 +360,26 @@ def test_out_is_filled_and_returned():
 
 
 @pytest.mark.parametrize(
+    "view",
+    [
+        lambda wide: wide[:4, :10],
+        lambda wide: wide[1:9:2, 2:22:2],
+        lambda wide: wide[3::-1, 5:15],
+        lambda wide: wide[:4, 20:10:-1],
+        lambda wide: wide[:10, :4].T,
+    ],
+    ids=["columns", "steps", "rows backwards", "columns backwards", "transposed"],
+)
+@pytest.mark.parametrize("process", [LITERAL, processes.mess3()], ids=["states", "edges"])
+def test_any_view_is_filled_and_nothing_beside_it(process, view):
+    wide = np.full((12, 24), 99, dtype=np.uint16)
+    expected = wide.copy()
+    view(expected)[...] = process.sample(4, 10, seed=3)
+    process.sample(4, 10, seed=3, out=view(wide))
+    np.testing.assert_array_equal(wide, expected)
+
+
+@pytest.mark.parametrize(
     ("out", "found"),
     [
         (np.empty((4, 9), np.uint8), "out is uint8 of shape (4, 9)"),
