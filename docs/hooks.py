@@ -21,7 +21,7 @@ PICTURES = {
     "assets/frontier.png": "recipes/experiments/known_optimum/frontier.png",
     "assets/factored_beliefs.png": "recipes/experiments/factored_beliefs/factored_beliefs.png",
     "assets/sweep.png": "recipes/sweeps/small_fits.png",
-    "assets/updates.png": "recipes/experiments/tinystories_hmm/updates.png",
+    "assets/phases.png": "recipes/experiments/tinystories_hmm/phases.png",
     "assets/icll.png": "recipes/experiments/icll/icll.png",
     "assets/belief_layers.png": "recipes/experiments/belief_geometry/beliefs.png",
     "assets/nonergodic.png": "recipes/experiments/nonergodic/excess.png",
