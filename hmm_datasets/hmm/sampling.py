@@ -117,7 +117,7 @@ def draw_tokens(
     moves = (None, None) if transition is None else transition.flat
     numbers = np.uint64(num_symbols), None if group is None else np.uint64(group), seed, first, step
     shape = len(out) if rows is None else len(rows), np.uint64(out.shape[1])
-    entries = out if _is_indexed_forwards(out) else out.copy()
+    entries = out if out.flags.c_contiguous or _is_indexed_forwards(out) else out.copy()
     if 0 not in shape:
         rows = _ALL_ROWS if rows is None else rows
         draw_sequences(*start.flat, *symbol.flat, *moves, *numbers, rows, *shape, *_in_one_dimension(entries), states)
@@ -131,12 +131,11 @@ def _is_indexed_forwards(array: np.ndarray) -> bool:
 
 def _in_one_dimension(array: UInt[np.ndarray, "N L"]) -> tuple[UInt[np.ndarray, "M"], np.uint64, np.uint64]:
     """The memory from the first entry to the last, and by how many entries the next row and the next column follow."""
-    row_step, column_step = (step // array.itemsize for step in array.strides)
     if array.flags.c_contiguous:
-        flat = array.reshape(-1)
-    else:
-        size = (len(array) - 1) * row_step + (array.shape[1] - 1) * column_step + 1
-        flat = np.lib.stride_tricks.as_strided(array, (size,), (array.itemsize,))
+        return array.reshape(-1), np.uint64(array.shape[1]), np.uint64(1)
+    row_step, column_step = (step // array.itemsize for step in array.strides)
+    size = (len(array) - 1) * row_step + (array.shape[1] - 1) * column_step + 1
+    flat = np.lib.stride_tricks.as_strided(array, (size,), (array.itemsize,))
     return flat, np.uint64(row_step), np.uint64(column_step)
 
 

@@ -114,7 +114,7 @@ def draw_sequences(
     k0, k1 = halves(seed)
     low, high, ahead = np.empty(LANES, np.uint64), np.empty(LANES, np.uint64), np.empty(LANES, np.uint64)
     words = np.empty(4 * LANES, np.uint64)
-    state, row = np.empty(LANES, np.uint64), np.empty(LANES, np.uint64)
+    state, row, begins = np.empty(LANES, np.uint64), np.empty(LANES, np.uint64), np.empty(LANES, np.uint64)
     half = lanes_of(low)
     if group is not None:
         # A ring buffer with one permutation per lane. Sequences of one group share a permutation, even with the last
@@ -132,6 +132,7 @@ def draw_sequences(
             i = lane * per_lane
             a, b, _, _ = philox_block(low[i], high[i], START, TOKENS_STREAM, k0, k1)
             state[lane] = pick(start, np.uint64(0), s_bits, a, b)
+            begins[lane] = row[lane] * row_step
             if group is not None:
                 number = (first + step * row[lane]) // group
                 if n + lane == 0 or number != current:
@@ -141,12 +142,13 @@ def draw_sequences(
         fill_all_words(low, high, ahead, np.uint64(0), k0, k1, words)
         if lanes == LANES:
             for t in range(length):
+                after = t * t_step
                 for begin in range(np.uint64(0), np.uint64(LANES), half):
                     for lane in range(begin, begin + half):
                         draw_token(
                             symbol, e_bits, transition, t_bits, num_symbols, None if group is None else permuted,
                             None if group is None else row_start, words, lane, lane, t, state, out,
-                            row[lane] * row_step + t * t_step, row, states,
+                            begins[lane] + after, row, states,
                         )  # fmt: skip
                     fill_words(low, high, ahead, t + np.uint64(1), begin, k0, k1, words)
             continue
@@ -156,7 +158,7 @@ def draw_sequences(
                     draw_token(
                         symbol, e_bits, transition, t_bits, num_symbols, None if group is None else permuted,
                         None if group is None else row_start, words, lane * np.uint64(per_lane) + j, lane, t + j,
-                        state, out, row[lane] * row_step + (t + j) * t_step, row, states,
+                        state, out, begins[lane] + (t + j) * t_step, row, states,
                     )  # fmt: skip
             fill_all_words(low, high, ahead, t + np.uint64(per_lane), k0, k1, words)
 
