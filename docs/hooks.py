@@ -22,6 +22,7 @@ PICTURES = {
     "assets/factored_beliefs.png": "recipes/experiments/factored_beliefs/factored_beliefs.png",
     "assets/sweep.png": "recipes/sweeps/small_fits.png",
     "assets/phases.png": "recipes/experiments/tinystories_hmm/phases.png",
+    "assets/leaky.png": "recipes/experiments/leaky_tokenizer/leaky.png",
     "assets/icll.png": "recipes/experiments/icll/icll.png",
     "assets/belief_layers.png": "recipes/experiments/belief_geometry/beliefs.png",
     "assets/nonergodic.png": "recipes/experiments/nonergodic/excess.png",

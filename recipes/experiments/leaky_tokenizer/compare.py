@@ -4,18 +4,21 @@
 
 It shows the compression of train and held-out text by both tokenizers, the tokens that the leaky tokenizer has because
 of the held-out text, and the bits per byte of the models on the held-out documents. Differences are leaky minus clean,
-on the same documents. Their intervals are over documents; they do not include the variation
-between training runs, which the seeds show.
+on the same documents. The interval of a seed is over documents, that of the mean over documents and seeds.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.runtime.program import run
 from hmm_datasets.runtime.settings import setting
+
+if TYPE_CHECKING:
+    from hmm_datasets.paired_differences import Difference
 
 
 @dataclass
@@ -91,8 +94,6 @@ def compare_models(folders: Mapping[int, Mapping[str, Path]]) -> dict[str, Any]:
         `dict`: `seeds`, a list with `seed`, `clean`, `leaky` and `difference` (`value`, `low`, `high`); `mean`, the
         same for the losses averaged over seeds.
     """
-    import math
-
     import numpy as np
 
     from hmm_datasets.files import read_json, read_jsonl
@@ -114,8 +115,31 @@ def compare_models(folders: Mapping[int, Mapping[str, Path]]) -> dict[str, Any]:
         rows.append({"seed": seed, **comparisons, "difference": asdict(difference)})
     means = {name: np.mean(values, axis=0) for name, values in losses.items()}
     mean = {name: float(values.sum() / sizes.sum()) for name, values in means.items()}
-    mean["difference"] = asdict(paired_difference(means["clean"], means["leaky"], sizes))
+    over_documents = paired_difference(means["clean"], means["leaky"], sizes)
+    mean["difference"] = asdict(with_seeds(over_documents, [row["difference"]["value"] for row in rows]))
     return {"seeds": rows, "mean": mean, "documents": len(sizes), "bytes": int(sizes.sum())}
+
+
+def with_seeds(over_documents: "Difference", of_seeds: Sequence[float]) -> "Difference":
+    """A mean difference over seeds whose interval includes how much the seeds differ.
+
+    The half-widths over documents and over seeds (Student's) are added as squares, as if both causes were independent.
+
+    Args:
+        over_documents ([`~hmm_datasets.paired_differences.Difference`]): the mean, with its interval over documents.
+        of_seeds (sequence of `float`): the difference of each seed. With one the interval stays as it is.
+
+    """
+    import numpy as np
+
+    from hmm_datasets.intervals import half_width
+
+    if len(of_seeds) < 2 or over_documents.low is None or over_documents.high is None:
+        return over_documents
+    half = half_width(float(np.std(of_seeds, ddof=1)) / len(of_seeds) ** 0.5, len(of_seeds))
+    value = over_documents.value
+    below, above = (math.hypot(value - bound, half) for bound in (over_documents.low, over_documents.high))
+    return type(over_documents)(value, value - below, value + above)
 
 
 def _compression_table(name: str, lengths) -> str:
