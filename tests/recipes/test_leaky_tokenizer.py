@@ -115,6 +115,29 @@ def test_an_interval_over_documents_and_seeds_covers_the_true_difference(between
     assert np.mean(covered) > 0.94
 
 
+@pytest.mark.outside(
+    "https://github.com/wandb/senpai/pull/1007",
+    "losses of one model with six seeds, from 2.1997 to 2.2667",
+    "pairs of them are no difference",
+)
+@pytest.mark.outside(
+    "https://github.com/openai/parameter-golf/pull/755",
+    "bits per byte of a tokenizer with three seeds (1.0310, 1.0321, 1.0331), below 1.1194 with another",
+    "a difference beyond what seeds explain",
+)
+def test_published_losses_of_several_seeds_are_compared_as_their_authors_did():
+    same = with_seeds_of([2.1997, 2.2532, 2.2650], [2.2065, 2.2566, 2.2667])
+    assert same.low < 0 < same.high
+    better = with_seeds_of([1.1194] * 3, [1.0310, 1.0321, 1.0331])
+    assert (better.low, better.high) == pytest.approx((-0.0873 - 0.0026, -0.0873 + 0.0026), abs=1e-4)
+
+
+def with_seeds_of(first: list[float], second: list[float]) -> Difference:
+    """As of documents without number, so that only the seeds count."""
+    differences = (np.array(second) - np.array(first)).tolist()
+    return COMPARE.with_seeds(Difference(*[float(np.mean(differences))] * 3), differences)
+
+
 def test_an_interval_of_one_seed_is_that_over_documents():
     assert COMPARE.with_seeds(Difference(0.2, 0.1, 0.3), [0.2]) == Difference(0.2, 0.1, 0.3)
     assert COMPARE.with_seeds(Difference(0.2, None, None), [0.1, 0.3]) == Difference(0.2, None, None)
