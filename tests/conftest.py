@@ -20,6 +20,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from warm_python.compile_once import compile_each_kernel_once
 
 _home = tempfile.mkdtemp(prefix="hmm-datasets-tests-")
 atexit.register(shutil.rmtree, _home, ignore_errors=True)
@@ -112,6 +113,17 @@ def child_environment() -> dict[str, str]:
     return {**_environment, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
 
+def shared_folder(tmp_path_factory) -> Path:
+    """The temporary folder that the processes of pytest-xdist share."""
+    folder = tmp_path_factory.getbasetemp()
+    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def each_kernel_is_compiled_once(tmp_path_factory):
+    compile_each_kernel_once(shared_folder(tmp_path_factory) / "kernels")
+
+
 @pytest.fixture(scope="session")
 def warm_python(tmp_path_factory, child_environment):
     """An executable that does what `python` does in a child environment, forked from one that has all imported.
@@ -119,8 +131,7 @@ def warm_python(tmp_path_factory, child_environment):
     The processes of pytest-xdist share one, which ends with the last of them. Tests of how processes are started and
     killed take `sys.executable`.
     """
-    folder = tmp_path_factory.getbasetemp()
-    folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "warm"
+    folder = shared_folder(tmp_path_factory) / "warm"
     folder.mkdir(exist_ok=True)
     command = [sys.executable, str(Path(__file__).with_name("warm_python") / "server.py"), str(folder)]
     with open(folder / "users", "w") as users:

@@ -25,6 +25,8 @@ from pathlib import Path
 from typing import NoReturn
 from unittest import mock
 
+from compile_once import compile_each_kernel_once
+
 ROOT = Path(__file__).parents[2]
 # Read when a library is imported, or by the interpreter itself: with other values a process starts from nothing. Those
 # that `huggingface_hub` and `datasets` read (HF_HOME, HF_ENDPOINT, ...) are read anew instead.
@@ -229,6 +231,7 @@ if __name__ == "__main__":
     folder = Path(sys.argv[1])
     before = dict(os.environ)  # some libraries set variables
     import_all()
+    compile_each_kernel_once(folder.parent / "kernels")
     executable = write_client(folder, before)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listening.bind(str(folder / "socket"))
