@@ -25,8 +25,6 @@ from pathlib import Path
 from typing import NoReturn
 from unittest import mock
 
-from compile_once import compile_each_kernel_once
-
 ROOT = Path(__file__).parents[2]
 # Read when a library is imported, or by the interpreter itself: with other values a process starts from nothing. Those
 # that `huggingface_hub` and `datasets` read (HF_HOME, HF_ENDPOINT, ...) are read anew instead.
@@ -228,6 +226,8 @@ def end(error: BaseException | None) -> NoReturn:
 
 
 if __name__ == "__main__":
+    from compile_once import compile_each_kernel_once  # found beside this file when it runs as a program
+
     folder = Path(sys.argv[1])
     before = dict(os.environ)  # some libraries set variables
     import_all()
