@@ -39,7 +39,7 @@ for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
 
 
 def pytest_addoption(parser):
-    parser.addoption("--cases", type=int, help="random processes of tests/hmm/test_differential.py; 100 if left out")
+    parser.addoption("--cases", type=int, help="random processes of tests/hmm/test_differential.py; 250 if left out")
 
 
 def pytest_collection_modifyitems(items):

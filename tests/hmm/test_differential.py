@@ -517,7 +517,7 @@ def run_cases(kind: str, cases: int, number: int | None) -> Counter:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_method_agrees_with_its_definition(kind, request):
     asked = request.config.getoption("--cases")
-    cases = max(round((asked or 100) * KINDS[kind][1]), 1)
+    cases = max(round((asked or 250) * KINDS[kind][1]), 1)
     tried = run_cases(kind, cases, None if asked is None else int(np.random.default_rng().integers(2**32)))
     print(f"{kind}: {tried['drawn']:,} processes drawn, {tried['compared']:,} compared in every method")
     assert tried["compared"] >= 0.5 * cases

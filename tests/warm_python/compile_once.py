@@ -1,7 +1,7 @@
 """Processes that need the same kernel wait for the one that compiles it, and load it from numba's cache.
 
 In a fresh checkout nothing is compiled yet, and all processes of the tests need the same kernels at about the same
-time: a third of all compilations were those of a kernel that another process was compiling too.
+time: almost a quarter of all compilations were of a kernel that another process was compiling too.
 """
 
 import contextlib

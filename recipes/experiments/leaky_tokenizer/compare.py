@@ -8,8 +8,9 @@ on the same documents. The interval of a seed is over documents, that of the mea
 """
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -128,18 +129,15 @@ def with_seeds(over_documents: "Difference", of_seeds: Sequence[float]) -> "Diff
     Args:
         over_documents ([`~hmm_datasets.paired_differences.Difference`]): the mean, with its interval over documents.
         of_seeds (sequence of `float`): the difference of each seed. With one the interval stays as it is.
-
     """
-    import numpy as np
-
     from hmm_datasets.intervals import half_width
 
     if len(of_seeds) < 2 or over_documents.low is None or over_documents.high is None:
         return over_documents
-    half = half_width(float(np.std(of_seeds, ddof=1)) / len(of_seeds) ** 0.5, len(of_seeds))
+    half = half_width(statistics.stdev(of_seeds) / len(of_seeds) ** 0.5, len(of_seeds))
     value = over_documents.value
     below, above = (math.hypot(value - bound, half) for bound in (over_documents.low, over_documents.high))
-    return type(over_documents)(value, value - below, value + above)
+    return replace(over_documents, low=value - below, high=value + above)
 
 
 def _compression_table(name: str, lengths) -> str:

@@ -14,7 +14,10 @@ from hmm_datasets.text.tokenizers.words import build_word_corpus, sentences_of, 
 # Each has a plain sentence, a question, and another plain sentence.
 TEXTS = {
     "Latin": ("L’été arrive. Où es-tu ? Je suis là.", ["l'été arrive .", "je suis là ."]),
-    "Greek": ("Ο Σίσυφος ΉΡΘΕ. Πού είσαι\u037e Είμαι εδώ. Γιατί; Να.", ["ο σίσυφος ήρθε .", "είμαι εδώ .", "να ."]),
+    "Greek": (
+        "Ο Σίσυφος ΉΡΘΕ. Πού είσαι! Είμαι εδώ. Γιατί; Να. Πού\u037e Εδώ.",
+        ["ο σίσυφος ήρθε .", "είμαι εδώ .", "να .", "εδώ ."],
+    ),
     "Cyrillic": ("Кот спит. Где он? Ёж ещё ест.", ["кот спит .", "ёж ещё ест ."]),
     "Arabic": ("القِطَّةُ نائمة. أين هي؟ هي هنا.", ["القِطَّةُ نائمة .", "هي هنا ."]),
     "Persian": ("گربه می‌خوابد. کجاست؟ او این‌جاست.", ["گربه می‌خوابد .", "او این‌جاست ."]),
