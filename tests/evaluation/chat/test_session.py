@@ -1,6 +1,7 @@
 """A conversation, called in this process: what is answered, remembered, saved and refused."""
 
 import io
+import re
 import signal
 import sys
 
@@ -132,12 +133,16 @@ def test_the_oldest_turns_are_left_out_when_the_window_is_full(chat_model, talk)
     loaded.window = 75
     session = Session(loaded, "Be rude.")
     out, err = talk(session, *["Hello"] * 7)
-    assert "(the context window of 75 tokens is full: the oldest 2 messages were left out)" in err
+    # How long answers are that it does not know by heart depends on the processor.
+    remarks = re.findall(r"\(the context window of 75 tokens is full: the oldest (\d+) messages were left out\)", err)
     assert out.startswith("Go away.\n")
     assert len(session.messages) == 15, "they are still saved"
     tokens, dropped = loaded._fitting(session.messages[:-1])
     assert len(tokens) <= 75 - 75 // 4
-    assert dropped > 0
+    assert int(remarks[-1]) == dropped >= 2
+    assert dropped % 2 == 0, "whole turns"
+    with_one_more_turn = [session.messages[0], *session.messages[dropped - 1 : -1]]
+    assert len(loaded.tokens(with_one_more_turn)) > 75 - 75 // 4
     assert loaded.tokenizer.decode(tokens).startswith("<|system|>Be rude.<|end|><|user|>Hello<|end|>")
 
 
