@@ -9,6 +9,7 @@
     hmm-datasets fit tokens.npy --num_states 50 --output_dir outputs/fit [--test held_out.npy]
     hmm-datasets fit tokens.npy --num_states 2 4 8 --test held_out.npy --output_dir outputs/sizes
     hmm-datasets fit tokens.npy --initial outputs/hmm --fixed start transition --output_dir outputs/fit
+    hmm-datasets fit --initial outputs/hmm --block_size 16 64 --rank 256 --output_dir outputs/blocks
 
 From a text corpus it keeps the sentences that use only the `vocabulary_size` most frequent words, and concatenates
 them into windows. A `.npy` file of integers, of shape (N, L), is fitted as it is. In `output_dir` it writes `words/`
@@ -93,8 +94,19 @@ class HMMSettings(FitSettings):
     initial: str | None = setting(
         None, "Folder or name of an HMM to start from, of which zeros and fixed tables are kept."
     )
+    block_size: list[int] = setting(
+        [], "Numbers of states in the block of a symbol: each is fitted, from the fit before it or initial."
+    )
+    rank: int | None = setting(None, "With block_size, the rank of transitions; by default that of initial.")
 
     def __post_init__(self):
+        if self.rank is not None and not self.block_size:
+            raise InputError(f"rank is {self.rank}, but there is no block_size; give both, or leave rank out")
+        if self.block_size and (self.initial is None or self.num_states):
+            raise InputError(
+                "block_size needs initial, a fit whose states become the blocks, and no num_states; give --initial "
+                "FOLDER, and leave num_states out"
+            )
         if not self.num_states and self.initial is None:
             raise InputError("the following arguments are required: --num_states, or --initial FOLDER")
         if len(set(self.num_states)) < len(self.num_states):
@@ -109,6 +121,15 @@ class HMMSettings(FitSettings):
         if not self.num_states and of_initial is None:
             raise InputError("num_states is that of initial, which is not read here; give --num_states")
         return [self._of_size(size) for size in self.num_states or [of_initial]]
+
+    def of_blocks(self, block_size: int, before: Any) -> tuple[FitSettings, Any]:
+        """The settings of the fit with blocks of this size, and its first guess, given the fit before it."""
+        from hmm_datasets.hmm.fitting.growth import blocks_of, grown
+        from hmm_datasets.hmm.structured.blocked import BlockedHMM
+
+        blocked = before if isinstance(before, BlockedHMM) else blocks_of(before, seed=self.seed)
+        guess = grown(blocked, block_size=block_size, rank=self.rank, seed=self.seed)
+        return self._of_size(guess.num_states), guess
 
     def _of_size(self, num_states: int) -> FitSettings:
         values = {field.name: getattr(self, field.name) for field in fields(FitSettings)}
@@ -130,6 +151,7 @@ def main(settings: CorpusSettings, hmm_settings: HMMSettings) -> None:
 
     initial = None if hmm_settings.initial is None else _initial(hmm_settings.initial)
     sizes = hmm_settings.sizes(None if initial is None else initial.num_states)
+    count = len(hmm_settings.block_size or sizes)
     state = PartialState(cpu=not torch.accelerator.is_available())
     output = Path(settings.output_dir)
     if settings.report_to:
@@ -148,14 +170,17 @@ def main(settings: CorpusSettings, hmm_settings: HMMSettings) -> None:
     rows = []
     try:
         with listening as requests, _errors_of_files(settings):
-            for size in sizes:
-                folder = output if len(sizes) == 1 else output / f"states-{size.num_states}"
+            for size in hmm_settings.block_size or sizes:
+                if hmm_settings.block_size:
+                    size, initial = hmm_settings.of_blocks(size, initial)
+                folder = output if count == 1 else output / f"states-{size.num_states}"
                 if folder != output:
                     write_record(folder, *record, None)
                 device = settings.device or state.device
                 observer = _Observer(data, settings, size, folder, device) if state.is_main_process else None
                 result = _fit(data, size, folder, initial, device, requests, observer)
-                if state.is_main_process and len(sizes) > 1:
+                initial = result.hmm if hmm_settings.block_size else initial
+                if state.is_main_process and count > 1:
                     row = size_row(result, *(data.test or (None, None)), device=device)
                     rows.append(row | {"folder": str(folder)})
     except Stopped as reason:
@@ -304,7 +329,8 @@ def _save(result, data: _Data, output: Path, device, seconds: float) -> None:
     """Write the HMM, its card, `summary.json` and plots, and print what the fit reached."""
     from hmm_datasets.files import atomic_file, write_json
     from hmm_datasets.hmm.analysis.losses import mean_losses
-    from hmm_datasets.hub.kinds.process import write_hmm_card
+    from hmm_datasets.hmm.model import HMM
+    from hmm_datasets.hub.kinds.process import write_hmm_card, write_process_card
     from hmm_datasets.report.overview import draw_fit, fit_table
     from hmm_datasets.report.tables import csv_text
 
@@ -328,7 +354,10 @@ def _save(result, data: _Data, output: Path, device, seconds: float) -> None:
     }
     scores = {name: mean_losses(result.hmm, *rows, device=device) for name, rows in data.scored.items()}
     write_json(output / "summary.json", summary | scores)
-    write_hmm_card(output)
+    if isinstance(result.hmm, HMM):
+        write_hmm_card(output)
+    else:
+        write_process_card(result.hmm, output / "hmm", name=f"An HMM of {Path(data.identity['corpus']).name}")
     draw_fit(result.history, data.train.num_tokens, output)
     if result.history:
         table = fit_table(result.history)
@@ -378,9 +407,10 @@ def _errors_of_files(settings: CorpusSettings):
 def _initial(name: str):
     """The HMM that the fit starts from."""
     from hmm_datasets import HMM, load_source
+    from hmm_datasets.hmm.structured.blocked import BlockedHMM
 
     process = load_source(name)
-    if not isinstance(process, HMM):
+    if not isinstance(process, HMM | BlockedHMM):
         raise InputError(f"initial {name}: is {process.describe()}; expected an HMM")
     return process
 

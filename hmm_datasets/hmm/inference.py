@@ -64,6 +64,18 @@ class Parameters:
         edges = None if self.edges is None else torch.cat([self.edges, self.transition.unsqueeze(0)])
         return Parameters(self.start, self.transition, emission, edges, has_missing=True)
 
+    def sums(
+        self, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, "B"] | None, weights: Float[Tensor, "B"] | None
+    ) -> tuple[dict[str, Tensor], Float[Tensor, "B"]]:
+        """[`expected_counts`] of each table by its name, and the log-likelihoods: what a step of Baum-Welch needs."""
+        counts = expected_counts(self, tokens, lengths, weights)
+        tables = {"start": counts.start, "transition": counts.transition, "emission": counts.emission}
+        return tables, counts.log_likelihood
+
+    def log_likelihood(self, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, "B"] | None) -> Float[Tensor, "B"]:
+        """[`log_likelihood`] of these tables."""
+        return log_likelihood(self, tokens, lengths)
+
     @property
     def predicted(self) -> Float[Tensor, "H E"]:
         """The emission table of the symbols proper."""

@@ -104,6 +104,18 @@ class HMM(Process):
         """The tables."""
         return self.tables()
 
+    def with_tables(self, tables: dict[str, Float[np.ndarray, "..."]], vocabulary: Any = None) -> "HMM":
+        """The HMM of other tables, with the same names of symbols unless others are given."""
+        return HMM(**tables, vocabulary=self.vocabulary if vocabulary is None else vocabulary)
+
+    def totals(self, name: str, table: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+        """What the entries of each distribution of the table of this name sum to, once for each distribution."""
+        return table.sum(-1)
+
+    def per_entry(self, name: str, totals: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+        """A number for each distribution, such as `totals` gives, in a shape that divides the table."""
+        return totals[..., None]
+
     def fingerprint(self) -> str:
         """The first 32 hexadecimal digits of the SHA-256 of the tables. Equal fingerprints mean equal streams."""
         digest = hashlib.sha256(b"hmm")

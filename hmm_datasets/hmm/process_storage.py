@@ -28,6 +28,7 @@ PROCESSES = "hmm_datasets.processes"
 
 KINDS: dict[str, str] = {
     "generalized": "generalized:GeneralizedHMM",
+    "blocked": "structured.blocked:BlockedHMM",
     "chain_mixture": "families.mixture:ChainMixture",
     "factored": "structured.factored:FactoredProcess",
     "factorial": "structured.factorial:FactorialHMM",

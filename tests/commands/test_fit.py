@@ -3,9 +3,11 @@ import json
 import numpy as np
 import pytest
 
+from hmm_datasets import load_source
 from hmm_datasets.cli import main
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.fitting.fit import fit_hmm
+from hmm_datasets.hmm.fitting.growth import blocks_of, grown
 from hmm_datasets.hmm.fitting.initial import redrawn
 from hmm_datasets.hmm.fitting.settings import FitSettings
 from hmm_datasets.hmm.model import HMM
@@ -128,6 +130,36 @@ def test_fit_compares_numbers_of_states_and_continues(path, tmp_path, capsys):
     assert (output / "plots" / "sizes.png").exists()
     message = failing(capsys, *command[:3], "2", "2", "--output_dir", str(tmp_path / "other"))
     assert "num_states has a number twice: 2 2; give each once" in message
+
+
+def test_fit_grows_blocks_of_states_from_a_smaller_fit(path, tmp_path, capsys):
+    held_out, output = tmp_path / "test.npy", tmp_path / "run"
+    np.save(held_out, TOKENS[:9])
+    main(["fit", path, "--num_states", "3", "--max_epochs", "2", "--output_dir", str(tmp_path / "small")])
+    small = HMM.from_pretrained(tmp_path / "small" / "hmm")
+    command = ["fit", path, "--initial", str(tmp_path / "small" / "hmm"), "--block_size", "2", "4", "--rank", "5"]
+    command += ["--seed", "3", "--max_epochs", "3", "--output_dir", str(output), "--test", str(held_out)]
+    capsys.readouterr()
+    assert main(command) == 0
+    lines = capsys.readouterr().out.splitlines()
+    expected = blocks_of(small, seed=3)
+    for block_size in (2, 4):
+        guess = grown(expected, block_size=block_size, rank=5, seed=3)
+        settings = FitSettings(guess.num_states, max_epochs=3, seed=3)
+        expected = fit_hmm(TOKENS, settings, initial=guess, test_tokens=TOKENS[:9], show_progress=False).hmm
+        folder = output / f"states-{guess.num_states}"
+        assert load_source(folder / "hmm").fingerprint() == expected.fingerprint()
+        assert f"{block_size}, with transitions of rank 5" in (folder / "hmm" / "README.md").read_text()
+    report = json.loads((output / "summary.json").read_text())
+    assert [row["num_states"] for row in report["sizes"]] == [2 * expected.num_blocks, 4 * expected.num_blocks]
+    assert lines[-1] == f"best: {report['best']}/hmm"
+    assert main(command) == 0, "a finished fit is read again"
+    for arguments, words in (
+        (command[:2] + command[4:], "block_size needs initial, a fit whose states become the blocks"),
+        ([*command[:4], "--rank", "5", "--output_dir", "x"], "rank is 5, but there is no block_size"),
+        ([*command, "--num_states", "3"], "and no num_states"),
+    ):
+        assert words in failing(capsys, *arguments)
 
 
 def test_fit_ends_with_a_table_and_figures_of_its_epochs(path, tmp_path, capsys):

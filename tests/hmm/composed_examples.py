@@ -12,6 +12,7 @@ from hmm_datasets.hmm.families import HMMMixture
 from hmm_datasets.hmm.families.mixture import ChainMixture, ProcessMixture
 from hmm_datasets.hmm.model import HMM
 from hmm_datasets.hmm.process import Process
+from hmm_datasets.hmm.structured.blocked import BlockedHMM
 from hmm_datasets.hmm.structured.factored import FactoredProcess
 from hmm_datasets.hmm.structured.factorial import FactorialHMM
 from hmm_datasets.hmm.structured.input_output import InputOutputHMM
@@ -64,8 +65,29 @@ EXAMPLES["factorial"] = FactorialHMM(
     starts=[[0.3, 0.7], [1, 0], [0.2, 0.2, 0.6]],
 )
 
+
+def blocked(blocks: list[int], block_size: int, rank: int, seed: int) -> BlockedHMM:
+    states = (max(blocks) + 1) * block_size
+    emission = np.random.default_rng(seed).gamma(1.0, size=(len(blocks), block_size))
+    same = np.equal.outer(blocks, blocks)
+    start, enter = random_rows(rank, seed=seed + 1), random_rows(rank, states, seed=seed + 2, zero=(0, 1))
+    leave = random_rows(states, rank, seed=seed + 3, zero=(0, rank - 1))
+    return BlockedHMM(start, enter, leave, emission / (same @ emission), blocks)
+
+
+EXAMPLES["blocked"] = blocked([0, 1, 0, 2, 1], 2, 3, seed=21)
+
 LENGTH = {name: 4 if process.num_symbols > 5 else 6 for name, process in EXAMPLES.items()}
-LENGTH |= {"chain": 2, "tree": 2, "noisy": 3, "tuples": 4, "independent": 3, "input-output": 4, "factorial": 2}
+LENGTH |= {
+    "chain": 2,
+    "tree": 2,
+    "noisy": 3,
+    "tuples": 4,
+    "independent": 3,
+    "input-output": 4,
+    "factorial": 2,
+    "blocked": 3,
+}
 
 
 def word_probability(name: str) -> Callable[[tuple[int, ...]], float]:
@@ -84,6 +106,8 @@ def word_probability(name: str) -> Callable[[tuple[int, ...]], float]:
         return lambda word: segments_probability(process, word)
     if isinstance(process, FactorialHMM):
         return lambda word: factorial_probability(process, word)
+    if isinstance(process, BlockedHMM):
+        return lambda word: blocked_probability(process, word)
     parts = process.parts()
     assert isinstance(process, HMMMixture | ProcessMixture)
     return lambda word: sum(
@@ -195,3 +219,18 @@ def segments_probability(process: SemiMarkov, word: tuple[int, ...]) -> float:
         for state in range(process.num_states)
         for d in range(process.max_duration)
     )
+
+
+def blocked_probability(process: BlockedHMM, word: tuple[int, ...]) -> float:
+    """Sums over all paths of classes and of states in the blocks of the symbols."""
+    size = process.block_size
+    places = [range(k * size, (k + 1) * size) for k in process.blocks[list(word)].tolist()]
+    total = 0.0
+    for states in itertools.product(*places):
+        for classes in itertools.product(range(process.rank), repeat=len(word) + 1):
+            probability = float(process.start[classes[0]])
+            for t, (x, i) in enumerate(zip(word, states, strict=True)):
+                emitted = process.emission[x, i % size]
+                probability *= float(process.enter[classes[t], i] * emitted * process.leave[i, classes[t + 1]])
+            total += probability
+    return total

@@ -106,6 +106,21 @@ def _factorial(process: Any) -> tuple[Any, ...]:
     return [(product(process.starts, s), s) for s in joint], leave
 
 
+def _blocked(process: Any) -> tuple[Any, ...]:
+    size = process.block_size
+
+    def leave(r: int) -> Iterator[Move]:
+        return (
+            (_product(process.enter[r, i], process.emission[x, i % size], process.leave[i, after]), x, after)
+            for x, k in enumerate(process.blocks.tolist())
+            for i in range(k * size, (k + 1) * size)
+            for after in range(process.rank)
+            if process.enter[r, i] > 0 and process.emission[x, i % size] > 0 and process.leave[i, after] > 0
+        )
+
+    return [(p, r) for r, p in enumerate(process.start)], leave
+
+
 def _driven(process: Any) -> tuple[Any, ...]:
     def leave(state: tuple[int, int | None]) -> Iterator[Move]:
         i, given = state
@@ -254,6 +269,7 @@ _KINDS: dict[str, Callable[[Any], tuple[Any, ...]]] = {
     "MarkovChain": _chain,
     "SemiMarkov": _segments,
     "FactorialHMM": _factorial,
+    "BlockedHMM": _blocked,
     "InputOutputHMM": _driven,
     "FactoredProcess": _factored,
     "ChainMixture": lambda p: _mixture(p.weights, [reference(p.chain(c)) for c in range(p.num_chains)]),

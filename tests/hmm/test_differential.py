@@ -28,6 +28,7 @@ from hmm_datasets.hmm.generalized import GeneralizedHMM
 from hmm_datasets.hmm.grammar import PCFG
 from hmm_datasets.hmm.model import HMM
 from hmm_datasets.hmm.process import Process
+from hmm_datasets.hmm.structured.blocked import BlockedHMM
 from hmm_datasets.hmm.structured.factored import FactoredProcess
 from hmm_datasets.hmm.structured.factorial import FactorialHMM
 from hmm_datasets.hmm.structured.input_output import InputOutputHMM
@@ -127,6 +128,14 @@ def factorial(draw: Any) -> FactorialHMM:
     return FactorialHMM([tables.rows(size, size) for size in chains], emission, starts=starts)
 
 
+def blocked(draw: Any) -> BlockedHMM:
+    tables, (blocks, block_size), rank = Tables(draw), sizes(draw), draw(st.integers(1, 3))
+    members = [draw(st.integers(1, 2)) for _ in range(blocks)]
+    columns = [tables.rows(block_size, count).T for count in members]
+    moves = tables.rows(rank, blocks * block_size), tables.rows(blocks * block_size, rank)
+    return BlockedHMM(tables.rows(rank), *moves, np.concatenate(columns), np.repeat(np.arange(blocks), members))
+
+
 def driven(draw: Any, inputs: int | None = None) -> InputOutputHMM:
     tables, (states, outputs) = Tables(draw), sizes(draw, 2)
     inputs = inputs or draw(st.integers(1, 2))
@@ -192,11 +201,12 @@ def task(draw: Any) -> Process:
 
 
 KINDS: dict[str, tuple[Any, float]] = {
-    "HMM": (hmm, 0.4),
+    "HMM": (hmm, 0.35),
     "generalized": (generalized, 0.06),
     "Markov chain": (markov, 0.08),
     "semi-Markov": (semi_markov, 0.06),
     "factorial": (factorial, 0.05),
+    "blocked": (blocked, 0.05),
     "input-output": (driven, 0.05),
     "factored": (factored, 0.06),
     "mixture of chains": (chain_mixture, 0.04),

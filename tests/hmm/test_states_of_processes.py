@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from composed_examples import random_rows
+from composed_examples import blocked, random_rows
 from datasets import load_dataset
 
 from hmm_datasets.hmm import processes
@@ -15,9 +15,10 @@ SEED = 3
 NEXT = [[0, 0.3, 0.7], [0.5, 0, 0.5], [1, 0, 0]]
 SEMI_MARKOV = SemiMarkov(random_rows(3, 4, seed=0), NEXT, random_rows(3, 5, seed=2))
 FACTORIAL = FactorialHMM([random_rows(size, size, seed=size) for size in (2, 3)], random_rows(2, 3, 5, seed=1))
+BLOCKED = blocked([0, 0, 1, 2, 2], 3, 4, seed=5)
 
 
-@pytest.fixture(params=[SEMI_MARKOV, FACTORIAL], ids=["semi-Markov", "factorial"])
+@pytest.fixture(params=[SEMI_MARKOV, FACTORIAL, BLOCKED], ids=["semi-Markov", "factorial", "blocked"])
 def process(request):
     return request.param
 

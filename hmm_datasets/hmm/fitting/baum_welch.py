@@ -27,16 +27,25 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from typing_extensions import TypeVar
 
 from ...errors import InputError, first_line
 from ...runtime.stop_requests import STOP, Stopped, StopRequests
 from .. import inference
 from ..model import HMM
+from ..structured.block_tables import BlockTables
+from ..structured.blocked import BlockedHMM
 from .labels import Pairs
+
+Fitted = HMM | BlockedHMM
+"""What can be fitted: it has tables by name, and the counts of each."""
+
+Model = TypeVar("Model", HMM, BlockedHMM, default=HMM)
 
 _SAME = 1e-6  # difference of probabilities that rounding of float32 explains
 _CACHED_ENTRIES = 1 << 16  # of the beliefs of one step, which should stay in the cache of a core
 _MIN_ROWS, _MAX_ROWS = 64, 512  # fewer make products slow, more do not make them faster
+_MAX_BLOCKED_ROWS = 2048
 _TABLE_BYTES = {"cpu": 1 << 28, "cuda": 1 << 31}  # of the (T, B, H) table; a GPU needs thousands of rows
 
 
@@ -95,12 +104,14 @@ class Sequences:
             return len(self.tokens if index is None else index)
         return float(self.weights.sum() if index is None else self.weights[torch.from_numpy(index)].sum())
 
-    def parameters(self, hmm: HMM, dtype: torch.dtype, device: torch.device) -> inference.Parameters:
+    def parameters(
+        self, hmm: Fitted, dtype: torch.dtype, device: torch.device
+    ) -> "inference.Parameters | BlockTables":
         """The tables of `hmm`, with a symbol for missing tokens if there are any, and one for each pair if states are
         known."""
         parameters = hmm.parameters(dtype, device)
         parameters = parameters if self.observed is None else parameters.with_missing()
-        if self.pairs is None:
+        if self.pairs is None or not isinstance(parameters, inference.Parameters):
             return parameters
         return replace(parameters, emission=self.pairs.columns(parameters.emission), has_missing=False)
 
@@ -115,26 +126,21 @@ class Sequences:
 class Statistics:
     """Expected counts of some sequences in float64, and their log-likelihood in nats."""
 
-    start: Float[np.ndarray, "H"]
-    transition: Float[np.ndarray, "H H"]
-    emission: Float[np.ndarray, "H E"]
+    tables: dict[str, Float[np.ndarray, "..."]]
     log_likelihood: float = 0.0
     num_sequences: float = 0.0
 
     @classmethod
-    def zeros(cls, num_states: int, num_symbols: int) -> "Statistics":
-        return cls(np.zeros(num_states), np.zeros((num_states, num_states)), np.zeros((num_states, num_symbols)))
-
-    def tables(self) -> dict[str, Float[np.ndarray, "..."]]:
-        """The three tables of counts by name."""
-        return {"start": self.start, "transition": self.transition, "emission": self.emission}
+    def zeros(cls, tables: Mapping[str, Float[np.ndarray, "..."]]) -> "Statistics":
+        """No counts, for tables of these shapes."""
+        return cls({name: np.zeros(table.shape) for name, table in tables.items()})
 
     def move_towards(self, counts: "Statistics", step_size: float, num_sequences: float) -> None:
         """Online EM: `S <- S + step_size (S' - S)`, where S' is the counts scaled up to `num_sequences`."""
         if counts.num_sequences == 0:
             return  # all of these sequences have weight 0
-        for name, table in self.tables().items():
-            table += step_size * (counts.tables()[name] * (num_sequences / counts.num_sequences) - table)
+        for name, table in self.tables.items():
+            table += step_size * (counts.tables[name] * (num_sequences / counts.num_sequences) - table)
 
 
 class Workers:
@@ -208,18 +214,23 @@ class Workers:
         return vectors
 
 
-def batch_rows(shape: tuple[int, int], num_states: int, dtype: torch.dtype, device: torch.device) -> int:
+def batch_rows(
+    shape: tuple[int, int], num_states: int, dtype: torch.dtype, device: torch.device, hmm: Fitted | None = None
+) -> int:
     """Sequences per batch by default: the beliefs of one step fit the cache of a core, and `(T, B, H)` fits memory.
 
     A small data set is cut into four batches for threads to share. The number does not depend on how many threads or
-    processes there are, and so neither do the results.
+    processes there are, and so neither do the results. Of an HMM of blocks beliefs have `R` entries, and the more
+    sequences there are, the more of them share what is read of the tables.
     """
     num_rows, length = shape
+    blocked = isinstance(hmm, BlockedHMM)
+    num_states = hmm.rank if isinstance(hmm, BlockedHMM) else num_states
     memory = _TABLE_BYTES.get(device.type, _TABLE_BYTES["cuda"])
     fitting = memory // (max(length, 1) * num_states * dtype.itemsize)
     if device.type == "cpu":
-        shared = max(_CACHED_ENTRIES // num_states, _MIN_ROWS), max(num_rows // 4, _MIN_ROWS)
-        fitting = min(fitting, _MAX_ROWS, *shared)
+        cached = _MAX_BLOCKED_ROWS if blocked else min(_MAX_ROWS, max(_CACHED_ENTRIES // num_states, _MIN_ROWS))
+        fitting = min(fitting, cached, max(num_rows // 4, _MIN_ROWS))
     return max(1, fitting)
 
 
@@ -229,7 +240,7 @@ def even_batches(rows: Int[np.ndarray, "N"], batch_size: int) -> list[Int[np.nda
 
 
 def sum_counts(
-    hmm: HMM,
+    hmm: Fitted,
     data: Sequences,
     batches: Sequence[Int[np.ndarray, "B"]],
     workers: Workers,
@@ -239,7 +250,7 @@ def sum_counts(
     """The expected counts of all `batches` under `hmm`.
 
     Args:
-        hmm ([`HMM`]): a state-emitting HMM.
+        hmm ([`HMM`] or [`BlockedHMM`]): a state-emitting HMM.
         data ([`Sequences`]): the sequences.
         batches (sequence of arrays): indices of the rows of each batch.
         workers ([`Workers`]): threads and ranks that compute.
@@ -254,22 +265,24 @@ def sum_counts(
 
     def counts_of(batch: Int[np.ndarray, "B"]) -> Tensor:
         weights = data.weights_of(batch, workers.device)
-        counts = inference.expected_counts(parameters, *data.rows(batch, workers.device), weights)
-        scores = _weighted(counts.log_likelihood, weights)
+        counts, scores = parameters.sums(*data.rows(batch, workers.device), weights)
+        scores = _weighted(scores, weights)
         impossible = (~torch.isfinite(scores)).to(torch.float64)
         # Index of the first impossible row of the batch, or -1.
         index = torch.where(impossible.any(), impossible.argmax(), -1)
-        parts = (scores.sum(), index, counts.start, counts.transition, counts.emission)
+        parts = (scores.sum(), index, *counts.values())
         return torch.cat([part.to(torch.float64).reshape(-1) for part in parts])
 
-    total = Statistics.zeros(*parameters.predicted.shape)
-    size = 2 + sum(table.size for table in total.tables().values())
+    total = Statistics.zeros(hmm.tables())
+    if data.pairs is not None:
+        total.tables["emission"] = np.zeros((hmm.num_states, len(data.pairs.symbols)))
+    size = 2 + sum(table.size for table in total.tables.values())
     for number, vector in enumerate(workers.in_order(counts_of, batches, size)):
         add_batch(total, vector, number, batches[number])
         total.num_sequences += data.num_sequences(batches[number])
         after_batch(total.log_likelihood, batches[number])
     if data.pairs is not None:
-        total.emission = data.pairs.of_symbols(total.emission, hmm.num_symbols)
+        total.tables["emission"] = data.pairs.of_symbols(total.tables["emission"], hmm.num_symbols)
     return total
 
 
@@ -288,8 +301,8 @@ def add_batch(total: Statistics, vector: Float[np.ndarray, "S"], number: int, ro
     (score, index), tables = vector[:2], vector[2:]
     if index >= 0:
         raise ImpossibleSequence(f"batch {number}, sequence {rows[int(index)]}: the HMM gives it probability 0")
-    parts = np.split(tables, np.cumsum([table.size for table in total.tables().values()])[:-1])
-    for (name, table), part in zip(total.tables().items(), parts, strict=True):
+    parts = np.split(tables, np.cumsum([table.size for table in total.tables.values()])[:-1])
+    for (name, table), part in zip(total.tables.items(), parts, strict=True):
         if not np.isfinite(part).all():
             raise InputError(
                 f"batch {number}: the expected counts of {name} are not finite, and the tables were not changed; "
@@ -300,43 +313,51 @@ def add_batch(total: Statistics, vector: Float[np.ndarray, "S"], number: int, ro
 
 
 def mean_log_likelihood(
-    hmm: HMM, data: Sequences, batches: Sequence[Int[np.ndarray, "B"]], workers: Workers, dtype: torch.dtype
+    hmm: Fitted, data: Sequences, batches: Sequence[Int[np.ndarray, "B"]], workers: Workers, dtype: torch.dtype
 ) -> float:
     """Log-likelihood of `data` under `hmm` in nats per observed token; -inf if a sequence is impossible."""
     parameters = data.parameters(hmm, dtype, workers.device)
 
     def score(batch: Int[np.ndarray, "B"]) -> Tensor:
-        scores = inference.log_likelihood(parameters, *data.rows(batch, workers.device))
+        scores = parameters.log_likelihood(*data.rows(batch, workers.device))
         return _weighted(scores.to(torch.float64), data.weights_of(batch, workers.device)).sum().reshape(1)
 
     return float(sum(workers.in_order(score, batches, 1))[0]) / data.weight
 
 
-def maximize(counts: Statistics, previous: HMM, pseudocounts: Mapping[str, float], fixed: Collection[str] = ()) -> HMM:
+def maximize(
+    counts: Statistics, previous: Fitted, pseudocounts: Mapping[str, float], fixed: Collection[str] = ()
+) -> Fitted:
     """The HMM whose rows are the expected counts plus pseudocounts, normalized; zeros of `previous` stay zero.
 
     EM keeps zeros by itself, which is how left-to-right models are written down, and so does hmmlearn with a prior.
     Tables that are `fixed` are those of `previous`. The others maximize the same function as without that, since it is
     a sum of a term for each row.
     """
-    tables = {name: table for name, table in previous.tables().items() if name in fixed}
-    for name, table in counts.tables().items():
-        if name in fixed:
+    tables = {name: table for name, table in previous.tables().items() if setting_of(name) in fixed}
+    for name, table in counts.tables.items():
+        if name in tables:
             continue
-        table = np.where(getattr(previous, name) > 0, table + pseudocounts[name], 0.0)
-        totals = table.sum(-1, keepdims=True)
+        table = np.where(getattr(previous, name) > 0, table + pseudocounts[setting_of(name)], 0.0)
+        totals = previous.per_entry(name, previous.totals(name, table))
         # A state that is never visited has no counts; without a prior its row stays the same.
         tables[name] = np.where(totals > 0, table / np.where(totals > 0, totals, 1.0), getattr(previous, name))
-    return HMM(**tables, vocabulary=previous.vocabulary)
+    return previous.with_tables(tables)
 
 
-def log_prior(hmm: HMM, pseudocounts: Mapping[str, float]) -> float:
+def log_prior(hmm: Fitted, pseudocounts: Mapping[str, float]) -> float:
     """Log-density of the Dirichlet prior at the tables of `hmm`, up to a constant; it is on entries that are not 0."""
-    tables = {name: table[table > 0] for name, table in hmm.tables().items() if pseudocounts[name]}
-    return float(sum(pseudocounts[name] * np.log(table).sum() for name, table in tables.items()))
+    counts = {name: pseudocounts[setting_of(name)] for name in hmm.tables()}
+    tables = {name: table[table > 0] for name, table in hmm.tables().items() if counts[name]}
+    return float(sum(counts[name] * np.log(table).sum() for name, table in tables.items()))
 
 
-def free_parameters(hmm: HMM, fixed: Collection[str] = ()) -> int:
+def setting_of(table: str) -> str:
+    """The name that settings of a fit have for a table: both factors of transitions are `transition`."""
+    return "transition" if table in ("enter", "leave") else table
+
+
+def free_parameters(hmm: Fitted, fixed: Collection[str] = ()) -> int:
     """Number of free parameters of the tables that are not `fixed`: entries that are not 0, less one for each row.
 
     ```python
@@ -345,7 +366,8 @@ def free_parameters(hmm: HMM, fixed: Collection[str] = ()) -> int:
 
     ```
     """
-    return sum(int(((table > 0).sum(-1) - 1).sum()) for name, table in hmm.tables().items() if name not in fixed)
+    tables = {name: table for name, table in hmm.tables().items() if setting_of(name) not in fixed}
+    return sum(int((table > 0).sum()) - hmm.totals(name, table).size for name, table in tables.items())
 
 
 def tied_states(hmm: HMM) -> tuple[int, int] | None:

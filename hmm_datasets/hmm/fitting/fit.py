@@ -48,8 +48,11 @@ from ..arrays import ONE_COLUMN, CheckedTokens, rows_of_column, tokens_with_gaps
 from ..integers import integer
 from ..model import HMM
 from ..named_tokens import symbols_of_names
+from ..structured.blocked import BlockedHMM
 from .baum_welch import (
+    Fitted,
     ImpossibleSequence,
+    Model,
     Sequences,
     Statistics,
     Workers,
@@ -93,15 +96,15 @@ def fit_hmm(
     weights: Float[Any, "N"] | None = None,
     test_tokens: Int[Any, "M K"] | None = None,
     test_lengths: Int[Any, "M"] | None = None,
-    initial: HMM | None = None,
+    initial: Model | None = None,
     vocabulary: Any = None,
     checkpoint_dir: str | os.PathLike | None = None,
     device: torch.device | str | None = None,
     show_progress: bool = True,
     requests: StopRequests | None = None,
-    on_epoch: Callable[[dict[str, Any], HMM], None] | None = None,
+    on_epoch: Callable[[dict[str, Any], Fitted], None] | None = None,
     **fields: Any,
-) -> FitResult:
+) -> FitResult[Model]:
     """Fit an HMM to sequences by Baum-Welch.
 
     In a program launched on several processes, call it on every rank with the same arguments. Each rank processes its
@@ -121,11 +124,11 @@ def fit_hmm(
         weights (array of shape `(N,)`, *optional*): how often each sequence counts, 0 or more; sequences of weight
             `k` count as `k` copies, in losses per token too.
         test_tokens, test_lengths (*optional*): held-out sequences, for early stopping and the choice among restarts.
-        initial ([`HMM`], *optional*): first guess, instead of `settings.init`. Entries of 0 stay 0 whatever the
-            pseudocounts, as in hmmlearn, so that the graph of a left-to-right model is kept; give small positive
-            numbers for what the fit may fill. With `num_restarts` the guesses after the first have these zeros and
-            the tables that are `fixed`, and all else drawn anew. States with equal emissions are not told apart,
-            which the `reason` of the result says.
+        initial ([`HMM`] or [`BlockedHMM`], *optional*): first guess, instead of `settings.init`; what is fitted is of
+            its kind. Entries of 0 stay 0 whatever the pseudocounts, as in hmmlearn, so that the graph of a
+            left-to-right model is kept; give small positive numbers for what the fit may fill. With `num_restarts` the
+            guesses after the first have these zeros and the tables that are `fixed`, and all else drawn anew. States
+            with equal emissions are not told apart, which the `reason` of the result says.
         vocabulary (sequence of `str`, *optional*): names of all symbols, also of those that do not occur, kept in the
             HMM; tokens may be names then.
         checkpoint_dir (path, *optional*): folder for the checkpoints `epoch-N/` and `history.jsonl`. If it has
@@ -177,7 +180,7 @@ def fit_hmm(
         raise InputError("there is no token to fit an HMM to; give at least one sequence")
     if data.tokens.shape[1] == 1 < min(len(data.tokens), settings.num_states):
         raise InputError(f"no sequence has two tokens, so that no transition can be fitted{ONE_COLUMN}")
-    data = _with_known(data, states, weights, settings)
+    data = _with_known(data, states, weights, settings, initial)
     held_out = None
     if test_tokens is not None:
         with errors_of_test_tokens():
@@ -204,7 +207,7 @@ def fit_hmm(
         return fit.result(state)
 
 
-def _settings(settings: Any, initial: HMM | None, fields: dict[str, Any]) -> FitSettings:
+def _settings(settings: Any, initial: Fitted | None, fields: dict[str, Any]) -> FitSettings:
     """The settings, or those that their fields make."""
     if (settings is not None and fields) or (settings is None and not fields and initial is None):
         raise InputError("fit_hmm: give settings, or num_states and other fields of FitSettings, and not both")
@@ -246,12 +249,16 @@ def _sequences(checked: CheckedTokens, num_symbols: int) -> Sequences:
     return Sequences(tokens.cpu().masked_fill(missing, num_symbols), lengths, ends - missing.sum(1))
 
 
-def _with_known(data: Sequences, states: Any, weights: Any, settings: FitSettings) -> Sequences:
+def _with_known(
+    data: Sequences, states: Any, weights: Any, settings: FitSettings, initial: Fitted | None
+) -> Sequences:
     """The sequences with what is known of their states, and their weights."""
     for name, value in (("states", states), ("weights", weights)):
         if value is not None and settings.backend == "pomegranate":
             raise InputError(f"{name} are given, but backend is pomegranate; leave them out, or use backend torch")
     if states is not None:
+        if isinstance(initial, BlockedHMM):
+            raise InputError(f"states are given, but initial is {initial}, whose fit takes none; leave them out")
         if settings.init != "random":
             raise InputError(f"init is {settings.init}, whose states are not those of states; leave init out")
         known = check_states(states, tuple(data.tokens.shape), data.lengths, settings.num_states)
@@ -293,18 +300,18 @@ class _Fit:
     data: Sequences
     held_out: Sequences | None
     num_symbols: int
-    initial: HMM | None
+    initial: Any
     vocabulary: Any
     folder: Path | None
     workers: Workers
     show_progress: bool
     requests: StopRequests | None
-    on_epoch: Callable[[dict[str, Any], HMM], None] | None
+    on_epoch: Callable[[dict[str, Any], Fitted], None] | None
 
     def __post_init__(self):
         self.dtype = getattr(torch, self.settings.dtype)
         self.batch_size = self.settings.batch_size or batch_rows(
-            self.data.tokens.shape, self.settings.num_states, self.dtype, self.workers.device
+            self.data.tokens.shape, self.settings.num_states, self.dtype, self.workers.device, self.initial
         )
         if self.settings.backend == "pomegranate":
             check_pomegranate(self.settings, self.folder, self.workers.num_ranks, self.initial, self.data)
@@ -395,9 +402,9 @@ class _Fit:
         tied = self._still_tied(state.hmm)
         return ending if tied is None else Ending(ending.converged, f"{ending.reason}; {tied}")
 
-    def _still_tied(self, hmm: HMM) -> str | None:
+    def _still_tied(self, hmm: Fitted) -> str | None:
         """That two states of `initial` have equal emissions after the fit too, since nothing tells them apart."""
-        pair = None if self.initial is None else tied_states(self.initial)
+        pair = tied_states(self.initial) if isinstance(self.initial, HMM) else None
         if pair is None or tied_states(hmm) is None:
             return None
         return (
@@ -440,7 +447,7 @@ class _Fit:
 
     def _baum_welch_epoch(
         self, state: FitState, after_batch: Callable[[float, np.ndarray], None]
-    ) -> tuple[HMM, float]:
+    ) -> tuple[Fitted, float]:
         hmm, before = state.hmm, 0.0
         for batches in self._updates(state.epoch):
             try:
@@ -478,11 +485,11 @@ class _Fit:
         parts = np.array_split(np.arange(len(batches)), -(-len(batches) // every))
         return [[batches[number] for number in part] for part in parts]
 
-    def _update(self, state: FitState, hmm: HMM, counts: Statistics) -> HMM:
+    def _update(self, state: FitState, hmm: Fitted, counts: Statistics) -> Fitted:
         state.updates += 1
         if self.settings.update_every is not None and self.settings.update_rule == "stochastic":
             if state.statistics is None:
-                state.statistics = Statistics.zeros(hmm.num_states, hmm.num_symbols)
+                state.statistics = Statistics.zeros(hmm.tables())
             step_size = state.updates**-self.settings.step_exponent
             state.statistics.move_towards(counts, step_size, self.data.num_sequences())
             counts = state.statistics
@@ -503,7 +510,7 @@ class _Fit:
             save_state(self._restart_folder(restart), state, self.identity)
         return state
 
-    def _first_guess(self, restart: int) -> HMM:
+    def _first_guess(self, restart: int) -> Fitted:
         settings = self.settings
         if self.initial is not None:
             seed = settings.seed + restart
@@ -513,10 +520,9 @@ class _Fit:
             hmm = self.workers.alone(lambda: guess_from_contexts(*arguments, seed=settings.seed + restart))
         else:
             hmm = random_guess(settings.num_states, self.num_symbols, seed=settings.seed + restart)
-        vocabulary = hmm.vocabulary if self.vocabulary is None else self.vocabulary
-        return HMM(**hmm.tables(), vocabulary=vocabulary)
+        return hmm.with_tables(hmm.tables(), self.vocabulary)
 
-    def _score(self, hmm: HMM, data: Sequences) -> float:
+    def _score(self, hmm: Fitted, data: Sequences) -> float:
         batches = even_batches(np.arange(len(data.tokens)), self.batch_size)
         return mean_log_likelihood(hmm, data, batches, self.workers, self.dtype)
 
@@ -526,12 +532,15 @@ class _Fit:
             write_jsonl(self.folder / HISTORY_NAME, rows)
 
 
-def _check_initial(initial: HMM | None, settings: FitSettings, num_symbols: int | None) -> None:
+def _check_initial(initial: Fitted | None, settings: FitSettings, num_symbols: int | None) -> None:
     if initial is None:
         if settings.fixed:
             raise InputError(f"fixed is {' and '.join(settings.fixed)}, but no HMM has these tables; give initial")
         return
-    if (initial.num_states, initial.num_symbols) != (settings.num_states, num_symbols) or initial.edges is not None:
+    if isinstance(initial, BlockedHMM) and (settings.num_restarts > 1 or settings.backend != "torch"):
+        raise InputError(f"initial is {initial}, with which num_restarts is 1 and backend torch")
+    is_other = isinstance(initial, HMM) and initial.edges is not None
+    if (initial.num_states, initial.num_symbols) != (settings.num_states, num_symbols) or is_other:
         raise InputError(
             f"initial is {initial}; expected a state-emitting HMM of {settings.num_states} states and "
             f"{num_symbols} symbols"

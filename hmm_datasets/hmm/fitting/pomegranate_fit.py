@@ -80,7 +80,7 @@ def pomegranate_epoch(
         `InputError`: a sequence has only one token, a sequence is impossible, or a table is no longer finite.
     """
     if state.model is None:
-        state.model = to_pomegranate(state.hmm).to(device)
+        state.model = to_pomegranate(HMM(**state.hmm.tables())).to(device)
         for node in state.model.distributions:
             node.pseudocount = settings.pseudocounts["emission"]
     total = 0.0

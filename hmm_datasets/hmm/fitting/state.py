@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 import numpy as np
 
@@ -18,9 +18,9 @@ from ...errors import InputError
 from ...files import atomic_folder, check_digests, restore_all, write_digests, write_json
 from ...records import Count, Finite, read_record
 from ...runtime.run_identity import IDENTITY_NAME, Identity, check_identity, read_identity, write_identity
-from ..model import HMM
+from ..process_storage import load_process
 from ..storage import read_tables
-from .baum_welch import Sequences, Statistics
+from .baum_welch import Fitted, Model, Sequences, Statistics
 from .settings import FitSettings
 
 HISTORY_NAME = "history.jsonl"
@@ -52,9 +52,9 @@ class FitState:
         history (list of `dict`): a row per epoch; for several first guesses, the rows of all of them.
     """
 
-    hmm: HMM
+    hmm: Fitted
     restart: int = 0
-    best: HMM | None = None
+    best: Fitted | None = None
     best_epoch: int = 0
     best_score: float = -math.inf
     epoch: int = 0
@@ -106,7 +106,7 @@ class FitState:
 
 
 @dataclass(frozen=True)
-class FitResult:
+class FitResult(Generic[Model]):
     """The result of `fit_hmm`.
 
     Attributes:
@@ -129,7 +129,7 @@ class FitResult:
         num_tokens (`float`): tokens of the training data, each times the weight of its sequence.
     """
 
-    hmm: HMM
+    hmm: Model
     epoch: int
     train_log_likelihood: float
     test_log_likelihood: float | None
@@ -161,7 +161,7 @@ def identity_of(
     num_symbols: int,
     data: Sequences,
     held_out: Sequences | None,
-    initial: HMM | None,
+    initial: Fitted | None,
 ) -> dict[str, dict[str, Any]]:
     """The settings and data that must be the same for a fit to resume from a checkpoint."""
     free = _FREE | {"batch_size"}
@@ -191,7 +191,7 @@ def save_state(folder: Path, state: FitState, identity: Identity) -> None:
         if state.best is not None:
             state.best.save_pretrained(temporary / "best")
         if state.statistics is not None:
-            save_file(state.statistics.tables(), temporary / _STATISTICS_NAME)
+            save_file(state.statistics.tables, temporary / _STATISTICS_NAME)
         write_json(
             temporary / "state.json",
             {
@@ -224,11 +224,11 @@ def load_state(folder: Path, identity: Identity) -> FitState:
         folder / IDENTITY_NAME, before, identity, accepted=None, remedy="choose another folder, or delete that one"
     )
     best, statistics = folder / "best", folder / _STATISTICS_NAME
-    hmm = HMM.from_pretrained(folder / "hmm")
+    hmm = load_process(folder / "hmm")
     return FitState(
         hmm=hmm,
         restart=saved.restart,
-        best=HMM.from_pretrained(best) if best.exists() else None,
+        best=load_process(best) if best.exists() else None,
         best_epoch=saved.best_epoch,
         best_score=-math.inf if saved.best_score is None else saved.best_score,
         epoch=saved.epoch,
@@ -250,16 +250,16 @@ class _Saved:
     history: list[dict[str, Any]]
 
 
-def _read_statistics(path: Path, hmm: HMM) -> Statistics:
+def _read_statistics(path: Path, hmm: Fitted) -> Statistics:
     """The statistics of stochastic EM, which are counts of an HMM of this size."""
-    expected, saved = Statistics.zeros(hmm.num_states, hmm.num_symbols).tables(), read_tables(path)
+    expected, saved = Statistics.zeros(hmm.tables()).tables, read_tables(path)
     for name in expected.keys() | saved.keys():
         table, like = saved.get(name), expected.get(name)
         if table is None or like is None or (table.shape, table.dtype) != (like.shape, like.dtype):
             raise InputError(f"{path}: {name} is not a table of counts of {hmm}; delete {path.parent}")
         if not (np.isfinite(table) & (table >= 0)).all():
             raise InputError(f"{path}: {name} has entries that are no counts; delete {path.parent}")
-    return Statistics(**saved)
+    return Statistics(saved)
 
 
 def checkpoints(folder: Path) -> list[tuple[int, Path]]:

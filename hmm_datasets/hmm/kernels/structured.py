@@ -350,3 +350,44 @@ def filter_factorial(start, transitions, offsets, sizes, emission, tokens, belie
             for lane in range(lanes):
                 for s in range(states):
                     beliefs[n + lane, (t + 1) % kept, s] = here[s, lane]
+
+
+@numba.njit(cache=True, nogil=True)
+def draw_blocked(
+    start, s_bits, enter, e_bits, leave, l_bits, symbol, begins, bits, symbols, firsts, size, seed, first, step, out,
+    states,
+):  # fmt: skip
+    # An HMM with blocked emissions and hidden classes. Block `k` has the alias rows of its `size` states from
+    # `symbol[begins[k]]` on, and the symbols from `symbols[firsts[k]]` on. A token takes 64 bits for each of state,
+    # symbol and next class, two tokens the words of three blocks. `states` is None, or takes the state of every token.
+    k0, k1 = halves(seed)
+    low, high, ahead = np.empty(LANES, np.uint64), np.empty(LANES, np.uint64), np.zeros(LANES, np.uint64)
+    words = np.empty(12 * LANES, np.uint64)
+    state, moved = np.empty(LANES, np.uint64), np.empty(LANES, np.uint64)
+    width, length = np.uint64(LANES), np.uint64(out.shape[1])
+    for n in range(0, out.shape[0], LANES):
+        lanes = take_lanes(n, out.shape[0], first, step, low, high)
+        for lane in range(lanes):
+            a, b, _, _ = philox_block(low[lane], high[lane], START, TOKENS_STREAM, k0, k1)
+            moved[lane] = pick(start, np.uint64(0), s_bits, a, b)
+        for pair in range((length + np.uint64(1)) // np.uint64(2)):
+            for m in range(np.uint64(3)):
+                fill_all_words(low, high, ahead, np.uint64(3) * pair + m, k0, k1, words[np.uint64(4) * width * m :])
+            for odd in range(np.uint64(2)):
+                t = np.uint64(2) * pair + odd
+                if t < length:
+                    # A draw of all lanes before the next one, so that their look-ups in large tables overlap.
+                    at = np.uint64(6) * width * odd
+                    for lane in range(np.uint64(lanes)):
+                        state[lane] = pick(enter, moved[lane], e_bits, words[at + lane], words[at + width + lane])
+                    at += width + width
+                    for lane in range(np.uint64(lanes)):
+                        block = state[lane] // size
+                        rows, within = symbol[begins[block] :], state[lane] % size
+                        column = pick(rows, within, bits[block], words[at + lane], words[at + width + lane])
+                        out[n + lane, t] = symbols[firsts[block] + column]
+                        if states is not None:
+                            states[n + lane, t] = state[lane]
+                    at += width + width
+                    for lane in range(np.uint64(lanes)):
+                        moved[lane] = pick(leave, state[lane], l_bits, words[at + lane], words[at + width + lane])

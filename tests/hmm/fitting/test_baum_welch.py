@@ -222,13 +222,13 @@ def test_the_default_batch_fits_in_memory_and_suits_the_machine():
 @pytest.mark.parametrize(("index", "table"), [(0, "start"), (3, "transition"), (12 + 11, "emission")])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_count_that_is_not_finite_stops_with_batch_and_table(index, table, value):
-    total = Statistics.zeros(3, 4)
+    total = Statistics.zeros(HMM(transition=np.eye(3), emission=np.full((3, 4), 0.25)).tables())
     vector = np.concatenate([[-7.0, -1.0], np.ones(24)])
     add_batch(total, vector, 0, np.arange(5))
     vector[2 + index] = value
     with pytest.raises(InputError, match=f"batch 4: the expected counts of {table} are not finite"):
         add_batch(total, vector, 4, np.arange(5))
-    assert all(np.isfinite(counts).all() for counts in total.tables().values())
+    assert all(np.isfinite(counts).all() for counts in total.tables.values())
 
 
 def test_likelihoods_too_small_for_float32_stop_it_and_float64_continues():

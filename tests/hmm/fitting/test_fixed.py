@@ -65,7 +65,7 @@ def test_free_tables_are_the_maximum_beside_those_that_are_fixed(held):
 def _statistics(counts):
     from hmm_datasets.hmm.fitting.baum_welch import Statistics
 
-    return Statistics(counts.start, counts.transition, counts.emission)
+    return Statistics({name: getattr(counts, name) for name in GUESS.tables()})
 
 
 @pytest.mark.outside(

@@ -1,0 +1,265 @@
+"""The filter and the expected counts of an HMM whose states are in blocks and whose transitions have a low rank.
+
+A step multiplies with two tables of the symbol's block, `(R, S)` and `(S, R)`, and so do all sequences whose symbol is
+of that block. So the sequences are put in the order of their blocks at every step, and four of them go through a
+product together, with a lane for each column of the table: what is read of a table serves all of them. A symbol that
+is missing may be of any block, and its sequence goes through all.
+
+Tables are in panels: as many columns as there are lanes, row by row, zeros after the last column and the last row.
+Counts of moves are added in the type of the recursions for `FLUSH` steps, then in float64.
+"""
+
+import numpy as np
+from jaxtyping import Float
+
+from .lanes import compiled, fill, lanes_of, load, store
+
+FLUSH = 32
+"""Steps whose moves are added in the type of the recursions."""
+
+
+def packed(tables: Float[np.ndarray, "K N M"], dtype: type) -> Float[np.ndarray, "P"]:
+    """Tables of blocks in panels."""
+    wide = widened(tables, dtype, 2)
+    return wide.reshape(*wide.shape[:2], -1, lanes_in(dtype)).transpose(0, 2, 1, 3).reshape(-1)
+
+
+def unpacked(panels: Float[np.ndarray, "P"], shape: tuple[int, int, int], dtype: type) -> Float[np.ndarray, "K N M"]:
+    """Tables of this shape from the panels that [`packed`] would make of them."""
+    lanes = lanes_in(dtype)
+    blocks, rows, columns = shape
+    wide = panels.reshape(blocks, -1, rows + -rows % lanes, lanes).transpose(0, 2, 1, 3)
+    return wide.reshape(blocks, wide.shape[1], -1)[:, :rows, :columns]
+
+
+def widened(table: Float[np.ndarray, "..."], dtype: type, axes: int) -> Float[np.ndarray, "..."]:
+    """The table with zeros after the entries of its last axes, up to multiples of the number of lanes."""
+    wide = [(0, -size % lanes_in(dtype)) for size in table.shape[table.ndim - axes :]]
+    return np.pad(table.astype(dtype), [(0, 0)] * (table.ndim - axes) + wide)
+
+
+def lanes_in(dtype: type) -> int:
+    """Number of lanes of this type."""
+    return 64 // np.dtype(dtype).itemsize
+
+
+@compiled
+def _multiply(left, count, inner, table, begin, width, out):
+    # `out[i] = left[i] @ table` for rows `i < count`, a multiple of four, of `inner` and of `width` entries.
+    lanes = lanes_of(table)
+    zero = fill(table, 0.0)
+    for j in range(np.uint64(0), width, lanes):
+        for i in range(np.uint64(0), count, np.uint64(4)):
+            a, b, c, d = zero, zero, zero, zero
+            p = i * inner
+            q, r, s = p + inner, p + inner + inner, p + inner + inner + inner
+            at = begin + j * inner
+            for n in range(inner):
+                column = load(table, at)
+                at += lanes
+                a, b = a + left[p + n] * column, b + left[q + n] * column
+                c, d = c + left[r + n] * column, d + left[s + n] * column
+            to = i * width + j
+            store(out, to, a)
+            store(out, to + width, b)
+            store(out, to + width + width, c)
+            store(out, to + width + width + width, d)
+
+
+@compiled
+def _add_outer(left, inner, right, width, count, table, begin):
+    # `table += left.T @ right` of `count` rows.
+    lanes = lanes_of(table)
+    one, two, three = lanes, lanes + lanes, lanes + lanes + lanes
+    for j in range(np.uint64(0), width, lanes):
+        for n in range(np.uint64(0), inner, np.uint64(4)):
+            at = begin + j * inner + n * lanes
+            a, b = load(table, at), load(table, at + one)
+            c, d = load(table, at + two), load(table, at + three)
+            for i in range(count):
+                row = load(right, i * width + j)
+                p = i * inner + n
+                a, b = a + left[p] * row, b + left[p + np.uint64(1)] * row
+                c, d = c + left[p + np.uint64(2)] * row, d + left[p + np.uint64(3)] * row
+            store(table, at, a)
+            store(table, at + one, b)
+            store(table, at + two, c)
+            store(table, at + three, d)
+
+
+@compiled
+def _order(symbols, t, live, blocks, num_blocks, begin, order):
+    # The first `live` rows by the block of their symbol at `t`: rows of block `k` are those from `begin[k]` to
+    # `begin[k + 1]`, those whose symbol is missing from `begin[num_blocks]` to `live`.
+    for k in range(num_blocks + 2):
+        begin[k] = 0
+    for row in range(live):
+        begin[blocks[symbols[row, t]] + 1] += 1
+    for k in range(num_blocks + 1):
+        begin[k + 1] += begin[k]
+    for row in range(live):
+        k = blocks[symbols[row, t]]
+        order[begin[k]] = row
+        begin[k] += 1
+    for k in range(num_blocks + 1, 0, -1):
+        begin[k] = begin[k - 1]
+    begin[0] = 0
+
+
+@compiled
+def _gather(source, offset, step, width, order, begin, k, num_blocks, live, chosen, out):
+    # The rows of block `k` and those of missing symbols one after the other, and zeros up to a multiple of four.
+    count = 0
+    for part in range(2):
+        first, last = (begin[k], begin[k + 1]) if part == 0 else (begin[num_blocks], live)
+        for place in range(first, last):
+            chosen[count] = order[place]
+            count += 1
+    for i in range(count):
+        place, to = np.uint64(chosen[i]) * step + offset, np.uint64(i) * width
+        for r in range(width):
+            out[to + r] = source[place + r]
+    full = (count + 3) // 4 * 4
+    for r in range(np.uint64(count) * width, np.uint64(full) * width):
+        out[r] = 0
+    return count
+
+
+@compiled
+def _scatter(source, width, chosen, count, step, offset, out):
+    # Add the rows to those that were chosen.
+    for i in range(count):
+        place, to = np.uint64(i) * width, np.uint64(chosen[i]) * step + offset
+        for r in range(width):
+            out[to + r] += source[place + r]
+
+
+@compiled
+def _fill_rows(value, count, width, step, offset, out):
+    for row in range(count):
+        for r in range(width):
+            out[np.uint64(row) * step + offset + r] = value
+
+
+@compiled
+def _room(num_blocks, batch, rank, states, dtype):
+    # What a step needs: the order of rows, and vectors of the rows of a block.
+    full = np.uint64(batch + 4)
+    numbers = np.empty(num_blocks + 2, np.int64), np.empty(batch, np.int64), np.empty(batch, np.int64)
+    return *numbers, np.empty(full * rank, dtype), np.empty(full * states, dtype), np.empty(full * rank, dtype)
+
+
+@compiled
+def filter_blocks(start, enter, leave, emission, blocks, num_blocks, symbols, num_live, kept, beliefs, scales):
+    """Fill `beliefs` (B, kept, R) and `scales` (B, T), the probability of each token given those before it.
+
+    Rows are sorted by length, longest first, and `num_live[t]` of them have a token at `t`. `blocks` (E + 1,) ends
+    with `num_blocks`, for a symbol that is missing, and the row of `emission` (E + 1, S) for that is ones.
+    """
+    rank, states, zero = np.uint64(len(start)), np.uint64(emission.shape[1]), start.dtype.type(0)
+    batch, length = symbols.shape
+    step = np.uint64(kept) * rank
+    begin, order, chosen, z, y, moved = _room(num_blocks, batch, rank, states, start.dtype)
+    for row in range(batch):
+        beliefs[np.uint64(row) * step : np.uint64(row) * step + rank] = start
+    for t in range(length):
+        live = num_live[t]
+        _order(symbols, t, live, blocks, num_blocks, begin, order)
+        here, there = np.uint64(t % kept) * rank, np.uint64((t + 1) % kept) * rank
+        _fill_rows(zero, live, rank, step, there, beliefs)
+        for k in range(num_blocks):
+            count = _gather(beliefs, here, step, rank, order, begin, k, num_blocks, live, chosen, z)
+            if count > 0:
+                full, table = np.uint64((count + 3) // 4 * 4), np.uint64(k) * rank * states
+                _multiply(z, full, rank, enter, table, states, y)
+                for i in range(count):
+                    emitted, to = emission[symbols[chosen[i], t]], np.uint64(i) * states
+                    for s in range(states):
+                        y[to + s] *= emitted[s]
+                _multiply(y, full, states, leave, table, rank, moved)
+                _scatter(moved, rank, chosen, count, step, there, beliefs)
+        for row in range(live):
+            total, to = zero, np.uint64(row) * step + there
+            for r in range(rank):
+                total += beliefs[to + r]
+            scales[row, t] = total
+            if total > 0:
+                for r in range(rank):
+                    beliefs[to + r] /= total
+
+
+@compiled
+def count_blocks(
+    enter, leave, to_enter, to_leave, emission, blocks, num_blocks, symbols, num_live, weights, beliefs, scales, bound,
+    starts, entered, left, emitted,
+):  # fmt: skip
+    """Add the expected counts of all rows, given what `filter_blocks` filled.
+
+    `to_enter` and `to_leave` are the tables with rows and columns exchanged. `bound` is the maximum of a backward
+    value, which has none where it does not matter. `entered` and `left` are float64, in the panels of `enter` and
+    `leave`, and become counts once multiplied with these. `emitted` is float64, (E + 1, S).
+    """
+    rank, states, zero = np.uint64(len(starts)), np.uint64(emission.shape[1]), enter.dtype.type(0)
+    batch, length = symbols.shape
+    step = np.uint64(length + 1) * rank
+    begin, order, chosen, z, y, moved = _room(num_blocks, batch, rank, states, enter.dtype)
+    after, g = np.empty_like(z), np.empty_like(y)
+    value, before = np.empty(np.uint64(batch) * rank, enter.dtype), np.empty(np.uint64(batch) * rank, enter.dtype)
+    in_enter, in_leave = np.zeros_like(enter), np.zeros_like(leave)
+    for row in range(batch):
+        value[np.uint64(row) * rank : np.uint64(row + 1) * rank] = weights[row]
+    for t in range(length - 1, -1, -1):
+        live, here = num_live[t], np.uint64(t) * rank
+        _order(symbols, t, live, blocks, num_blocks, begin, order)
+        _fill_rows(zero, live, rank, rank, np.uint64(0), before)
+        for k in range(num_blocks):
+            count = _gather(beliefs, here, step, rank, order, begin, k, num_blocks, live, chosen, z)
+            if count > 0:
+                _gather(value, np.uint64(0), rank, rank, order, begin, k, num_blocks, live, chosen, after)
+                full, table = np.uint64((count + 3) // 4 * 4), np.uint64(k) * rank * states
+                _multiply(z, full, rank, enter, table, states, y)
+                _multiply(after, full, rank, to_leave, table, states, g)
+                _count_symbols(symbols, scales, t, chosen, count, emission, states, bound, y, g, emitted)
+                _add_outer(y, states, after, rank, np.uint64(count), in_leave, table)
+                _add_outer(z, rank, g, states, np.uint64(count), in_enter, table)
+                _multiply(g, full, states, to_enter, table, rank, moved)
+                _scatter(moved, rank, chosen, count, rank, np.uint64(0), before)
+        for row in range(live):
+            # The sum is the weight but for rounding, which would multiply from step to step.
+            total, at, to = zero, np.uint64(row) * step + here, np.uint64(row) * rank
+            for r in range(rank):
+                before[to + r] = min(before[to + r], bound)
+                total += beliefs[at + r] * before[to + r]
+            factor = weights[row] / total if total > 0 else zero
+            for r in range(rank):
+                value[to + r] = before[to + r] * factor
+        if t % FLUSH == 0:
+            _take_over(in_enter, entered)
+            _take_over(in_leave, left)
+    for row in range(num_live[0] if length > 0 else 0):
+        for r in range(rank):
+            starts[r] += beliefs[np.uint64(row) * step + r] * value[np.uint64(row) * rank + r]
+
+
+@compiled
+def _count_symbols(symbols, scales, t, chosen, count, emission, states, bound, y, g, emitted):
+    # Count the symbols that the states of a block emit, and multiply `y` and `g` with their emissions. A state that
+    # cannot be visited has `y` 0, and `g` no bound.
+    limits = np.finfo(emission.dtype)
+    one = emission.dtype.type(1)
+    for i in range(count):
+        symbol, scale, to = symbols[chosen[i], t], scales[chosen[i], t], np.uint64(i) * states
+        inverse = min(one / scale, limits.max) if scale > 0 else emission.dtype.type(0)
+        for s in range(states):
+            factor = emission[symbol, s] * inverse
+            y[to + s] *= factor
+            emitted[symbol, s] += y[to + s] * g[to + s]
+            g[to + s] = min(g[to + s] * factor, bound)
+
+
+@compiled
+def _take_over(counts, totals):
+    # Add the counts to those in float64, and begin again.
+    for n in range(len(counts)):
+        totals[n] += counts[n]
+        counts[n] = 0
