@@ -35,6 +35,7 @@ SAVED_NAME = "process"
 FURTHER: dict[str, str] = {
     "associative_recall": "families.tasks:AssociativeRecall",
     "bijection": "families.tasks:Bijection",
+    "blocked": "structured.blocked:BlockedHMM",
     "chain_mixture": "families.mixture:random_chain_mixture",
     "chain_with_stationary": "structured.markov:chain_with_stationary",
     "copying": "families.tasks:Copying",
@@ -69,6 +70,7 @@ FURTHER: dict[str, str] = {
 EXAMPLES: dict[str, str] = {
     "associative_recall": "associative_recall(8, 8, 4)",
     "bijection": "bijection(20)",
+    "blocked": "blocked([0.5, 0.5], [[0.7, 0.3], [0.2, 0.8]], [[1, 0], [0.4, 0.6]], [[0.5], [0.5], [1]], [0, 0, 1])",
     "chain_mixture": "chain_mixture(16, 10)",
     "chain_with_stationary": "chain_with_stationary([0.5, 0.3, 0.2])",
     "copying": "copying(8, 8)",
