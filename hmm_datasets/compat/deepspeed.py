@@ -64,8 +64,11 @@ def zero_muon_with_adamw(
             them.
         lr, betas, eps, fused, momentum: see [`~hmm_datasets.training.optimizers.MuonWithAdamW`].
     """
-    from deepspeed.runtime.zero.muon.muon_optimizer import MuonWithAuxAdam
+    from deepspeed.runtime.zero.muon import muon_optimizer, original_muon
 
+    if not torch.accelerator.is_available():
+        # To it every CPU supports bfloat16, which most multiply far slower; see `use_float32_in_muon`.
+        setattr(original_muon, "ns_compute_dtype", lambda ns_method="gram": torch.float32)  # noqa: B010
     all_groups = []
     for group in groups:
         settings = {name: value for name, value in group.items() if name != "params"}
@@ -83,7 +86,7 @@ def zero_muon_with_adamw(
             muon = {"use_muon": True, "momentum": momentum, "ns_method": "standard"}
             all_groups.append(settings | scaled | muon | {"params": parameters})
     adamw = {"lr": lr, "betas": betas, "eps": eps, "fused": fused}
-    return MuonWithAuxAdam(all_groups, adam_optimizer=torch.optim.AdamW, adam_optimizer_kwargs=adamw)
+    return muon_optimizer.MuonWithAuxAdam(all_groups, adam_optimizer=torch.optim.AdamW, adam_optimizer_kwargs=adamw)
 
 
 def reduce_whole_gradients(settings: dict[str, Any]) -> None:

@@ -4,7 +4,8 @@ Muon updates a hidden matrix along its momentum with all singular values made ne
 (Jordan et al., 2024). Its updates are scaled to the size of AdamW's, so both can use the same learning rate and weight
 decay (Liu et al., "Muon is scalable for LLM training", 2025, equation 4). It keeps one number per weight where AdamW
 keeps two. Embeddings, output layer, norms and biases are left to AdamW. Weight decay applies to all parameters but
-norms and biases, as in the Trainer; so it applies to embeddings too.
+norms and biases, as in the Trainer; so it applies to embeddings too. On a CPU the Newton-Schulz steps are in float32,
+on other devices in bfloat16.
 
 Muon is torch's, or DeepSpeed's under ZeRO with the same updates. But DeepSpeed makes the singular values equal before
 the norm of the gradient is taken: `grad_norm` is then that of Muon's updates, and clipping would shrink every one of
@@ -22,6 +23,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from ..compat.deepspeed import whole_shape, zero_muon_with_adamw
+from ..compat.torch import use_float32_in_muon
 from ..errors import InputError
 from ..foreign.json import parse_json
 from ..runtime import environment
@@ -56,6 +58,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
         fused: bool = True,
         momentum: float = 0.95,
     ):
+        use_float32_in_muon()
         by_name = {name: [group for group in groups if group["optimizer"] == name] for name in MATRIX_OPTIMIZERS}
         # Each part writes its settings into its groups; the groups themselves are shared with this optimizer.
         # Either list may be empty, as in LoRA, whose weights are all matrices; torch's optimizers refuse that.

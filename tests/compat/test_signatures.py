@@ -89,6 +89,9 @@ SIGNATURES = {
     "deepspeed: runtime.zero.muon.muon_optimizer.MuonWithAuxAdam.__init__": (
         "self param_groups adam_optimizer adam_optimizer_kwargs adam_w_mode fallback_to_inline"
     ),
+    "deepspeed: runtime.zero.muon.original_muon.ns_compute_dtype": "ns_method",
+    # compat/torch.py.
+    "torch: optim._muon._zeropower_via_newtonschulz": "grad ns_coefficients ns_steps eps",
     # compat/datasets.py.
     "datasets: iterable_dataset._BaseExamplesIterable.shard_data_sources": "self num_shards index contiguous",
     "datasets: iterable_dataset._BaseExamplesIterable.shuffle_data_sources": "self generator",
