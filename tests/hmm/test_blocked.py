@@ -132,3 +132,28 @@ def test_a_device_without_kernels_and_a_table_too_large_are_refused():
     with pytest.raises(InputError, match="8,200 states"):
         large.to_hmm()
     assert isinstance(SMALL.to_hmm(), HMM)
+
+
+@pytest.mark.outside(
+    "https://github.com/hmmlearn/hmmlearn/issues/524",
+    "an emission matrix of 15,000 states and 30,000 symbols, and transitions of 15,000",
+    "`BlockedHMM`: 4.2 million numbers with blocks of 125 and rank 16 instead of 675 million; drawn and scored",
+)
+def test_fifteen_thousand_states_and_thirty_thousand_symbols_fit_into_memory():
+    generator = np.random.default_rng(0)
+    blocks = np.arange(30_000) % 120
+    emission = generator.gamma(1.0, size=(30_000, 125))
+    emission /= emission.reshape(250, 120, 125).sum(0)[blocks]
+    enter, leave = generator.dirichlet(np.ones(15_000), 16), generator.dirichlet(np.ones(16), 15_000)
+    process = BlockedHMM(np.full(16, 1 / 16), enter, leave, emission, blocks)
+    tokens, states = process.sample_with_states(4, 50)
+    np.testing.assert_array_equal(blocks[tokens], states // 125)
+    expected = np.zeros(4)
+    for row, symbols in enumerate(tokens):
+        belief = process.start
+        for symbol in symbols:
+            here = slice(125 * blocks[symbol], 125 * (blocks[symbol] + 1))
+            belief = (belief @ enter[:, here] * emission[symbol]) @ leave[here]
+            expected[row] += np.log(belief.sum())
+            belief = belief / belief.sum()
+    np.testing.assert_allclose(process.log_likelihood(tokens), expected, rtol=1e-12)

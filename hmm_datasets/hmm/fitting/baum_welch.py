@@ -35,7 +35,7 @@ from .. import inference
 from ..model import HMM
 from ..structured.block_tables import BlockTables
 from ..structured.blocked import BlockedHMM
-from .labels import Pairs
+from .labels import KnownPaths, Pairs
 
 Fitted = HMM | BlockedHMM
 """What can be fitted: it has tables by name, and the counts of each."""
@@ -98,6 +98,11 @@ class Sequences:
         """The weights of some rows, if they have any."""
         return None if self.weights is None else self.weights[torch.from_numpy(index)].to(device)
 
+    @property
+    def is_labelled(self) -> bool:
+        """Whether the state of every token is known."""
+        return self.pairs is not None and self.pairs.are_known
+
     def num_sequences(self, index: Int[np.ndarray, "B"] | None = None) -> float:
         """Number of rows, or of some of them, each times its weight."""
         if self.weights is None:
@@ -106,9 +111,11 @@ class Sequences:
 
     def parameters(
         self, hmm: Fitted, dtype: torch.dtype, device: torch.device
-    ) -> "inference.Parameters | BlockTables":
+    ) -> inference.Parameters | BlockTables | KnownPaths:
         """The tables of `hmm`, with a symbol for missing tokens if there are any, and one for each pair if states are
         known."""
+        if isinstance(hmm, HMM) and self.is_labelled:
+            return KnownPaths(hmm, self.pairs)
         parameters = hmm.parameters(dtype, device)
         parameters = parameters if self.observed is None else parameters.with_missing()
         if self.pairs is None or not isinstance(parameters, inference.Parameters):
@@ -274,15 +281,16 @@ def sum_counts(
         return torch.cat([part.to(torch.float64).reshape(-1) for part in parts])
 
     total = Statistics.zeros(hmm.tables())
-    if data.pairs is not None:
-        total.tables["emission"] = np.zeros((hmm.num_states, len(data.pairs.symbols)))
+    pairs = None if data.is_labelled else data.pairs
+    if pairs is not None:
+        total.tables["emission"] = np.zeros((hmm.num_states, len(pairs.symbols)))
     size = 2 + sum(table.size for table in total.tables.values())
     for number, vector in enumerate(workers.in_order(counts_of, batches, size)):
         add_batch(total, vector, number, batches[number])
         total.num_sequences += data.num_sequences(batches[number])
         after_batch(total.log_likelihood, batches[number])
-    if data.pairs is not None:
-        total.tables["emission"] = data.pairs.of_symbols(total.tables["emission"], hmm.num_symbols)
+    if pairs is not None:
+        total.tables["emission"] = pairs.of_symbols(total.tables["emission"], hmm.num_symbols)
     return total
 
 

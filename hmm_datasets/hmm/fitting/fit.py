@@ -315,7 +315,7 @@ class _Fit:
         )
         if self.settings.backend == "pomegranate":
             check_pomegranate(self.settings, self.folder, self.workers.num_ranks, self.initial, self.data)
-        self.is_counted = self.data.pairs is not None and self.data.pairs.are_known and not self.settings.update_every
+        self.is_counted = self.data.is_labelled and not self.settings.update_every
         self.max_epochs = min(self.settings.max_epochs, 1) if self.is_counted else self.settings.max_epochs
         self.writes = self.folder is not None and self.workers.rank == 0
         self.show_progress = self.show_progress and self.workers.rank == 0

@@ -4,7 +4,8 @@ A token of symbol `x` whose state is known to be `s` is one more symbol, the pai
 probability `emission[s, x]`, and no other state does. So the recursions of Baum-Welch, whose columns need not sum to
 one, have the posterior given tokens and known states together, exactly, and the counts of a pair are counts of its
 symbol. Only pairs that occur get a column. Where all states are known, the expected counts are those of the labels
-under any tables that allow them, and one step reaches the maximum (Rabiner 1989, section III.C, with known states).
+under any tables that allow them, which [`KnownPaths`] counts, and one step reaches the maximum (Rabiner 1989, section
+III.C, with known states).
 """
 
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from ...array_input import Ragged, integers_with_gaps, numbers
 from ...errors import InputError
+from ..model import HMM
 
 UNKNOWN = -1
 """The label of a token whose state is not known."""
@@ -50,6 +52,61 @@ class Pairs:
         result = np.zeros((num_symbols + 1, len(counts)))
         np.add.at(result, self.symbols, counts.T)
         return np.ascontiguousarray(result[:num_symbols].T)
+
+
+class KnownPaths:
+    """Sums of Baum-Welch where the state of every token is known: counts of the labels, by look-up.
+
+    Args:
+        hmm ([`~hmm_datasets.HMM`]): the HMM, state-emitting.
+        pairs ([`Pairs`]): the pairs of which tokens are the numbers, all known.
+    """
+
+    def __init__(self, hmm: HMM, pairs: Pairs):
+        self._shapes = {name: table.shape for name, table in hmm.tables().items()}
+        self._pairs = pairs
+        with np.errstate(divide="ignore"):
+            self._logs = {name: np.log(table) for name, table in hmm.tables().items()}
+        # The last symbol is one that is missing.
+        emission = np.hstack([self._logs["emission"], np.zeros((hmm.num_states, 1))])
+        self._logs["emission"] = emission[pairs.states, pairs.symbols]
+
+    def log_likelihood(self, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, "B"] | None) -> Float[Tensor, "B"]:
+        """`log P(tokens, states)` of each row in nats, float64."""
+        logs, (moves, live) = self._logs, self._places(tokens, lengths)
+        numbers, states = tokens.cpu().numpy(), self._pairs.states[tokens.cpu().numpy()]
+        total = np.where(live, logs["emission"][numbers], 0.0).sum(1)
+        total += np.where(moves, logs["transition"][states[:, :-1], states[:, 1:]], 0.0).sum(1)
+        return torch.from_numpy(total + (np.where(live[:, 0], logs["start"][states[:, 0]], 0.0) if live.size else 0.0))
+
+    def sums(
+        self, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, "B"] | None, weights: Float[Tensor, "B"] | None
+    ) -> tuple[dict[str, Tensor], Float[Tensor, "B"]]:
+        """Counts of each table by its name, of the rows that the HMM can emit, and their log-likelihoods."""
+        scores, (moves, live) = self.log_likelihood(tokens, lengths), self._places(tokens, lengths)
+        numbers = tokens.cpu().numpy()
+        states, symbols = self._pairs.states[numbers], self._pairs.symbols[numbers]
+        weight = np.isfinite(scores.numpy()) * (1.0 if weights is None else weights.double().cpu().numpy())
+        by_token = np.broadcast_to(weight[:, None], numbers.shape)
+        num_states, num_symbols = self._shapes["emission"]
+        observed = live & (symbols < num_symbols)
+        places = {
+            "start": (states[:, 0][live[:, 0]], weight[live[:, 0]]),
+            "transition": ((states[:, :-1] * num_states + states[:, 1:])[moves], by_token[:, 1:][moves]),
+            "emission": ((states * num_symbols + symbols)[observed], by_token[observed]),
+        }
+        counts = {
+            name: np.bincount(places[name][0], places[name][1], np.prod(shape, dtype=int)).reshape(shape)
+            for name, shape in self._shapes.items()
+        }
+        return {name: torch.from_numpy(table) for name, table in counts.items()}, scores
+
+    @staticmethod
+    def _places(tokens: Tensor, lengths: Tensor | None) -> tuple[np.ndarray, np.ndarray]:
+        """Where there is a move to the next token, and where there is a token."""
+        ends = np.full(len(tokens), tokens.shape[1]) if lengths is None else lengths.cpu().numpy()
+        live = np.arange(tokens.shape[1]) < ends[:, None]
+        return live[:, 1:], live
 
 
 def paired(

@@ -95,6 +95,23 @@ def test_states_that_are_all_known_are_counted_in_one_step(tmp_path):
         fit_hmm(tokens, states=(states + 1) % 3, num_states=3, pseudocount=0, checkpoint_dir=tmp_path, **EXACT)
 
 
+@pytest.mark.outside(
+    "https://github.com/jmschrei/pomegranate/issues/913",
+    "50,000 labelled tokens of 2,000 states, not fitted after 12 hours",
+    "labels are counted by look-up: 2 seconds; by the recursions of Baum-Welch it had not ended after 4 minutes",
+)
+def test_two_thousand_labelled_states_are_counted():
+    generator = np.random.default_rng(0)
+    states = generator.integers(0, 2000, (1, 50_000))
+    tokens = (states // 10 + generator.integers(0, 3, states.shape)) % 200
+    result = fit_hmm(tokens, states=states, num_states=2000, pseudocount=0, show_progress=False)
+    moves = np.zeros((2000, 2000))
+    np.add.at(moves, (states[0, :-1], states[0, 1:]), 1)
+    totals = moves.sum(1, keepdims=True)
+    visited = totals[:, 0] > 0
+    np.testing.assert_allclose(result.hmm.transition[visited], (moves / np.maximum(totals, 1))[visited], rtol=1e-12)
+
+
 def test_a_few_labels_name_the_states_of_a_fit():
     tokens, states = SOURCE.sample_with_states(200, 30, seed=3)
     known = np.full(states.shape, -1)
