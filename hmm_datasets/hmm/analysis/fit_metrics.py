@@ -17,12 +17,12 @@ from jaxtyping import Int
 
 from ..model import HMM
 from ..token_files import TokenRows
-from .divergence import kl_divergence
 from .losses import mean_losses
-from .predictors import StationaryDistributions, process_bigram, process_unigram, uniform
+from .predictors import StationaryDistributions
 
 _MEASURED_TOKENS = 1 << 14
 _CHUNK_ENTRIES = 1 << 22  # probabilities in memory at once
+_LARGE = 1e200
 
 
 class FitMetrics:
@@ -53,7 +53,7 @@ class FitMetrics:
         measured = measured.part(slice(rows))
         self._counted = torch.from_numpy(measured.observed)
         self._measured = torch.from_numpy(np.where(measured.observed, measured.tokens.astype(np.int64), -1))
-        self._ngrams: StationaryDistributions | None = None
+        self._ngrams: tuple[torch.Tensor, ...] | None = None
 
     def __call__(self, hmm: HMM) -> dict[str, float | None]:
         """The losses of each set (`NAME_cross_entropy`, `NAME_final_token_cross_entropy`) and the divergences
@@ -65,21 +65,26 @@ class FitMetrics:
         return values | {name: value if np.isfinite(value) else None for name, value in self._divergences(hmm).items()}
 
     def _divergences(self, hmm: HMM) -> dict[str, float]:
+        symbols = hmm.num_symbols
         if self._ngrams is None:
-            self._ngrams = ngrams_of(*self._train, hmm.num_symbols, device=self._device)
-        ngrams, totals = self._ngrams, dict.fromkeys(("kl_uniform", "kl_unigram", "kl_bigram"), 0.0)
-        rows = max(1, _CHUNK_ENTRIES // (self._measured.shape[1] * hmm.num_symbols))
+            # Uniform and unigram, and the distribution after each symbol, with their entropies.
+            ngrams = ngrams_of(*self._train, symbols, device=self._device)
+            always = torch.stack([torch.full_like(ngrams.symbol, 1 / symbols), ngrams.symbol])
+            entropies = [-torch.special.xlogy(table, table).sum(-1) for table in (always, ngrams.following)]
+            self._ngrams = always, ngrams.following, *entropies
+        always, bigram, entropy, bigram_entropy = self._ngrams
+        totals = torch.zeros(3, dtype=torch.float64, device=self._device)
+        rows = max(1, _CHUNK_ENTRIES // (self._measured.shape[1] * symbols))
         for part, counted in zip(self._measured.split(rows), self._counted.split(rows), strict=True):
             part, counted = part.to(self._device), counted.to(self._device)
-            log_hmm = hmm.next_token_probs(part)[:, :-1].log()
-            distributions = {
-                "kl_uniform": uniform(part, hmm.num_symbols),
-                "kl_unigram": process_unigram(part, ngrams),
-                "kl_bigram": process_bigram(part.masked_fill(part < 0, hmm.num_symbols), ngrams),
-            }
-            for name, distribution in distributions.items():
-                totals[name] += float(kl_divergence(distribution[:, :-1], log_hmm)[counted].sum())
-        return {name: total / int(self._counted.sum()) for name, total in totals.items()}
+            before = torch.nn.functional.pad(part.masked_fill(part < 0, symbols), (1, -1), value=symbols)[counted]
+            # That of 0 is a number, since the probability of the n-gram may be 0 too.
+            log_hmm = hmm.next_token_probs(part)[:, :-1][counted].log_().clamp_(min=-_LARGE)
+            totals[:2] -= (log_hmm @ always.T + entropy).sum(0)
+            totals[2] -= torch.linalg.vecdot(log_hmm, bigram[before]).sum() + bigram_entropy[before].sum()
+        names = ("kl_uniform", "kl_unigram", "kl_bigram")
+        means = (totals / int(self._counted.sum())).tolist()
+        return {name: mean if mean < _LARGE / 1e50 else np.inf for name, mean in zip(names, means, strict=True)}
 
 
 def ngrams_of(
