@@ -131,6 +131,8 @@ def test_a_device_without_kernels_and_a_table_too_large_are_refused():
     large = BlockedHMM([1], np.full((1, 2 * many), 0.5 / many), np.ones((2 * many, 1)), np.ones((2, many)), [0, 1])
     with pytest.raises(InputError, match="8,200 states"):
         large.to_hmm()
+    with pytest.raises(InputError, match="no known bounds on an entropy rate"):
+        large.entropy_rate_bounds()
     assert isinstance(SMALL.to_hmm(), HMM)
 
 

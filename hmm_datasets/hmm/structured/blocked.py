@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from ..analysis.entropy import EntropyRateBounds
 
+_MAX_BOUNDED = 1024  # states
 _SUM_ERROR, _RESCALE = 1e-5, 1e-9  # of the probabilities of a state, as for the rows of other tables
 
 
@@ -254,7 +255,13 @@ class BlockedHMM(Process):
         return HMM(**tables, vocabulary=self.vocabulary, normalize=True)
 
     def entropy_rate_bounds(self) -> "EntropyRateBounds":
-        """Bounds on the entropy rate in nats per token: those of the dense HMM, after 512 tokens."""
+        """Bounds on the entropy rate in nats per token: those of the dense HMM, after 512 tokens.
+
+        Raises:
+            `InputError`: there are more than 1,024 states, for which the dense HMM takes minutes.
+        """
+        if self.num_states > _MAX_BOUNDED:
+            return super().entropy_rate_bounds()
         return self.to_hmm().entropy_rate_bounds(length=512)
 
     def __repr__(self) -> str:
