@@ -73,7 +73,8 @@ def draw(rows: list[dict], path: Path) -> None:
         axes = figure.add_subplot(1, len(titles), number)
         axes.plot([row["tokens"] for row in rows], [row[name] for row in rows], color="#0072B2", marker="o")
         axes.set(xlabel="tokens of pretraining", ylabel=title)
-        axes.xaxis.set_major_formatter(EngFormatter())
+        axes.locator_params("x", nbins=5)
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         if name == "facts":
             axes.set_ylim(-0.05, 1.05)
         axes.spines[["top", "right"]].set_visible(False)
