@@ -1,15 +1,17 @@
 """HMMs of thousands of states: how fast they are, and how well they predict words.
 
     python benchmarks/blocked.py speed [--threads N]
-    python benchmarks/blocked.py losses DENSE_FIT BLOCKED_FITS...
+    python benchmarks/blocked.py losses WORDS [--rank R] [--block_sizes 4 16 ...]
 
 `speed` has a row for each size: tokens per second of drawing, of the filter and of Baum-Welch, float32, beside a dense
-HMM of as many states where its tables fit the memory. `losses` reads folders of `hmm-datasets fit` of one corpus, each
-with its `hmm/`, and prints the loss of held-out words under each beside n-gram models with interpolated modified
-Kneser-Ney smoothing (Chen and Goodman, "An empirical study of smoothing techniques", 1998, section 3), and sentences.
+HMM of as many states where its tables fit the memory. `losses` fits the words in the folder `words/` of an
+`hmm-datasets fit`: a dense HMM of 128 states, then blocks of each size, each from the fit before it. It prints the
+loss of held-out words under each beside n-gram models with interpolated modified Kneser-Ney smoothing (Chen and
+Goodman, "An empirical study of smoothing techniques", 1998, section 3), and sentences.
 """
 
 import argparse
+import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,10 +21,10 @@ import torch
 from jaxtyping import Float, Int
 from machine import print_heading
 
-from hmm_datasets import HMM, load_source
-from hmm_datasets.files import read_json
+from hmm_datasets import HMM, fit_hmm
 from hmm_datasets.hmm import processes
-from hmm_datasets.hmm.fitting.growth import grown
+from hmm_datasets.hmm.fitting.growth import blocks_of, grown
+from hmm_datasets.hmm.fitting.state import FitResult
 from hmm_datasets.hmm.kernels.threads import in_parallel
 from hmm_datasets.hmm.structured.blocked import BlockedHMM
 from hmm_datasets.intervals import influence_interval
@@ -89,25 +91,36 @@ def _per_second(work: Callable[[], object], count: int) -> float:
     return count / min(seconds)
 
 
-def losses(folders: list[Path]) -> None:
-    """Held-out loss of fits and of n-gram models, per word."""
-    record = read_json(folders[0] / "run.json")["settings"]
-    words = WordCorpus.load(folders[0] / "words")
-    train, test = (words.as_windows(split, record["length"], seed=record["seed"]) for split in ("train", "test"))
+def losses(folder: Path, rank: int, block_sizes: list[int]) -> None:
+    """Held-out loss per word, of fits by their number of states and of n-gram models."""
+    words = WordCorpus.load(folder)
+    train, test = (words.as_windows(split, 128, seed=0) for split in ("train", "test"))
     rows = []
     for order in (1, 2, 3, 4):
         nats = kneser_ney(train, test, len(words.vocabulary), order)
-        rows.append([f"{order}-gram, Kneser-Ney", "", *_loss(nats)])
-    for folder in folders:
-        hmm = load_source(folder / "hmm")
-        summary = read_json(folder / "summary.json")
-        nats = -hmm.log_likelihood(test) / test.shape[1]
-        rows.append([repr(hmm), f"{summary['parameters']:,}", *_loss(nats[:, None])])
-        print(f"\n{hmm!r}")
-        for row in hmm.sample(3, 24, seed=1):
-            print("    " + " ".join(words.vocabulary[x] for x in row))
-    print(f"\n{train.size:,} words, {test.size:,} held out, {len(words.vocabulary):,} different\n")
-    print(text_table(["model", "parameters", "nats per held-out word", "95% interval over windows"], rows))
+        rows.append([f"{order}-gram, Kneser-Ney", *[""] * 4, *_loss(nats)])
+    settings = {"test_tokens": test, "show_progress": False, "patience": 2}
+    result = fit_hmm(train, num_states=128, max_epochs=20, vocabulary=words.vocabulary, **settings)
+    rows.append(_fit_row(result, test))
+    guess = blocks_of(result.hmm)
+    for block_size in block_sizes:
+        guess = grown(guess, block_size=block_size, rank=max(rank, guess.rank))
+        result = fit_hmm(train, initial=guess, max_epochs=30, **settings)
+        guess = result.hmm
+        rows.append(_fit_row(result, test))
+    print(f"\n{train.size:,} words, {test.size:,} held out, {len(words.vocabulary):,} different; windows of 128\n")
+    heading = ["model", "parameters", "epochs", "k words/s", "train", "held out", "95% interval over windows"]
+    print(text_table(heading, rows))
+    print(f"\nLosses in nats per word. {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.1f} GB of memory.")
+
+
+def _fit_row(result: FitResult, test: Int[np.ndarray, "M L"]) -> list[str]:
+    hmm, rate = result.hmm, np.median([row["tokens_per_second"] for row in result.history])
+    print(f"\n{hmm!r}", flush=True)
+    for row in hmm.sample(3, 24, seed=1):
+        print("    " + " ".join(hmm.vocabulary[x] for x in row))
+    cells = [repr(hmm), f"{result.num_parameters:,}", str(len(result.history)), f"{rate / 1e3:,.0f}"]
+    return [*cells, f"{-result.train_log_likelihood:.4f}", *_loss(-hmm.log_likelihood(test)[:, None] / test.shape[1])]
 
 
 def _loss(nats: Float[np.ndarray, "N T"]) -> list[str]:
@@ -168,7 +181,9 @@ def main() -> None:
     """Print the heading of the machine, then the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=["speed", "losses"])
-    parser.add_argument("folders", nargs="*", type=Path)
+    parser.add_argument("words", nargs="?", type=Path)
+    parser.add_argument("--rank", type=int, default=256)
+    parser.add_argument("--block_sizes", type=int, nargs="+", default=[4, 16, 64, 128])
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
@@ -176,7 +191,7 @@ def main() -> None:
     if arguments.part == "speed":
         speed()
     else:
-        losses(arguments.folders)
+        losses(arguments.words, arguments.rank, arguments.block_sizes)
 
 
 if __name__ == "__main__":
