@@ -61,7 +61,7 @@ def fit(folder: Path):
 
     def read():
         found = load_state(folder, identity)
-        tables = {name: table.tolist() for name, table in found.statistics.tables().items()}
+        tables = {name: table.tolist() for name, table in found.statistics.tables.items()}
         return found.hmm.fingerprint(), found.hmm.vocabulary, found.epoch, found.updates, found.history, tables
 
     return read
