@@ -36,7 +36,12 @@ if TYPE_CHECKING:
 MISSING = -1
 """What stands for a token that was not observed in checked tokens; kernels read it as symbol `E`, after the last."""
 
-_REFUSE = 1e-5  # larger than the rounding error of the sum of 500 float32 probabilities
+REFUSE = 1e-5
+"""Distance of a sum of probabilities from one that is refused: above the rounding error of 500 of float32."""
+
+RESCALE = 1e-9
+"""Rows whose sum is nearer to one are kept bit for bit, so that saving and loading change nothing."""
+
 ONE_COLUMN = (
     ", since tokens of shape (N, 1) are N sequences of one symbol here; of sequences that follow each other in one "
     "column, as hmmlearn has them, `rows_of_column(tokens, lengths)` of hmm_datasets.hmm.arrays makes rows"
@@ -45,9 +50,6 @@ _LEAVE_OUT_ROWS = f"{LEAVE_OUT}; of padding at the end of rows give lengths="
 _RAGGED = "tokens are ragged; expected a (B, T) array, padded, with lengths="
 _MOST_SYMBOLS = 1 << 63
 _MAX_DENSE = 1 << 13  # states of a dense transition table, which takes 512 MB then
-_RESCALE = 1e-9  # rows whose sum is nearer to one are kept bit for bit, so that saving and loading change nothing
-
-
 _OPERATIONS_PER_THREAD = 1 << 20
 
 
@@ -278,15 +280,15 @@ def distribution(name: str, values: Any, ndim: int, normalize: bool | None = Non
         table = np.where(np.isinf(totals), table / np.maximum(table.max(axis=-1, keepdims=True), 1.0), table)
         totals = table.sum(axis=-1, keepdims=True)
     off = np.abs(totals - 1)
-    if (normalize and (totals == 0).any()) or (not normalize and (off > _REFUSE).any()):
-        row = int(np.argmax(totals == 0 if normalize else off > _REFUSE))
+    if (normalize and (totals == 0).any()) or (not normalize and (off > REFUSE).any()):
+        row = int(np.argmax(totals == 0 if normalize else off > REFUSE))
         # The rows of edges are its slices by the state left.
         subscript = "" if ndim == 1 else f"[:, {row}]" if name == "edges" else f"[{row}]"
         remedy = "give it a positive entry"
         if not normalize and totals.ravel()[row] > 0:
             remedy = "divide it by its sum" if normalize is None else "pass normalize=True to rescale rows"
         raise InputError(f"{name}{subscript} sums to {totals.ravel()[row]:.6g}, not 1; {remedy}")
-    return np.where(off > _RESCALE, table / totals, table)
+    return np.where(off > RESCALE, table / totals, table)
 
 
 def checked_names(vocabulary: Any, num_symbols: int, note: str = "") -> tuple[str, ...] | None:

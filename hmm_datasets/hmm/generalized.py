@@ -19,15 +19,13 @@ from jaxtyping import Float, Int, UInt
 
 from ..errors import InputError
 from .analysis.stationary import cesaro_limit, eliminate
-from .arrays import array, as_given, checked_names, operators, token_array_with_gaps
+from .arrays import REFUSE, RESCALE, array, as_given, checked_names, operators, token_array_with_gaps
 from .model import HMM
 from .process import Process, possible_belief
 
 if TYPE_CHECKING:
     from .analysis.entropy import EntropyRate, EntropyRateBounds, OptimalLoss
 
-_REFUSE = 1e-5  # as for the rows of an HMM: above the rounding of float32
-_RESCALE = 1e-9
 _SWEEPS = 100
 
 
@@ -115,7 +113,7 @@ class GeneralizedHMM(Process):
         if _is_chain(total, self.final) and (self.initial >= 0).all():
             # A chain may move away from it so slowly that one step changes nothing.
             after = cesaro_limit(self.initial, total)
-        return bool(np.abs(after - self.initial).max() <= _RESCALE * np.abs(self.initial).max())
+        return bool(np.abs(after - self.initial).max() <= RESCALE * np.abs(self.initial).max())
 
     @cached_property
     def columns(self) -> Float[np.ndarray, "E H"]:
@@ -306,7 +304,7 @@ class GeneralizedHMM(Process):
 
     def _check_final(self, total: Float[np.ndarray, "H H"]) -> None:
         change = np.abs(total @ self.final - self.final)
-        if change.max() > _REFUSE * np.abs(self.final).max():
+        if change.max() > REFUSE * np.abs(self.final).max():
             row = int(change.argmax())
             raise InputError(
                 f"operators.sum(0) @ final is {(total @ self.final)[row]:.6g} in row {row}, where final is "
@@ -315,11 +313,11 @@ class GeneralizedHMM(Process):
 
     def _normalize_initial(self, is_given: bool) -> None:
         norm = float(self.initial @ self.final)
-        if is_given and abs(norm - 1) > _REFUSE:
+        if is_given and abs(norm - 1) > REFUSE:
             raise InputError(f"initial @ final is {norm:.6g}, not 1; divide initial by it")
-        if not is_given and abs(norm) <= _RESCALE * (np.abs(self.initial) @ np.abs(self.final)):
+        if not is_given and abs(norm) <= RESCALE * (np.abs(self.initial) @ np.abs(self.final)):
             raise InputError("operators.sum(0) has no stationary vector with initial @ final = 1; give initial=")
-        if not is_given or abs(norm - 1) > _RESCALE:
+        if not is_given or abs(norm - 1) > RESCALE:
             self.initial = self.initial / norm
 
     def _check_words(self) -> tuple[int | None, float]:
@@ -363,20 +361,20 @@ def _is_chain(total: Float[np.ndarray, "H H"], final: Float[np.ndarray, "H"]) ->
 def _fixed_vector(name: str, matrix: Float[np.ndarray, "H H"]) -> Float[np.ndarray, "H"]:
     """The vector `v` with `matrix @ v = v`, all ones where they are one; its largest entry is one."""
     ones = np.ones(len(matrix))
-    if name == "final" and np.abs(matrix @ ones - ones).max() <= _REFUSE:
+    if name == "final" and np.abs(matrix @ ones - ones).max() <= REFUSE:
         return ones
     _, values, right = np.linalg.svd(matrix - np.eye(len(matrix)))
-    limit = _REFUSE * max(1.0, values[0])
+    limit = REFUSE * max(1.0, values[0])
     if values[-1] <= limit and (len(values) == 1 or values[-2] > limit):
         vector = right[-1]
     else:
         # Singular values depend on the basis, eigenvalues do not.
         eigenvalues, vectors = np.linalg.eig(matrix)
-        (near,) = np.nonzero(np.abs(eigenvalues - 1) <= _REFUSE)
+        (near,) = np.nonzero(np.abs(eigenvalues - 1) <= REFUSE)
         if len(near) != 1:
             how_many = "more than one" if len(near) else "no"
             raise InputError(
-                f"operators.sum(0) has {how_many} fixed point that could be {name}, to {_REFUSE:g}; give {name}="
+                f"operators.sum(0) has {how_many} fixed point that could be {name}, to {REFUSE:g}; give {name}="
             )
         vector = vectors[:, near[0]].real
     return vector / vector[np.abs(vector).argmax()]

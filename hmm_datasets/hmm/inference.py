@@ -324,7 +324,7 @@ def _expected_counts(
         tables = (table.numpy(force=True) for table in (hmm.start, hmm.transition, hmm.emission))
         ends = None if lengths is None else lengths.numpy()
         of_rows = None if weights is None else weights.numpy()
-        *sums, scores = counts.fused_counts(*tables, tokens.numpy(), ends, of_rows, _bound(hmm))
+        *sums, scores = counts.fused_counts(*tables, tokens.numpy(), ends, of_rows)
         return ExpectedCounts(
             *(torch.from_numpy(table).to(hmm.start.dtype) for table in sums), torch.from_numpy(scores)
         )
@@ -379,7 +379,7 @@ def _smooth_by_time(
     flow_HH, total_HH = torch.zeros_like(hmm.transition), torch.zeros_like(hmm.transition, dtype=torch.float64)
     arriving_BH = hmm.start.new_empty(batch, hmm.start.shape[0])
     value_BH = weight_B.unsqueeze(1).repeat(1, len(hmm.start))
-    bound = _bound(hmm)
+    bound = counts.backward_bound(hmm.start.dtype)
     for t in reversed(range(length)):
         rows = num_live[t]
         value = value_BH[:rows]
@@ -438,7 +438,7 @@ def _expected_edge_counts(
         for row, position in zip(rows.split(_PIECE), positions.split(_PIECE), strict=True):
             arriving = values[row, position + 1] / _divisor(scale[row, position])
             leaving = filtered.beliefs[row, position].double() * weight_B[row].unsqueeze(1)
-            edges[symbol] += leaving.T @ arriving.clamp_(max=_bound(hmm)).double()
+            edges[symbol] += leaving.T @ arriving.clamp_(max=counts.backward_bound(hmm.start.dtype)).double()
         edges[symbol] *= moves
     start = filtered.beliefs[:, 0] * values[:, 0]
     start = (start / _divisor(start.sum(1)) * weight_B.unsqueeze(1)).sum(0)
@@ -450,12 +450,6 @@ def _expected_edge_counts(
 def _num_live(lengths: Tensor, length: int) -> list[int]:
     # The number of rows with more than t tokens, for every position t.
     return (len(lengths) - torch.bincount(lengths, minlength=length + 1).cumsum(0)[:length]).tolist()
-
-
-def _bound(hmm: Parameters) -> float:
-    # In a state of probability p the backward value is at most 1 / p. In an impossible state it has no bound. There it
-    # is multiplied by 0, and infinity times 0 would be NaN.
-    return 1e290 if hmm.start.dtype == torch.float64 else 1e30
 
 
 def _divisor(scale_B: Tensor) -> Tensor:

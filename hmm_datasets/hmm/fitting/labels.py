@@ -8,6 +8,7 @@ under any tables that allow them, which [`KnownPaths`] counts, and one step reac
 III.C, with known states).
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,50 +64,46 @@ class KnownPaths:
     """
 
     def __init__(self, hmm: HMM, pairs: Pairs):
-        self._shapes = {name: table.shape for name, table in hmm.tables().items()}
-        self._pairs = pairs
+        self._pairs, self._shape = pairs, hmm.emission.shape
         with np.errstate(divide="ignore"):
-            self._logs = {name: np.log(table) for name, table in hmm.tables().items()}
+            self._start, self._moves, emission = (np.log(table) for table in hmm.tables().values())
         # The last symbol is one that is missing.
-        emission = np.hstack([self._logs["emission"], np.zeros((hmm.num_states, 1))])
-        self._logs["emission"] = emission[pairs.states, pairs.symbols]
+        self._emitted = np.hstack([emission, np.zeros((len(emission), 1))])[pairs.states, pairs.symbols]
 
     def log_likelihood(self, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, "B"] | None) -> Float[Tensor, "B"]:
         """`log P(tokens, states)` of each row in nats, float64."""
-        logs, (moves, live) = self._logs, self._places(tokens, lengths)
-        numbers, states = tokens.cpu().numpy(), self._pairs.states[tokens.cpu().numpy()]
-        total = np.where(live, logs["emission"][numbers], 0.0).sum(1)
-        total += np.where(moves, logs["transition"][states[:, :-1], states[:, 1:]], 0.0).sum(1)
-        return torch.from_numpy(total + (np.where(live[:, 0], logs["start"][states[:, 0]], 0.0) if live.size else 0.0))
+        numbers, states, live = self._read(tokens, lengths)
+        parts = (
+            np.where(live[:, :1], self._start[states[:, :1]], 0.0),
+            np.where(live[:, 1:], self._moves[states[:, :-1], states[:, 1:]], 0.0),
+            np.where(live, self._emitted[numbers], 0.0),
+        )
+        return torch.from_numpy(sum(part.sum(1) for part in parts))
 
     def sums(
         self, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, "B"] | None, weights: Float[Tensor, "B"] | None
     ) -> tuple[dict[str, Tensor], Float[Tensor, "B"]]:
         """Counts of each table by its name, of the rows that the HMM can emit, and their log-likelihoods."""
-        scores, (moves, live) = self.log_likelihood(tokens, lengths), self._places(tokens, lengths)
-        numbers = tokens.cpu().numpy()
-        states, symbols = self._pairs.states[numbers], self._pairs.symbols[numbers]
+        scores, (numbers, states, live) = self.log_likelihood(tokens, lengths), self._read(tokens, lengths)
         weight = np.isfinite(scores.numpy()) * (1.0 if weights is None else weights.double().cpu().numpy())
-        by_token = np.broadcast_to(weight[:, None], numbers.shape)
-        num_states, num_symbols = self._shapes["emission"]
-        observed = live & (symbols < num_symbols)
-        places = {
-            "start": (states[:, 0][live[:, 0]], weight[live[:, 0]]),
-            "transition": ((states[:, :-1] * num_states + states[:, 1:])[moves], by_token[:, 1:][moves]),
-            "emission": ((states * num_symbols + symbols)[observed], by_token[observed]),
-        }
-        counts = {
-            name: np.bincount(places[name][0], places[name][1], np.prod(shape, dtype=int)).reshape(shape)
-            for name, shape in self._shapes.items()
-        }
-        return {name: torch.from_numpy(table) for name, table in counts.items()}, scores
+        by_token, (num_states, num_symbols) = live * weight[:, None], self._shape
 
-    @staticmethod
-    def _places(tokens: Tensor, lengths: Tensor | None) -> tuple[np.ndarray, np.ndarray]:
-        """Where there is a move to the next token, and where there is a token."""
-        ends = np.full(len(tokens), tokens.shape[1]) if lengths is None else lengths.cpu().numpy()
-        live = np.arange(tokens.shape[1]) < ends[:, None]
-        return live[:, 1:], live
+        def counted(index: np.ndarray, weight: np.ndarray, *shape: int) -> Tensor:
+            return torch.from_numpy(np.bincount(index.ravel(), weight.ravel(), math.prod(shape)).reshape(shape))
+
+        moves, emitted = states[:, :-1] * num_states + states[:, 1:], states * (num_symbols + 1)
+        emitted += self._pairs.symbols[numbers]
+        return {
+            "start": counted(states[:, :1], by_token[:, :1], num_states),
+            "transition": counted(moves, by_token[:, 1:], num_states, num_states),
+            "emission": counted(emitted, by_token, num_states, num_symbols + 1)[:, :-1],
+        }, scores
+
+    def _read(self, tokens: Tensor, lengths: Tensor | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The number of the pair and the state of each token, and which of them are no padding."""
+        numbers = tokens.cpu().numpy()
+        ends = np.full(len(numbers), numbers.shape[1]) if lengths is None else lengths.cpu().numpy()
+        return numbers, self._pairs.states[numbers], np.arange(numbers.shape[1]) < ends[:, None]
 
 
 def paired(

@@ -25,11 +25,9 @@ from jaxtyping import Float, Int
 
 from ...array_input import FILL_IN, integer_array
 from ...errors import InputError
-from ..arrays import array
+from ..arrays import REFUSE, RESCALE, array
 from ..integers import integer
 
-_REFUSE = 1e-5  # as for the tables of an HMM
-_RESCALE = 1e-9
 _MAX_RADIUS = 1 - 1e-9
 
 
@@ -78,13 +76,13 @@ def check_sums(
             raise InputError(f"{name} has {unique[counts > 1][0].tolist()} more than once; add their probabilities")
     totals = np.bincount(rules[:, 0], rule_probs, size) + np.bincount(words[:, 0], word_probs, size)
     off = np.abs(totals - 1)
-    if (off > _REFUSE).any():
-        worst = int(np.argmax(off > _REFUSE))
+    if (off > REFUSE).any():
+        worst = int(np.argmax(off > REFUSE))
         raise InputError(
             f"the rules of nonterminal {_named(worst, names)} have probabilities that sum to "
             f"{totals[worst]:.6g}, not 1"
         )
-    scale = np.where(off > _RESCALE, totals, 1.0)
+    scale = np.where(off > RESCALE, totals, 1.0)
     return rule_probs / scale[rules[:, 0]], word_probs / scale[words[:, 0]]
 
 

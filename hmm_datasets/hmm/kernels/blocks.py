@@ -107,14 +107,17 @@ def _order(symbols, t, live, blocks, num_blocks, begin, order):
 
 
 @compiled
-def _gather(source, offset, step, width, order, begin, k, num_blocks, live, chosen, out):
-    # The rows of block `k` and those of missing symbols one after the other, and zeros up to a multiple of four.
-    count = 0
-    for part in range(2):
-        first, last = (begin[k], begin[k + 1]) if part == 0 else (begin[num_blocks], live)
-        for place in range(first, last):
-            chosen[count] = order[place]
-            count += 1
+def _choose(order, begin, k, num_blocks, live, chosen):
+    # The rows of block `k`, then those of missing symbols.
+    of_block, missing = begin[k + 1] - begin[k], live - begin[num_blocks]
+    for i in range(of_block + missing):
+        chosen[i] = order[begin[k] + i if i < of_block else begin[num_blocks] + i - of_block]
+    return of_block + missing
+
+
+@compiled
+def _gather(source, offset, step, width, chosen, count, out):
+    # The rows one after the other, and zeros up to a multiple of four.
     for i in range(count):
         place, to = np.uint64(chosen[i]) * step + offset, np.uint64(i) * width
         for r in range(width):
@@ -122,7 +125,6 @@ def _gather(source, offset, step, width, order, begin, k, num_blocks, live, chos
     full = (count + 3) // 4 * 4
     for r in range(np.uint64(count) * width, np.uint64(full) * width):
         out[r] = 0
-    return count
 
 
 @compiled
@@ -168,9 +170,10 @@ def filter_blocks(start, enter, leave, emission, blocks, num_blocks, symbols, nu
         here, there = np.uint64(t % kept) * rank, np.uint64((t + 1) % kept) * rank
         _fill_rows(zero, live, rank, step, there, beliefs)
         for k in range(num_blocks):
-            count = _gather(beliefs, here, step, rank, order, begin, k, num_blocks, live, chosen, z)
+            count = _choose(order, begin, k, num_blocks, live, chosen)
             if count > 0:
                 full, table = np.uint64((count + 3) // 4 * 4), np.uint64(k) * rank * states
+                _gather(beliefs, here, step, rank, chosen, count, z)
                 _multiply(z, full, rank, enter, table, states, y)
                 for i in range(count):
                     emitted, to = emission[symbols[chosen[i], t]], np.uint64(i) * states
@@ -213,10 +216,11 @@ def count_blocks(
         _order(symbols, t, live, blocks, num_blocks, begin, order)
         _fill_rows(zero, live, rank, rank, np.uint64(0), before)
         for k in range(num_blocks):
-            count = _gather(beliefs, here, step, rank, order, begin, k, num_blocks, live, chosen, z)
+            count = _choose(order, begin, k, num_blocks, live, chosen)
             if count > 0:
-                _gather(value, np.uint64(0), rank, rank, order, begin, k, num_blocks, live, chosen, after)
                 full, table = np.uint64((count + 3) // 4 * 4), np.uint64(k) * rank * states
+                _gather(beliefs, here, step, rank, chosen, count, z)
+                _gather(value, np.uint64(0), rank, rank, chosen, count, after)
                 _multiply(z, full, rank, enter, table, states, y)
                 _multiply(after, full, rank, to_leave, table, states, g)
                 _count_symbols(symbols, scales, t, chosen, count, emission, states, bound, y, g, emitted)
@@ -246,10 +250,9 @@ def _count_symbols(symbols, scales, t, chosen, count, emission, states, bound, y
     # Count the symbols that the states of a block emit, and multiply `y` and `g` with their emissions. A state that
     # cannot be visited has `y` 0, and `g` no bound.
     limits = np.finfo(emission.dtype)
-    one = emission.dtype.type(1)
     for i in range(count):
         symbol, scale, to = symbols[chosen[i], t], scales[chosen[i], t], np.uint64(i) * states
-        inverse = min(one / scale, limits.max) if scale > 0 else emission.dtype.type(0)
+        inverse = min(emission.dtype.type(1) / scale, limits.max) if scale > 0 else emission.dtype.type(0)
         for s in range(states):
             factor = emission[symbol, s] * inverse
             y[to + s] *= factor

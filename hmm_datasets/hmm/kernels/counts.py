@@ -13,6 +13,8 @@ every few steps. Where states hardly mix, tables rounded to float32 are what lim
 operations per token; memory `O(T H)`.
 """
 
+from typing import Any
+
 import numba
 import numpy as np
 from jaxtyping import Float, Int
@@ -33,6 +35,15 @@ BLOCK = 8
 _compiled = numba.njit(cache=True, nogil=True, fastmath={"contract"})
 
 
+def backward_bound(dtype: Any) -> float:
+    """Maximum of a backward value in a type of NumPy or torch.
+
+    In a state of probability p the value is at most 1 / p. In an impossible state it has no bound. There it is
+    multiplied by 0, and infinity times 0 would be NaN.
+    """
+    return 1e290 if dtype.itemsize == 8 else 1e30
+
+
 def fused_counts(
     start: Float[np.ndarray, "H"],
     transition: Float[np.ndarray, "H H"],
@@ -40,7 +51,6 @@ def fused_counts(
     tokens: Int[np.ndarray, "B T"],
     lengths: Int[np.ndarray, "B"] | None,
     weights: Float[np.ndarray, "B"] | None,
-    bound: float,
 ) -> tuple[Float[np.ndarray, "H"], Float[np.ndarray, "H H"], Float[np.ndarray, "H E"], Float[np.ndarray, "B"]]:
     """Expected counts of first states, moves and emissions, summed over sequences; and log-likelihoods in nats.
 
@@ -50,7 +60,6 @@ def fused_counts(
         tokens (`np.ndarray` of shape `(B, T)`, int64): symbols in `[0, E)`.
         lengths (`np.ndarray` of shape `(B,)`, *optional*): number of tokens in each row; the rest is padding.
         weights (`np.ndarray` of shape `(B,)`, *optional*): how often each row counts, in the type of the tables.
-        bound (`float`): maximum of a backward value divided by a scale.
 
     Returns:
         Float64 arrays `(H,)`, `(H, H)`, `(H, E)` and `(B,)`. An impossible sequence has log-likelihood -inf and adds
@@ -67,7 +76,7 @@ def fused_counts(
         *(np.ascontiguousarray(np.pad(emission, ((0, pad), (0, 0))).T), np.ascontiguousarray(tokens)),
         np.full(len(tokens), tokens.shape[1]) if lengths is None else lengths,
         np.ones(len(tokens), start.dtype) if weights is None else weights,
-        *(limits.smallest_subnormal, limits.max, start.dtype.type(bound)),
+        *(limits.smallest_subnormal, limits.max, start.dtype.type(backward_bound(start.dtype))),
         *(*sums, scores),
     )
     start_H, flow_HH, emitted_EH = sums

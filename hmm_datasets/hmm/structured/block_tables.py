@@ -1,5 +1,6 @@
 """Inference in an HMM of blocks, by the compiled loops of `kernels.blocks`."""
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -8,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..kernels.blocks import count_blocks, filter_blocks, packed, unpacked, widened
+from ..kernels.counts import backward_bound
 
 if TYPE_CHECKING:
     from .blocked import BlockedHMM
@@ -31,6 +33,11 @@ class BlockTables:
         emission = np.vstack([hmm.emission, np.ones(hmm.block_size)])
         self._emission = widened(emission, dtype, 2)[: len(emission)]
         self._blocks = np.append(hmm.blocks, hmm.num_blocks), hmm.num_blocks
+
+    @cached_property
+    def _exchanged(self) -> tuple[Float[np.ndarray, "P"], ...]:
+        """The panels with rows and columns exchanged, which the way back in time needs."""
+        return tuple(packed(table.transpose(0, 2, 1), self._dtype) for table in (self._enter, self._leave))
 
     def filtered(
         self, tokens: Int[np.ndarray, "B T"], num_live: Int[np.ndarray, "T"] | None = None, *, keep: bool = True
@@ -70,23 +77,22 @@ class BlockTables:
         rows, order, num_live = self._in_order(tokens, lengths)
         weight = np.ones(len(rows)) if weights is None else weights.numpy()[order]
         beliefs, scales = self.filtered(rows, num_live)
-        hmm, exchanged = self._hmm, (self._enter.transpose(0, 2, 1), self._leave.transpose(0, 2, 1))
         sums = [np.zeros(table.size) for table in self._panels]
         starts, emitted = np.zeros(len(self._start)), np.zeros(self._emission.shape)
-        largest = self._dtype(1e290 if self._dtype == np.float64 else 1e30)  # of the value of an impossible class
+        bound = self._dtype(backward_bound(np.dtype(self._dtype)))
         count_blocks(
-            *self._panels, *(packed(table, self._dtype) for table in exchanged), self._emission, *self._blocks, rows,
-            num_live, weight.astype(self._dtype), beliefs.reshape(-1), scales, largest, starts, *sums, emitted,
+            *self._panels, *self._exchanged, self._emission, *self._blocks, rows,
+            num_live, weight.astype(self._dtype), beliefs.reshape(-1), scales, bound, starts, *sums, emitted,
         )  # fmt: skip
         entered, left = (
             unpacked(total * panels, table.shape, self._dtype)
             for total, panels, table in zip(sums, self._panels, (self._enter, self._leave), strict=True)
         )
         counts = {
-            "start": starts[: hmm.rank],
-            "enter": entered.transpose(1, 0, 2).reshape(hmm.enter.shape),
-            "leave": left.reshape(hmm.leave.shape),
-            "emission": emitted[:-1, : hmm.block_size],
+            "start": starts[: self._hmm.rank],
+            "enter": entered.transpose(1, 0, 2).reshape(self._hmm.enter.shape),
+            "leave": left.reshape(self._hmm.leave.shape),
+            "emission": emitted[:-1, : self._hmm.block_size],
         }
         return {name: torch.from_numpy(table) for name, table in counts.items()}, self._summed_logs(scales, order)
 

@@ -11,6 +11,7 @@ A step of the filter takes `2 R S` products instead of `H^2`, one of Baum-Welch 
 numbers instead of `H^2 + H E`.
 """
 
+import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,6 +20,8 @@ from jaxtyping import Float, Int
 
 from ...errors import InputError
 from ..arrays import (
+    REFUSE,
+    RESCALE,
     as_given,
     check_dense,
     checked_names,
@@ -41,7 +44,6 @@ if TYPE_CHECKING:
     from ..analysis.entropy import EntropyRateBounds
 
 _MAX_BOUNDED = 1024  # states
-_SUM_ERROR, _RESCALE = 1e-5, 1e-9  # of the probabilities of a state, as for the rows of other tables
 
 
 class BlockedHMM(Process):
@@ -77,7 +79,7 @@ class BlockedHMM(Process):
         self.blocks = integer_array("blocks", blocks).astype(np.int64)
         self._check_shapes()
         totals = self.totals("emission", self.emission)
-        off = np.argwhere(np.abs(totals - 1) > _SUM_ERROR)
+        off = np.argwhere(np.abs(totals - 1) > REFUSE)
         if len(off) > 0:
             block, state = off[0]
             raise InputError(
@@ -85,7 +87,7 @@ class BlockedHMM(Process):
                 "entries of each state of a block by their sum"
             )
         sums = self.per_entry("emission", totals)
-        self.emission = np.where(np.abs(sums - 1) > _RESCALE, self.emission / sums, self.emission)
+        self.emission = np.where(np.abs(sums - 1) > RESCALE, self.emission / sums, self.emission)
         self.vocabulary = checked_names(vocabulary, self.num_symbols)
         self._make_read_only()
 
@@ -175,11 +177,16 @@ class BlockedHMM(Process):
         )
 
     def _draw_states(self, seed: np.uint64, first: np.uint64, step: np.uint64, out: Rows, states: Rows | None) -> None:
-        draw_blocked(*self._alias_entries, np.uint64(self.block_size), seed, first, step, out, states)
+        tables = *self._start_entries, *self._alias_entries, np.uint64(self.block_size)
+        draw_blocked(*tables, seed, first, step, out, states)
+
+    @cached_property
+    def _start_entries(self) -> tuple[Any, ...]:
+        return AliasTable.from_probabilities(self.start[None]).flat
 
     @cached_property
     def _alias_entries(self) -> tuple[Any, ...]:
-        moves = [AliasTable.from_probabilities(table).flat for table in (self.start[None], self.enter, self.leave)]
+        moves = [AliasTable.from_probabilities(table).flat for table in (self.enter, self.leave)]
         # Blocks have different numbers of symbols, so that their tables have different numbers of columns.
         symbols = [np.flatnonzero(self.blocks == k) for k in range(self.num_blocks)]
         tables = [AliasTable.from_probabilities(self.emission[rows].T) for rows in symbols]
@@ -190,7 +197,13 @@ class BlockedHMM(Process):
         return *(entry for table in moves for entry in table), entries, begins, bits, np.concatenate(symbols), firsts
 
     def _after(self, prefix: Int[np.ndarray, "P"]) -> "BlockedHMM":
-        return self.with_tables({**self.tables(), "start": possible_belief(self, prefix)})
+        # The other tables, and what was made of them, are the same and may be large.
+        following = copy.copy(self)
+        following.start = possible_belief(self, prefix)
+        for name in ("_start_entries", "_block_tables"):
+            following.__dict__.pop(name, None)
+        following._make_read_only()
+        return following
 
     @cached_property
     def _block_tables(self) -> BlockTables:
