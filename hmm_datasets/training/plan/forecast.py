@@ -37,9 +37,10 @@ import contextlib
 import copy
 import math
 import statistics
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -62,7 +63,7 @@ REDUCE_BUCKET = 50_000_000
 """Numbers in a bucket of gradients under ZeRO 1 and 2: `reduce_bucket_size` of `ds_configs/`."""
 
 
-_peaks: dict[tuple, int] = {}
+_results: dict[tuple, Any] = {}
 
 
 @dataclass(frozen=True)
@@ -258,12 +259,14 @@ def peak_activations(
         chunked_loss (`bool`, *optional*): whether the loss is computed in chunks, if the model allows it.
         on_gpu (`bool`, *optional*): whether it is for a GPU, whose chunks of the loss are larger.
     """
-    chunked_loss = chunked_loss and _allows_chunks(config)
+    chunked_loss = chunked_loss and _remembered(_allows_chunks, config)
     layers = config.get_text_config().num_hidden_layers
     how = (low_precision, low_precision and low_weights, checkpointing, chunked_loss, chunked_loss and on_gpu)
 
     def peak(length: int) -> int:
-        peaks = [_remembered_peak(config, count, micro_batch_size, length, *how) for count in (1, min(layers, 2))]
+        peaks = [
+            _remembered(_tracked_peak, config, count, micro_batch_size, length, *how) for count in (1, min(layers, 2))
+        ]
         return peaks[0] + (peaks[1] - peaks[0]) * (layers - 1)
 
     if length <= _MAX_TRACKED_SCAN or not is_recurrent(config):
@@ -273,13 +276,13 @@ def peak_activations(
     return whole + (whole - half) * (length - _MAX_TRACKED_SCAN) // (_MAX_TRACKED_SCAN - _MAX_TRACKED_SCAN // 2)
 
 
-def _remembered_peak(config, *how) -> int:
-    """[`_tracked_peak`], which takes seconds; the cells of a sweep mostly ask for the same."""
+def _remembered(function: Callable[..., Any], config: "PretrainedConfig", *how: Any) -> Any:
+    """`function(config, *how)`, which takes seconds; a plan and the cells of a sweep mostly ask for the same."""
     # The configuration's text leaves out its attention.
-    key = (type(config), config.to_json_string(), attention_of(config), *how)
-    if key not in _peaks:
-        _peaks[key] = _tracked_peak(config, *how)
-    return _peaks[key]
+    key = (function, type(config), config.to_json_string(), attention_of(config), *how)
+    if key not in _results:
+        _results[key] = function(config, *how)
+    return _results[key]
 
 
 def _allows_chunks(config: "PretrainedConfig") -> bool:

@@ -273,7 +273,7 @@ def test_flex_attention_is_planned_without_its_kernel_also_for_models_that_have_
 
     fused = planned()
     monkeypatch.setattr(LlamaForCausalLM, "_supports_sdpa", False)
-    monkeypatch.setattr(forecast, "_peaks", {})
+    monkeypatch.setattr(forecast, "_results", {})
     assert planned() > fused
 
 
