@@ -23,6 +23,7 @@ PICTURES = {
     "assets/sweep.png": "recipes/sweeps/small_fits.png",
     "assets/phases.png": "recipes/experiments/tinystories_hmm/phases.png",
     "assets/leaky.png": "recipes/experiments/leaky_tokenizer/leaky.png",
+    "assets/tr1.png": "recipes/experiments/tr1/loss.png",
     "assets/along.png": "recipes/experiments/zac_gpt/along.png",
     "assets/wordplay.png": "recipes/experiments/wordplay/loss.png",
     "assets/icll.png": "recipes/experiments/icll/icll.png",
