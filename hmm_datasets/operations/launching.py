@@ -8,12 +8,14 @@ found in their folders (see `experiments`) and run in this process.
 """
 
 import ast
+import contextlib
 import importlib.util
+import os
 import runpy
 import subprocess
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -24,7 +26,7 @@ from ..compat.accelerate import flags_of
 from ..errors import InputError
 from ..files import read_yaml
 from ..runtime.children import SignalHandler, send_to_children, signals
-from ..runtime.environment import check_posix
+from ..runtime.environment import FIRST_START, check_posix, with_start
 from ..runtime.program import declared_settings
 from ..runtime.settings import complete, settings_help, underscored
 from ..runtime.shipped import EXPERIMENTS, RECIPES, local_or_shipped, shipped
@@ -362,7 +364,7 @@ def _launch(program: list[str], name: str, arguments: list[str]) -> int:
         _check_on_tpu(name, program, arguments, recipe)
         return _run_here(Path(program[0]), recipe)
     try:
-        with SignalHandler(signals("SIGTERM", "SIGUSR1", "SIGHUP"), send_to_children):
+        with SignalHandler(signals("SIGTERM", "SIGUSR1", "SIGHUP"), send_to_children), _start_noted():
             launch_command(flags)
     except ChildFailedError as error:
         print(error, file=sys.stderr, flush=True)
@@ -374,6 +376,18 @@ def _launch(program: list[str], name: str, arguments: list[str]) -> int:
     except ValueError as error:  # accelerate raises it for flags and configurations that it cannot launch
         raise InputError(f"--launch {name}: {error}") from None
     return 0
+
+
+@contextlib.contextmanager
+def _start_noted() -> Iterator[None]:
+    """The processes that are started count their time limit from now, not from when they have imported everything."""
+    before = dict(os.environ)
+    os.environ |= with_start(before)
+    try:
+        yield
+    finally:
+        del os.environ[FIRST_START]
+        os.environ |= {name: value for name, value in before.items() if name == FIRST_START}
 
 
 def _read_launch(name: str, arguments: list[str], program: list[str]) -> "tuple[argparse.Namespace, list[str]]":

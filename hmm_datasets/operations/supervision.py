@@ -104,9 +104,7 @@ class Supervisor:
         self._asked: signal.Signals | None = None
         self._observer = Observer(self.folder, limits)
         self._heartbeat = SupervisorHeartbeat(folder, self._observer.limits.silent)
-        # For time limits, which are those of the job; other machines, on which Slurm may start it, have other clocks.
-        began = {} if self._is_of_slurm else {environment.FIRST_START: str(time.monotonic())}
-        self._environment = began | os.environ
+        self._environment = environment.with_start(os.environ)  # for time limits, which are those of the job
         self._unwritten: list[tuple[str, str, dict[str, Any]]] = []  # events that are not yet in the log
 
     def run(self) -> int:

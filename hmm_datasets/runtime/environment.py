@@ -3,11 +3,13 @@
 [`read_mpi_variables`] sets these variables in a process that `mpiexec` or `srun` started directly.
 """
 
+import contextlib
 import importlib.metadata
 import os
 import socket
 import sys
 import time
+from collections.abc import Iterator, Mapping
 
 from ..errors import InputError
 
@@ -18,7 +20,7 @@ SUPERVISED = "HMM_DATASETS_SUPERVISED"
 """Number of this start of a run that is supervised; set by the supervisor."""
 
 FIRST_START = "HMM_DATASETS_FIRST_START"
-"""Time at which a command was first started that was started again since, by the monotonic clock of its machine."""
+"""The process that first started this command, and the time, by the monotonic clock of its machine."""
 
 _MPI = (
     # rank, number of ranks, rank on its host, number of ranks on its host
@@ -31,6 +33,7 @@ _MPI = (
 
 
 _taken: tuple[str, ...] | None = None
+_began: float | None = None
 
 
 def rank() -> int:
@@ -129,9 +132,43 @@ def taken_from_mpi() -> tuple[str, ...] | None:
     return _taken
 
 
+def with_start(variables: Mapping[str, str]) -> dict[str, str]:
+    """Variables for a process that runs the same command: its time limit counts from now, or from an earlier start."""
+    earlier = _noted_start(variables)
+    return {**variables, FIRST_START: f"{os.getpid()} {time.monotonic() if earlier is None else earlier}"}
+
+
+def _noted_start(variables: Mapping[str, str]) -> float | None:
+    # Launchers write variables into files and send them to other machines, whose clocks are others. So the time counts
+    # if the process that noted it is this one or has started it.
+    import psutil
+
+    process, _, moment = variables.get(FIRST_START, "").partition(" ")
+    started_by = [os.getpid(), *(parent.pid for parent in psutil.Process().parents())] if moment else []
+    return float(moment) if moment and int(process) in started_by else None
+
+
+@contextlib.contextmanager
+def begun() -> Iterator[dict[str, str]]:
+    """A context in which this process runs a command, whose time limit counts from here, or from an earlier start.
+
+    Yields:
+        `dict`: the variables with which the command can be started again. Commands that it starts have other limits.
+    """
+    global _began
+    variables = with_start(os.environ)
+    _began = _noted_start(variables)
+    os.environ.pop(FIRST_START, None)
+    try:
+        yield variables
+    finally:
+        _began = None
+
+
 def first_start() -> float:
-    """Time at which this command was first started, by the monotonic clock; now, if it was not started again."""
-    return float(os.environ.get(FIRST_START, time.monotonic()))
+    """Time at which this command was first started, by the monotonic clock; now, outside of a command."""
+    noted = _noted_start(os.environ) if _began is None else _began
+    return time.monotonic() if noted is None else noted
 
 
 def silence_missing_gpu_warnings() -> None:

@@ -17,7 +17,6 @@ import os
 import re
 import socket
 import sys
-import time
 import typing
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -127,13 +126,12 @@ def run(main: Callable[..., None]) -> None:
     Args:
         main (callable): each of its arguments is annotated with a dataclass of settings.
     """
-    variables = {environment.FIRST_START: str(time.monotonic()), **os.environ}
     end_with_launcher()
     end_forks_with_this_process()
     _silence_libraries()
     with contextlib.suppress(io.UnsupportedOperation):  # stderr is not a file, for example in a notebook
         faulthandler.enable()  # prints a traceback when a signal kills the process
-    with plain_output(), exit_without_teardown(), one_line_errors(), one_command():
+    with environment.begun() as variables, plain_output(), exit_without_teardown(), one_line_errors(), one_command():
         problem = environment.read_mpi_variables()
         if problem is not None:
             raise InputError(problem)

@@ -2,9 +2,12 @@
 
 import os
 import signal
+import time
+from datetime import timedelta
 
 import pytest
 
+from hmm_datasets.runtime.environment import FIRST_START, begun
 from hmm_datasets.runtime.stop_requests import NOTHING, STOP, StopRequests
 
 
@@ -20,3 +23,23 @@ def test_a_signal_that_the_launcher_ignores_is_heard_unless_it_is_that_of_nohup(
         assert signal.getsignal(number) == signal.SIG_IGN
     finally:
         signal.signal(number, before)
+
+
+def test_a_time_limit_counts_from_the_start_of_the_command_not_from_when_its_work_begins(tmp_path, monkeypatch):
+    limit, began = timedelta(hours=1), time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    for noted, wanted in (
+        (None, STOP),
+        (f"{os.getpid()} {began - 1}", STOP),  # it started itself again
+        (f"{os.getppid()} {began - 1}", STOP),  # a launcher or a supervisor
+        (f"{2**22 + 1} {began - 3590}", NOTHING),  # of another machine, which DeepSpeed writes into a file
+    ):
+        now = began + (1 if wanted == NOTHING else 0)
+        if noted is not None:
+            monkeypatch.setenv(FIRST_START, noted)
+        with begun() as variables:
+            now += 3590 if wanted == STOP else 0
+            assert StopRequests(tmp_path, limit).look() == wanted
+            assert FIRST_START not in os.environ, "what it starts is another command"
+            assert variables[FIRST_START].startswith(f"{os.getpid()} ")
+    assert StopRequests(tmp_path, limit).look() == NOTHING, "outside of a command it counts from now"

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from ...runtime.children import Children, SignalHandler, kill_with_children
 from ...runtime.credentials import masked_arguments
+from ...runtime.environment import FIRST_START
 from ...runtime.lock import exclusive_lock
 from ...runtime.one_line_errors import one_line_errors
 from ..stages import with_this_interpreter
@@ -37,10 +38,12 @@ def start_cell(folder: Path, environment: Mapping[str, str]) -> subprocess.Popen
         str(folder),
         str(os.getpid()),
     ]
+    variables = {**os.environ, **environment}
+    variables.pop(FIRST_START, None)  # time limits of a cell are its own
     with (folder / LOG_NAME).open("ab") as log:
         return subprocess.Popen(
             command,
-            env={**os.environ, **environment},
+            env=variables,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
