@@ -116,11 +116,19 @@ class HMMSettings(FitSettings):
         for num_states in self.num_states:
             self._of_size(num_states)
 
-    def sizes(self, of_initial: int | None = None) -> list[FitSettings]:
-        """The settings of the fit of each number of states."""
-        if not self.num_states and of_initial is None:
-            raise InputError("num_states is that of initial, which is not read here; give --num_states")
-        return [self._of_size(size) for size in self.num_states or [of_initial]]
+    def read_initial(self) -> Any:
+        """The HMM that the fit starts from, if there is one."""
+        from hmm_datasets import HMM, load_source
+        from hmm_datasets.hmm.structured.blocked import BlockedHMM
+
+        process = None if self.initial is None else load_source(self.initial)
+        if process is not None and not isinstance(process, HMM | BlockedHMM):
+            raise InputError(f"initial {self.initial}: is {process.describe()}; expected an HMM")
+        return process
+
+    def sizes(self, initial: Any) -> list[FitSettings]:
+        """The settings of the fit of each number of states, of which the default is that of the first guess."""
+        return [self._of_size(size) for size in self.num_states or [initial.num_states]]
 
     def of_blocks(self, block_size: int, before: Any) -> tuple[FitSettings, Any]:
         """The settings of the fit with blocks of this size, and its first guess, given the fit before it."""
@@ -149,8 +157,8 @@ def main(settings: CorpusSettings, hmm_settings: HMMSettings) -> None:
     from hmm_datasets.runtime.stop_requests import Stopped, StopRequests, parse_time
     from hmm_datasets.training.record import write_record
 
-    initial = None if hmm_settings.initial is None else _initial(hmm_settings.initial)
-    sizes = hmm_settings.sizes(None if initial is None else initial.num_states)
+    initial = hmm_settings.read_initial()
+    sizes = hmm_settings.sizes(initial)
     count = len(hmm_settings.block_size or sizes)
     state = PartialState(cpu=not torch.accelerator.is_available())
     output = Path(settings.output_dir)
@@ -329,8 +337,7 @@ def _save(result, data: _Data, output: Path, device, seconds: float) -> None:
     """Write the HMM, its card, `summary.json` and plots, and print what the fit reached."""
     from hmm_datasets.files import atomic_file, write_json
     from hmm_datasets.hmm.analysis.losses import mean_losses
-    from hmm_datasets.hmm.model import HMM
-    from hmm_datasets.hub.kinds.process import write_hmm_card, write_process_card
+    from hmm_datasets.hub.kinds.process import write_hmm_card
     from hmm_datasets.report.overview import draw_fit, fit_table
     from hmm_datasets.report.tables import csv_text
 
@@ -354,10 +361,7 @@ def _save(result, data: _Data, output: Path, device, seconds: float) -> None:
     }
     scores = {name: mean_losses(result.hmm, *rows, device=device) for name, rows in data.scored.items()}
     write_json(output / "summary.json", summary | scores)
-    if isinstance(result.hmm, HMM):
-        write_hmm_card(output)
-    else:
-        write_process_card(result.hmm, output / "hmm", name=f"An HMM of {Path(data.identity['corpus']).name}")
+    write_hmm_card(output)
     draw_fit(result.history, data.train.num_tokens, output)
     if result.history:
         table = fit_table(result.history)
@@ -402,17 +406,6 @@ def _errors_of_files(settings: CorpusSettings):
         if settings.is_array and (of_test or "token" in message.partition(" is ")[0]):
             raise InputError(f"{settings.test if of_test else settings.corpus}: {error}") from None
         raise
-
-
-def _initial(name: str):
-    """The HMM that the fit starts from."""
-    from hmm_datasets import HMM, load_source
-    from hmm_datasets.hmm.structured.blocked import BlockedHMM
-
-    process = load_source(name)
-    if not isinstance(process, HMM | BlockedHMM):
-        raise InputError(f"initial {name}: is {process.describe()}; expected an HMM")
-    return process
 
 
 def _words(settings: CorpusSettings):

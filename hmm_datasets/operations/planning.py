@@ -20,6 +20,7 @@ from transformers import AutoConfig, PretrainedConfig
 
 from ..errors import InputError
 from ..files import read_yaml
+from ..hmm.structured.blocked import BlockedHMM
 from ..hmm.token_files import read_token_rows
 from ..hub.download import ModelName
 from ..runtime.command_line import parse_settings
@@ -29,6 +30,7 @@ from ..training.plan.accelerators import USABLE, Device, find_device
 from ..training.plan.budget import accumulation_steps
 from ..training.plan.checkpoint_disk import checkpoint_bytes, most_checkpoints
 from ..training.plan.finish import finish, read_rank_stages
+from ..training.plan.fit_plan import BlockSizes, measured_rate, plan_fit
 from ..training.plan.forecast import STRATEGIES, Memory, Rate, device_of, memory_per_rank, peak_activations
 from ..training.plan.plan import Plan
 from ..training.plan.sharding_strategies import (
@@ -134,7 +136,8 @@ def plan_fit_recipe(
 ) -> dict[str, Any] | None:
     """Plan the fit that a settings file of `recipes/fit_hmm.py` describes.
 
-    A corpus is not read for it: its tokens are those of `assumed_tokens`. Those of a file of symbols are counted.
+    A corpus is not read for it: its tokens are those of `assumed_tokens`. Those of a file of symbols are counted. A
+    first guess is read, which has the number of states or of blocks.
 
     Args:
         path (path): the YAML file, or `fit`.
@@ -148,8 +151,6 @@ def plan_fit_recipe(
     Raises:
         `InputError`: settings that the recipe would refuse too, or no plan although it is `required`.
     """
-    from ..training.plan.fit_plan import measured_rate, plan_fit
-
     corpus, fit = parse_settings(*recipe_settings("fit"), arguments=planned(path, flags).arguments)
     num_tokens, length, num_symbols = corpus.assumed_tokens, corpus.length, corpus.vocabulary_size
     if corpus.is_array and os.path.exists(corpus.corpus):
@@ -162,8 +163,20 @@ def plan_fit_recipe(
                 f"{path}: the tokens of {corpus.corpus} are not known before it is read; set assumed_tokens"
             )
         return None
+    initial = None if fit.num_states else fit.read_initial()
+    sizes = [(size, None) for size in fit.sizes(initial)]
+    if fit.block_size or isinstance(initial, BlockedHMM):
+        sizes = []
+        for block_size in fit.block_size or [initial.block_size]:
+            size, initial = fit.of_blocks(block_size, initial)
+            sizes.append((size, BlockSizes(initial.num_blocks, block_size, initial.rank)))
+        if device is not None:
+            raise InputError(f"device {device}: an HMM of blocks is fitted on CPUs; set --assumed_flops instead")
+    if initial is not None:
+        num_symbols = initial.num_symbols
     rate = corpus.assumed_flops if device is None else measured_rate(device)
-    plans = [plan_fit(size, num_tokens, length, num_symbols, flops_per_second=rate) for size in fit.sizes()]
+    given = num_tokens, length, num_symbols
+    plans = [plan_fit(size, *given, blocks=blocks, flops_per_second=rate) for size, blocks in sizes]
     if len(plans) == 1:
         return plans[0]
     # One after the other: the largest needs the memory, and operations and time add up.

@@ -84,12 +84,16 @@ def forecast_text(plan: dict[str, Any]) -> str:
 def fit_plan_text(plan: dict[str, Any]) -> str:
     """The table of a plan of a fit, see [`~hmm_datasets.training.plan.fit_plan.plan_fit`]."""
     rows = [
-        ("parameters", f"{plan['parameters']:,}", "free ones of the start, transition and emission tables"),
+        ("parameters", f"{plan['parameters']:,}", "free ones of all tables"),
         ("tokens per epoch", f"{plan['tokens_per_epoch']:,}", ""),
-        ("FLOPs per epoch", f"{plan['flops_per_epoch']:.4g}", "6 N L H^2, without the loss on held-out sequences"),
+        (
+            "FLOPs per epoch",
+            f"{plan['flops_per_epoch']:.4g}",
+            f"{plan['formula']}, without the loss on held-out sequences",
+        ),
         ("tokens", f"{plan['tokens']:,}", "of max_epochs; early stopping may need fewer"),
         ("FLOPs", f"{plan['flops']:.4g}", ""),
-        ("memory", f"{plan['memory'] / _GIB:.3g} GiB", "of a batch's beliefs on a GPU, the tables and the counts"),
+        ("memory", f"{plan['memory'] / _GIB:.3g} GiB", f"of tables, counts and a batch's beliefs {plan['where']}"),
     ]
     if "time" in plan:
         time = plan["time"]

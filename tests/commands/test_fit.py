@@ -11,6 +11,7 @@ from hmm_datasets.hmm.fitting.growth import blocks_of, grown
 from hmm_datasets.hmm.fitting.initial import redrawn
 from hmm_datasets.hmm.fitting.settings import FitSettings
 from hmm_datasets.hmm.model import HMM
+from hmm_datasets.hub.kinds.recognition import detect_kind
 from tests.hmm.brute_force import LEFT_TO_RIGHT
 
 TOKENS = processes.random(3, 4, alpha=0.4, seed=7).sample(60, 20, seed=1)
@@ -149,7 +150,11 @@ def test_fit_grows_blocks_of_states_from_a_smaller_fit(path, tmp_path, capsys):
         expected = fit_hmm(TOKENS, settings, initial=guess, test_tokens=TOKENS[:9], show_progress=False).hmm
         folder = output / f"states-{guess.num_states}"
         assert load_source(folder / "hmm").fingerprint() == expected.fingerprint()
-        assert f"{block_size}, with transitions of rank 5" in (folder / "hmm" / "README.md").read_text()
+        card = (folder / "hmm" / "README.md").read_text()
+        score = json.loads((folder / "summary.json").read_text())["test_log_likelihood"]
+        for part in (f"{block_size}, with transitions of rank 5", "| Fitted on | ", f"test data | {score:.5f}"):
+            assert part in card
+        assert detect_kind(folder).kind == "fit of an HMM"
     report = json.loads((output / "summary.json").read_text())
     assert [row["num_states"] for row in report["sizes"]] == [2 * expected.num_blocks, 4 * expected.num_blocks]
     assert lines[-1] == f"best: {report['best']}/hmm"

@@ -8,7 +8,10 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from hmm_datasets.cli import main
 from hmm_datasets.errors import InputError
-from hmm_datasets.operations.planning import plan_recipe, planned
+from hmm_datasets.hmm.fitting.baum_welch import free_parameters
+from hmm_datasets.hmm.fitting.growth import blocks_of, grown
+from hmm_datasets.hmm.processes import random
+from hmm_datasets.operations.planning import plan_fit_recipe, plan_recipe, planned
 from hmm_datasets.training.precision import set_type_of_weights
 from hmm_datasets.training.pretrained import load_pretrained
 from hmm_datasets.training.settings import SFTSettings
@@ -83,3 +86,25 @@ def test_what_cannot_be_planned_is_refused(tmp_path):
     for settings in (tmp_path / "evaluate.yaml", "evaluate", "benchmark"):
         with pytest.raises(InputError, match="an evaluation has no plan"):
             planned(settings)
+
+
+def test_a_fit_of_blocks_is_planned_from_the_fit_before_it(tmp_path, capsys):
+    smaller = random(6, 20, alpha=0.2, seed=0)
+    smaller.save_pretrained(tmp_path / "smaller")
+    flags = ["--output_dir", str(tmp_path / "run"), "--initial", str(tmp_path / "smaller"), "--max_epochs", "3"]
+    flags += ["--assumed_tokens", "1000", "--assumed_flops", "1e6"]
+    blocks = ["--block_size", "2", "4", "--rank", "8"]
+    first, second = (grown(blocks_of(smaller), block_size=size, rank=8) for size in (2, 4))
+    plan = plan_fit_recipe("fit", [*flags, *blocks])
+    assert plan["parameters"] == free_parameters(second)
+    assert plan["flops"] == 3 * 1000 * 14 * 8 * (2 + 4), "of both, one after the other"
+    assert plan["time"]["seconds"] == plan["flops"] / 1e6
+    first.save_pretrained(tmp_path / "blocked")
+    continued = plan_fit_recipe("fit", [*flags[:2], "--initial", str(tmp_path / "blocked"), *flags[4:]])
+    assert (continued["parameters"], continued["flops_per_epoch"]) == (free_parameters(first), 1000 * 14 * 8 * 2)
+    dense = plan_fit_recipe("fit", flags)
+    assert (dense["parameters"], dense["flops_per_epoch"]) == (free_parameters(smaller), 6 * 1000 * 6**2)
+    assert main(["plan", "fit", *flags, *blocks]) == 0
+    assert "14 N L R S" in capsys.readouterr().out
+    with pytest.raises(InputError, match="H200: an HMM of blocks is fitted on CPUs; set --assumed_flops"):
+        plan_fit_recipe("fit", [*flags, *blocks], device="H200")

@@ -222,21 +222,19 @@ class Workers:
 
 
 def batch_rows(
-    shape: tuple[int, int], num_states: int, dtype: torch.dtype, device: torch.device, hmm: Fitted | None = None
+    shape: tuple[int, int], width: int, dtype: torch.dtype, device: torch.device, *, blocked: bool = False
 ) -> int:
     """Sequences per batch by default: the beliefs of one step fit the cache of a core, and `(T, B, H)` fits memory.
 
     A small data set is cut into four batches for threads to share. The number does not depend on how many threads or
-    processes there are, and so neither do the results. Of an HMM of blocks beliefs have `R` entries, and the more
+    processes there are, and so neither do the results. Beliefs have `width` entries. In an HMM of blocks the more
     sequences there are, the more of them share what is read of the tables.
     """
     num_rows, length = shape
-    blocked = isinstance(hmm, BlockedHMM)
-    num_states = hmm.rank if isinstance(hmm, BlockedHMM) else num_states
     memory = _TABLE_BYTES.get(device.type, _TABLE_BYTES["cuda"])
-    fitting = memory // (max(length, 1) * num_states * dtype.itemsize)
+    fitting = memory // (max(length, 1) * width * dtype.itemsize)
     if device.type == "cpu":
-        cached = _MAX_BLOCKED_ROWS if blocked else min(_MAX_ROWS, max(_CACHED_ENTRIES // num_states, _MIN_ROWS))
+        cached = _MAX_BLOCKED_ROWS if blocked else min(_MAX_ROWS, max(_CACHED_ENTRIES // width, _MIN_ROWS))
         fitting = min(fitting, cached, max(num_rows // 4, _MIN_ROWS))
     return max(1, fitting)
 

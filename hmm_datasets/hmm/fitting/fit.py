@@ -310,8 +310,10 @@ class _Fit:
 
     def __post_init__(self):
         self.dtype = getattr(torch, self.settings.dtype)
+        width = self.settings.num_states if self.initial is None else self.initial.belief_width
+        kind = {"blocked": isinstance(self.initial, BlockedHMM)}
         self.batch_size = self.settings.batch_size or batch_rows(
-            self.data.tokens.shape, self.settings.num_states, self.dtype, self.workers.device, self.initial
+            self.data.tokens.shape, width, self.dtype, self.workers.device, **kind
         )
         if self.settings.backend == "pomegranate":
             check_pomegranate(self.settings, self.folder, self.workers.num_ranks, self.initial, self.data)

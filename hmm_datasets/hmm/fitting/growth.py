@@ -5,6 +5,8 @@ and each state is a class too, from which the chain moves as before. [`grown`] s
 cannot tell equal parts apart, and finds better HMMs the more they differ: with 477,292 words of TinyStories, 1,936
 states and rank 242, the loss of held-out words after 30 epochs was 3.855, 3.791 and 3.754 nats for factors whose
 logarithms have standard deviations of 0.1, 0.5 and 1, and 3.742 with rows of which half is random instead of a tenth.
+Pseudocounts matter less: with 334,720 words, 7,744 states of rank 256, grown from 484 and 1,936, lost 3.721, 3.724 and
+3.840 nats with 0.002, 0.01 and 0.05.
 """
 
 import numpy as np

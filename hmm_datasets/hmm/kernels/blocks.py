@@ -163,7 +163,8 @@ def filter_blocks(start, enter, leave, emission, blocks, num_blocks, symbols, nu
     step = np.uint64(kept) * rank
     begin, order, chosen, z, y, moved = _room(num_blocks, batch, rank, states, start.dtype)
     for row in range(batch):
-        beliefs[np.uint64(row) * step : np.uint64(row) * step + rank] = start
+        for r in range(rank):  # an assignment of arrays compiles the message of an error, for seconds
+            beliefs[np.uint64(row) * step + r] = start[r]
     for t in range(length):
         live = num_live[t]
         _order(symbols, t, live, blocks, num_blocks, begin, order)

@@ -118,9 +118,7 @@ def draw_sentences(tables, end, seed, first, step, out):
                 t += 1
                 continue
             if depth + 2 > len(stack):
-                longer = np.empty(2 * len(stack), np.int64)
-                longer[:depth] = stack[:depth]
-                stack = longer
+                stack = doubled(stack)
             stack[depth], stack[depth + 1] = tables.right[way], tables.left[way]
             depth += 2
 
@@ -269,7 +267,8 @@ def complete_spans(tables, token, found, counts, offsets, starts, values, k, col
 @numba.njit(cache=True, nogil=True)
 def doubled(array):
     result = np.empty(2 * len(array), array.dtype)
-    result[: len(array)] = array
+    for i in range(len(array)):  # an assignment of arrays compiles the message of an error, for seconds
+        result[i] = array[i]
     return result
 
 

@@ -34,8 +34,11 @@ from ..arrays import (
 )
 from ..kernels.structured import draw_blocked
 from ..model import HMM
+from ..named_tokens import symbols_of_names
 from ..process import Process, Rows, possible_belief
 from ..sampling import AliasTable
+from ..viterbi import Path
+from .block_paths import best_path, block_posteriors
 from .block_tables import BlockTables
 
 if TYPE_CHECKING:
@@ -210,7 +213,8 @@ class BlockedHMM(Process):
         return self.parameters()
 
     def _filtered(self, tokens: Any) -> Float[np.ndarray, "B T_plus_1 R"]:
-        values, tables = token_array_with_gaps(tokens, self.num_symbols), self._block_tables
+        named, tables = symbols_of_names(tokens, self.vocabulary), self._block_tables
+        values = token_array_with_gaps(named, self.num_symbols)
         beliefs = np.empty((len(values), values.shape[1] + 1, self.rank))
 
         def work(rows: slice) -> None:
@@ -241,7 +245,7 @@ class BlockedHMM(Process):
             tokens (array of shape `(B, T)`): symbols, some of which may be missing.
             lengths (array of shape `(B,)`, *optional*): number of tokens in each row; the rest is padding.
         """
-        values, ends, _ = tokens_with_gaps(tokens, self.num_symbols, lengths)
+        values, ends, _ = tokens_with_gaps(symbols_of_names(tokens, self.vocabulary), self.num_symbols, lengths)
         values = values.masked_fill(values < 0, self.num_symbols).cpu()
         scores, tables = np.empty(len(values)), self._block_tables
 
@@ -250,6 +254,27 @@ class BlockedHMM(Process):
 
         over_rows(work, len(values), self._operations(values))
         return as_given(tokens, scores)
+
+    def posteriors(self, tokens: Int[Any, "B T"], *, lengths: Int[Any, "B"] | None = None) -> Float[Any, "B T H"]:
+        """`P(state that emits token t | all tokens)` (smoothing); some tokens may be missing."""
+        values, ends = self._rows(tokens, lengths)
+        return as_given(tokens, block_posteriors(self, values, ends))
+
+    def viterbi(self, tokens: Int[Any, "B T"], *, lengths: Int[Any, "B"] | None = None) -> "Path":
+        """The most probable states `(B, T)` and `log P(states, tokens)` `(B,)` in nats, as a named tuple."""
+        values, ends = self._rows(tokens, lengths)
+        states, scores = np.zeros(values.shape, np.int64), np.zeros(len(values))
+
+        def work(rows: slice) -> None:
+            for row in range(len(values))[rows]:
+                states[row, : ends[row]], scores[row] = best_path(self, values[row, : ends[row]])
+
+        over_rows(work, len(values), self.block_size * self._operations(values))
+        return Path(as_given(tokens, states), as_given(tokens, scores))
+
+    def _rows(self, tokens: Any, lengths: Any) -> tuple[Int[np.ndarray, "B T"], Int[np.ndarray, "B"]]:
+        values, ends, _ = tokens_with_gaps(symbols_of_names(tokens, self.vocabulary), self.num_symbols, lengths)
+        return values.cpu().numpy(), np.full(len(values), values.shape[1]) if ends is None else ends.cpu().numpy()
 
     def _operations(self, tokens: Any) -> int:
         return 2 * self.rank * self.block_size * tokens.shape[0] * tokens.shape[1]

@@ -20,6 +20,7 @@ from ...display import format_bytes
 from ...errors import InputError
 from ...files import atomic_folder, write_json
 from ...hmm.families.family import Family
+from ...hmm.loading import load_source
 from ...hmm.model import HMM
 from ...hmm.process import Process
 from ...hmm.process_storage import FAMILY_NAME, PROCESS_NAME
@@ -294,14 +295,16 @@ def write_hmm_card(folder: str | os.PathLike, *, licence: str | None = None) -> 
         return False
     record, summary = read_run_record(folder / "run.json"), read_record(folder / "summary.json", _FitSummary)
     redaction = Redaction(folder)
-    hmm, corpus = HMM.from_pretrained(folder / "hmm"), redaction.without_paths(str(record.settings.get("corpus")))
+    hmm, corpus = load_source(folder / "hmm"), redaction.without_paths(str(record.settings.get("corpus")))
     write_card(
         "hmm",
         folder / "hmm",
         {
             "name": f"An HMM of {corpus}",
-            "num_states": hmm.num_states,
+            "num_states": hmm.max_states,
             "num_symbols": hmm.num_symbols,
+            "summary": _summary_of(hmm),
+            "is_hmm": isinstance(hmm, HMM),
             "corpus": corpus,
             "license": licence,
             "log_likelihood_train": summary.train_log_likelihood,
