@@ -5,7 +5,7 @@ A divergence is the mean of `KL(n-gram || HMM)` over the positions of held-out s
 HMM learns, it comes nearer to the unigram first and then to the bigram, and leaves each behind.
 
 Time is that of the forward pass twice for each set of sequences, and `O(H E)` per position of the divergences, which
-are measured on at most 16,384 tokens.
+are measured on at most 16,384 tokens, and on fewer if there are more than 1,024 symbols: 2^24 probabilities in all.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from ..token_files import TokenRows
 from .losses import mean_losses
 from .predictors import StationaryDistributions
 
-_MEASURED_TOKENS = 1 << 14
+_MEASURED_TOKENS, _MEASURED_ENTRIES = 1 << 14, 1 << 24
 _CHUNK_ENTRIES = 1 << 22  # probabilities in memory at once
 _LARGE = 1e200
 
@@ -48,11 +48,7 @@ class FitMetrics:
     def __init__(self, train: Any, held_out: Mapping[str, Any], *, device: Any = None):
         self._train, self._device = _rows(train), device
         self._held_out = {name: _rows(tokens) for name, tokens in held_out.items()}
-        measured = next(iter(self._held_out.values()), self._train)
-        rows = max(1, _MEASURED_TOKENS // max(measured.tokens.shape[1], 1))
-        measured = measured.part(slice(rows))
-        self._counted = torch.from_numpy(measured.observed)
-        self._measured = torch.from_numpy(np.where(measured.observed, measured.tokens.astype(np.int64), -1))
+        self._measured = next(iter(self._held_out.values()), self._train)
         self._ngrams: tuple[torch.Tensor, ...] | None = None
 
     def __call__(self, hmm: HMM) -> dict[str, float | None]:
@@ -74,8 +70,12 @@ class FitMetrics:
             self._ngrams = always, ngrams.following, *entropies
         always, bigram, entropy, bigram_entropy = self._ngrams
         totals = torch.zeros(3, dtype=torch.float64, device=self._device)
-        rows = max(1, _CHUNK_ENTRIES // (self._measured.shape[1] * symbols))
-        for part, counted in zip(self._measured.split(rows), self._counted.split(rows), strict=True):
+        length = max(self._measured.tokens.shape[1], 1)
+        measured = self._measured.part(slice(max(1, min(_MEASURED_TOKENS, _MEASURED_ENTRIES // symbols) // length)))
+        all_counted = torch.from_numpy(measured.observed)
+        tokens = torch.from_numpy(np.where(measured.observed, measured.tokens.astype(np.int64), -1))
+        rows = max(1, _CHUNK_ENTRIES // (length * symbols))
+        for part, counted in zip(tokens.split(rows), all_counted.split(rows), strict=True):
             part, counted = part.to(self._device), counted.to(self._device)
             before = torch.nn.functional.pad(part.masked_fill(part < 0, symbols), (1, -1), value=symbols)[counted]
             # That of 0 is a number, since the probability of the n-gram may be 0 too.
@@ -83,7 +83,7 @@ class FitMetrics:
             totals[:2] -= (log_hmm @ always.T + entropy).sum(0)
             totals[2] -= torch.linalg.vecdot(log_hmm, bigram[before]).sum() + bigram_entropy[before].sum()
         names = ("kl_uniform", "kl_unigram", "kl_bigram")
-        means = (totals / int(self._counted.sum())).tolist()
+        means = (totals / int(all_counted.sum())).tolist()
         return {name: mean if mean < _LARGE / 1e50 else np.inf for name, mean in zip(names, means, strict=True)}
 
 

@@ -99,3 +99,12 @@ def test_every_epoch_has_its_tokens_time_and_what_was_added(tmp_path):
         assert row["kl_bigram"] == FitMetrics(TRAIN, {"test": TEST})(hmm)["kl_bigram"]
         assert row["test_cross_entropy"] == pytest.approx(-row["test_log_likelihood"], rel=1e-5)  # of float32
     assert result.hmm == fit_hmm(TRAIN, max_epochs=4, **known).hmm
+
+
+def test_divergences_over_many_symbols_are_measured_on_as_many_probabilities():
+    hmm = processes.random(2, 4096, alpha=0.5, seed=0)
+    train, test = hmm.sample(50, 64), hmm.sample(96, 64, seed=1)
+    measured = [FitMetrics(train, {"test": rows})(hmm) for rows in (test, test[:64], test[:63])]
+    found = [[row[f"kl_{name}"] for name in ("uniform", "unigram", "bigram")] for row in measured]
+    assert found[0] == found[1], "4,096 tokens of 4,096 probabilities"
+    assert found[1] != found[2]
