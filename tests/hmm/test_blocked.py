@@ -34,6 +34,11 @@ def test_it_is_the_dense_hmm_also_where_tokens_are_missing(process):
     assert abs(rate.value - again.value) < 5 * np.hypot(rate.standard_error, again.standard_error)
 
 
+@pytest.mark.outside(
+    "https://github.com/hmmlearn/hmmlearn/issues/394",
+    "log-probabilities of paths that differ from the sum of the logarithms along them",
+    "those of `BlockedHMM.viterbi` are these sums, and those of the dense HMM to 1e-10",
+)
 @pytest.mark.parametrize("process", [SMALL, LARGE], ids=["small", "large"])
 def test_posteriors_and_most_probable_paths_are_those_of_the_dense_hmm(process):
     dense = process.to_hmm()
@@ -47,9 +52,18 @@ def test_posteriors_and_most_probable_paths_are_those_of_the_dense_hmm(process):
         assert torch.is_tensor(states)
         np.testing.assert_array_equal(states, expected.states)
         np.testing.assert_allclose(scores, expected.log_probability, atol=1e-10)
+    path, score = (part[0] for part in process.viterbi(tokens[1:2]))
+    steps = [dense.start[path[0]], *dense.transition[path[:-1], path[1:]]]
+    emitted = [dense.emission[state, symbol] for state, symbol in zip(path, tokens[1], strict=True) if symbol >= 0]
+    assert score == pytest.approx(np.log([*steps, *emitted]).sum())
     assert process.viterbi(np.zeros((2, 0), int)).log_probability.tolist() == [0.0, 0.0]
 
 
+@pytest.mark.outside(
+    "https://github.com/mlpack/mlpack/issues/160",
+    "Predict() on long sequences, whose probabilities become 0 and then always state 0",
+    "`BlockedHMM.viterbi` computes in logarithms near 0: 401 tokens of which the last decides a path of 1e-802",
+)
 def test_a_path_that_is_improbable_until_the_last_token_is_found():
     """After 400 tokens the one state that explains the last is as likely as 1e-800 of the other."""
     tables = [[0.5, 0.5], np.eye(2), np.eye(2), [[0.99, 0.01], [0.01, 0.98], [0, 0.01]], [0, 0, 0]]
@@ -98,6 +112,11 @@ def _log_likelihoods(tables, blocks, tokens, lengths) -> torch.Tensor:
     return torch.stack(rows)
 
 
+@pytest.mark.outside(
+    "https://github.com/CPJKU/madmom/issues/100",
+    "Viterbi of observations that no path emits, which hangs",
+    "`BlockedHMM.viterbi` returns state 0 throughout and -inf, as `HMM.viterbi` does",
+)
 def test_impossible_tokens_have_no_likelihood_and_add_no_count():
     emission = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
     process = BlockedHMM(
