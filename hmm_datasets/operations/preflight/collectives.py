@@ -27,6 +27,9 @@ def bus_bandwidths(device: str, seconds: "Callable[[Callable, torch.Tensor], flo
     import torch
     import torch.distributed as dist
 
+    # torch 2.13 renamed these, and warns of the names before.
+    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
     world = dist.get_world_size()
     rates: dict[str, list[float]] = {}
     for size in SIZES:
@@ -36,8 +39,8 @@ def bus_bandwidths(device: str, seconds: "Callable[[Callable, torch.Tensor], flo
         calls = {
             "all-reduce": (2 * share, lambda whole=whole: dist.all_reduce(whole, dist.ReduceOp.MAX)),
             "broadcast": (1.0, lambda whole=whole: dist.broadcast(whole, 0)),
-            "all-gather": (share, lambda other=other, part=part: dist.all_gather_into_tensor(other, part)),
-            "reduce-scatter": (share, lambda whole=whole, part=part: dist.reduce_scatter_tensor(part, whole)),
+            "all-gather": (share, lambda other=other, part=part: gather(other, part)),
+            "reduce-scatter": (share, lambda whole=whole, part=part: scatter(part, whole)),
             "all-to-all": (share, lambda whole=whole, other=other: dist.all_to_all_single(other, whole)),
         }
         for name, (factor, call) in calls.items():
