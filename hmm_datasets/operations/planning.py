@@ -20,6 +20,7 @@ from transformers import AutoConfig, PretrainedConfig
 
 from ..errors import InputError
 from ..files import read_yaml
+from ..hmm.fitting.settings import FitSettings
 from ..hmm.structured.blocked import BlockedHMM
 from ..hmm.token_files import read_token_rows
 from ..hub.download import ModelName
@@ -164,16 +165,16 @@ def plan_fit_recipe(
             )
         return None
     initial = None if fit.num_states else fit.read_initial()
-    sizes = [(size, None) for size in fit.sizes(initial)]
+    sizes: list[tuple[FitSettings, BlockSizes | None]] = []
     if fit.block_size or isinstance(initial, BlockedHMM):
-        sizes = []
         for block_size in fit.block_size or [initial.block_size]:
             size, initial = fit.of_blocks(block_size, initial)
             sizes.append((size, BlockSizes(initial.num_blocks, block_size, initial.rank)))
         if device is not None:
             raise InputError(f"device {device}: an HMM of blocks is fitted on CPUs; set --assumed_flops instead")
-    if initial is not None:
-        num_symbols = initial.num_symbols
+    else:
+        sizes += [(size, None) for size in fit.sizes(initial)]
+    num_symbols = num_symbols if initial is None else initial.num_symbols
     rate = corpus.assumed_flops if device is None else measured_rate(device)
     given = num_tokens, length, num_symbols
     plans = [plan_fit(size, *given, blocks=blocks, flops_per_second=rate) for size, blocks in sizes]

@@ -104,7 +104,8 @@ class Supervisor:
         self._asked: signal.Signals | None = None
         self._observer = Observer(self.folder, limits)
         self._heartbeat = SupervisorHeartbeat(folder, self._observer.limits.silent)
-        self._environment = environment.with_start(os.environ)  # for time limits, which are those of the job
+        # For time limits, which are those of the job; other machines, on which Slurm may start it, have other clocks.
+        self._environment = dict(os.environ) if self._is_of_slurm else environment.with_start(os.environ)
         self._unwritten: list[tuple[str, str, dict[str, Any]]] = []  # events that are not yet in the log
 
     def run(self) -> int:

@@ -20,7 +20,7 @@ SUPERVISED = "HMM_DATASETS_SUPERVISED"
 """Number of this start of a run that is supervised; set by the supervisor."""
 
 FIRST_START = "HMM_DATASETS_FIRST_START"
-"""The process that first started this command, and the time, by the monotonic clock of its machine."""
+"""Host and process that first started this command, and the time, by the monotonic clock of the host."""
 
 _MPI = (
     # rank, number of ranks, rank on its host, number of ranks on its host
@@ -135,17 +135,18 @@ def taken_from_mpi() -> tuple[str, ...] | None:
 def with_start(variables: Mapping[str, str]) -> dict[str, str]:
     """Variables for a process that runs the same command: its time limit counts from now, or from an earlier start."""
     earlier = _noted_start(variables)
-    return {**variables, FIRST_START: f"{os.getpid()} {time.monotonic() if earlier is None else earlier}"}
+    return {**variables, FIRST_START: f"{host()} {os.getpid()} {time.monotonic() if earlier is None else earlier}"}
 
 
 def _noted_start(variables: Mapping[str, str]) -> float | None:
     # Launchers write variables into files and send them to other machines, whose clocks are others. So the time counts
-    # if the process that noted it is this one or has started it.
+    # if it was noted here, by this process or by one that has started it; containers number their processes alike.
     import psutil
 
-    process, _, moment = variables.get(FIRST_START, "").partition(" ")
-    started_by = [os.getpid(), *(parent.pid for parent in psutil.Process().parents())] if moment else []
-    return float(moment) if moment and int(process) in started_by else None
+    own, words = psutil.Process(), variables.get(FIRST_START, "").split()
+    if len(words) != 3 or words[0] != host():
+        return None
+    return float(words[2]) if int(words[1]) in (process.pid for process in (own, *own.parents())) else None
 
 
 @contextlib.contextmanager

@@ -37,7 +37,7 @@ from hmm_datasets.operations.launching import (
 )
 from hmm_datasets.operations.stage_inputs import read_command
 from hmm_datasets.runtime.command_line import parse_settings, setting_names
-from hmm_datasets.runtime.environment import FIRST_START
+from hmm_datasets.runtime.environment import FIRST_START, host
 from hmm_datasets.runtime.shipped import EXPERIMENTS, copy_shipped, list_shipped, local_or_shipped, shipped
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -317,7 +317,9 @@ def test_a_signal_to_the_launcher_ends_its_ranks(config, code, tokens, child_env
             time.sleep(0.1)
         ranks = psutil.Process(process.pid).children(recursive=True)
         noted = [rank.environ().get(FIRST_START, "") for rank in ranks]
-        assert any(one.startswith(f"{process.pid} ") for one in noted), "time limits count from the launcher's start"
+        assert any(one.startswith(f"{host()} {process.pid} ") for one in noted), (
+            "time limits count from the launcher's start"
+        )
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=40) == code
     assert ranks

@@ -20,6 +20,7 @@ from hmm_datasets.operations.supervision import (
     _without_hosts,
 )
 from hmm_datasets.runtime.environment import FIRST_START
+from hmm_datasets.runtime.environment import host as this_host
 from hmm_datasets.runtime.events import append_event, read_events
 from hmm_datasets.runtime.rank_heartbeats import FOLDER_NAME
 from hmm_datasets.runtime.supervisors import SupervisorHeartbeat
@@ -308,7 +309,8 @@ def test_a_time_limit_counts_from_the_start_of_the_supervisor(tmp_path, monkeypa
     supervisor = Supervisor([sys.executable, "-c", words], tmp_path / "run")
     monkeypatch.undo()
     assert supervisor.run() == 0
-    assert (tmp_path / "began").read_text() == f"{os.getpid()} 1000.0"
+    assert (tmp_path / "began").read_text() == f"{this_host()} {os.getpid()} 1000.0"
+    assert FIRST_START not in Supervisor(["srun", "run"], tmp_path)._environment, "other hosts have other clocks"
 
 
 def test_hosts_that_failed_twice_are_left_out_by_slurm(tmp_path):

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from hmm_datasets.runtime.environment import FIRST_START, begun
+from hmm_datasets.runtime.environment import FIRST_START, begun, host
 from hmm_datasets.runtime.stop_requests import NOTHING, STOP, StopRequests
 
 
@@ -40,9 +40,10 @@ def test_a_time_limit_counts_from_the_start_of_the_command_not_from_when_its_wor
     monkeypatch.setattr(time, "monotonic", lambda: now)
     for noted, wanted in (
         (None, STOP),
-        (f"{os.getpid()} {began - 1}", STOP),  # it started itself again
-        (f"{os.getppid()} {began - 1}", STOP),  # a launcher or a supervisor
-        (f"{2**22 + 1} {began - 3590}", NOTHING),  # of another machine, which DeepSpeed writes into a file
+        (f"{host()} {os.getpid()} {began - 1}", STOP),  # it started itself again
+        (f"{host()} {os.getppid()} {began - 1}", STOP),  # a launcher or a supervisor
+        (f"{host()} {2**22 + 1} {began - 3590}", NOTHING),  # of another command, which DeepSpeed writes into a file
+        (f"elsewhere {os.getppid()} {began - 3590}", NOTHING),  # of another machine, in a container too
     ):
         now = began + (1 if wanted == NOTHING else 0)
         if noted is not None:
@@ -51,5 +52,5 @@ def test_a_time_limit_counts_from_the_start_of_the_command_not_from_when_its_wor
             now += 3590 if wanted == STOP else 0
             assert StopRequests(tmp_path, limit).look() == wanted
             assert FIRST_START not in os.environ, "what it starts is another command"
-            assert variables[FIRST_START].startswith(f"{os.getpid()} ")
+            assert variables[FIRST_START].startswith(f"{host()} {os.getpid()} ")
     assert StopRequests(tmp_path, limit).look() == NOTHING, "outside of a command it counts from now"

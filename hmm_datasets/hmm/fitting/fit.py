@@ -311,9 +311,9 @@ class _Fit:
     def __post_init__(self):
         self.dtype = getattr(torch, self.settings.dtype)
         width = self.settings.num_states if self.initial is None else self.initial.belief_width
-        kind = {"blocked": isinstance(self.initial, BlockedHMM)}
         self.batch_size = self.settings.batch_size or batch_rows(
-            self.data.tokens.shape, width, self.dtype, self.workers.device, **kind
+            *(self.data.tokens.shape, width, self.dtype, self.workers.device),
+            blocked=isinstance(self.initial, BlockedHMM),
         )
         if self.settings.backend == "pomegranate":
             check_pomegranate(self.settings, self.folder, self.workers.num_ranks, self.initial, self.data)

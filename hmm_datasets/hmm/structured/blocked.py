@@ -260,7 +260,7 @@ class BlockedHMM(Process):
         values, ends = self._rows(tokens, lengths)
         return as_given(tokens, block_posteriors(self, values, ends))
 
-    def viterbi(self, tokens: Int[Any, "B T"], *, lengths: Int[Any, "B"] | None = None) -> "Path":
+    def viterbi(self, tokens: Int[Any, "B T"], *, lengths: Int[Any, "B"] | None = None) -> Path:
         """The most probable states `(B, T)` and `log P(states, tokens)` `(B,)` in nats, as a named tuple."""
         values, ends = self._rows(tokens, lengths)
         states, scores = np.zeros(values.shape, np.int64), np.zeros(len(values))

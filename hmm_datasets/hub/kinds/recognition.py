@@ -115,8 +115,7 @@ def _hmm_card(path: Path) -> Make:
 
 def _fit(path: Path, repo_type: RepoType | None) -> Contents | None:
     """The HMM of a fit at the top, so that it loads by the repository's name, and the records beside it in `fit/`."""
-    is_process = _model_type(path / "hmm") == "hmm" or (path / "hmm" / PROCESS_NAME).is_file()
-    if not (path / "run.json").is_file() or not is_process:
+    if not (path / "run.json").is_file() or _process(path / "hmm", "model") is None:
         return None
     records = files_in(path, [*DEFAULT_IGNORE, "hmm/*", "fit/epoch-*/*", "tokens.npy"])
     files = files_in(path / "hmm", DEFAULT_IGNORE) | {f"fit/{name}": file for name, file in records.items()}

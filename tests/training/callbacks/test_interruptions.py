@@ -13,7 +13,7 @@ from transformers import LlamaForCausalLM, TrainerCallback
 from hmm_datasets.data.sequences import HMMSequences
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
-from hmm_datasets.runtime.environment import FIRST_START
+from hmm_datasets.runtime.environment import FIRST_START, host
 from hmm_datasets.runtime.stop_requests import parse_time
 from hmm_datasets.training.model_configs import model_config
 from hmm_datasets.training.run import train_and_save
@@ -107,10 +107,10 @@ def test_a_run_with_an_exit_interval_stops_after_so_many_steps_and_the_same_comm
 
 
 def test_the_time_limit_counts_from_the_first_start_of_a_command_that_started_itself_again(tmp_path, monkeypatch):
-    monkeypatch.setenv(FIRST_START, f"{os.getpid()} {time.monotonic() - 3590}")
+    monkeypatch.setenv(FIRST_START, f"{host()} {os.getpid()} {time.monotonic() - 3590}")
     assert train(tmp_path, time_limit="1:00:00") == {"steps": 1, "interrupted": "the time limit is near"}
     # DeepSpeed writes variables into a file, from which another run on another machine reads them.
-    monkeypatch.setenv(FIRST_START, f"{2**22 + 1} {time.monotonic() - 3590}")
+    monkeypatch.setenv(FIRST_START, f"{host()} {2**22 + 1} {time.monotonic() - 3590}")
     assert train(tmp_path, time_limit="1:00:00")["steps"] == 8
 
 
