@@ -3,17 +3,21 @@
     python benchmarks/blocked.py speed [--threads N]
     python benchmarks/blocked.py losses WORDS [--rank R] [--block_sizes 4 16 ...]
 
-`speed` has a row for each size: tokens per second of drawing, of the filter and of Baum-Welch, float32, beside a dense
-HMM of as many states where its tables fit the memory. `losses` fits the words in the folder `words/` of an
+`speed` has a row for each size: tokens per second of drawing, and in float32 of the filter, of Viterbi and of
+Baum-Welch, and the most memory that a process took for all of them, beside a dense HMM of as many states where its
+tables fit the memory. `losses` fits the words in the folder `words/` of an
 `hmm-datasets fit`: a dense HMM of 128 states, then blocks of each size, each from the fit before it. It prints the
 loss of held-out words under each beside n-gram models with interpolated modified Kneser-Ney smoothing (Chen and
-Goodman, "An empirical study of smoothing techniques", 1998, section 3), and sentences.
+Goodman, "An empirical study of smoothing techniques", 1998, section 3), and ten sentences of each; `states-H/` beside
+the folder has the HMM of blocks with `H` states.
 """
 
 import argparse
+import multiprocessing
 import resource
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -38,18 +42,24 @@ MAX_DENSE = 2048
 
 def speed() -> None:
     """Drawing, filter and Baum-Welch by the number of states, of random tables."""
-    rows = []
-    for block_size in (1, 4, 16, 64, 128):
-        states = BLOCKS * block_size
-        if states <= MAX_DENSE:
-            dense = processes.random(states, NUM_SYMBOLS, alpha=0.5)
-            rows.append([f"{states:,}", "dense", *_rates(dense)])
-        rows.append([f"{states:,}", f"{BLOCKS} blocks", *_rates(_random_blocks(block_size))])
+    sizes = [BLOCKS * block_size for block_size in (1, 4, 16, 64, 128)]
+    cells = [(states, dense) for states in sizes for dense in (True, False) if states <= MAX_DENSE or not dense]
+    # A process for each row, whose memory is its own.
+    context, threads = multiprocessing.get_context("spawn"), torch.get_num_threads()
+    with ProcessPoolExecutor(1, context, torch.set_num_threads, (threads,), max_tasks_per_child=1) as pool:
+        rows = [pool.submit(_speed_row, *cell).result() for cell in cells]
     print(
         f"\n{NUM_SYMBOLS:,} symbols, rank {RANK}, 1,024 sequences of 64, float32, {torch.get_num_threads()} threads\n"
     )
-    heading = ["states", "", "draws, M tokens/s", "filter, k tokens/s", "Baum-Welch, k tokens/s", "numbers in tables"]
-    print(text_table(heading, rows))
+    rates = ["draws, M tokens/s", "filter, k tokens/s", "Viterbi, k tokens/s", "Baum-Welch, k tokens/s"]
+    print(text_table(["states", "", *rates, "numbers in tables", "memory"], rows))
+
+
+def _speed_row(states: int, dense: bool) -> list[str]:
+    hmm = processes.random(states, NUM_SYMBOLS, alpha=0.5) if dense else _random_blocks(states // BLOCKS)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    cells = [f"{states:,}", "dense" if dense else f"{BLOCKS} blocks", *_rates(hmm)]
+    return [*cells, f"{(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1e6:.2f} GB"]
 
 
 def _random_blocks(block_size: int) -> BlockedHMM:
@@ -71,12 +81,18 @@ def _rates(hmm: HMM | BlockedHMM) -> list[str]:
     draws = _per_second(lambda: hmm.sample(1024, 512, num_threads=threads), 1024 * 512)
     tables = hmm.parameters(torch.float32)
     tokens = torch.from_numpy(hmm.sample(1024, 64).astype(np.int64))
-    parts = tokens.chunk(threads)
     torch.set_num_threads(1)
     rates = []
-    for work in (lambda part: tables.log_likelihood(part, None), lambda part: tables.sums(part, None, None)):
-        work(tokens[:2, :2])
-        rates.append(_per_second(lambda work=work: in_parallel(work, parts, threads), tokens.numel()))
+    options = {"dtype": torch.float32} if isinstance(hmm, HMM) else {}
+    works = [
+        (lambda part: tables.log_likelihood(part, None), tokens),
+        (lambda part: hmm.viterbi(part, **options), tokens[:64]),
+        (lambda part: tables.sums(part, None, None), tokens),
+    ]
+    for work, rows in works:
+        work(rows[:2, :2])
+        call = lambda work=work, rows=rows: in_parallel(work, rows.chunk(threads), threads)  # noqa: E731
+        rates.append(_per_second(call, rows.numel()))
     torch.set_num_threads(threads)
     size = sum(table.size for table in hmm.tables().values())
     return [f"{draws / 1e6:.1f}", *(f"{rate / 1e3:,.0f}" for rate in rates), f"{size / 1e6:,.2f} million"]
@@ -107,6 +123,7 @@ def losses(folder: Path, rank: int, block_sizes: list[int]) -> None:
         guess = grown(guess, block_size=block_size, rank=max(rank, guess.rank))
         result = fit_hmm(train, initial=guess, max_epochs=30, **settings)
         guess = result.hmm
+        guess.save_pretrained(folder.parent / f"states-{guess.num_states}")
         rows.append(_fit_row(result, test))
     print(f"\n{train.size:,} words, {test.size:,} held out, {len(words.vocabulary):,} different; windows of 128\n")
     heading = ["model", "parameters", "epochs", "k words/s", "train", "held out", "95% interval over windows"]
@@ -117,8 +134,10 @@ def losses(folder: Path, rank: int, block_sizes: list[int]) -> None:
 def _fit_row(result: FitResult, test: Int[np.ndarray, "M L"]) -> list[str]:
     hmm, rate = result.hmm, np.median([row["tokens_per_second"] for row in result.history])
     print(f"\n{hmm!r}", flush=True)
-    for row in hmm.sample(3, 24, seed=1):
-        print("    " + " ".join(hmm.vocabulary[x] for x in row))
+    for row in hmm.sample(10, 256, seed=1):
+        # The first sentence that begins and ends in these words.
+        _, sentence, *_ = " ".join(hmm.vocabulary[x] for x in row).split(" . ")
+        print(f"    {sentence} .")
     cells = [repr(hmm), f"{result.num_parameters:,}", str(len(result.history)), f"{rate / 1e3:,.0f}"]
     return [*cells, f"{-result.train_log_likelihood:.4f}", *_loss(-hmm.log_likelihood(test)[:, None] / test.shape[1])]
 

@@ -85,22 +85,23 @@ class Parameters:
         """`weight @ T^(symbol)` for each row: one step forward in time."""
         if self.edges is None:
             return (weight_BH * self.emission.T[symbol_B]) @ self.transition
-        return self._by_rows(
-            lambda weight, edges: torch.bmm(weight.unsqueeze(1), edges).squeeze(1), weight_BH, symbol_B
-        )
+        return rows_times(weight_BH, self.edges, symbol_B)
 
     def backward_step(self, value_BH: Tensor, symbol_B: Tensor) -> Tensor:
         """`T^(symbol) @ value` for each row: one step back in time."""
         if self.edges is None:
             return self.emission.T[symbol_B] * (value_BH @ self.transition.T)
-        return self._by_rows(lambda row, edges: torch.bmm(edges, row.unsqueeze(2)).squeeze(2), value_BH, symbol_B)
+        return rows_times(value_BH, self.edges.transpose(1, 2), symbol_B)
 
-    def _by_rows(self, product, rows_BH: Tensor, symbol_B: Tensor) -> Tensor:
-        count = max(1, _WORK_BYTES // self.edges[0].nbytes)
-        if len(rows_BH) <= count:
-            return product(rows_BH, self.edges[symbol_B])
-        pieces = zip(rows_BH.split(count), symbol_B.split(count), strict=True)
-        return torch.cat([product(rows, self.edges[symbols]) for rows, symbols in pieces])
+
+def rows_times(
+    rows: Float[Tensor, "B N"], tables: Float[Tensor, "K N M"], chosen: Int[Tensor, "B"]
+) -> Float[Tensor, "B M"]:
+    """`rows[b] @ tables[chosen[b]]` for each row; the tables are gathered for a few rows at a time."""
+    count = max(1, _WORK_BYTES // tables[0].nbytes)
+    pieces = zip(rows.split(count), chosen.split(count), strict=True)
+    products = [torch.bmm(piece.unsqueeze(1), tables[which]).squeeze(1) for piece, which in pieces]
+    return torch.cat(products) if len(products) > 1 else products[0]
 
 
 class Filtered(NamedTuple):
@@ -207,7 +208,7 @@ def filter_steps(
     for t, symbol_B in enumerate(tokens.T):
         weight_BH = hmm.forward_step(belief_BH, symbol_B)
         scale_B = weight_BH.sum(-1)
-        next_BH, log_scale_B = weight_BH / _divisor(scale_B), scale_B.log()
+        next_BH, log_scale_B = weight_BH / divisor(scale_B), scale_B.log()
         if lengths is not None:
             live_B = t < lengths
             next_BH = torch.where(live_B.unsqueeze(-1), next_BH, belief_BH)
@@ -255,7 +256,7 @@ def backward_values(
     # infinity times 0, which is NaN.
     possible = filtered.beliefs >= torch.finfo(value_BH.dtype).tiny
     for t in reversed(range(length)):
-        previous_BH = hmm.backward_step(value_BH, tokens[:, t]) / _divisor(scale[:, t])
+        previous_BH = hmm.backward_step(value_BH, tokens[:, t]) / divisor(scale[:, t])
         previous_BH = torch.where(possible[:, t], previous_BH, 0.0)
         value_BH = previous_BH if lengths is None else torch.where((t < lengths).unsqueeze(-1), previous_BH, value_BH)
         values[:, t] = value_BH
@@ -272,7 +273,7 @@ def posteriors(
     values = backward_values(hmm, tokens, filtered, lengths)
     gamma = values[:, :-1].mul_(filtered.beliefs[:, :-1])
     # The sums are 1 up to rounding of the scales, which accumulates with the length.
-    gamma /= _divisor(gamma.sum(-1))
+    gamma /= divisor(gamma.sum(-1))
     if lengths is not None:
         positions = torch.arange(tokens.shape[1], device=tokens.device)
         gamma *= (positions < lengths.unsqueeze(-1)).unsqueeze(-1)
@@ -328,16 +329,29 @@ def _expected_counts(
         return ExpectedCounts(
             *(torch.from_numpy(table).to(hmm.start.dtype) for table in sums), torch.from_numpy(scores)
         )
-    batch, length = tokens.shape
-    order = None if lengths is None else lengths.argsort(descending=True, stable=True)
-    # Longest rows first: the rows with a token at position t are the first `num_live[t]`.
-    num_live = [batch] * length if order is None else _num_live(lengths, length)
-    symbols_TB = (tokens if order is None else tokens[order]).T.contiguous()
+    order, num_live, symbols_TB = by_time(tokens, lengths)
     filtered_TBH, scale_TB = _filter_by_time(hmm, symbols_TB, num_live)
-    weight_B = hmm.start.new_ones(batch) if weights is None else weights if order is None else weights[order]
+    weight_B = hmm.start.new_ones(len(tokens)) if weights is None else weights if order is None else weights[order]
     sums = _smooth_by_time(hmm, symbols_TB, num_live, filtered_TBH, scale_TB, weight_B)
     scores = scale_TB.double().log_().sum(0)
-    return ExpectedCounts(*sums, scores if order is None else torch.empty_like(scores).index_copy_(0, order, scores))
+    return ExpectedCounts(*sums, in_given_order(scores, order))
+
+
+def by_time(
+    tokens: Int[Tensor, "B T"], lengths: Int[Tensor, "B"] | None
+) -> tuple[Int[Tensor, "B"] | None, list[int], Int[Tensor, "T B"]]:
+    """The order of the rows, longest first, how many of them have a token at each position, and their tokens."""
+    batch, length = tokens.shape
+    if lengths is None:
+        return None, [batch] * length, tokens.T.contiguous()
+    order = lengths.argsort(descending=True, stable=True)
+    num_live = (batch - torch.bincount(lengths, minlength=length + 1).cumsum(0)[:length]).tolist()
+    return order, num_live, tokens[order].T.contiguous()
+
+
+def in_given_order(scores: Float[Tensor, "B"], order: Int[Tensor, "B"] | None) -> Float[Tensor, "B"]:
+    """A score of each row, in the order before [`by_time`]."""
+    return scores if order is None else torch.empty_like(scores).index_copy_(0, order, scores)
 
 
 def _filter_by_time(hmm: Parameters, symbols_TB: Tensor, num_live: list[int]) -> tuple[Tensor, Tensor]:
@@ -373,9 +387,7 @@ def _smooth_by_time(
     # begin with the weight of a row instead of 1 multiply its counts by it.
     length, batch = symbols_TB.shape
     emission_EH, to_previous = hmm.emission.T.contiguous(), hmm.transition.T.contiguous()
-    # The inverse of the smallest numbers overflows, and infinity times 0 is NaN.
-    largest = torch.finfo(scale_TB.dtype).max
-    inverse_TB = torch.where(scale_TB > 0, scale_TB.reciprocal().clamp_(max=largest), 0).unsqueeze(2)
+    inverse_TB = largest_inverse(scale_TB).unsqueeze(2)
     flow_HH, total_HH = torch.zeros_like(hmm.transition), torch.zeros_like(hmm.transition, dtype=torch.float64)
     arriving_BH = hmm.start.new_empty(batch, hmm.start.shape[0])
     value_BH = weight_B.unsqueeze(1).repeat(1, len(hmm.start))
@@ -385,7 +397,7 @@ def _smooth_by_time(
         value = value_BH[:rows]
         posterior = filtered_TBH[t, :rows].mul_(value)
         if t % counts.BLOCK == 0:
-            value.div_(_divisor(posterior.sum(1) / weight_B[:rows])).clamp_(max=bound)
+            value.div_(divisor(posterior.sum(1) / weight_B[:rows])).clamp_(max=bound)
         if t > 0:
             arriving = torch.index_select(emission_EH, 0, symbols_TB[t, :rows], out=arriving_BH[:rows])
             arriving.mul_(value).mul_(inverse_TB[t, :rows]).clamp_(max=bound)
@@ -395,11 +407,11 @@ def _smooth_by_time(
             total_HH += flow_HH
             flow_HH.zero_()
     start = filtered_TBH[0, : num_live[0]].sum(0) if length > 0 else torch.zeros_like(hmm.start)
-    emitted = _sum_by_symbol(filtered_TBH, symbols_TB, num_live, len(emission_EH))
+    emitted = sum_by_symbol(filtered_TBH, symbols_TB, num_live, len(emission_EH))
     return start, total_HH.mul_(hmm.transition).to(start.dtype), emitted
 
 
-def _sum_by_symbol(weight_TBH: Tensor, symbols_TB: Tensor, num_live: list[int], num_symbols: int) -> Tensor:
+def sum_by_symbol(weight_TBH: Tensor, symbols_TB: Tensor, num_live: list[int], num_symbols: int) -> Tensor:
     # (H, E): for each symbol the sum of the weights where it occurs. The order of addition is fixed on a GPU too,
     # where index_add_ would add in any order. Only few weights are added in their own type, then in float64.
     live, states = sum(num_live), weight_TBH.shape[2]
@@ -436,22 +448,22 @@ def _expected_edge_counts(
     for symbol, moves in enumerate(hmm.edges):
         rows, positions = ((tokens == symbol) & live).nonzero(as_tuple=True)
         for row, position in zip(rows.split(_PIECE), positions.split(_PIECE), strict=True):
-            arriving = values[row, position + 1] / _divisor(scale[row, position])
+            arriving = values[row, position + 1] / divisor(scale[row, position])
             leaving = filtered.beliefs[row, position].double() * weight_B[row].unsqueeze(1)
             edges[symbol] += leaving.T @ arriving.clamp_(max=counts.backward_bound(hmm.start.dtype)).double()
         edges[symbol] *= moves
     start = filtered.beliefs[:, 0] * values[:, 0]
-    start = (start / _divisor(start.sum(1)) * weight_B.unsqueeze(1)).sum(0)
+    start = (start / divisor(start.sum(1)) * weight_B.unsqueeze(1)).sum(0)
     scores = filtered.log_scale.double().sum(1)
     tables = (table.to(start.dtype) for table in (edges.sum(0), edges.sum(2).T.contiguous()))
     return ExpectedCounts(start, *tables, scores, edges.to(start.dtype))
 
 
-def _num_live(lengths: Tensor, length: int) -> list[int]:
-    # The number of rows with more than t tokens, for every position t.
-    return (len(lengths) - torch.bincount(lengths, minlength=length + 1).cumsum(0)[:length]).tolist()
+def largest_inverse(scale: Tensor) -> Tensor:
+    """`1 / scale`, and 0 for 0; that of the smallest numbers overflows, and infinity times 0 is NaN."""
+    return torch.where(scale > 0, scale.reciprocal().clamp(max=torch.finfo(scale.dtype).max), 0)
 
 
-def _divisor(scale_B: Tensor) -> Tensor:
+def divisor(scale_B: Tensor) -> Tensor:
     # An impossible token has scale 0. Dividing by infinity makes its row zeros rather than NaN.
     return torch.where(scale_B > 0, scale_B, torch.inf).unsqueeze(-1)

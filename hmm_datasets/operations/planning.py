@@ -171,13 +171,16 @@ def plan_fit_recipe(
             size, initial = fit.of_blocks(block_size, initial)
             sizes.append((size, BlockSizes(initial.num_blocks, block_size, initial.rank)))
         if device is not None:
-            raise InputError(f"device {device}: an HMM of blocks is fitted on CPUs; set --assumed_flops instead")
+            raise InputError(
+                f"device {device}: no fit of an HMM of blocks was measured on it; set --device and --assumed_flops"
+            )
     else:
         sizes += [(size, None) for size in fit.sizes(initial)]
     num_symbols = num_symbols if initial is None else initial.num_symbols
     rate = corpus.assumed_flops if device is None else measured_rate(device)
     given = num_tokens, length, num_symbols
-    plans = [plan_fit(size, *given, blocks=blocks, flops_per_second=rate) for size, blocks in sizes]
+    where = {"device": corpus.device, "flops_per_second": rate}
+    plans = [plan_fit(size, *given, blocks=blocks, **where) for size, blocks in sizes]
     if len(plans) == 1:
         return plans[0]
     # One after the other: the largest needs the memory, and operations and time add up.

@@ -1,5 +1,7 @@
 """HMMs with blocked emissions and transitions of a low rank, beside dense HMMs of the same distribution."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -7,11 +9,15 @@ from composed_examples import EXAMPLES, blocked
 
 from hmm_datasets import HMM
 from hmm_datasets.errors import InputError
+from hmm_datasets.hmm.structured.block_tensors import BlockTensors
 from hmm_datasets.hmm.structured.blocked import BlockedHMM
 
 SMALL = blocked([0, 1, 0, 2, 1], 2, 3, seed=21)
 # Blocks with one symbol and with many, and sizes that are no multiples of the lanes.
 LARGE = blocked([0, *[1] * 30, *[2, 3] * 6], 19, 21, seed=3)
+
+# The compiled loops, and what other devices do.
+TABLES = [BlockedHMM.parameters, lambda process, dtype: BlockTensors(process, dtype, "cpu")]
 
 
 def with_gaps(process: BlockedHMM, count: int, length: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -77,12 +83,15 @@ def test_a_path_that_is_improbable_until_the_last_token_is_found():
 
 @pytest.mark.parametrize("process", [SMALL, LARGE], ids=["small", "large"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_expected_counts_are_the_derivatives_of_the_log_likelihood(process, dtype):
+@pytest.mark.parametrize("tables_of", TABLES, ids=["compiled", "torch"])
+def test_expected_counts_are_the_derivatives_of_the_log_likelihood(tables_of, process, dtype):
     """Fisher's identity: an expected count is what the log-likelihood gains by the logarithm of its entry."""
     tokens, lengths = with_gaps(process, 21, 9, seed=2)
     weights = np.random.default_rng(3).uniform(0, 2, 21)
     read = torch.from_numpy(np.where(tokens < 0, process.num_symbols, tokens)), torch.from_numpy(lengths)
-    counts, scores = process.parameters(dtype).sums(*read, torch.from_numpy(weights))
+    read_tables = tables_of(process, dtype).with_missing()
+    counts, scores = read_tables.sums(*read, torch.from_numpy(weights))
+    np.testing.assert_allclose(read_tables.log_likelihood(*read), scores, rtol=1e-12)
     tables = {name: torch.tensor(table).log().requires_grad_() for name, table in process.tables().items()}
     logs = _log_likelihoods(tables, torch.tensor(process.blocks), *read)
     tolerance = 1e-10 if dtype == torch.float64 else 1e-4
@@ -128,8 +137,8 @@ def test_impossible_tokens_have_no_likelihood_and_add_no_count():
     path = process.viterbi([[0, 0], [0, 2]])
     assert path.states.tolist() == [[0, 0], [0, 2]]
     assert path.log_probability.tolist() == [-np.inf, np.log(0.5)]
-    for dtype in (torch.float64, torch.float32):
-        counts, scores = process.parameters(dtype).sums(torch.tensor([[0, 2], [0, 0]]), None, None)
+    for tables_of, dtype in itertools.product(TABLES, (torch.float64, torch.float32)):
+        counts, scores = tables_of(process, dtype).sums(torch.tensor([[0, 2], [0, 0]]), None, None)
         assert scores.tolist() == [0.0, -np.inf]
         assert counts["emission"][2].sum() == 1
         assert all(np.isfinite(table).all() for table in counts.values())
@@ -176,9 +185,7 @@ def test_what_is_no_model_is_refused(changed, words):
         BlockedHMM(**{**EXAMPLES["blocked"].arrays(), **changed})
 
 
-def test_a_device_without_kernels_and_a_table_too_large_are_refused():
-    with pytest.raises(InputError, match="device is 'cuda:0', where there are no kernels for BlockedHMM"):
-        SMALL.parameters(device="cuda:0")
+def test_a_table_too_large_is_refused():
     many = 4100
     large = BlockedHMM([1], np.full((1, 2 * many), 0.5 / many), np.ones((2 * many, 1)), np.ones((2, many)), [0, 1])
     with pytest.raises(InputError, match="8,200 states"):

@@ -106,5 +106,11 @@ def test_a_fit_of_blocks_is_planned_from_the_fit_before_it(tmp_path, capsys):
     assert (dense["parameters"], dense["flops_per_epoch"]) == (free_parameters(smaller), 6 * 1000 * 6**2)
     assert main(["plan", "fit", *flags, *blocks]) == 0
     assert "14 N L R S" in capsys.readouterr().out
-    with pytest.raises(InputError, match="H200: an HMM of blocks is fitted on CPUs; set --assumed_flops"):
+    with pytest.raises(
+        InputError, match="H200: no fit of an HMM of blocks was measured on it; set --device and --ass"
+    ):
         plan_fit_recipe("fit", [*flags, *blocks], device="H200")
+    on_gpu = plan_fit_recipe("fit", [*flags, *blocks, "--device", "cuda"])
+    assert (plan.pop("where"), on_gpu.pop("where")) == ("in one thread", "on a GPU")
+    assert on_gpu["memory"] > plan["memory"], "the entries of products are kept too"
+    assert {**on_gpu, "memory": 0} == {**plan, "memory": 0}

@@ -48,6 +48,7 @@ from ..arrays import ONE_COLUMN, CheckedTokens, rows_of_column, tokens_with_gaps
 from ..integers import integer
 from ..model import HMM
 from ..named_tokens import symbols_of_names
+from ..structured.block_tensors import numbers_per_token
 from ..structured.blocked import BlockedHMM
 from .baum_welch import (
     Fitted,
@@ -310,11 +311,12 @@ class _Fit:
 
     def __post_init__(self):
         self.dtype = getattr(torch, self.settings.dtype)
+        device, blocked = self.workers.device, isinstance(self.initial, BlockedHMM)
         width = self.settings.num_states if self.initial is None else self.initial.belief_width
-        self.batch_size = self.settings.batch_size or batch_rows(
-            *(self.data.tokens.shape, width, self.dtype, self.workers.device),
-            blocked=isinstance(self.initial, BlockedHMM),
-        )
+        if blocked:
+            width = numbers_per_token(self.initial.rank, self.initial.block_size, device)
+        shape = self.data.tokens.shape
+        self.batch_size = self.settings.batch_size or batch_rows(shape, width, self.dtype, device, blocked=blocked)
         if self.settings.backend == "pomegranate":
             check_pomegranate(self.settings, self.folder, self.workers.num_ranks, self.initial, self.data)
         self.is_counted = self.data.is_labelled and not self.settings.update_every

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ..inference import by_time, in_given_order
 from ..kernels.blocks import count_blocks, filter_blocks, packed, unpacked, widened
 from ..kernels.counts import backward_bound
 
@@ -67,15 +68,15 @@ class BlockTables:
 
     def log_likelihood(self, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, "B"] | None) -> Float[Tensor, "B"]:
         """`log P(tokens)` of each row in nats, float64."""
-        rows, order, num_live = self._in_order(tokens, lengths)
-        return self._summed_logs(self.filtered(rows, num_live, keep=False)[1], order)
+        rows, order, num_live = _in_order(tokens, lengths)
+        return _summed_logs(self.filtered(rows, num_live, keep=False)[1], order)
 
     def sums(
         self, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, "B"] | None, weights: Float[Tensor, "B"] | None
     ) -> tuple[dict[str, Tensor], Float[Tensor, "B"]]:
         """Expected counts of each table by its name, float64, and `log P(tokens)` of each row in nats."""
-        rows, order, num_live = self._in_order(tokens, lengths)
-        weight = np.ones(len(rows)) if weights is None else weights.numpy()[order]
+        rows, order, num_live = _in_order(tokens, lengths)
+        weight = np.ones(len(rows)) if weights is None else (weights if order is None else weights[order]).numpy()
         beliefs, scales = self.filtered(rows, num_live)
         sums = [np.zeros(table.size) for table in self._panels]
         starts, emitted = np.zeros(len(self._start)), np.zeros(self._emission.shape)
@@ -94,19 +95,14 @@ class BlockTables:
             "leave": left.reshape(self._hmm.leave.shape),
             "emission": emitted[:-1, : self._hmm.block_size],
         }
-        return {name: torch.from_numpy(table) for name, table in counts.items()}, self._summed_logs(scales, order)
+        return {name: torch.from_numpy(table) for name, table in counts.items()}, _summed_logs(scales, order)
 
-    @staticmethod
-    def _in_order(tokens: Tensor, lengths: Tensor | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The rows, longest first, their indices, and how many have a token at each position."""
-        values, length = tokens.numpy(), tokens.shape[1]
-        ends = np.full(len(values), length) if lengths is None else lengths.numpy()
-        order = np.argsort(-ends, kind="stable")
-        return values[order], order, np.searchsorted(-ends[order], -np.arange(length))
 
-    @staticmethod
-    def _summed_logs(scales: Float[np.ndarray, "B T"], order: Int[np.ndarray, "B"]) -> Float[Tensor, "B"]:
-        scores = np.empty(len(scales))
-        with np.errstate(divide="ignore"):
-            scores[order] = np.log(scales, dtype=np.float64).sum(1)
-        return torch.from_numpy(scores)
+def _in_order(tokens: Tensor, lengths: Tensor | None) -> tuple[np.ndarray, Tensor | None, np.ndarray]:
+    order, num_live, symbols = by_time(tokens, lengths)
+    return np.ascontiguousarray(symbols.T), order, np.array(num_live, np.int64)
+
+
+def _summed_logs(scales: Float[np.ndarray, "B T"], order: Tensor | None) -> Float[Tensor, "B"]:
+    with np.errstate(divide="ignore"):
+        return in_given_order(torch.from_numpy(np.log(scales, dtype=np.float64).sum(1)), order)

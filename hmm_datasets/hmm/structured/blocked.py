@@ -40,6 +40,7 @@ from ..sampling import AliasTable
 from ..viterbi import Path
 from .block_paths import best_path, block_posteriors
 from .block_tables import BlockTables
+from .block_tensors import BlockTensors
 
 if TYPE_CHECKING:
     import torch
@@ -166,10 +167,10 @@ class BlockedHMM(Process):
         """A number for each distribution, such as `totals` gives, in a shape that divides the table."""
         return totals[self.blocks] if name == "emission" else totals[..., None]
 
-    def parameters(self, dtype: "torch.dtype | None" = None, device: Any = None) -> BlockTables:
-        """The tables for the kernels, on the CPU, float64 by default, or float32."""
+    def parameters(self, dtype: "torch.dtype | None" = None, device: Any = None) -> BlockTables | BlockTensors:
+        """The tables for a fit, float64 by default, or float32: for the kernels on the CPU, for torch elsewhere."""
         if device is not None and str(device) != "cpu":
-            raise InputError(f"device is {str(device)!r}, where there are no kernels for {self!r}; expected cpu")
+            return BlockTensors(self, dtype, device)
         return BlockTables(self, np.float32 if str(dtype) == "torch.float32" else np.float64)
 
     def describe(self) -> str:
@@ -210,7 +211,7 @@ class BlockedHMM(Process):
 
     @cached_property
     def _block_tables(self) -> BlockTables:
-        return self.parameters()
+        return BlockTables(self)
 
     def _filtered(self, tokens: Any) -> Float[np.ndarray, "B T_plus_1 R"]:
         named, tables = symbols_of_names(tokens, self.vocabulary), self._block_tables

@@ -2,7 +2,7 @@
 
 An epoch costs `6 N L H^2` operations for `N` sequences of `L` tokens and `H` states: a product with the transition
 table for each token in the forward pass, in the backward pass, and for the expected counts of moves. An HMM of blocks
-of `S` states, with transitions of rank `R`, costs `14 N L R S` on a CPU: two products in the forward pass and five in
+of `S` states, with transitions of rank `R`, costs `14 N L R S`: two products in the forward pass and five in
 the backward pass and for the counts. The loss on held-out sequences is not counted; it costs a third of that for as
 many tokens. Tables of data sheets have no rate for such products in float32, so the rate is one that was measured,
 here or in an earlier fit, whose history has its tokens per second: times the operations of a token these are its
@@ -16,6 +16,7 @@ import torch
 from ...errors import InputError
 from ...hmm.fitting.baum_welch import batch_rows
 from ...hmm.fitting.settings import FitSettings
+from ...hmm.structured.block_tensors import numbers_per_token
 
 MEASURED_RATES = {"H200": 2.75e13}
 """FLOP/s of fits by device. An H200 fitted 18.3 million tokens per second to 500 states (`benchmarks/gpu_hmm.py em`),
@@ -49,6 +50,7 @@ def plan_fit(
     num_symbols: int,
     *,
     blocks: BlockSizes | None = None,
+    device: str | None = None,
     flops_per_second: float | None = None,
 ) -> dict[str, Any]:
     """The plan of a fit that runs for all of its `max_epochs`.
@@ -60,12 +62,14 @@ def plan_fit(
         num_symbols (`int`): `E`.
         blocks ([`BlockSizes`], *optional*): those of an HMM of blocks, whose product with the number of blocks is
             `num_states`; a dense HMM by default.
+        device (`str`, *optional*): where an HMM of blocks is fitted, such as `cuda`; in threads of a CPU by default. A
+            dense one is planned for a GPU.
         flops_per_second (`float`, *optional*): operations per second of the device.
 
     Returns:
         `dict`: `parameters`, the free ones of the tables; `tokens_per_epoch` and `flops_per_epoch`; `tokens` and
-        `flops` of all epochs; `memory`, bytes of the tables and counts and of the beliefs of a batch, on a GPU or, of
-        an HMM of blocks, in one thread; `where`, which of them; `formula`, of the operations; and with a rate `time`,
+        `flops` of all epochs; `memory`, bytes of the tables and counts and of what is kept of a batch, on a GPU or
+        in one thread; `where`, which of them; `formula`, of the operations; and with a rate `time`,
         a `dict` with `seconds` and `device_hours`.
 
     Raises:
@@ -84,9 +88,9 @@ def plan_fit(
             raise InputError(f"{name} is {value}; expected a positive number")
     states, dtype = settings.num_states, getattr(torch, settings.dtype)
     tables = _dense(states, num_symbols) if blocks is None else _blocked(blocks, num_symbols)
-    shape, device = (max(1, num_tokens // length), length), torch.device("cuda" if blocks is None else "cpu")
-    width = states if blocks is None else blocks.rank
-    rows = min(shape[0], settings.batch_size or batch_rows(shape, width, dtype, device, blocked=blocks is not None))
+    shape, on = (max(1, num_tokens // length), length), torch.device("cuda" if blocks is None else device or "cpu")
+    width = states if blocks is None else numbers_per_token(blocks.rank, blocks.block_size, on)
+    rows = min(shape[0], settings.batch_size or batch_rows(shape, width, dtype, on, blocked=blocks is not None))
     per_epoch = num_tokens * tables.flops_per_token
     plan = {
         "parameters": tables.parameters,
@@ -96,7 +100,7 @@ def plan_fit(
         "flops": per_epoch * settings.max_epochs,
         # Tables in the type of the recursions; counts, and those of stochastic EM, in float64.
         "memory": rows * length * width * dtype.itemsize + tables.numbers * (tables.copies * dtype.itemsize + 2 * 8),
-        "where": "on a GPU" if blocks is None else "in one thread",
+        "where": "in one thread" if on.type == "cpu" else "on a GPU",
         "formula": tables.formula,
     }
     if flops_per_second is None:
