@@ -24,13 +24,16 @@ def test_importing_the_package_loads_no_heavy_library(child_environment):
 
 
 @pytest.mark.launch
-def test_an_hmm_is_made_and_saved_without_torch(child_environment, tmp_path):
+def test_an_hmm_is_made_saved_and_drawn_from_without_torch(child_environment, tmp_path):
     code = f"""
-import sys
+import contextlib, io, sys
 from hmm_datasets import HMM, processes
+from hmm_datasets.cli import main
 processes.mess3().save_pretrained({str(tmp_path)!r})
 hmm = HMM.from_pretrained({str(tmp_path)!r})
 hmm.sample(2, 3), hmm.stationary()
+with contextlib.redirect_stdout(io.StringIO()):
+    assert main(["sample", {str(tmp_path)!r}]) == main(["sample", "golden_mean"]) == 0
 print([name for name in ("torch", "transformers", "datasets") if name in sys.modules])
 """
     assert child(code, child_environment) == "[]"

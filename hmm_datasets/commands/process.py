@@ -480,7 +480,7 @@ def _corpora_text(rows: list[dict[str, Any]]) -> str:
 
 
 def _load(name_or_path: str) -> "Process":
-    from ..hmm.families import load_source
+    from ..hmm.loading import load_source
 
     return load_source(name_or_path)
 

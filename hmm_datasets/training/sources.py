@@ -194,7 +194,7 @@ class SequenceData(TrainingData):
 
     def __init__(self, settings: DataSettings):
         from ..data.sequences import TEST_FIRST, HMMSequences
-        from ..hmm.families import load_source
+        from ..hmm.loading import load_source
 
         self._settings = settings
         self.source = load_source(settings.hmm)
