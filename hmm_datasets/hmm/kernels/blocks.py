@@ -1,90 +1,15 @@
 """The filter and the expected counts of an HMM whose states are in blocks and whose transitions have a low rank.
 
 A step multiplies with two tables of the symbol's block, `(R, S)` and `(S, R)`, and so do all sequences whose symbol is
-of that block. So the sequences are put in the order of their blocks at every step, and four of them go through a
-product together, with a lane for each column of the table: what is read of a table serves all of them. A symbol that
-is missing may be of any block, and its sequence goes through all.
-
-Tables are in panels: as many columns as there are lanes, row by row, zeros after the last column and the last row.
-Counts of moves are added in the type of the recursions for `FLUSH` steps, then in float64.
+of that block. So the sequences are put in the order of their blocks at every step, and those of a block go through a
+product together ([`.panels`]). A symbol that is missing may be of any block, and its sequence goes through all. Counts
+of moves are added in the type of the recursions for `FLUSH` steps, then in float64.
 """
 
 import numpy as np
-from jaxtyping import Float
 
-from .lanes import compiled, fill, lanes_of, load, store
-
-FLUSH = 32
-"""Steps whose moves are added in the type of the recursions."""
-
-
-def packed(tables: Float[np.ndarray, "K N M"], dtype: type) -> Float[np.ndarray, "P"]:
-    """Tables of blocks in panels."""
-    wide = widened(tables, dtype, 2)
-    return wide.reshape(*wide.shape[:2], -1, lanes_in(dtype)).transpose(0, 2, 1, 3).reshape(-1)
-
-
-def unpacked(panels: Float[np.ndarray, "P"], shape: tuple[int, int, int], dtype: type) -> Float[np.ndarray, "K N M"]:
-    """Tables of this shape from the panels that [`packed`] would make of them."""
-    lanes = lanes_in(dtype)
-    blocks, rows, columns = shape
-    wide = panels.reshape(blocks, -1, rows + -rows % lanes, lanes).transpose(0, 2, 1, 3)
-    return wide.reshape(blocks, wide.shape[1], -1)[:, :rows, :columns]
-
-
-def widened(table: Float[np.ndarray, "..."], dtype: type, axes: int) -> Float[np.ndarray, "..."]:
-    """The table with zeros after the entries of its last axes, up to multiples of the number of lanes."""
-    wide = [(0, -size % lanes_in(dtype)) for size in table.shape[table.ndim - axes :]]
-    return np.pad(table.astype(dtype), [(0, 0)] * (table.ndim - axes) + wide)
-
-
-def lanes_in(dtype: type) -> int:
-    """Number of lanes of this type."""
-    return 64 // np.dtype(dtype).itemsize
-
-
-@compiled
-def _multiply(left, count, inner, table, begin, width, out):
-    # `out[i] = left[i] @ table` for rows `i < count`, a multiple of four, of `inner` and of `width` entries.
-    lanes = lanes_of(table)
-    zero = fill(table, 0.0)
-    for j in range(np.uint64(0), width, lanes):
-        for i in range(np.uint64(0), count, np.uint64(4)):
-            a, b, c, d = zero, zero, zero, zero
-            p = i * inner
-            q, r, s = p + inner, p + inner + inner, p + inner + inner + inner
-            at = begin + j * inner
-            for n in range(inner):
-                column = load(table, at)
-                at += lanes
-                a, b = a + left[p + n] * column, b + left[q + n] * column
-                c, d = c + left[r + n] * column, d + left[s + n] * column
-            to = i * width + j
-            store(out, to, a)
-            store(out, to + width, b)
-            store(out, to + width + width, c)
-            store(out, to + width + width + width, d)
-
-
-@compiled
-def _add_outer(left, inner, right, width, count, table, begin):
-    # `table += left.T @ right` of `count` rows.
-    lanes = lanes_of(table)
-    one, two, three = lanes, lanes + lanes, lanes + lanes + lanes
-    for j in range(np.uint64(0), width, lanes):
-        for n in range(np.uint64(0), inner, np.uint64(4)):
-            at = begin + j * inner + n * lanes
-            a, b = load(table, at), load(table, at + one)
-            c, d = load(table, at + two), load(table, at + three)
-            for i in range(count):
-                row = load(right, i * width + j)
-                p = i * inner + n
-                a, b = a + left[p] * row, b + left[p + np.uint64(1)] * row
-                c, d = c + left[p + np.uint64(2)] * row, d + left[p + np.uint64(3)] * row
-            store(table, at, a)
-            store(table, at + one, b)
-            store(table, at + two, c)
-            store(table, at + three, d)
+from .lanes import compiled
+from .panels import FLUSH, add_outer, take_over, times_panels
 
 
 @compiled
@@ -175,12 +100,12 @@ def filter_blocks(start, enter, leave, emission, blocks, num_blocks, symbols, nu
             if count > 0:
                 full, table = np.uint64((count + 3) // 4 * 4), np.uint64(k) * rank * states
                 _gather(beliefs, here, step, rank, chosen, count, z)
-                _multiply(z, full, rank, enter, table, states, y)
+                times_panels(z, np.uint64(0), full, rank, rank, enter, table, states, y)
                 for i in range(count):
                     emitted, to = emission[symbols[chosen[i], t]], np.uint64(i) * states
                     for s in range(states):
                         y[to + s] *= emitted[s]
-                _multiply(y, full, states, leave, table, rank, moved)
+                times_panels(y, np.uint64(0), full, states, states, leave, table, rank, moved)
                 _scatter(moved, rank, chosen, count, step, there, beliefs)
         for row in range(live):
             total, to = zero, np.uint64(row) * step + there
@@ -222,12 +147,12 @@ def count_blocks(
                 full, table = np.uint64((count + 3) // 4 * 4), np.uint64(k) * rank * states
                 _gather(beliefs, here, step, rank, chosen, count, z)
                 _gather(value, np.uint64(0), rank, rank, chosen, count, after)
-                _multiply(z, full, rank, enter, table, states, y)
-                _multiply(after, full, rank, to_leave, table, states, g)
+                times_panels(z, np.uint64(0), full, rank, rank, enter, table, states, y)
+                times_panels(after, np.uint64(0), full, rank, rank, to_leave, table, states, g)
                 _count_symbols(symbols, scales, t, chosen, count, emission, states, bound, y, g, emitted)
-                _add_outer(y, states, after, rank, np.uint64(count), in_leave, table)
-                _add_outer(z, rank, g, states, np.uint64(count), in_enter, table)
-                _multiply(g, full, states, to_enter, table, rank, moved)
+                add_outer(y, np.uint64(0), np.uint64(count), states, states, after, rank, in_leave, table)
+                add_outer(z, np.uint64(0), np.uint64(count), rank, rank, g, states, in_enter, table)
+                times_panels(g, np.uint64(0), full, states, states, to_enter, table, rank, moved)
                 _scatter(moved, rank, chosen, count, rank, np.uint64(0), before)
         for row in range(live):
             # The sum is the weight but for rounding, which would multiply from step to step.
@@ -239,8 +164,8 @@ def count_blocks(
             for r in range(rank):
                 value[to + r] = before[to + r] * factor
         if t % FLUSH == 0:
-            _take_over(in_enter, entered)
-            _take_over(in_leave, left)
+            take_over(in_enter, entered)
+            take_over(in_leave, left)
     for row in range(num_live[0] if length > 0 else 0):
         for r in range(rank):
             starts[r] += beliefs[np.uint64(row) * step + r] * value[np.uint64(row) * rank + r]
@@ -259,11 +184,3 @@ def _count_symbols(symbols, scales, t, chosen, count, emission, states, bound, y
             y[to + s] *= factor
             emitted[symbol, s] += y[to + s] * g[to + s]
             g[to + s] = min(g[to + s] * factor, bound)
-
-
-@compiled
-def _take_over(counts, totals):
-    # Add the counts to those in float64, and begin again.
-    for n in range(len(counts)):
-        totals[n] += counts[n]
-        counts[n] = 0

@@ -9,8 +9,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..inference import by_time, in_given_order
-from ..kernels.blocks import count_blocks, filter_blocks, packed, unpacked, widened
+from ..kernels.blocks import count_blocks, filter_blocks
 from ..kernels.counts import backward_bound
+from ..kernels.panels import packed, unpacked, widened
 
 if TYPE_CHECKING:
     from .blocked import BlockedHMM
