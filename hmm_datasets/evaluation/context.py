@@ -13,7 +13,6 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreT
 from ..data.sequences import TEST_FIRST, HMMSequences
 from ..data.windows import StridedWindows
 from ..errors import InputError
-from ..hmm import causal_lm  # noqa: F401, so that a model can be an HMM
 from ..hmm.process import Process
 from ..hmm.tokenizer import check_symbols, reads_symbols
 from ..runtime.run_records import read_history

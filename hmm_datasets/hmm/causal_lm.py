@@ -161,114 +161,30 @@ class BeliefCache(StateCache):
     def batch_select_indices(self, indices: Tensor) -> None:
         self.belief = self.belief[indices]
 
-    def crop(self, *_: Any) -> None:
+    def crop(self, max_length: int, *_: Any) -> None:
         raise InputError("the belief of an HMM cannot be rolled back; run the model again without the cache")
 
 
-class HMMForCausalLM(KeepDtype, PreTrainedModel, GenerationMixin):
-    """The filter of an HMM behind the interface of a causal language model.
+class ExactCausalLM(KeepDtype, PreTrainedModel, GenerationMixin):
+    """The interface of a causal language model around the filter of a process; see its subclasses.
 
-    Make one from an [`~hmm_datasets.hmm.model.HMM`] with [`from_hmm`], or load one with `from_pretrained`. One made
-    from a config alone has uniform distributions only. The tables take no gradient, because an optimizer step would
-    leave rows that are not distributions. Use [`~hmm_datasets.hmm.fitting.fit.fit_hmm`] to learn them.
-
-    ```python
-    >>> from hmm_datasets.hmm import processes
-    >>> model = HMMForCausalLM.from_hmm(processes.golden_mean(), bos_token_id=2)
-    >>> model(torch.tensor([[2, 0]])).logits.softmax(-1)[0, 1].tolist()
-    [0.0, 1.0, 0.0]
-
-    ```
+    A subclass gives `from_process` and `to_process`, the parameter `start`, and `_filter`.
     """
 
-    config_class = HMMConfig
-    main_input_name = "input_ids"
-    model_type: ClassVar[ModelType] = "hmm"
+    model_type: ClassVar[ModelType]
+    cache_class: ClassVar[type[BeliefCache]] = BeliefCache
     # A belief cannot be rolled back, so assisted generation must refuse this model, as it does recurrent ones.
     _is_stateful = True
     _no_split_modules = []  # noqa: RUF012
 
-    def __init__(self, config: HMMConfig):
-        config.dtype = torch.float64
-        super().__init__(config)
-        states, symbols = config.num_states, config.num_symbols
-        self.start = _uniform(states)
-        if config.edge_emitting:
-            self.edges = _uniform(symbols, states, states, ways=symbols * states)
-        else:
-            self.transition = _uniform(states, states)
-            self.emission = _uniform(states, symbols)
-        self.post_init()
-
     @classmethod
-    def from_hmm(cls, hmm: HMM, bos_token_id: int | None = None) -> "HMMForCausalLM":
-        """The causal language model of `hmm`.
-
-        Args:
-            hmm ([`~hmm_datasets.hmm.model.HMM`]): the distribution.
-            bos_token_id (`int`, *optional*): `hmm.num_symbols`, or `None` for rows without such a token.
-        """
-        return cls._with_tables(hmm.tables(), hmm, bos_token_id, fingerprint=hmm.fingerprint())
-
-    @classmethod
-    def _with_tables(cls, tables: dict[str, Any], hmm: HMM, bos_token_id: int | None, **settings: Any) -> Self:
-        """The model with these tables, the sizes of an HMM, and other settings of its configuration."""
-        config = cls.config_class(
-            num_states=hmm.num_states,
-            num_symbols=hmm.num_symbols,
-            edge_emitting=hmm.edges is not None,
-            vocabulary=None if hmm.vocabulary is None else list(hmm.vocabulary),
-            bos_token_id=bos_token_id,
-            **settings,
-        )
-        model = cls(config)
-        for name, table in tables.items():
-            getattr(model, name).data.copy_(torch.tensor(table))
-        return model
-
-    def to_hmm(self) -> HMM:
-        """The HMM whose filter this is; raises `InputError` if a table is not a distribution."""
-        tables = {name: table.detach().cpu().numpy() for name, table in self.named_parameters()}
-        return HMM(**{name: tables[name] for name in TABLES & tables.keys()}, vocabulary=self.config.vocabulary)
+    def from_process(cls, process: Any, bos_token_id: int | None = None) -> Self:
+        """The model of a process; `bos_token_id` is the number of its symbols, or `None`."""
+        raise NotImplementedError
 
     def to_process(self) -> Any:
-        """What [`HMM.from_pretrained`] would read from the folder of this model: the HMM."""
-        return self.to_hmm()
-
-    @classmethod
-    def from_pretrained(cls, *args: Any, **kwargs: Any):
-        """As in transformers, but the tables stay float64 whatever `dtype` is.
-
-        Raises:
-            `InputError`: a table is not a distribution, or the tables do not match `config.json`.
-        """
-        result = super().from_pretrained(*args, **kwargs)
-        model = result[0] if isinstance(result, tuple) else result
-        model.requires_grad_(False)
-        model.config.dtype = torch.float64
-        # transformers does not copy a bos_token_id given by keyword into the generation config.
-        if model.generation_config.bos_token_id is None:
-            model.generation_config.bos_token_id = model.config.bos_token_id
-        fingerprint, expected = model.to_process().fingerprint(), model.config.fingerprint
-        if expected is not None and fingerprint != expected:
-            raise InputError(
-                f"{model.config.name_or_path}: tables have fingerprint {fingerprint}, config.json expects {expected}; "
-                "the two files belong to different HMMs, or the tables were stored in lower precision"
-            )
-        return result
-
-    def save_pretrained(self, save_directory: Any, **kwargs: Any) -> None:
-        """As in transformers; [`~hmm_datasets.hmm.model.HMM.from_pretrained`] reads the folder too.
-
-        The tokenizer is written as well; it has a beginning-of-sequence token if the model has one.
-        """
-        config = self.config
-        config.fingerprint = self.to_process().fingerprint()
-        config.auto_map = auto_map(self.model_type)
-        super().save_pretrained(save_directory, **kwargs)
-        write_loader(Path(save_directory), self.model_type)
-        write_tokenizer(save_directory, config.vocabulary, config.num_symbols, bos=config.bos_token_id is not None)
-        write_digests(save_directory, files(self.model_type))
+        """The process, which `load_source` reads from the folder of this model."""
+        raise NotImplementedError
 
     @classmethod
     def register_for_auto_class(cls, *_: Any) -> None:
@@ -282,7 +198,7 @@ class HMMForCausalLM(KeepDtype, PreTrainedModel, GenerationMixin):
         """
 
         def logits(*args: Any, **kwargs: Any) -> BaseModelOutput:
-            return BaseModelOutput(HMMForCausalLM.forward(self, *args, **kwargs).logits)
+            return BaseModelOutput(ExactCausalLM.forward(self, *args, **kwargs).logits)
 
         return logits
 
@@ -365,9 +281,9 @@ class HMMForCausalLM(KeepDtype, PreTrainedModel, GenerationMixin):
         symbols, _ = as_tokens(input_ids.masked_fill(~moves, 0), config.num_symbols)
         process = self._filter()
         start = process.start
-        memory, past = self._memory(cache_among(cache, past_key_values, kwargs), batch, start)
+        memory, past = self._memory(cache_among(cache, past_key_values, kwargs), batch, length, start)
 
-        memories = memory.new_empty(batch, length, config.memory_size)
+        memories = memory.new_empty(batch, length, memory.shape[1])
         for t in range(length):
             memory = torch.where(begins[:, t, None], start, memory)
             memory = process.read(memory, symbols[:, t], moves[:, t])
@@ -385,31 +301,144 @@ class HMMForCausalLM(KeepDtype, PreTrainedModel, GenerationMixin):
             loss=loss,
             logits=logits.clamp(min=LOGIT_OF_ZERO),
             hidden_states=(self._beliefs_in(memories),) if wanted else None,
-            **{CACHE_NAME: BeliefCache(memory, past + length) if use_cache or use_cache is None else None},
+            **{CACHE_NAME: self.cache_class(memory, past + length) if use_cache or use_cache is None else None},
         )
         return output.to_tuple() if return_dict is False else output
 
     def _filter(self) -> Filter:
-        if not self.config.edge_emitting:
-            return BeliefFilter(Parameters(self.start, self.transition, self.emission))
-        return BeliefFilter(Parameters(self.start, self.edges.sum(0), self.edges.sum(2).T, self.edges))
+        raise NotImplementedError
 
     def _beliefs_in(self, memories: Tensor) -> Tensor:
         return memories
 
-    def _memory(self, cache: Cache | None, batch: int, start: Tensor) -> tuple[Tensor, int]:
+    def _memory(self, cache: Cache | None, batch: int, length: int, start: Tensor) -> tuple[Tensor, int]:
+        # What is remembered of each row before `length` more tokens, and how many positions have been read.
         if cache is None or (not isinstance(cache, BeliefCache) and cache.get_seq_length() == 0):
             return start.expand(batch, -1), 0
-        if not isinstance(cache, BeliefCache) or cache.belief.shape != (batch, self.config.memory_size):
+        if not isinstance(cache, BeliefCache) or not self._fits(cache.belief, batch):
             state = tuple(cache.belief.shape) if isinstance(cache, BeliefCache) else type(cache).__name__
             raise InputError(
                 f"the cache holds {state}; expected a BeliefCache of shape {(batch, self.config.memory_size)}"
             )
         return cache.belief, cache.length
 
+    def _fits(self, belief: Tensor, batch: int) -> bool:
+        return belief.shape == (batch, self.config.memory_size)
+
     def _init_weights(self, module: nn.Module) -> None:
         # `__init__` makes the tables. transformers must not fill tables missing from a file with noise.
         pass
+
+
+class HMMForCausalLM(ExactCausalLM):
+    """The filter of an HMM behind the interface of a causal language model.
+
+    Make one from an [`~hmm_datasets.hmm.model.HMM`] with [`from_hmm`], or load one with `from_pretrained`. One made
+    from a config alone has uniform distributions only. The tables take no gradient, because an optimizer step would
+    leave rows that are not distributions. Use [`~hmm_datasets.hmm.fitting.fit.fit_hmm`] to learn them.
+
+    ```python
+    >>> from hmm_datasets.hmm import processes
+    >>> model = HMMForCausalLM.from_hmm(processes.golden_mean(), bos_token_id=2)
+    >>> model(torch.tensor([[2, 0]])).logits.softmax(-1)[0, 1].tolist()
+    [0.0, 1.0, 0.0]
+
+    ```
+    """
+
+    config_class = HMMConfig
+    main_input_name = "input_ids"
+    model_type: ClassVar[ModelType] = "hmm"
+
+    def __init__(self, config: HMMConfig):
+        config.dtype = torch.float64
+        super().__init__(config)
+        states, symbols = config.num_states, config.num_symbols
+        self.start = _uniform(states)
+        if config.edge_emitting:
+            self.edges = _uniform(symbols, states, states, ways=symbols * states)
+        else:
+            self.transition = _uniform(states, states)
+            self.emission = _uniform(states, symbols)
+        self.post_init()
+
+    @classmethod
+    def from_hmm(cls, hmm: HMM, bos_token_id: int | None = None) -> "HMMForCausalLM":
+        """The causal language model of `hmm`.
+
+        Args:
+            hmm ([`~hmm_datasets.hmm.model.HMM`]): the distribution.
+            bos_token_id (`int`, *optional*): `hmm.num_symbols`, or `None` for rows without such a token.
+        """
+        return cls._with_tables(hmm.tables(), hmm, bos_token_id, fingerprint=hmm.fingerprint())
+
+    @classmethod
+    def _with_tables(cls, tables: dict[str, Any], hmm: HMM, bos_token_id: int | None, **settings: Any) -> Self:
+        """The model with these tables, the sizes of an HMM, and other settings of its configuration."""
+        config = cls.config_class(
+            num_states=hmm.num_states,
+            num_symbols=hmm.num_symbols,
+            edge_emitting=hmm.edges is not None,
+            vocabulary=None if hmm.vocabulary is None else list(hmm.vocabulary),
+            bos_token_id=bos_token_id,
+            **settings,
+        )
+        model = cls(config)
+        for name, table in tables.items():
+            getattr(model, name).data.copy_(torch.tensor(table))
+        return model
+
+    def to_hmm(self) -> HMM:
+        """The HMM whose filter this is; raises `InputError` if a table is not a distribution."""
+        tables = {name: table.detach().cpu().numpy() for name, table in self.named_parameters()}
+        return HMM(**{name: tables[name] for name in TABLES & tables.keys()}, vocabulary=self.config.vocabulary)
+
+    @classmethod
+    def from_process(cls, process: Any, bos_token_id: int | None = None) -> Self:
+        return cls.from_hmm(process, bos_token_id)
+
+    def to_process(self) -> Any:
+        return self.to_hmm()
+
+    @classmethod
+    def from_pretrained(cls, *args: Any, **kwargs: Any):
+        """As in transformers, but the tables stay float64 whatever `dtype` is.
+
+        Raises:
+            `InputError`: a table is not a distribution, or the tables do not match `config.json`.
+        """
+        result = super().from_pretrained(*args, **kwargs)
+        model = result[0] if isinstance(result, tuple) else result
+        model.requires_grad_(False)
+        model.config.dtype = torch.float64
+        # transformers does not copy a bos_token_id given by keyword into the generation config.
+        if model.generation_config.bos_token_id is None:
+            model.generation_config.bos_token_id = model.config.bos_token_id
+        fingerprint, expected = model.to_process().fingerprint(), model.config.fingerprint
+        if expected is not None and fingerprint != expected:
+            raise InputError(
+                f"{model.config.name_or_path}: tables have fingerprint {fingerprint}, config.json expects {expected}; "
+                "the two files belong to different HMMs, or the tables were stored in lower precision"
+            )
+        return result
+
+    def save_pretrained(self, save_directory: Any, **kwargs: Any) -> None:
+        """As in transformers; [`~hmm_datasets.hmm.model.HMM.from_pretrained`] reads the folder too.
+
+        The tokenizer is written as well; it has a beginning-of-sequence token if the model has one.
+        """
+        config = self.config
+        config.fingerprint = self.to_process().fingerprint()
+        config.auto_map = auto_map(self.model_type)
+        super().save_pretrained(save_directory, **kwargs)
+        write_loader(Path(save_directory), self.model_type)
+        write_tokenizer(save_directory, config.vocabulary, config.num_symbols, bos=config.bos_token_id is not None)
+        write_digests(save_directory, files(self.model_type))
+
+    def _filter(self) -> Filter:
+        if not self.config.edge_emitting:
+            return BeliefFilter(Parameters(self.start, self.transition, self.emission))
+        return BeliefFilter(Parameters(self.start, self.edges.sum(0), self.edges.sum(2).T, self.edges))
 
 
 def _uniform(*shape: int, ways: int | None = None) -> nn.Parameter:

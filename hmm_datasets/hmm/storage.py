@@ -27,12 +27,13 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 1
 """Version of the format. It must change whenever `(hmm, seed, index)` would give other tokens."""
 
-ModelType = Literal["hmm", "tilted_hmm"]
+ModelType = Literal["hmm", "tilted_hmm", "process"]
 """The `model_type` in `config.json`."""
 
 _CLASSES: dict[ModelType, tuple[str, str, str]] = {
     "hmm": ("hmm_datasets.hmm.causal_lm", "HMMConfig", "HMMForCausalLM"),
     "tilted_hmm": ("hmm_datasets.hmm.tilted_causal_lm", "TiltedHMMConfig", "TiltedHMMForCausalLM"),
+    "process": ("hmm_datasets.hmm.process_causal_lm", "ProcessConfig", "ProcessForCausalLM"),
 }
 CONFIG_NAME = "config.json"
 WEIGHTS_NAME = "model.safetensors"

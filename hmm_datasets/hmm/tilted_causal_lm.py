@@ -10,7 +10,7 @@ by [`~hmm_datasets.hmm.tilted.TiltedHMM.save_pretrained`]. The backward messages
 predicts.
 """
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -71,7 +71,7 @@ class TiltedHMMForCausalLM(HMMForCausalLM):
         self._filters: dict[torch.device, TiltedFilter] = {}
 
     @classmethod
-    def from_tilted(cls, tilted: TiltedHMM, bos_token_id: int | None = None) -> "TiltedHMMForCausalLM":
+    def from_tilted(cls, tilted: TiltedHMM, bos_token_id: int | None = None) -> Self:
         """The causal language model of `tilted`.
 
         Args:
@@ -88,7 +88,11 @@ class TiltedHMMForCausalLM(HMMForCausalLM):
         )
 
     @classmethod
-    def from_hmm(cls, hmm: HMM, bos_token_id: int | None = None) -> "TiltedHMMForCausalLM":
+    def from_process(cls, process: Any, bos_token_id: int | None = None) -> Self:
+        return cls.from_tilted(process, bos_token_id)
+
+    @classmethod
+    def from_hmm(cls, hmm: HMM, bos_token_id: int | None = None) -> Self:
         """The model of `hmm` with a reward of 0 for one token, which is that of the HMM."""
         return cls.from_tilted(TiltedHMM(hmm, [0.0] * hmm.num_symbols, 1.0, 1), bos_token_id)
 

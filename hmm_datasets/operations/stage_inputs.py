@@ -200,8 +200,6 @@ def _process(name: str, recipe: str, values: dict[str, Any]) -> None:
 def _model(name: str, recipe: str, values: dict[str, Any]) -> None:
     from transformers import AutoConfig
 
-    from ..hmm import causal_lm  # noqa: F401, so that the model can be an HMM
-
     if recipe == "pretrain":
         model_config(name, vocab_size=2, max_length=2)
     else:

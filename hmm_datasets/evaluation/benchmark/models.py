@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from transformers import AutoModelForCausalLM
 
 from ...errors import InputError
-from ...hmm.causal_lm import HMMForCausalLM
+from ...hmm.causal_lm import ExactCausalLM
 from ...hub.download import ModelName
 from ...training.pretrained import load_pretrained
 
@@ -40,9 +40,9 @@ def load_models(name: str, processes: Sequence[str], accelerator: "Accelerator")
 
 
 def load_causal_lm(name: str, accelerator: "Accelerator") -> "PreTrainedModel":
-    """A causal language model in eval mode; an HMM gets a beginning token, from which it predicts the first symbol."""
+    """A causal language model in eval mode; that of a process gets a beginning token, from which it predicts
+    the first symbol."""
     model = load_pretrained(AutoModelForCausalLM, name)
-    if isinstance(model, HMMForCausalLM) and model.config.bos_token_id is None:
-        hmm = model.to_hmm()
-        model = HMMForCausalLM.from_hmm(hmm, bos_token_id=hmm.num_symbols)
+    if isinstance(model, ExactCausalLM) and model.config.bos_token_id is None:
+        model = type(model).from_process(model.to_process(), bos_token_id=model.config.num_symbols)
     return model.to(accelerator.device).eval()

@@ -21,7 +21,6 @@ from transformers import AutoModelForCausalLM, TextStreamer
 
 from ...compat.transformers_caches import generate
 from ...errors import InputError
-from ...hmm import causal_lm  # noqa: F401, so that the model can be an HMM
 from ...hmm.tokenizer import check_symbols, reads_symbols
 from ...runtime.once import one_command
 from ...text.corpora.conversations import Messages

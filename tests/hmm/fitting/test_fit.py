@@ -110,6 +110,23 @@ def test_ragged_rows_fit_as_the_tokens_that_count_whatever_the_padding():
     )
 
 
+@pytest.mark.outside(
+    "https://github.com/hmmlearn/hmmlearn/issues/455",
+    "a fit to a sequence given twice, which had other tables than that to it once",
+    "the tables are the same, and those of the sequence with weight 2",
+)
+def test_a_sequence_given_twice_has_the_fit_of_one():
+    row = [0, 1, 2, 2, 2, 2, 2, 1, 0, 2, 0, 1, 0, 1, 0, 0, 2, 0, 1, 2, 0, 1, 1, 2]
+    emission = np.array([[1, 3, 5], [2, 4, 6]])
+    guess = HMM(transition=np.full((2, 2), 0.5), emission=emission / emission.sum(1, keepdims=True), start=[0.5, 0.5])
+    options = {"initial": guess, "pseudocount": 0, "max_epochs": 100, "tolerance": 0, "show_progress": False}
+    once, twice = (fit_hmm([row] * count, dtype="float64", **options).hmm for count in (1, 2))
+    weighted = fit_hmm([row], dtype="float64", weights=[2.0], **options).hmm
+    for other in (twice, weighted):
+        for name, table in once.tables().items():
+            np.testing.assert_allclose(other.tables()[name], table, atol=1e-10, err_msg=name)
+
+
 def test_a_fit_stops_when_a_step_gains_less_than_the_tolerance():
     found = fit(settings=replace(SHORT, max_epochs=500, tolerance=1e-4))
     values = [row["train_log_likelihood"] for row in found.history]

@@ -1,0 +1,172 @@
+"""Any process whose next-token distribution is exact, as a transformers causal language model.
+
+So a grammar, a mixture, a family of HMMs (the Bayes-optimal learner in context) or an HMM of blocks can be generated
+from, distilled, and scored by whatever takes a causal language model. What is remembered of a sequence are its tokens,
+which the process reads again at every call: `O(T)` calls for `T` tokens one by one, a single one for a whole row. The
+last of them can be taken back, so that such a model may be the target or the draft of assisted generation. The logits
+are those of [`~hmm_datasets.hmm.causal_lm.HMMForCausalLM`], which is faster for an HMM.
+
+Importing this module registers the classes: afterwards `AutoModelForCausalLM.from_pretrained` loads any folder that
+[`ProcessForCausalLM.save_pretrained`] wrote. A program that does not import it loads the folder with
+`trust_remote_code=True`, as that of an HMM.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NoReturn, Self
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, Cache
+
+from ..errors import InputError
+from ..files import write_digests
+from .causal_lm import BeliefCache, ExactCausalLM, HMMConfig
+from .loading import load_source
+from .process import Process
+from .storage import CONFIG_NAME, ModelType, auto_map, loader_name, write_loader
+from .tokenizer import TOKENIZER_NAME, TOKENIZER_SETTINGS_NAME, write_tokenizer
+
+
+class ProcessConfig(HMMConfig):
+    """The number of symbols of a process, their names, and its beginning-of-sequence token; see [`HMMConfig`]."""
+
+    model_type = "process"
+
+
+class HistoryCache(BeliefCache):
+    """The tokens read so far; the last ones can be taken back, so that a draft model may propose some."""
+
+    is_croppable = True
+
+    def crop(self, max_length: int, *_: Any) -> None:
+        """Take back all positions after the first `max_length`, or so many of the last if it is negative."""
+        taken = -max_length if max_length < 0 else max(0, self.length - max_length)
+        self.belief, self.length = self.belief.clone(), self.length - taken
+        self.belief[:, 0] -= taken
+
+
+@dataclass(frozen=True)
+class HistoryFilter:
+    """The filter of any process: it remembers how many tokens a sequence has, and the tokens."""
+
+    process: Process
+    start: Float[Tensor, "1"]
+
+    def read(self, memory: Float[Tensor, "B M"], symbol: Int[Tensor, "B"], moves: Bool[Tensor, "B"]) -> Tensor:
+        """What is remembered after one more symbol, where `moves`."""
+        memory, (rows,) = memory.clone(), moves.nonzero(as_tuple=True)
+        memory[rows, 1 + memory[rows, 0].long()] = symbol[rows].to(memory)
+        memory[rows, 0] += 1
+        return memory
+
+    def log_probs(self, memories: Float[Tensor, "B T M"]) -> Float[Tensor, "B T E"]:
+        """Log-probabilities of the next token."""
+        rows = memories.flatten(0, 1)
+        if len(rows) == 0:
+            return memories.new_empty(*memories.shape[:2], self.process.num_symbols)
+        lengths, tokens = rows[:, 0].long(), rows[:, 1:].long()
+        positions = torch.arange(tokens.shape[1], device=rows.device)
+        # One reading serves all the beginnings of a sequence that stand one after the other.
+        same = ((tokens[1:] == tokens[:-1]) | (positions >= lengths[:-1, None])).all(1) & (lengths[1:] >= lengths[:-1])
+        last = torch.nn.functional.pad(~same, (0, 1), value=True)
+        read_by = torch.nn.functional.pad(last.cumsum(0)[:-1], (1, 0))
+        longest = tokens[last, : int(lengths.max())].masked_fill(positions[: lengths.max()] >= lengths[last, None], 0)
+        probs = self.process.next_token_probs(longest)[read_by, lengths].to(memories)
+        return probs.log().unflatten(0, memories.shape[:2])
+
+
+class ProcessForCausalLM(ExactCausalLM):
+    """A process behind the interface of a causal language model; made by [`from_process`] or `from_pretrained`.
+
+    ```python
+    >>> from hmm_datasets.hmm.families import PermutedSymbols
+    >>> from hmm_datasets.hmm import processes
+    >>> model = ProcessForCausalLM.from_process(PermutedSymbols(processes.golden_mean()), bos_token_id=2)
+    >>> model(torch.tensor([[2, 0, 0]])).logits.softmax(-1)[0, :, 0].round(decimals=3).tolist()
+    [0.5, 0.333, 0.5]
+
+    ```
+    """
+
+    config_class = ProcessConfig
+    model_type: ClassVar[ModelType] = "process"
+    cache_class: ClassVar[type[BeliefCache]] = HistoryCache
+    _is_stateful = False
+
+    def __init__(self, config: ProcessConfig, process: Process | None = None):
+        if process is None:
+            raise InputError("a config has no process; use ProcessForCausalLM.from_process, or from_pretrained")
+        if not process.has_exact_distribution:
+            raise InputError(f"the distribution of the next token is not known for {process!r}, so it is no model")
+        config.dtype = torch.float64
+        super().__init__(config)
+        self.process = process
+        self.start = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64), requires_grad=False)
+        self.post_init()
+
+    @classmethod
+    def from_process(cls, process: Process, bos_token_id: int | None = None) -> Self:
+        """The causal language model of `process`.
+
+        Args:
+            process ([`~hmm_datasets.hmm.process.Process`]): one whose `next_token_probs` are exact.
+            bos_token_id (`int`, *optional*): `process.num_symbols`, or `None` for rows without such a token.
+
+        Raises:
+            `InputError`: its next-token distribution is not known.
+        """
+        config = ProcessConfig(
+            num_symbols=process.num_symbols,
+            num_states=process.max_states or 1,
+            vocabulary=None if process.vocabulary is None else list(process.vocabulary),
+            bos_token_id=bos_token_id,
+            fingerprint=process.fingerprint(),
+        )
+        return cls(config, process)
+
+    def to_process(self) -> Process:
+        """The process."""
+        return self.process
+
+    @classmethod
+    def from_pretrained(
+        cls, name_or_path: Any, *_: Any, config: Any = None, revision: str | None = None, **kwargs: Any
+    ):
+        """Read a folder that [`save_pretrained`] wrote, or one on the Hub; the numbers stay float64."""
+        process = load_source(name_or_path, revision=revision)
+        if config is None:
+            config = ProcessConfig.from_pretrained(name_or_path, revision=revision or "main")
+        model = cls.from_process(process, config.bos_token_id).eval()
+        if not kwargs.get("output_loading_info"):
+            return model
+        return model, {name: set() for name in ("missing_keys", "unexpected_keys", "mismatched_keys")}
+
+    def save_pretrained(self, save_directory: Any, *_: Any, **__: Any) -> None:
+        """Write the folder of the process, and what `AutoModelForCausalLM` and `AutoTokenizer` read."""
+        config, folder = self.config, Path(save_directory)
+        self.process.save_pretrained(folder)
+        config.auto_map, config.architectures = auto_map(self.model_type), [type(self).__name__]
+        config.save_pretrained(folder)
+        self.generation_config.save_pretrained(folder)
+        write_loader(folder, self.model_type)
+        write_tokenizer(folder, config.vocabulary, config.num_symbols, bos=config.bos_token_id is not None)
+        write_digests(folder, [CONFIG_NAME, loader_name(self.model_type), TOKENIZER_NAME, TOKENIZER_SETTINGS_NAME])
+
+    def _filter(self) -> HistoryFilter:
+        return HistoryFilter(self.process, self.start)
+
+    def _memory(self, cache: Cache | None, batch: int, length: int, start: Tensor) -> tuple[Tensor, int]:
+        memory, past = super()._memory(cache, batch, length, start)
+        return torch.nn.functional.pad(memory, (0, length)), past
+
+    def _fits(self, belief: Tensor, batch: int) -> bool:
+        return len(belief) == batch
+
+    def _beliefs_in(self, memories: Tensor) -> NoReturn:
+        raise InputError(f"{self.process!r} has no hidden states here; its beliefs are those of the process itself")
+
+
+AutoConfig.register("process", ProcessConfig, exist_ok=True)
+AutoModelForCausalLM.register(ProcessConfig, ProcessForCausalLM, exist_ok=True)
