@@ -200,7 +200,7 @@ def optimum_table(measured: Mapping[str, Any], title: str = "") -> Table:
         f"({sequences_text(measured)})"
     ]
     if "calibration" in measured:
-        notes.append(f"expected calibration error: {measured['calibration']['error']:.4f}")
+        notes.append(f"expected calibration error: {measured['calibration']['error']:.2g}")
     if gap[_ERROR] is not None and gap["bayes_gap"] < -3 * _finite(gap[_ERROR]) - ROUNDING:
         notes.append(f"BELOW the {best} by more than three standard errors: the rows are not of this distribution")
     return Table(title, header, rows, "\n".join(notes))
