@@ -41,8 +41,8 @@ class HistoryCache(BeliefCache):
     is_croppable = True
 
     def crop(self, max_length: int, *_: Any) -> None:
-        """Take back all positions after the first `max_length`, or so many of the last if it is negative."""
-        taken = -max_length if max_length < 0 else max(0, self.length - max_length)
+        """Take back all positions after the first `max_length`; if it is negative, so many of the last; if 0, none."""
+        taken = -max_length if max_length <= 0 else max(0, self.length - max_length)
         self.belief, self.length = self.belief.clone(), self.length - taken
         self.belief[:, 0] -= taken
 
