@@ -132,6 +132,11 @@ class StateCache(Cache):
         super().__init__(layers=[])
         self.length = length
 
+    @property
+    def is_linear(self) -> list[bool]:
+        """One layer that is not linear: where all are, `generate` reads what the cache has read once more."""
+        return [False]
+
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.length
 

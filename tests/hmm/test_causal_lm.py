@@ -163,12 +163,18 @@ def test_a_cache_continues_where_it_stopped(hmm):
     "generate in rounds, giving the cache of the last round back",
     "the tokens are those of one call",
 )
-def test_a_cache_can_be_given_back_to_generate(hmm):
-    model = with_bos(hmm)
-    rows = rows_of(hmm, 2, 6)
+@pytest.mark.parametrize("bos", [True, False])
+def test_a_cache_can_be_given_back_to_generate(hmm, bos):
+    """A beginning token would hide that the prompt is read again, since it forgets what was before."""
+    model = with_bos(hmm) if bos else HMMForCausalLM.from_hmm(hmm)
+    rows = rows_of(hmm, 2, 6)[:, 0 if bos else 1 :]
+    options = {"max_new_tokens": 4, "attention_mask": torch.ones_like(rows), "output_logits": True}
+    options |= {"return_dict_in_generate": True}
+    expected = model.generate(rows, **options)
     for name in CACHE_NAMES:
-        going_on = model.generate(rows, max_new_tokens=4, **{name: output_cache(model(rows[:, :4]))})
-        assert torch.equal(going_on, model.generate(rows, max_new_tokens=4))
+        going_on = model.generate(rows, **options, **{name: output_cache(model(rows[:, :4]))})
+        assert torch.equal(going_on.sequences, expected.sequences)
+        torch.testing.assert_close(going_on.logits, expected.logits, rtol=0, atol=1e-12)
 
 
 def test_left_padding_changes_nothing(hmm):

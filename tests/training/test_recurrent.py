@@ -52,6 +52,15 @@ def test_generation_goes_on_greedily_from_the_cache(model):
     assert model.generate(TOKENS, max_new_tokens=4, num_beams=2).shape == (3, 13)
 
 
+def test_generation_goes_on_from_a_cache_that_has_read_the_prompt(model):
+    options = {"max_new_tokens": 3, "attention_mask": torch.ones_like(TOKENS), "output_logits": True}
+    options |= {"return_dict_in_generate": True}
+    expected = model.generate(TOKENS, **options).logits
+    for name in CACHE_NAMES:
+        found = model.generate(TOKENS, **options, **{name: output_cache(model(TOKENS[:, :6]))}).logits
+        torch.testing.assert_close(found, expected)
+
+
 def test_a_saved_model_is_loaded_as_it_was(model, tmp_path):
     model.save_pretrained(tmp_path)
     for loaded in (
