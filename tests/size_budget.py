@@ -147,18 +147,20 @@ def duplicate_runs(trees: dict[Path, ast.Module], sources: dict[Path, str]) -> i
     return found
 
 
+@functools.cache
+def import_nodes(path: Path) -> list[tuple[ast.ImportFrom, bool]]:
+    """The imports of a file, and whether each is for a type checker alone."""
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    guards = (node for node in nodes if isinstance(node, ast.If) and isinstance(node.test, ast.Name))
+    apart = {id(inner) for node in guards if node.test.id == "TYPE_CHECKING" for inner in ast.walk(node)}
+    return [(node, id(node) in apart) for node in nodes if isinstance(node, ast.ImportFrom)]
+
+
 def imports_of(path: Path, *, for_types: bool = False) -> set[str]:
     """The modules of the package that a file imports, in functions too; those for a type checker alone if asked."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    apart = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-        for inner in ast.walk(node)
-    }
     found = set()
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.ImportFrom) or (id(node) in apart and not for_types):
+    for node, is_apart in import_nodes(path):
+        if is_apart and not for_types:
             continue
         folder = path.parents[node.level - 1].relative_to(ROOT).parts if node.level else ()
         origin = ".".join([*folder, *filter(None, [node.module])])
