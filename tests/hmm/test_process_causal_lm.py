@@ -115,8 +115,10 @@ def test_a_draft_proposes_tokens_and_what_is_rejected_is_taken_back():
 def test_what_a_draft_proposes_has_the_distribution_of_the_target():
     target, draft = (ProcessForCausalLM.from_process(process, 3) for process in (MESS3, processes.mess3(0.05, 0.85)))
     prompt, count, words = torch.tensor([[3]]), 400, list(itertools.product(range(3), repeat=3))
+    # Two tokens are proposed, however improbable; the second has another distribution than that of the target.
+    draft.generation_config.update(num_assistant_tokens=2, assistant_confidence_threshold=0.0)
     torch.manual_seed(0)
-    options = {"max_new_tokens": 3, "do_sample": True, "pad_token_id": 3, "num_assistant_tokens": 2}
+    options = {"max_new_tokens": 3, "do_sample": True, "pad_token_id": 3}
     drawn = [target.generate(prompt, assistant_model=draft, **options)[0, 1:].tolist() for _ in range(count)]
     counts = np.array([drawn.count(list(word)) for word in words])
     expected = count * np.exp(MESS3.log_likelihood(words))
