@@ -350,6 +350,9 @@ class _Fit:
         num_tokens = (until - state.epoch) * self.data.num_tokens
         with progress_bar(num_tokens, " tokens", shown=self.show_progress, desc=title) as bar:
             seconds, measuring = 0.0, 0.0
+            if state.epoch < until:
+                bar.set_postfix_str("compiling, once on a machine")
+                self._compile(state.hmm)
             while state.epoch < until and not state.finished(self.settings):
                 if self.requests is not None and self.workers.rank == 0:
                     # An epoch that the time limit would end is not begun.
@@ -374,6 +377,15 @@ class _Fit:
                     append_jsonl(self.folder / HISTORY_NAME, row)
                     if save_every is not None and (last or state.epoch % save_every == 0):
                         self._save(state)
+
+    def _compile(self, hmm: Fitted) -> None:
+        """Count and score one token, so that no epoch's time has that of compiling the loops, which is seconds."""
+        if self.settings.backend != "torch":
+            return
+        parameters = self.data.parameters(hmm, self.dtype, self.workers.device)
+        tokens, lengths = self.data.rows(np.arange(1), self.workers.device)
+        one = tokens[:, :1], None if lengths is None else lengths.clamp(max=tokens[:, :1].shape[1])
+        self.workers.alone(lambda: (parameters.log_likelihood(*one), parameters.sums(*one, None)))
 
     def _save(self, state: FitState) -> None:
         folder = self.folder / f"epoch-{state.epoch}"

@@ -1,4 +1,6 @@
 import math
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -125,6 +127,20 @@ def test_a_sequence_given_twice_has_the_fit_of_one():
     for other in (twice, weighted):
         for name, table in once.tables().items():
             np.testing.assert_allclose(other.tables()[name], table, atol=1e-10, err_msg=name)
+
+
+@pytest.mark.launch
+def test_no_epoch_has_the_time_of_compiling(child_environment, tmp_path):
+    code = """
+from hmm_datasets import fit_hmm, processes
+tokens = processes.mess3().sample(50, 20)
+fit = fit_hmm(tokens, num_states=3, test_tokens=tokens[:10], max_epochs=2, show_progress=False)
+print(*(row["seconds"] for row in fit.history))
+"""
+    environment = {**child_environment, "NUMBA_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    first, second = map(float, done.stdout.split())
+    assert first < 2 + second, "seconds; compiling the loops takes ten"
 
 
 def test_a_fit_stops_when_a_step_gains_less_than_the_tolerance():
