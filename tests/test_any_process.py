@@ -373,3 +373,14 @@ def test_the_table_of_processes_has_closed_forms_and_bounds(capsys):
     assert " .. " in lines[3]
     assert "by position" in lines[4]
     assert "did you mean mess3?" in refused(capsys, "describe", "even", "mes3")
+
+
+def test_folders_are_listed_beside_named_processes(capsys, tmp_path):
+    processes.golden_mean(0.3).save_pretrained(tmp_path / "hmm")
+    processes.noisy(processes.even(), 0.1).save_pretrained(tmp_path / "noisy")
+    calls = ["golden_mean(p=0.3)", str(tmp_path / "hmm"), str(tmp_path / "noisy")]
+    assert main(["describe", *calls, "--json"]) == 0
+    named, saved, noisy = json.loads(capsys.readouterr().out)["processes"]
+    assert saved["name"] == saved["call"] == calls[1]
+    assert (saved["fingerprint"], saved["entropy_rate"]) == (named["fingerprint"], named["entropy_rate"])
+    assert noisy["summary"] == load_source(tmp_path / "noisy").describe()

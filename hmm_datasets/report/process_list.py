@@ -5,7 +5,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from ..hmm.names import PREFIX, constructor, constructor_names, example_of, named_process, signature_of
+from ..hmm.loading import load_source
+from ..hmm.names import PREFIX, constructor, constructor_names, example_of, is_process_name, signature_of
 from .entropy_rates import entropy_rate_of
 from .tables import text_table
 
@@ -13,18 +14,18 @@ _CITED = re.compile(r"\(([^()]*(?:\([^()]*\))?[^()]*\b(?:1[89]|20)\d\d\b[^()]*|[
 
 
 def process_rows(calls: Sequence[str] = (), *, rates: bool = True) -> list[dict[str, Any]]:
-    """What there is to know of named processes, one `dict` for each, ready for JSON.
+    """What there is to know of processes, one `dict` for each, ready for JSON.
 
     Args:
-        calls (sequence of `str`, *optional*): which ones, such as `"mess3(x=0.05)"`; by default each that can be
-            named, with its defaults or an example of its arguments.
+        calls (sequence of `str`, *optional*): which ones, such as `"mess3(x=0.05)"`, a folder or a name on the Hub; by
+            default each that can be named, with its defaults or an example of its arguments.
         rates (`bool`, *optional*, defaults to `True`): whether to compute entropy rates, which takes 20 s for all.
 
     Returns:
         list of `dict`: `name`, `signature` and `call`; `summary` and `source`, from the documentation of the
-        constructor, the latter None if it cites nothing; `num_symbols`, `num_states` and `belief_width` (None where
-        there are none); `fingerprint`; and with `rates` the `entropy_rate` as in
-        [`~hmm_datasets.report.entropy_rates.entropy_rate_of`].
+        constructor, the latter None if it cites nothing, or for a folder what `describe` says of its process;
+        `num_symbols`, `num_states` and `belief_width` (None where there are none); `fingerprint`; and with `rates` the
+        `entropy_rate` as in [`~hmm_datasets.report.entropy_rates.entropy_rate_of`].
 
     Raises:
         `InputError`: a call names no process.
@@ -36,21 +37,23 @@ def process_rows(calls: Sequence[str] = (), *, rates: bool = True) -> list[dict[
 
     ```
     """
-    shown = [call.removeprefix(PREFIX) for call in calls]
-    shown = shown or [call for call in map(example_of, constructor_names()) if call]
-    return [_row(call, rates) for call in shown]
+    examples = [PREFIX + call for call in map(example_of, constructor_names()) if call]
+    return [_row(call, rates) for call in calls or examples]
 
 
-def _row(call: str, rates: bool) -> dict[str, Any]:
-    process = named_process(PREFIX + call)
-    name = call.partition("(")[0].strip()
-    documentation = inspect.getdoc(constructor(name)) or ""
-    cited = _CITED.search(" ".join(documentation.split()))
+def _row(name_or_path: str, rates: bool) -> dict[str, Any]:
+    process, call = load_source(name_or_path), name_or_path.removeprefix(PREFIX)
+    name, signature, summary, cited = call, call, process.describe(), None
+    if is_process_name(name_or_path):
+        name = call.partition("(")[0].strip()
+        documentation, signature = inspect.getdoc(constructor(name)) or "", signature_of(name, constructor(name))
+        summary = " ".join(documentation.split("\n\n")[0].split())
+        cited = _CITED.search(" ".join(documentation.split()))
     return {
         "name": name,
-        "signature": signature_of(name, constructor(name)),
+        "signature": signature,
         "call": call,
-        "summary": " ".join(documentation.split("\n\n")[0].split()),
+        "summary": summary,
         "source": cited and cited[1],
         "num_symbols": process.num_symbols,
         "num_states": process.max_states,
