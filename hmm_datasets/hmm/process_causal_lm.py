@@ -25,8 +25,8 @@ from ..files import write_digests
 from .causal_lm import BeliefCache, ExactCausalLM, HMMConfig
 from .loading import load_source
 from .process import Process
-from .storage import CONFIG_NAME, ModelType, auto_map, loader_name, write_loader
-from .tokenizer import TOKENIZER_NAME, TOKENIZER_SETTINGS_NAME, write_tokenizer
+from .storage import WEIGHTS_NAME, ModelType, auto_map, files, write_loader
+from .tokenizer import write_tokenizer
 
 
 class ProcessConfig(HMMConfig):
@@ -152,7 +152,8 @@ class ProcessForCausalLM(ExactCausalLM):
         self.generation_config.save_pretrained(folder)
         write_loader(folder, self.model_type)
         write_tokenizer(folder, config.vocabulary, config.num_symbols, bos=config.bos_token_id is not None)
-        write_digests(folder, [CONFIG_NAME, loader_name(self.model_type), TOKENIZER_NAME, TOKENIZER_SETTINGS_NAME])
+        names = [name for name in files(self.model_type) if name != WEIGHTS_NAME]
+        write_digests(folder, names, into=folder)  # beside those of the process
 
     def _filter(self) -> HistoryFilter:
         return HistoryFilter(self.process, self.start)

@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingA
 from hmm_datasets import InputError, load_source
 from hmm_datasets.compat.transformers_caches import output_cache
 from hmm_datasets.evaluation.benchmark.models import load_causal_lm
+from hmm_datasets.files import read_json
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.causal_lm import LOGIT_OF_ZERO, HMMForCausalLM
 from hmm_datasets.hmm.families import PermutedEmissions, PermutedSymbols
@@ -142,6 +143,9 @@ def test_its_folder_is_loaded_by_transformers_and_as_a_process(process, tmp_path
     ):
         torch.testing.assert_close(model(rows).logits[..., :-1], expected, rtol=0, atol=1e-13)
     assert load_source(tmp_path).fingerprint() == process.fingerprint()
+    assert {process.stored_in, "config.json", "tokenizer.json"} <= read_json(tmp_path / "digests.json")[
+        "sha256"
+    ].keys()
     assert AutoTokenizer.from_pretrained(tmp_path).bos_token_id == process.num_symbols
 
 
