@@ -18,6 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import hypothesis
 import psutil
 import pytest
 from warm_python.compile_once import compile_each_kernel_once
@@ -31,6 +32,10 @@ for name in ("HF_DATASETS_CACHE", "HF_EVALUATE_CACHE", "HF_METRICS_CACHE", "HF_M
 _environment = dict(os.environ)  # before what runs in this process sets variables that the warm Python lacks
 
 _frozen_modules = 0
+
+# How long an example takes depends on what else the machine does.
+hypothesis.settings.register_profile("any speed", deadline=None)
+hypothesis.settings.load_profile("any speed")
 
 # A shell that starts the tests in the background ignores these, and the programs of the tests inherit that.
 for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):

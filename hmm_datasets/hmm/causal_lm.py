@@ -286,7 +286,8 @@ class ExactCausalLM(KeepDtype, PreTrainedModel, GenerationMixin):
         symbols, _ = as_tokens(input_ids.masked_fill(~moves, 0), config.num_symbols)
         process = self._filter()
         start = process.start
-        memory, past = self._memory(cache_among(cache, past_key_values, kwargs), batch, length, start)
+        memory, past = self._memory(cache_among(cache, past_key_values, kwargs), batch, start)
+        memory = self._with_room(memory, length)
 
         memories = memory.new_empty(batch, length, memory.shape[1])
         for t in range(length):
@@ -316,8 +317,8 @@ class ExactCausalLM(KeepDtype, PreTrainedModel, GenerationMixin):
     def _beliefs_in(self, memories: Tensor) -> Tensor:
         return memories
 
-    def _memory(self, cache: Cache | None, batch: int, length: int, start: Tensor) -> tuple[Tensor, int]:
-        # What is remembered of each row before `length` more tokens, and how many positions have been read.
+    def _memory(self, cache: Cache | None, batch: int, start: Tensor) -> tuple[Tensor, int]:
+        # What is remembered of each row, and how many positions have been read.
         if cache is None or (not isinstance(cache, BeliefCache) and cache.get_seq_length() == 0):
             return start.expand(batch, -1), 0
         if not isinstance(cache, BeliefCache) or not self._fits(cache.belief, batch):
@@ -326,6 +327,10 @@ class ExactCausalLM(KeepDtype, PreTrainedModel, GenerationMixin):
                 f"the cache holds {state}; expected a BeliefCache of shape {(batch, self.config.memory_size)}"
             )
         return cache.belief, cache.length
+
+    def _with_room(self, memory: Tensor, length: int) -> Tensor:
+        # With place for so many more tokens, where tokens are what is remembered.
+        return memory
 
     def _fits(self, belief: Tensor, batch: int) -> bool:
         return belief.shape == (batch, self.config.memory_size)

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NoReturn, Self
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, Cache
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from ..errors import InputError
 from ..files import write_digests
@@ -158,9 +158,8 @@ class ProcessForCausalLM(ExactCausalLM):
     def _filter(self) -> HistoryFilter:
         return HistoryFilter(self.process, self.start)
 
-    def _memory(self, cache: Cache | None, batch: int, length: int, start: Tensor) -> tuple[Tensor, int]:
-        memory, past = super()._memory(cache, batch, length, start)
-        return torch.nn.functional.pad(memory, (0, length)), past
+    def _with_room(self, memory: Tensor, length: int) -> Tensor:
+        return torch.nn.functional.pad(memory, (0, length))
 
     def _fits(self, belief: Tensor, batch: int) -> bool:
         return len(belief) == batch

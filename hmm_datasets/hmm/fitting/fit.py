@@ -28,6 +28,7 @@ import copy
 import itertools
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -351,8 +352,13 @@ class _Fit:
         with progress_bar(num_tokens, " tokens", shown=self.show_progress, desc=title) as bar:
             seconds, measuring = 0.0, 0.0
             if state.epoch < until:
-                bar.set_postfix_str("compiling, once on a machine")
-                self._compile(state.hmm)
+                bar.set_postfix_str("compiling, once on a machine", refresh=False)
+                shown = threading.Timer(2.0, bar.refresh)  # no step of the bar would show it
+                shown.start()
+                try:
+                    self._compile(state.hmm)
+                finally:
+                    shown.cancel()
             while state.epoch < until and not state.finished(self.settings):
                 if self.requests is not None and self.workers.rank == 0:
                     # An epoch that the time limit would end is not begun.
