@@ -55,6 +55,9 @@ search and logits processors can add to it. It is finite in float32 too, to whic
 to exactly 0.
 """
 
+# Keywords of `push_to_hub`, which `save_pretrained` takes too.
+_OF_HUB = {"repo_id", "commit_message", "commit_description", "private", "token", "revision", "create_pr", "tags"}
+
 
 class HMMConfig(PreTrainedConfig):
     """Sizes of an HMM, and its beginning-of-sequence token.
@@ -98,6 +101,10 @@ class HMMConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
         if self.format_version != FORMAT_VERSION:
             raise InputError(f"format_version is {self.format_version}; this package reads {FORMAT_VERSION}")
+        self.check_bos_token_id()
+
+    def check_bos_token_id(self) -> None:
+        """Raise [`InputError`] unless it is the id after the symbols; transformers sets one given by keyword later."""
         if self.bos_token_id not in (None, self.num_symbols):
             raise InputError(
                 f"bos_token_id is {self.bos_token_id}; expected {self.num_symbols}, the id after the symbols, or None"
@@ -111,11 +118,6 @@ class HMMConfig(PreTrainedConfig):
     def vocab_size(self) -> int:
         """`V`: the symbols, and the beginning-of-sequence token where there is one."""
         return self.num_symbols + (self.bos_token_id is not None)
-
-    @property
-    def memory_size(self) -> int:
-        """Numbers per sequence in the cache."""
-        return self.num_states
 
 
 class StateCache(Cache):
@@ -182,6 +184,11 @@ class ExactCausalLM(KeepDtype, PreTrainedModel, GenerationMixin):
     _is_stateful = True
     _no_split_modules = []  # noqa: RUF012
 
+    def __init__(self, config: HMMConfig):
+        config.check_bos_token_id()
+        config.dtype = torch.float64
+        super().__init__(config)
+
     @classmethod
     def from_process(cls, process: Any, bos_token_id: int | None = None) -> Self:
         """The model of a process; `bos_token_id` is the number of its symbols, or `None`."""
@@ -194,6 +201,53 @@ class ExactCausalLM(KeepDtype, PreTrainedModel, GenerationMixin):
     @classmethod
     def register_for_auto_class(cls, *_: Any) -> None:
         """Do nothing: a saved folder names the code of this package and contains no copy of it."""
+
+    @classmethod
+    def from_pretrained(cls, *args: Any, **kwargs: Any):
+        """As in transformers, but the tables stay float64 whatever `dtype` is.
+
+        Raises:
+            `InputError`: a table is not a distribution, or the tables do not match `config.json`.
+        """
+        result = super().from_pretrained(*args, **kwargs)
+        model = result[0] if isinstance(result, tuple) else result
+        model.requires_grad_(False)
+        model.config.dtype = torch.float64
+        # transformers does not copy a bos_token_id given by keyword into the generation config.
+        if model.generation_config.bos_token_id is None:
+            model.generation_config.bos_token_id = model.config.bos_token_id
+        fingerprint, expected = model.to_process().fingerprint(), model.config.fingerprint
+        if expected is not None and fingerprint != expected:
+            raise InputError(
+                f"{model.config.name_or_path}: tables have fingerprint {fingerprint}, config.json expects {expected}; "
+                "the two files belong to different HMMs, or the tables were stored in lower precision"
+            )
+        return result
+
+    def save_pretrained(
+        self, save_directory: Any, is_main_process: bool = True, *, push_to_hub: bool = False, **kwargs: Any
+    ) -> None:
+        """As in transformers; [`~hmm_datasets.hmm.loading.load_source`] reads the folder too.
+
+        The tokenizer is written as well; it has a beginning-of-sequence token if the model has one.
+        """
+        config, folder = self.config, Path(save_directory)
+        of_hub = {name: kwargs.pop(name) for name in _OF_HUB & kwargs.keys()}
+        config.fingerprint = self.to_process().fingerprint()
+        config.auto_map = auto_map(self.model_type)
+        super().save_pretrained(folder, is_main_process, **kwargs)
+        if not is_main_process:
+            return
+        write_loader(folder, self.model_type)
+        write_tokenizer(folder, config.vocabulary, config.num_symbols, bos=config.bos_token_id is not None)
+        self._write_process(folder)
+        if push_to_hub:
+            # transformers would push before the files above are written.
+            self.push_to_hub(of_hub.pop("repo_id", folder.name), **of_hub)
+
+    def _write_process(self, folder: Path) -> None:
+        # What `load_source` reads beside the files of transformers, and the digests of all.
+        write_digests(folder, files(self.model_type))
 
     @property
     def base_model(self) -> Callable[..., BaseModelOutput]:
@@ -287,7 +341,8 @@ class ExactCausalLM(KeepDtype, PreTrainedModel, GenerationMixin):
         process = self._filter()
         start = process.start
         memory, past = self._memory(cache_among(cache, past_key_values, kwargs), batch, start)
-        memory = self._with_room(memory, length)
+        size = self._memory_size(start, past + length)
+        memory = nn.functional.pad(memory, (0, size - memory.shape[1]))
 
         memories = memory.new_empty(batch, length, memory.shape[1])
         for t in range(length):
@@ -321,19 +376,15 @@ class ExactCausalLM(KeepDtype, PreTrainedModel, GenerationMixin):
         # What is remembered of each row, and how many positions have been read.
         if cache is None or (not isinstance(cache, BeliefCache) and cache.get_seq_length() == 0):
             return start.expand(batch, -1), 0
-        if not isinstance(cache, BeliefCache) or not self._fits(cache.belief, batch):
+        expected = batch, self._memory_size(start, cache.get_seq_length())
+        if not isinstance(cache, BeliefCache) or cache.belief.shape != expected:
             state = tuple(cache.belief.shape) if isinstance(cache, BeliefCache) else type(cache).__name__
-            raise InputError(
-                f"the cache holds {state}; expected a BeliefCache of shape {(batch, self.config.memory_size)}"
-            )
+            raise InputError(f"the cache holds {state}; expected a BeliefCache of shape {expected}")
         return cache.belief, cache.length
 
-    def _with_room(self, memory: Tensor, length: int) -> Tensor:
-        # With place for so many more tokens, where tokens are what is remembered.
-        return memory
-
-    def _fits(self, belief: Tensor, batch: int) -> bool:
-        return belief.shape == (batch, self.config.memory_size)
+    def _memory_size(self, start: Tensor, positions: int) -> int:
+        # Numbers in the cache for each row, of which so many positions were read.
+        return len(start)
 
     def _init_weights(self, module: nn.Module) -> None:
         # `__init__` makes the tables. transformers must not fill tables missing from a file with noise.
@@ -361,7 +412,6 @@ class HMMForCausalLM(ExactCausalLM):
     model_type: ClassVar[ModelType] = "hmm"
 
     def __init__(self, config: HMMConfig):
-        config.dtype = torch.float64
         super().__init__(config)
         states, symbols = config.num_states, config.num_symbols
         self.start = _uniform(states)
@@ -409,41 +459,6 @@ class HMMForCausalLM(ExactCausalLM):
 
     def to_process(self) -> Any:
         return self.to_hmm()
-
-    @classmethod
-    def from_pretrained(cls, *args: Any, **kwargs: Any):
-        """As in transformers, but the tables stay float64 whatever `dtype` is.
-
-        Raises:
-            `InputError`: a table is not a distribution, or the tables do not match `config.json`.
-        """
-        result = super().from_pretrained(*args, **kwargs)
-        model = result[0] if isinstance(result, tuple) else result
-        model.requires_grad_(False)
-        model.config.dtype = torch.float64
-        # transformers does not copy a bos_token_id given by keyword into the generation config.
-        if model.generation_config.bos_token_id is None:
-            model.generation_config.bos_token_id = model.config.bos_token_id
-        fingerprint, expected = model.to_process().fingerprint(), model.config.fingerprint
-        if expected is not None and fingerprint != expected:
-            raise InputError(
-                f"{model.config.name_or_path}: tables have fingerprint {fingerprint}, config.json expects {expected}; "
-                "the two files belong to different HMMs, or the tables were stored in lower precision"
-            )
-        return result
-
-    def save_pretrained(self, save_directory: Any, **kwargs: Any) -> None:
-        """As in transformers; [`~hmm_datasets.hmm.model.HMM.from_pretrained`] reads the folder too.
-
-        The tokenizer is written as well; it has a beginning-of-sequence token if the model has one.
-        """
-        config = self.config
-        config.fingerprint = self.to_process().fingerprint()
-        config.auto_map = auto_map(self.model_type)
-        super().save_pretrained(save_directory, **kwargs)
-        write_loader(Path(save_directory), self.model_type)
-        write_tokenizer(save_directory, config.vocabulary, config.num_symbols, bos=config.bos_token_id is not None)
-        write_digests(save_directory, files(self.model_type))
 
     def _filter(self) -> Filter:
         if not self.config.edge_emitting:

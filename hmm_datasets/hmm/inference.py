@@ -329,7 +329,8 @@ def _expected_counts(
         return ExpectedCounts(
             *(torch.from_numpy(table).to(hmm.start.dtype) for table in sums), torch.from_numpy(scores)
         )
-    order, num_live, symbols_TB = by_time(tokens, lengths)
+    order, num_live, rows = longest_first(tokens, lengths)
+    symbols_TB = rows.T.contiguous()
     filtered_TBH, scale_TB = _filter_by_time(hmm, symbols_TB, num_live)
     weight_B = hmm.start.new_ones(len(tokens)) if weights is None else weights if order is None else weights[order]
     sums = _smooth_by_time(hmm, symbols_TB, num_live, filtered_TBH, scale_TB, weight_B)
@@ -337,20 +338,20 @@ def _expected_counts(
     return ExpectedCounts(*sums, in_given_order(scores, order))
 
 
-def by_time(
+def longest_first(
     tokens: Int[Tensor, "B T"], lengths: Int[Tensor, "B"] | None
-) -> tuple[Int[Tensor, "B"] | None, list[int], Int[Tensor, "T B"]]:
-    """The order of the rows, longest first, how many of them have a token at each position, and their tokens."""
+) -> tuple[Int[Tensor, "B"] | None, list[int], Int[Tensor, "B T"]]:
+    """The order of the rows, longest first, how many of them have a token at each position, and the rows in it."""
     batch, length = tokens.shape
     if lengths is None:
-        return None, [batch] * length, tokens.T.contiguous()
+        return None, [batch] * length, tokens.contiguous()
     order = lengths.argsort(descending=True, stable=True)
     num_live = (batch - torch.bincount(lengths, minlength=length + 1).cumsum(0)[:length]).tolist()
-    return order, num_live, tokens[order].T.contiguous()
+    return order, num_live, tokens[order]
 
 
 def in_given_order(scores: Float[Tensor, "B"], order: Int[Tensor, "B"] | None) -> Float[Tensor, "B"]:
-    """A score of each row, in the order before [`by_time`]."""
+    """A score of each row, in the order before [`longest_first`]."""
     return scores if order is None else torch.empty_like(scores).index_copy_(0, order, scores)
 
 

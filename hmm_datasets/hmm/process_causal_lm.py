@@ -24,9 +24,9 @@ from ..errors import InputError
 from ..files import write_digests
 from .causal_lm import BeliefCache, ExactCausalLM, HMMConfig
 from .loading import load_source
+from .model import HMM
 from .process import Process
-from .storage import WEIGHTS_NAME, ModelType, auto_map, files, write_loader
-from .tokenizer import write_tokenizer
+from .storage import ModelType, files
 
 
 class ProcessConfig(HMMConfig):
@@ -43,7 +43,8 @@ class HistoryCache(BeliefCache):
     def crop(self, max_length: int, *_: Any) -> None:
         """Take back all positions after the first `max_length`; if it is negative, so many of the last; if 0, none."""
         taken = -max_length if max_length <= 0 else max(0, self.length - max_length)
-        self.belief, self.length = self.belief.clone(), self.length - taken
+        self.length -= taken
+        self.belief = self.belief[:, : 1 + self.length].clone()
         self.belief[:, 0] -= taken
 
 
@@ -100,7 +101,6 @@ class ProcessForCausalLM(ExactCausalLM):
             raise InputError("a config has no process; use ProcessForCausalLM.from_process, or from_pretrained")
         if not process.has_exact_distribution:
             raise InputError(f"the distribution of the next token is not known for {process!r}, so it is no model")
-        config.dtype = torch.float64
         super().__init__(config)
         self.process = process
         self.start = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64), requires_grad=False)
@@ -131,38 +131,37 @@ class ProcessForCausalLM(ExactCausalLM):
         return self.process
 
     @classmethod
-    def from_pretrained(
-        cls, name_or_path: Any, *_: Any, config: Any = None, revision: str | None = None, **kwargs: Any
-    ):
-        """Read a folder that [`save_pretrained`] wrote, or one on the Hub; the numbers stay float64."""
-        process = load_source(name_or_path, revision=revision)
-        if config is None:
-            config = ProcessConfig.from_pretrained(name_or_path, revision=revision or "main")
-        model = cls.from_process(process, config.bos_token_id).eval()
-        if not kwargs.get("output_loading_info"):
-            return model
-        return model, {name: set() for name in ("missing_keys", "unexpected_keys", "mismatched_keys")}
+    def from_pretrained(cls, name_or_path: Any, *, revision: str | None = None, **kwargs: Any):
+        """As in transformers, of a folder that [`save_pretrained`] wrote, or of one on the Hub.
 
-    def save_pretrained(self, save_directory: Any, *_: Any, **__: Any) -> None:
-        """Write the folder of the process, and what `AutoModelForCausalLM` and `AutoTokenizer` read."""
-        config, folder = self.config, Path(save_directory)
+        Raises:
+            `InputError`: there is no process, or a keyword says where files are that transformers alone would find.
+        """
+        elsewhere = [name for name in ("subfolder", "cache_dir", "token", "proxies") if kwargs.get(name)]
+        if elsewhere:
+            raise InputError(f"{elsewhere[0]} is given; expected the folder of the process itself, or USER/NAME")
+        process = load_source(name_or_path, revision=revision)
+        return super().from_pretrained(name_or_path, process, revision=revision or "main", **kwargs)
+
+    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
+        """As in transformers; [`~hmm_datasets.hmm.loading.load_source`] reads the folder too.
+
+        Raises:
+            `InputError`: the process is an HMM, whose folder would have the same files.
+        """
+        if isinstance(self.process, HMM):
+            raise InputError(f"{self.process!r} has a model of its own; save HMMForCausalLM.from_hmm(hmm)")
+        super().save_pretrained(save_directory, *args, **kwargs)
+
+    def _write_process(self, folder: Path) -> None:
         self.process.save_pretrained(folder)
-        config.auto_map, config.architectures = auto_map(self.model_type), [type(self).__name__]
-        config.save_pretrained(folder)
-        self.generation_config.save_pretrained(folder)
-        write_loader(folder, self.model_type)
-        write_tokenizer(folder, config.vocabulary, config.num_symbols, bos=config.bos_token_id is not None)
-        names = [name for name in files(self.model_type) if name != WEIGHTS_NAME]
-        write_digests(folder, names, into=folder)  # beside those of the process
+        write_digests(folder, files(self.model_type), into=folder)  # beside those of the process
 
     def _filter(self) -> HistoryFilter:
         return HistoryFilter(self.process, self.start)
 
-    def _with_room(self, memory: Tensor, length: int) -> Tensor:
-        return torch.nn.functional.pad(memory, (0, length))
-
-    def _fits(self, belief: Tensor, batch: int) -> bool:
-        return len(belief) == batch
+    def _memory_size(self, start: Tensor, positions: int) -> int:
+        return 1 + positions
 
     def _beliefs_in(self, memories: Tensor) -> NoReturn:
         raise InputError(f"{self.process!r} has no hidden states here; its beliefs are those of the process itself")

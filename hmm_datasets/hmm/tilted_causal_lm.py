@@ -40,11 +40,6 @@ class TiltedHMMConfig(HMMConfig):
     beta: float = 1.0
     length: int = 1
 
-    @property
-    def memory_size(self) -> int:
-        """Numbers per sequence in the cache."""
-        return self.num_states + 2
-
 
 class TiltedHMMForCausalLM(HMMForCausalLM):
     """The exact optimum of post-training on a reward, as a causal language model.

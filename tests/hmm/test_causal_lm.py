@@ -251,6 +251,8 @@ def test_bos_can_be_added_on_loading(hmm, tmp_path):
     rows = rows_of(hmm, 2, 5)
     assert torch.equal(model(rows).logits, with_bos(hmm)(rows).logits)
     assert AutoConfig.from_pretrained(tmp_path).vocab_size == hmm.num_symbols
+    with pytest.raises(InputError, match=f"bos_token_id is 0; expected {hmm.num_symbols}"):
+        AutoModelForCausalLM.from_pretrained(tmp_path, bos_token_id=0)
 
 
 def test_casts_leave_the_tables_as_they_are(hmm):

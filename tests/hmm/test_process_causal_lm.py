@@ -149,6 +149,27 @@ def test_its_folder_is_loaded_by_transformers_and_as_a_process(process, tmp_path
     assert AutoTokenizer.from_pretrained(tmp_path).bos_token_id == process.num_symbols
 
 
+def test_what_is_given_on_saving_and_loading_is_used_or_refused(tmp_path):
+    """The generation settings, a token and the keyword of a private repository were dropped in silence."""
+    family, rows = PermutedSymbols(MESS3), rows_of(MESS3, 2, 6)
+    model = ProcessForCausalLM.from_process(family)
+    model.generation_config.max_new_tokens = 7
+    model.save_pretrained(tmp_path / "other_rank", is_main_process=False)
+    assert not (tmp_path / "other_rank" / "config.json").exists()
+    model.save_pretrained(tmp_path)
+    loaded, info = ProcessForCausalLM.from_pretrained(tmp_path, bos_token_id=3, output_loading_info=True)
+    assert (loaded.generation_config.max_new_tokens, loaded.generation_config.bos_token_id) == (7, 3)
+    assert torch.equal(loaded(rows).logits, ProcessForCausalLM.from_process(family, 3)(rows).logits)
+    assert not any(info.values())
+    with pytest.raises(InputError, match="token is given; expected the folder of the process itself"):
+        ProcessForCausalLM.from_pretrained(tmp_path, token="hf_x")
+    with pytest.raises(InputError, match="bos_token_id is 2; expected 3"):
+        AutoModelForCausalLM.from_pretrained(tmp_path, bos_token_id=2)
+    with pytest.raises(InputError, match="has a model of its own; save HMMForCausalLM"):
+        ProcessForCausalLM.from_process(MESS3).save_pretrained(tmp_path / "own")
+    assert not (tmp_path / "own").exists()
+
+
 def test_models_of_processes_are_scored_as_they_are_and_get_a_beginning_token(tmp_path):
     """A tilted HMM was not found, and would have been taken for the HMM."""
     from accelerate import Accelerator

@@ -111,7 +111,10 @@ OTHER_LIBRARIES = """
     from datasets import Dataset, load_dataset
     from huggingface_hub import constants
     from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
-    from hmm_datasets import push_folder
+    from hmm_datasets import load_source, processes, push_folder
+    from hmm_datasets.hmm.causal_lm import HMMForCausalLM
+    from hmm_datasets.hmm.families import PermutedSymbols
+    from hmm_datasets.hmm.process_causal_lm import ProcessForCausalLM
     assert not constants.HF_HUB_DISABLE_XET
     found = [push_folder(sys.argv[1], "tester/xet-folder").files, push_folder(sys.argv[1], "tester/xet-folder").files]
     for way in ("xet", "lfs"):
@@ -129,6 +132,14 @@ OTHER_LIBRARIES = """
         found.append(list(load_dataset(f"tester/{way}-rows", split="train")) == rows)
         streamed = load_dataset(f"tester/{way}-rows", split="train", streaming=True)
         found.append(list(streamed) == rows and list(streamed.skip(2990)) == rows[2990:])
+    # What this package writes beside the files of transformers was not pushed by this keyword.
+    constants.HF_HUB_DISABLE_XET, mess3 = False, processes.mess3()
+    for kind, process in ((HMMForCausalLM, mess3), (ProcessForCausalLM, PermutedSymbols(mess3))):
+        model, name = kind.from_process(process, 3), f"tester/exact-{kind.__name__}"
+        model.save_pretrained(f"{sys.argv[1]}-{kind.__name__}", push_to_hub=True, repo_id=name, commit_message="try")
+        back = AutoModelForCausalLM.from_pretrained(name, trust_remote_code=True)
+        found.append(torch.equal(model(tokens[:, :3]).logits, back(tokens[:, :3]).logits))
+        found.append(load_source(name).fingerprint() == process.fingerprint())
     print(json.dumps(found))
 """
 
@@ -201,7 +212,7 @@ def test_models_and_data_sets_come_back_by_xet_without_a_variable_and_by_lfs(loc
     (folder / "noise.bin").write_bytes(random.Random(0).randbytes(300_000))
     before = len(local_hub.requests())
     found = local_hub.child(OTHER_LIBRARIES, tmp_path / "home", folder, HF_HUB_DISABLE_XET=None)
-    assert found == [7, 7, *6 * [True]]
+    assert found == [7, 7, *10 * [True]]
     rows = local_hub.requests()[before:]
     assert len([row for row in rows if "/v1/xorbs/" in row["path"]]) >= 3
     assert {row["path"] for row in rows if row["path"].endswith("/objects/batch")} == {

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..inference import by_time, in_given_order
+from ..inference import in_given_order, longest_first
 from ..kernels.blocks import count_blocks, filter_blocks
 from ..kernels.counts import backward_bound
 from ..kernels.panels import packed, unpacked, widened
@@ -69,14 +69,15 @@ class BlockTables:
 
     def log_likelihood(self, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, "B"] | None) -> Float[Tensor, "B"]:
         """`log P(tokens)` of each row in nats, float64."""
-        rows, order, num_live = _in_order(tokens, lengths)
-        return _summed_logs(self.filtered(rows, num_live, keep=False)[1], order)
+        order, num_live, rows = longest_first(tokens, lengths)
+        return _summed_logs(self.filtered(rows.numpy(), np.array(num_live), keep=False)[1], order)
 
     def sums(
         self, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, "B"] | None, weights: Float[Tensor, "B"] | None
     ) -> tuple[dict[str, Tensor], Float[Tensor, "B"]]:
         """Expected counts of each table by its name, float64, and `log P(tokens)` of each row in nats."""
-        rows, order, num_live = _in_order(tokens, lengths)
+        order, counts_of_live, sorted_rows = longest_first(tokens, lengths)
+        rows, num_live = sorted_rows.numpy(), np.array(counts_of_live)
         weight = np.ones(len(rows)) if weights is None else (weights if order is None else weights[order]).numpy()
         beliefs, scales = self.filtered(rows, num_live)
         sums = [np.zeros(table.size) for table in self._panels]
@@ -97,11 +98,6 @@ class BlockTables:
             "emission": emitted[:-1, : self._hmm.block_size],
         }
         return {name: torch.from_numpy(table) for name, table in counts.items()}, _summed_logs(scales, order)
-
-
-def _in_order(tokens: Tensor, lengths: Tensor | None) -> tuple[np.ndarray, Tensor | None, np.ndarray]:
-    order, num_live, symbols = by_time(tokens, lengths)
-    return np.ascontiguousarray(symbols.T), order, np.array(num_live, np.int64)
 
 
 def _summed_logs(scales: Float[np.ndarray, "B T"], order: Tensor | None) -> Float[Tensor, "B"]:

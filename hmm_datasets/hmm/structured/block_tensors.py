@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..inference import by_time, divisor, in_given_order, largest_inverse, rows_times, sum_by_symbol
+from ..inference import divisor, in_given_order, largest_inverse, longest_first, rows_times, sum_by_symbol
 from ..kernels.counts import backward_bound
 
 if TYPE_CHECKING:
@@ -59,9 +59,9 @@ class BlockTensors:
 
     def log_likelihood(self, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, "B"] | None) -> Float[Tensor, "B"]:
         """`log P(tokens)` of each row in nats, float64."""
-        order, num_live, symbols_TB = by_time(tokens, lengths)
+        order, num_live, rows = longest_first(tokens, lengths)
         total_B = torch.zeros(len(tokens), dtype=torch.float64, device=tokens.device)
-        for _, scale_B in self._filter(symbols_TB, num_live):
+        for _, scale_B in self._filter(rows.T, num_live):
             total_B[: len(scale_B)] += scale_B.double().log()
         return in_given_order(total_B, order)
 
@@ -69,7 +69,8 @@ class BlockTensors:
         self, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, "B"] | None, weights: Float[Tensor, "B"] | None
     ) -> tuple[dict[str, Tensor], Float[Tensor, "B"]]:
         """Expected counts of each table by its name, float64, and `log P(tokens)` of each row in nats."""
-        order, num_live, symbols_TB = by_time(tokens, lengths)
+        order, num_live, rows = longest_first(tokens, lengths)
+        symbols_TB = rows.T.contiguous()
         length, batch = symbols_TB.shape
         weight_B = self._start.new_ones(batch) if weights is None else weights.to(self._start)
         weight_B = weight_B if order is None else weight_B[order]
