@@ -233,6 +233,12 @@ class GRPOSettings(RunSettings, GRPOFields, GRPOConfig):
         if self.batch_ramp or self.z_loss or self.log_indices:
             name = next(name for name in ("batch_ramp", "z_loss", "log_indices") if getattr(self, name))
             raise InputError(f"{name} is set, but it is not possible with rollouts; leave it out")
+        cap = self.epsilon if self.epsilon_high is None else self.epsilon_high
+        if self.loss_type == "cispo" and cap < 1:
+            raise InputError(
+                f"epsilon_high is {cap:g} with loss_type cispo, which caps ratios of probabilities there, so that all "
+                "rewards would count less; set it above 1, for example 5.0 (arXiv 2510.13786)"
+            )
         if self.rollout_steps * self.gradient_accumulation_steps != self.steps_per_generation * self.num_iterations:
             raise InputError(
                 f"generation_batch_size {self.generation_batch_size} with num_iterations {self.num_iterations} does "

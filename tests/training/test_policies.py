@@ -170,6 +170,11 @@ def test_epochs_are_counted_in_prompts(tmp_path):
         settings(tmp_path, max_steps=-1).set_steps(3)
 
 
+@pytest.mark.outside(
+    "https://github.com/NovaSky-AI/SkyRL/pull/553",
+    "GRPO with the loss `cispo` and the default `epsilon_high`, which caps every ratio at 0.2",
+    "is refused, and told to set it above 1",
+)
 @pytest.mark.parametrize(
     ("given", "told"),
     [
@@ -178,6 +183,8 @@ def test_epochs_are_counted_in_prompts(tmp_path):
         ({"batch_ramp": ["8:2"]}, "batch_ramp is set"),
         ({"generation_batch_size": 24}, "does not make whole steps of global_batch_size 16"),
         ({"sync_ref_model": True, "beta": 0.1}, "the reference would not survive a resume"),
+        ({"loss_type": "cispo"}, r"epsilon_high is 0.2 with loss_type cispo, .* set it above 1, for example 5\.0"),
+        ({"sapo_temperature_pos": 2.0}, "which loss_type dapo does not use; expected sapo"),
     ],
 )
 def test_settings_that_rollouts_cannot_have_are_refused(given, told, tmp_path):

@@ -199,8 +199,22 @@ def test_an_adapter_is_trained_from_the_same_reference_and_resumes(undisturbed, 
     assert (tmp_path / "run" / "adapter_model.safetensors").exists()
 
 
+@pytest.mark.outside(
+    "https://github.com/huggingface/trl/pull/1035",
+    "DPO with `label_smoothing`, which TRL 1.16 drops in silence with the loss `sigmoid`",
+    "is refused, and the losses that use it are named",
+)
 def test_settings_that_preferences_cannot_have_are_refused(tmp_path):
     with pytest.raises(InputError, match="z_loss is set, but preferences have no labels"):
         settings(tmp_path, z_loss=1e-4)
+    with pytest.raises(
+        InputError, match=r"label_smoothing is 0.1, which loss_type \['sigmoid'\] does not use; expected r"
+    ):
+        settings(tmp_path, label_smoothing=0.1)
+    with pytest.raises(
+        InputError, match=r"f_alpha_divergence_coef is 0\.3, which f_divergence_type reverse_kl does not"
+    ):
+        settings(tmp_path, f_alpha_divergence_coef=0.3)
+    assert settings(tmp_path, loss_type=["sft", "robust"], label_smoothing=0.1).label_smoothing == 0.1
     with pytest.raises(InputError, match="sync_ref_model"):
         settings(tmp_path, sync_ref_model=True, precompute_ref_log_probs=False)
