@@ -45,8 +45,8 @@ def packages_of(tree: ast.Module) -> set[str]:
     return names
 
 
-BY_HAND = {"torch_xla", "torchtitan"}
-"""What a few users install beside the package; docs/how_to/scaling.md names the commands."""
+BY_HAND = {"torch_xla", "torchtitan", "torchtune"}
+"""What a few users install beside the package; docs/how_to/scaling.md and docs/explanations/objectives.md say how."""
 
 
 @pytest.mark.parametrize("folder", ["hmm_datasets", "recipes", "benchmarks"])

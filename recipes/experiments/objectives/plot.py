@@ -1,0 +1,112 @@
+"""The report of the trial of objectives: a table, and a picture of all distances."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from theory import Task
+
+from hmm_datasets.files import atomic_file, write_json
+from hmm_datasets.intervals import half_width
+from hmm_datasets.report.plots import PAPER, WIDTH, save_figure
+from hmm_datasets.report.tables import Table
+
+PASSED = 1e-3
+"""Nats per token from its own target, within which a policy passes."""
+NO_TARGET = "none"
+_FLOOR = 1e-5  # nats per token, below which a point is drawn there
+
+
+def write_report(
+    folder: Path,
+    task: Task,
+    rows: Sequence[dict[str, Any]],
+    faults: Sequence[dict[str, Any]],
+    settings: dict[str, Any],
+) -> None:
+    """Write `report.json`, `report.md` and `objectives.png`, and print the tables."""
+    tilted = task.tilted()
+    best = {"reward": task.expected_reward(tilted), "from_reference": task.divergence(tilted, task.reference)}
+    content = {"tilted": best, "settings": settings, "trials": list(rows), "faults": list(faults)}
+    write_json(folder / "report.json", content)
+    tables = [table_of(rows, best, settings), *([faults_table(faults)] if faults else [])]
+    with atomic_file(folder / "report.md") as temporary:
+        text = "\n\n".join(f"# {table.markdown()}" for table in tables)
+        temporary.write_text(f"{text}\n\n![Distances](objectives.png)\n", encoding="utf-8")
+    plot_distances(rows, folder / "objectives.png")
+    for table in tables:
+        print(f"\n{table.text()}")
+    print(f"\n{folder}/: report.md, report.json, objectives.png")
+
+
+def table_of(rows: Sequence[dict[str, Any]], best: dict[str, float], settings: dict[str, Any]) -> Table:
+    """A row for every trial; distances are in nats per token, with intervals over seeds."""
+    cells = []
+    for row in rows:
+        target, results = row["target"], row["results"]
+        own = [result["from_own"] for result in results] if target else []
+        verdict = ("passed" if max(own) < PASSED else "missed") if own else NO_TARGET
+        cells.append(
+            [
+                row["name"],
+                f"{max(0.0, target['from_tilted']):.5f}" if target else NO_TARGET,
+                _mean(own, 5) if own else NO_TARGET,
+                _mean([result["from_tilted"] for result in results], 5),
+                _mean([result["reward"] for result in results], 3),
+                _mean([result["from_reference"] for result in results], 4),
+                f"{row['learning_rate']:g}",
+                f"{np.mean([result['seconds'] for result in results]):.0f}",
+                verdict,
+            ]
+        )
+    header = ["objective", "target from tilted", "policy from target", "from tilted", "reward", "from reference"]
+    note = (
+        f"Divergences in nats per token, exact; mean and 95% interval over {len(settings['seeds'])} seeds. The tilted "
+        f"distribution has reward {best['reward']:.3f} and is {best['from_reference']:.4f} from the reference. "
+        f"{settings['steps']} steps of {settings['batch_size']}; passed: every seed within {PASSED:g} of its target."
+    )
+    return Table("Where objectives end", [*header, "learning rate", "seconds", "verdict"], cells, note)
+
+
+def faults_table(faults: Sequence[dict[str, Any]]) -> Table:
+    """A row for every fault that was put back: how far from its target the trial ends without and with it."""
+    rows = []
+    for fault in faults:
+        clean, found = ([result["from_own"] for result in fault[key]] for key in ("clean", "results"))
+        seen = "caught" if min(found) > PASSED > max(clean) else "not caught"
+        rows.append([fault["name"], fault["trial"], _mean(clean, 5), _mean(found, 5), seen, fault["thread"]])
+    note = f"Nats per token from the trial's target. Caught: within {PASSED:g} without the fault, further with it."
+    return Table("Faults put back", ["fault", "trial", "without it", "with it", "verdict", "thread"], rows, note)
+
+
+def _mean(values: Sequence[float], digits: int) -> str:
+    if len(values) == 1:
+        return f"{values[0]:.{digits}f}"
+    error = np.std(values, ddof=1) / np.sqrt(len(values))
+    return f"{np.mean(values):.{digits}f} ± {half_width(error, len(values)):.{digits}f}"
+
+
+@rc_context(PAPER)
+def plot_distances(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Plot for every trial the distance of target and policies from the tilted distribution, and from the target."""
+    figure = Figure(figsize=(2 * WIDTH, 0.9 + 0.16 * len(rows)), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    for place, row in enumerate(rows):
+        results = row["results"]
+        for axes, key, color in ((left, "from_tilted", "#0072B2"), (right, "from_own", "#D55E00")):
+            values = [max(_FLOOR, result[key]) for result in results if key in result]
+            axes.plot(values, [place] * len(values), "o", color=color, markersize=3.5, alpha=0.7)
+        if row["target"]:
+            left.plot(max(_FLOOR, row["target"]["from_tilted"]), place, "x", color="black", markersize=5)
+    left.plot([], [], "x", color="black", label="where theory says it ends")
+    left.plot([], [], "o", color="#0072B2", markersize=3.5, label="where the trainer ended, by seed")
+    right.axvline(PASSED, color="gray", linewidth=0.8, linestyle="--")
+    left.set(xscale="log", xlabel="from the tilted distribution, nats per token", xlim=(0.7 * _FLOOR, None))
+    right.set(xscale="log", xlabel="from its own target, nats per token", xlim=(0.7 * _FLOOR, None))
+    left.set_yticks(range(len(rows)), [row["name"] for row in rows])
+    left.invert_yaxis()
+    figure.legend(*left.get_legend_handles_labels(), loc="outside upper center", ncols=2)
+    save_figure(figure, path)

@@ -1,0 +1,179 @@
+"""Where does every objective of post-training end, and does the library implement it?
+
+    hmm-datasets experiment objectives --config objectives/small.yaml [--trials dpo grpo ...]
+
+A policy of 93 numbers can be any distribution of the 63 sequences that a small HMM emits, and starts in the HMM's own.
+For each objective of `theory.py` the distribution where it should end is computed, by summing over all sequences. Then
+each trainer of TRL in `trials.py` gets the same policy, as much data and as many steps. Its learning rate is the best
+of a short search that is the same for all. `report.md` in the output folder has the distance of every policy from its
+own target and from the tilted distribution, which is the optimum of the reward minus `beta` times the divergence, all
+exact, and `objectives.png` shows them. Faults from the history of trainers are put back too, one at a time, and the
+trial must see them. When started again the experiment continues after the last policy it trained.
+"""
+
+import time
+from dataclasses import MISSING, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hmm_datasets.errors import InputError
+from hmm_datasets.runtime.program import run
+from hmm_datasets.runtime.settings import setting
+
+if TYPE_CHECKING:
+    from theory import Task
+    from torch import Tensor
+
+
+@dataclass
+class ObjectivesSettings:
+    """Settings of the experiment."""
+
+    output_dir: str = setting(MISSING, "Output folder.")
+    trials: list[str] = setting([], "Names in trials.py, other_libraries.py and faults.py; all by default.")
+    seeds: list[int] = setting([0, 1, 2], "Seeds of data, rollouts and trainers.")
+    steps: int = setting(200, "Optimizer steps of each policy.")
+    batch_size: int = setting(512, "Pairs, sequences or rollouts of each step.")
+    learning_rates: list[float] = setting([0.02, 0.05, 0.1], "Peaks to choose from.")
+    search_steps: int = setting(100, "Steps of each policy of the search, with a seed of its own.")
+
+    def __post_init__(self):
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
+            raise InputError(f"seeds is {self.seeds}; expected different numbers, 0 or more")
+        if not self.learning_rates:
+            raise InputError("learning_rates is empty; expected a peak, or several to choose from")
+
+
+def main(settings: ObjectivesSettings) -> None:
+    """Compute the targets, train the policies, report."""
+    import datasets
+    from faults import FAULTS
+    from other_libraries import OTHER_LIBRARIES, is_installed
+    from plot import write_report
+    from policy import TableForCausalLM
+    from theory import standard_task
+    from transformers.utils.logging import disable_progress_bar
+    from trials import TRIALS
+
+    known = [*TRIALS, *OTHER_LIBRARIES, *FAULTS]
+    unknown = sorted(set(settings.trials).difference(known))
+    if unknown:
+        raise InputError(f"trials: {unknown[0]!r} is none; expected some of {', '.join(known)}")
+    missing = [name for name in OTHER_LIBRARIES if not is_installed(name)]
+    needed = [name for name in missing if name in settings.trials]
+    if needed:
+        raise InputError(f"trials: {needed[0]!r} needs a package; other_libraries.py has the command that installs it")
+    datasets.disable_progress_bars()
+    disable_progress_bar()
+    folder, task = Path(settings.output_dir), standard_task()
+    TableForCausalLM.from_logits(task.reference.float(), task.length).save_pretrained(folder / "reference")
+    names = settings.trials or [name for name in known if name not in missing]
+    faulty = [name for name in names if name in FAULTS]
+    # A fault is measured beside its trial.
+    clean = list(dict.fromkeys(FAULTS[name].trial if name in FAULTS else name for name in names))
+    bench = Bench(settings, folder, task, len(clean), len(faulty))
+    rows = {name: bench.tried(name) for name in clean}
+    faults = [{"name": name, **bench.with_fault(name, rows[FAULTS[name].trial])} for name in faulty]
+    bench.close()
+    write_report(folder, task, list(rows.values()), faults, vars(settings))
+
+
+class Bench:
+    """Trains policies, each from the reference, and remembers in files what they came to.
+
+    Args:
+        settings ([`ObjectivesSettings`]): the budget.
+        folder (path): the output folder, with the reference.
+        task ([`theory.Task`]): the task.
+        num_trials, num_faults (`int`): how many are going to be tried, for the progress bar.
+    """
+
+    def __init__(self, settings: ObjectivesSettings, folder: Path, task: "Task", num_trials: int, num_faults: int):
+        from hmm_datasets.runtime.progress import progress_bar
+
+        self._settings, self._folder, self._task = settings, folder, task
+        rates = len(settings.learning_rates)
+        search = num_trials * rates * settings.search_steps if rates > 1 else 0
+        steps = (num_trials + num_faults) * len(settings.seeds) * settings.steps + search
+        self._bar = progress_bar(steps, " steps", desc="policies")
+
+    def close(self) -> None:
+        """End the progress bar."""
+        self._bar.close()
+
+    def tried(self, name: str) -> dict[str, Any]:
+        """A trial's target, learning rate, and the policies of all seeds."""
+        from other_libraries import OTHER_LIBRARIES
+        from theory import OBJECTIVES, target
+        from trials import TRIALS
+
+        settings, task = self._settings, self._task
+        objective, make = OTHER_LIBRARIES[name] if name in OTHER_LIBRARIES else (name, TRIALS[name])
+        # A teacher's student should end in the teacher, which is the tilted distribution.
+        reached = target(task, OBJECTIVES[objective]) if objective in OBJECTIVES else task.tilted()
+        rates, key = settings.learning_rates, "from_tilted" if reached is None else "from_own"
+        rate, seed = rates[0], max(settings.seeds) + 1
+        if len(rates) > 1:
+            found = {
+                rate: self._trained(name, make, reached, settings.search_steps, rate, seed)[key] for rate in rates
+            }
+            rate = min(found, key=found.__getitem__)
+        results = [self._trained(name, make, reached, settings.steps, rate, seed) for seed in settings.seeds]
+        distances = ", ".join(f"{result['from_own']:.5f}" for result in results if reached is not None)
+        self._bar.write(f"{name}: {distances or 'no target'} nats per token from its target")
+        at = None if reached is None else described(task, reached)
+        return {"name": name, "learning_rate": rate, "target": at, "results": results}
+
+    def with_fault(self, name: str, clean: dict[str, Any]) -> dict[str, Any]:
+        """The policies of all seeds with a fault, beside those of the trial without it."""
+        from faults import FAULTS
+        from theory import OBJECTIVES, target
+
+        fault, settings, rate = FAULTS[name], self._settings, clean["learning_rate"]
+        reached = target(self._task, OBJECTIVES[fault.trial])
+        results = [self._trained(name, fault.make, reached, settings.steps, rate, seed) for seed in settings.seeds]
+        distances = ", ".join(f"{result['from_own']:.5f}" for result in results)
+        self._bar.write(f"{name}: {distances} nats per token from the target of {fault.trial}")
+        return {"trial": fault.trial, "thread": fault.thread, "clean": clean["results"], "results": results}
+
+    def _trained(
+        self, name: str, make: Any, reached: "Tensor | None", steps: int, rate: float, seed: int
+    ) -> dict[str, Any]:
+        """What a trainer's policy came to; from its file, if it was trained before."""
+        import torch
+        from transformers import PrinterCallback, Trainer
+        from trials import Budget, Desk
+
+        from hmm_datasets.files import read_json, write_json
+
+        folder, size = self._folder, self._settings.batch_size
+        path = folder / "trials" / name.replace(" ", "_") / f"{steps}-{rate:g}-{seed}.json"
+        budget = {"steps": steps, "batch_size": size, "learning_rate": rate, "seed": seed}
+        recorded = read_json(path) if path.exists() else {}
+        if recorded.get("budget") != budget:
+            began = time.monotonic()
+            places = {"reference": folder / "reference", "data": folder / "data" / f"{steps}x{size}"}
+            trainer = make(Desk(self._task, **places, output_dir=folder / "trainer", budget=Budget(**budget)))
+            if isinstance(trainer, Trainer):
+                trainer.remove_callback(PrinterCallback)
+            trainer.train()
+            logits = trainer.model.logits_of_nodes()
+            recorded = {"budget": budget, "seconds": time.monotonic() - began, "logits": logits.tolist()}
+            write_json(path, recorded)
+        self._bar.update(steps)
+        logits = torch.tensor(recorded["logits"], dtype=torch.float64)
+        result = {"seed": seed, "seconds": recorded["seconds"], **described(self._task, logits)}
+        return result | ({} if reached is None else {"from_own": self._task.divergence(logits, reached)})
+
+
+def described(task: "Task", logits: "Tensor") -> dict[str, float]:
+    """Reward, divergence from the reference and distance from the tilted distribution, in nats per token."""
+    return {
+        "reward": task.expected_reward(logits),
+        "from_reference": task.divergence(logits, task.reference),
+        "from_tilted": task.divergence(logits, task.tilted()),
+    }
+
+
+if __name__ == "__main__":
+    run(main)
