@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from policy import TableForCausalLM
 from theory import SMOOTHING
 from torch import Tensor
 from trials import Desk, drawn_pairs
@@ -35,20 +34,12 @@ class LossTrainer:
     def train(self) -> None:
         """Take all steps; AdamW without decay, and a cosine to zero."""
         task, budget = self._desk.task, self._desk.budget
-        end = len(task.rewards)
-        longest = torch.tensor([[end, *word, *[end] * (task.length - len(word))] for word in task.words])
-        has_token = torch.tensor([[t < len(word) for t in range(task.length)] for word in task.words])
-
-        def log_probs(model: TableForCausalLM) -> Tensor:
-            every = model(longest).logits[:, :-1].log_softmax(-1).gather(-1, longest[:, 1:, None]).squeeze(-1)
-            return (every * has_token).sum(1)
-
         pairs = torch.tensor(np.stack(drawn_pairs(task, budget.steps * budget.batch_size, budget.seed)))
-        reference = log_probs(self._desk.policy()).detach()
+        reference = task.reference_log_probs
         optimizer = torch.optim.AdamW(self.model.parameters(), budget.learning_rate, weight_decay=0.0)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, budget.steps)
         for chosen, rejected in pairs.split(budget.batch_size, dim=1):
-            policy = log_probs(self.model)
+            policy = task.log_probs(self.model.model.table.weight.double())
             loss = self._loss(policy[chosen], policy[rejected], reference[chosen], reference[rejected]).mean()
             optimizer.zero_grad()
             loss.backward()

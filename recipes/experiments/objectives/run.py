@@ -92,6 +92,7 @@ class Bench:
         from hmm_datasets.runtime.progress import progress_bar
 
         self._settings, self._folder, self._task = settings, folder, task
+        self._targets: dict[str, Tensor | None] = {}
         rates = len(settings.learning_rates)
         search = num_trials * rates * settings.search_steps if rates > 1 else 0
         steps = (num_trials + num_faults) * len(settings.seeds) * settings.steps + search
@@ -101,16 +102,23 @@ class Bench:
         """End the progress bar."""
         self._bar.close()
 
+    def _target(self, objective: str) -> "Tensor | None":
+        from theory import OBJECTIVES, target
+
+        if objective not in self._targets:
+            # A teacher's student should end in the teacher, which is the tilted distribution.
+            known, task = objective in OBJECTIVES, self._task
+            self._targets[objective] = target(task, OBJECTIVES[objective]) if known else task.tilted()
+        return self._targets[objective]
+
     def tried(self, name: str) -> dict[str, Any]:
         """A trial's target, learning rate, and the policies of all seeds."""
         from other_libraries import OTHER_LIBRARIES
-        from theory import OBJECTIVES, target
         from trials import TRIALS
 
-        settings, task = self._settings, self._task
+        settings = self._settings
         objective, make = OTHER_LIBRARIES[name] if name in OTHER_LIBRARIES else (name, TRIALS[name])
-        # A teacher's student should end in the teacher, which is the tilted distribution.
-        reached = target(task, OBJECTIVES[objective]) if objective in OBJECTIVES else task.tilted()
+        reached = self._target(objective)
         rates, key = settings.learning_rates, "from_tilted" if reached is None else "from_own"
         rate, seed = rates[0], max(settings.seeds) + 1
         if len(rates) > 1:
@@ -120,17 +128,16 @@ class Bench:
             rate = min(found, key=found.__getitem__)
         results = [self._trained(name, make, reached, settings.steps, rate, seed) for seed in settings.seeds]
         distances = ", ".join(f"{result['from_own']:.5f}" for result in results if reached is not None)
-        self._bar.write(f"{name}: {distances or 'no target'} nats per token from its target")
-        at = None if reached is None else described(task, reached)
+        self._bar.write(f"{name}: {f'{distances} nats per token from its target' if distances else 'has no target'}")
+        at = None if reached is None else described(self._task, reached)
         return {"name": name, "learning_rate": rate, "target": at, "results": results}
 
     def with_fault(self, name: str, clean: dict[str, Any]) -> dict[str, Any]:
         """The policies of all seeds with a fault, beside those of the trial without it."""
         from faults import FAULTS
-        from theory import OBJECTIVES, target
 
         fault, settings, rate = FAULTS[name], self._settings, clean["learning_rate"]
-        reached = target(self._task, OBJECTIVES[fault.trial])
+        reached = self._target(fault.trial)
         results = [self._trained(name, fault.make, reached, settings.steps, rate, seed) for seed in settings.seeds]
         distances = ", ".join(f"{result['from_own']:.5f}" for result in results)
         self._bar.write(f"{name}: {distances} nats per token from the target of {fault.trial}")

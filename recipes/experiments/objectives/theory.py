@@ -251,11 +251,9 @@ def _likelihood_of_chosen(task: Task, logits: Tensor, drawn: Tensor) -> Tensor:
     return -(chosen * task.log_probs(logits)).sum() / (chosen * task.sizes).sum()
 
 
-def _kto(task: Task, logits: Tensor, drawn: Tensor) -> Tensor:
-    # arXiv 2402.01306, eq. 8. The point of reference is the divergence on sequences of the data, at least 0. Over all
-    # data, which are drawn from p, it is -KL(p || q), so it is 0.
-    ratio, chosen, rejected = _ratios(task, logits), task.pairs.sum(1), task.pairs.sum(0)
-    return -(chosen * torch.sigmoid(task.beta * ratio)).sum() + (rejected * torch.sigmoid(task.beta * ratio)).sum()
+# KTO (arXiv 2402.01306, eq. 8). Its point of reference is the divergence on sequences of the data, at least 0. Over
+# all data, which are drawn from p, it is -KL(p || q), so it is 0.
+_kto = _of_pairs(_apo_zero, _ratios)
 
 
 def _cpo(task: Task, logits: Tensor, drawn: Tensor) -> Tensor:
