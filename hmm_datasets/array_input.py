@@ -177,6 +177,19 @@ def numbers(name: str, values: Any, remedy: str = FILL_IN, ragged: str | None = 
     return plain.detach().cpu().double().numpy() if _is_tensor(plain) else plain.astype(np.float64, copy=False)
 
 
+def finite(name: str, table: np.ndarray) -> np.ndarray:
+    """The array, all of whose entries have to be finite numbers.
+
+    Raises:
+        `InputError`: one is infinite, or NaN.
+    """
+    bad = np.argwhere(~np.isfinite(table))
+    if len(bad) > 0:
+        index = tuple(bad[0].tolist())
+        raise InputError(f"{name}[{', '.join(map(str, index))}] is {table[index]}; expected a finite number")
+    return table
+
+
 def refuse_masked(name: str, values: Any) -> None:
     """Refuse masked entries of an array, or of arrays in a list, before another library drops the mask."""
     parts = values if isinstance(values, list | tuple) else [values]

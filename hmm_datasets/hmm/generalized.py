@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float, Int, UInt
 
+from ..array_input import finite
 from ..errors import InputError
 from .analysis.stationary import cesaro_limit, eliminate
 from .arrays import REFUSE, RESCALE, array, as_given, checked_names, operators, token_array_with_gaps
@@ -66,7 +67,7 @@ class GeneralizedHMM(Process):
     stored_name = "generalized"
 
     def __init__(self, operators: Any, initial: Any = None, final: Any = None, vocabulary: Any = None):
-        self.operators = _finite("operators", operators, 3)
+        self.operators = np.ascontiguousarray(finite("operators", array("operators", operators, 3)))
         if self.operators.shape[1] != self.operators.shape[2]:
             raise InputError(f"operators has shape {self.operators.shape}; expected (E, H, H)")
         total = self.operators.sum(axis=0)
@@ -287,7 +288,7 @@ class GeneralizedHMM(Process):
         )
 
     def _vector(self, name: str, values: Any) -> Float[np.ndarray, "H"]:
-        vector = _finite(name, values, 1)
+        vector = np.ascontiguousarray(finite(name, array(name, values, 1)))
         if len(vector) != self.num_states:
             raise InputError(f"{name} has shape {vector.shape}; expected ({self.num_states},), as the operators have")
         return vector
@@ -326,14 +327,6 @@ class GeneralizedHMM(Process):
         from .analysis.predictive_vectors import check_words
 
         return check_words(self)
-
-
-def _finite(name: str, values: Any, ndim: int) -> np.ndarray:
-    table = np.ascontiguousarray(array(name, values, ndim))
-    if not np.isfinite(table).all():
-        index = tuple(np.argwhere(~np.isfinite(table))[0].tolist())
-        raise InputError(f"{name}[{', '.join(map(str, index))}] is {table[index]}; expected a finite number")
-    return table
 
 
 def _balanced(table: Float[np.ndarray, "H H"]) -> Float[np.ndarray, "H"]:

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int, UInt
 
-from ..array_input import numbers
+from ..array_input import finite, numbers
 from ..errors import InputError
 from .arrays import as_tokens
 from .integers import integer
@@ -362,16 +362,12 @@ class TiltedHMM:
 
 
 def _as_rewards(rewards: Any, symbols: int) -> np.ndarray:
-    table = np.array(numbers("rewards", rewards))
+    table = finite("rewards", np.array(numbers("rewards", rewards)))
     if table.shape not in ((symbols,), (symbols, symbols)):
         raise InputError(
             f"rewards has shape {table.shape}; expected ({symbols},), one per symbol, or ({symbols}, {symbols}), one "
             "per pair of neighbouring symbols"
         )
-    bad = np.argwhere(~np.isfinite(table))
-    if len(bad) > 0:
-        subscript = ", ".join(map(str, bad[0].tolist()))
-        raise InputError(f"rewards[{subscript}] is {table[tuple(bad[0])]}; expected a finite number")
     return table
 
 
