@@ -346,8 +346,7 @@ class ExactCausalLM(KeepDtype, PreTrainedModel, GenerationMixin):
 
         memories = memory.new_empty(batch, length, memory.shape[1])
         for t in range(length):
-            memory = torch.where(begins[:, t, None], start, memory)
-            memory = process.read(memory, symbols[:, t], moves[:, t])
+            memory = process.step(memory, symbols[:, t], begins[:, t], moves[:, t])
             memories[:, t] = memory
 
         keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep

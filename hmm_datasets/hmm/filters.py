@@ -34,10 +34,14 @@ class Filter(Protocol):
         """What is remembered of a sequence before its first token."""
         ...
 
-    def read(
-        self, memory: Float[Tensor, "B M"], symbol: Int[Tensor, "B"], moves: Bool[Tensor, "B"]
+    def step(
+        self,
+        memory: Float[Tensor, "B M"],
+        symbol: Int[Tensor, "B"],
+        begins: Bool[Tensor, "B"],
+        moves: Bool[Tensor, "B"],
     ) -> Float[Tensor, "B M"]:
-        """What is remembered after one more symbol, where `moves`."""
+        """What is remembered after one more position, where another sequence `begins`, and where a symbol is read."""
         ...
 
     def log_probs(self, memories: Float[Tensor, "B T M"]) -> Float[Tensor, "B T E"]:
@@ -45,8 +49,22 @@ class Filter(Protocol):
         ...
 
 
+class SymbolFilter(Filter, Protocol):
+    """A filter whose memory is changed by symbols alone."""
+
+    def read(
+        self, memory: Float[Tensor, "B M"], symbol: Int[Tensor, "B"], moves: Bool[Tensor, "B"]
+    ) -> Float[Tensor, "B M"]:
+        """What is remembered after one more symbol, where `moves`."""
+        ...
+
+    def step(self, memory: Tensor, symbol: Tensor, begins: Tensor, moves: Tensor) -> Tensor:
+        """As of every filter."""
+        return self.read(torch.where(begins[:, None], self.start, memory), symbol, moves)
+
+
 @dataclass(frozen=True)
-class BeliefFilter:
+class BeliefFilter(SymbolFilter):
     """The filter of an HMM, which remembers the belief."""
 
     parameters: Parameters
@@ -63,7 +81,7 @@ class BeliefFilter:
 
 
 @dataclass(frozen=True)
-class TiltedFilter:
+class TiltedFilter(SymbolFilter):
     """The tables of a tilted HMM as tensors on one device.
 
     Attributes:

@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any, ClassVar, NoReturn, Self
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from ..errors import InputError
 from ..files import write_digests
 from .causal_lm import BeliefCache, ExactCausalLM, HMMConfig
+from .filters import Filter
 from .loading import load_source
 from .model import HMM
 from .process import Process
@@ -49,17 +50,27 @@ class HistoryCache(BeliefCache):
 
 
 @dataclass(frozen=True)
-class HistoryFilter:
-    """The filter of any process: it remembers how many tokens a sequence has, and the tokens."""
+class HistoryFilter(Filter):
+    """The filter of any process: it remembers how many positions there were, and what each of them was.
+
+    A position has the number of the symbol that was read there, or `E` if there was none; and `E + 1` more if another
+    sequence began there. So a position can be taken back whatever it was.
+    """
 
     process: Process
-    start: Float[Tensor, "1"]
+    nothing: Float[Tensor, "1"]
 
-    def read(self, memory: Float[Tensor, "B M"], symbol: Int[Tensor, "B"], moves: Bool[Tensor, "B"]) -> Tensor:
-        """What is remembered after one more symbol, where `moves`."""
-        memory, (rows,) = memory.clone(), moves.nonzero(as_tuple=True)
-        memory[rows, 1 + memory[rows, 0].long()] = symbol[rows].to(memory)
-        memory[rows, 0] += 1
+    @property
+    def start(self) -> Float[Tensor, "1"]:
+        """No position."""
+        return self.nothing
+
+    def step(self, memory: Tensor, symbol: Tensor, begins: Tensor, moves: Tensor) -> Tensor:
+        """What is remembered after one more position."""
+        memory, none = memory.clone(), self.process.num_symbols
+        read = torch.where(moves, symbol, none) + begins * (none + 1)
+        memory.scatter_(1, 1 + memory[:, :1].long(), read[:, None].to(memory))
+        memory[:, 0] += 1
         return memory
 
     def log_probs(self, memories: Float[Tensor, "B T M"]) -> Float[Tensor, "B T E"]:
@@ -67,7 +78,7 @@ class HistoryFilter:
         rows = memories.flatten(0, 1)
         if len(rows) == 0:
             return memories.new_empty(*memories.shape[:2], self.process.num_symbols)
-        lengths, tokens = rows[:, 0].long(), rows[:, 1:].long()
+        tokens, lengths = self._tokens(rows)
         positions = torch.arange(tokens.shape[1], device=rows.device)
         # One reading serves all the beginnings of a sequence that stand one after the other.
         same = ((tokens[1:] == tokens[:-1]) | (positions >= lengths[:-1, None])).all(1) & (lengths[1:] >= lengths[:-1])
@@ -76,6 +87,17 @@ class HistoryFilter:
         longest = tokens[last, : int(lengths.max())].masked_fill(positions[: lengths.max()] >= lengths[last, None], 0)
         probs = self.process.next_token_probs(longest)[read_by, lengths].to(memories)
         return probs.log().unflatten(0, memories.shape[:2])
+
+    def _tokens(self, rows: Float[Tensor, "N M"]) -> tuple[Int[Tensor, "N P"], Int[Tensor, "N"]]:
+        # The symbols that were read since the last beginning of each row, first in it, and how many they are.
+        none, codes = self.process.num_symbols, rows[:, 1:].long()
+        positions = torch.arange(codes.shape[1], device=rows.device)
+        is_past = positions < rows[:, :1]
+        began = torch.where(is_past & (codes > none), positions, 0).amax(1, keepdim=True)
+        symbols = codes % (none + 1)
+        is_read = is_past & (symbols < none) & (positions >= began)
+        order = (~is_read).long().argsort(dim=1, stable=True)
+        return symbols.gather(1, order), is_read.sum(1)
 
 
 class ProcessForCausalLM(ExactCausalLM):

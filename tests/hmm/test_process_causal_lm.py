@@ -107,6 +107,25 @@ def test_a_draft_proposes_tokens_and_what_is_rejected_is_taken_back():
         torch.testing.assert_close(target(rows[:, 4:], past_key_values=cache).logits, expected, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("first", [4, 6])
+def test_whatever_was_read_can_be_taken_back(first):
+    """A padded position counted as a symbol, and a beginning token that was taken back had erased what was before."""
+    model = ProcessForCausalLM.from_process(PermutedSymbols(MESS3), 3)
+    rows = torch.tensor([[3, 0, 1, 2, 2, 0], [3, 3, 1, 3, 0, 1], [0, 1, 3, 2, 3, 1]])
+    reads = torch.tensor([[1, 1, 0, 1, 1, 1], [0, 1, 1, 1, 0, 1], [1, 1, 1, 1, 1, 0]])
+    begins = torch.tensor([[0, 1, 2, 3, 0, 1], [0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5]])
+    for kept in range(1, first):
+        cache = output_cache(model(rows[:, :first], attention_mask=reads[:, :first], position_ids=begins[:, :first]))
+        cache.crop(kept - first)
+        again = model(
+            rows[:, kept:], attention_mask=reads, position_ids=begins[:, kept:], past_key_values=cache
+        ).logits
+        whole = model(rows, attention_mask=reads, position_ids=begins).logits[:, kept:]
+        # Where a chunk starts, its first position begins no other sequence.
+        same = torch.ones(len(rows), dtype=torch.bool) if kept != 4 else torch.tensor([False, True, True])
+        torch.testing.assert_close(again[same], whole[same], rtol=0, atol=0)
+
+
 @pytest.mark.launch
 @pytest.mark.outside(
     "https://github.com/huggingface/transformers/issues/32867",
