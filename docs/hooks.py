@@ -20,6 +20,7 @@ PICTURES = {
     "assets/simplex.png": "recipes/experiments/belief_geometry/simplex.png",
     "assets/frontier.png": "recipes/experiments/known_optimum/frontier.png",
     "assets/objectives.png": "recipes/experiments/objectives/objectives.png",
+    "assets/reward_frontier.png": "recipes/experiments/frontier/frontier.png",
     "assets/factored_beliefs.png": "recipes/experiments/factored_beliefs/factored_beliefs.png",
     "assets/sweep.png": "recipes/sweeps/small_fits.png",
     "assets/phases.png": "recipes/experiments/tinystories_hmm/phases.png",
@@ -266,7 +267,7 @@ GALLERY = {
         "benchmark-models",
     ),
     "From text": ("wordplay", "tinystories-hmm", "icll", "leaky-tokenizer", "after-pretraining"),
-    "Chat and post-training": ("known-optimum", "objectives", "chat-ladder"),
+    "Chat and post-training": ("known-optimum", "objectives", "frontier", "chat-ladder"),
     "Large runs": ("zac-gpt", "tr1"),
 }
 """The experiments in the order in which a newcomer understands them."""

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from theory import Task
 
 from hmm_datasets.files import atomic_file, write_json
-from hmm_datasets.intervals import half_width
+from hmm_datasets.intervals import mean_text
 from hmm_datasets.report.plots import PAPER, WIDTH, save_figure
 from hmm_datasets.report.tables import Table
 
@@ -53,10 +53,10 @@ def table_of(rows: Sequence[dict[str, Any]], best: dict[str, float], settings: d
             [
                 row["name"],
                 f"{max(0.0, target['from_tilted']):.5f}" if target else NO_TARGET,
-                _mean(own, 5) if own else NO_TARGET,
-                _mean([result["from_tilted"] for result in results], 5),
-                _mean([result["reward"] for result in results], 3),
-                _mean([result["from_reference"] for result in results], 4),
+                mean_text(own, ".5f") if own else NO_TARGET,
+                mean_text([result["from_tilted"] for result in results], ".5f"),
+                mean_text([result["reward"] for result in results], ".3f"),
+                mean_text([result["from_reference"] for result in results], ".4f"),
                 f"{row['learning_rate']:g}",
                 f"{np.mean([result['seconds'] for result in results]):.0f}",
                 verdict,
@@ -77,16 +77,11 @@ def faults_table(faults: Sequence[dict[str, Any]]) -> Table:
     for fault in faults:
         clean, found = ([result["from_own"] for result in fault[key]] for key in ("clean", "results"))
         seen = "caught" if min(found) > PASSED > max(clean) else "not caught"
-        rows.append([fault["name"], fault["trial"], _mean(clean, 5), _mean(found, 5), seen, fault["thread"]])
+        rows.append(
+            [fault["name"], fault["trial"], mean_text(clean, ".5f"), mean_text(found, ".5f"), seen, fault["thread"]]
+        )
     note = f"Nats per token from the trial's target. Caught: within {PASSED:g} without the fault, further with it."
     return Table("Faults put back", ["fault", "trial", "without it", "with it", "verdict", "thread"], rows, note)
-
-
-def _mean(values: Sequence[float], digits: int) -> str:
-    if len(values) == 1:
-        return f"{values[0]:.{digits}f}"
-    error = np.std(values, ddof=1) / np.sqrt(len(values))
-    return f"{np.mean(values):.{digits}f} ± {half_width(error, len(values)):.{digits}f}"
 
 
 @rc_context(PAPER)

@@ -11,7 +11,6 @@ exact, and `objectives.png` shows them. Faults from the history of trainers are 
 trial must see them. When started again the experiment continues after the last policy it trained.
 """
 
-import time
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -148,25 +147,13 @@ class Bench:
     ) -> dict[str, Any]:
         """What a trainer's policy came to; from its file, if it was trained before."""
         import torch
-        from transformers import PrinterCallback, Trainer
-        from trials import Budget, Desk
-
-        from hmm_datasets.files import read_json, write_json
+        from trials import Budget, Desk, trained
 
         folder, size = self._folder, self._settings.batch_size
         path = folder / "trials" / name.replace(" ", "_") / f"{steps}-{rate:g}-{seed}.json"
-        budget = {"steps": steps, "batch_size": size, "learning_rate": rate, "seed": seed}
-        recorded = read_json(path) if path.exists() else {}
-        if recorded.get("budget") != budget:
-            began = time.monotonic()
-            places = {"reference": folder / "reference", "data": folder / "data" / f"{steps}x{size}"}
-            trainer = make(Desk(self._task, **places, output_dir=folder / "trainer", budget=Budget(**budget)))
-            if isinstance(trainer, Trainer):
-                trainer.remove_callback(PrinterCallback)
-            trainer.train()
-            logits = trainer.model.logits_of_nodes()
-            recorded = {"budget": budget, "seconds": time.monotonic() - began, "logits": logits.tolist()}
-            write_json(path, recorded)
+        places = {"reference": folder / "reference", "data": folder / "data" / f"{steps}x{size}"}
+        desk = Desk(self._task, **places, output_dir=folder / "trainer", budget=Budget(steps, size, rate, seed))
+        recorded = trained(path, make, desk)
         self._bar.update(steps)
         logits = torch.tensor(recorded["logits"], dtype=torch.float64)
         result = {"seed": seed, "seconds": recorded["seconds"], **described(self._task, logits)}

@@ -5,6 +5,7 @@ What it trains on are texts and labels such as anyone would give it: rows of pre
 prompts and a reward function, or a teacher.
 """
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +18,9 @@ from datasets import Dataset, load_from_disk
 from policy import TableForCausalLM
 from theory import ALPHA, SIMPO_GAMMA, SMOOTHING, Task
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast, Trainer
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast, PrinterCallback, Trainer
+
+from hmm_datasets.files import read_json, write_json
 
 
 @dataclass(frozen=True)
@@ -138,6 +141,24 @@ class Desk:
 
     def _pairs(self, flipped: float) -> tuple[np.ndarray, np.ndarray]:
         return drawn_pairs(self.task, self.budget.steps * self.budget.batch_size, self.budget.seed, flipped)
+
+
+def trained(path: Path, make: Callable[[Desk], Any], desk: Desk) -> dict[str, Any]:
+    """What a trainer's policy came to: its `logits` by node, the `seconds` it took, and the budget.
+
+    They are in the file at `path`; the policy is trained if it is not there, or has another budget.
+    """
+    recorded = read_json(path) if path.exists() else {}
+    if recorded.get("budget") != vars(desk.budget):
+        began = time.monotonic()
+        trainer = make(desk)
+        if isinstance(trainer, Trainer):
+            trainer.remove_callback(PrinterCallback)
+        trainer.train()
+        logits = trainer.model.logits_of_nodes()
+        recorded = {"budget": vars(desk.budget), "seconds": time.monotonic() - began, "logits": logits.tolist()}
+        write_json(path, recorded)
+    return recorded
 
 
 def dpo(desk: Desk, *, flipped: float = 0.0, **settings: Any) -> Trainer:
