@@ -21,6 +21,7 @@ PICTURES = {
     "assets/frontier.png": "recipes/experiments/known_optimum/frontier.png",
     "assets/objectives.png": "recipes/experiments/objectives/objectives.png",
     "assets/reward_frontier.png": "recipes/experiments/frontier/frontier.png",
+    "assets/samplers.png": "recipes/experiments/samplers/samplers.png",
     "assets/factored_beliefs.png": "recipes/experiments/factored_beliefs/factored_beliefs.png",
     "assets/sweep.png": "recipes/sweeps/small_fits.png",
     "assets/phases.png": "recipes/experiments/tinystories_hmm/phases.png",
@@ -267,7 +268,7 @@ GALLERY = {
         "benchmark-models",
     ),
     "From text": ("wordplay", "tinystories-hmm", "icll", "leaky-tokenizer", "after-pretraining"),
-    "Chat and post-training": ("known-optimum", "objectives", "frontier", "chat-ladder"),
+    "Chat and post-training": ("known-optimum", "objectives", "frontier", "samplers", "chat-ladder"),
     "Large runs": ("zac-gpt", "tr1"),
 }
 """The experiments in the order in which a newcomer understands them."""
