@@ -9,6 +9,7 @@ import pytest
 import torch
 from experiments import load
 from scipy import stats
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from hmm_datasets import processes
 from hmm_datasets.hmm.causal_lm import HMMForCausalLM
@@ -146,6 +147,24 @@ def test_assisted_generation_has_the_distribution_of_its_target():
         assert found.variation <= found.most_by_chance
         share = found.accepted / found.proposed
         assert abs(share - found.expected) < 4 * math.sqrt(found.expected * (1 - found.expected) / found.proposed)
+
+
+@pytest.mark.launch
+def test_what_transformers_does_to_a_draft():
+    """If this fails, transformers has changed; the page on samplers and the experiment's expected shares follow."""
+    target, draft = (ProcessForCausalLM.from_process(process, bos_token_id=3) for process in TWO)
+    found = speculative.assisted(target, draft, 3, 2, 400, seed=0, temperature=0.4)
+    next_p = decoding.next_log_probs(target, 3, 2, temperature=0.4)
+    twice = speculative.expected_acceptance(next_p, decoding.next_log_probs(draft, 3, 2, temperature=0.4**2))
+    error = math.sqrt(twice * (1 - twice) / found.proposed)
+    assert abs(found.accepted / found.proposed - twice) < 3 * error < abs(found.expected - twice)
+
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    target, draft = (LlamaForCausalLM(LlamaConfig(vocab_size=9, eos_token_id=None, **sizes)).eval() for _ in range(2))
+    masks, prompt = [], torch.ones(1, 2, dtype=torch.long)
+    draft.register_forward_pre_hook(lambda _, __, given: masks.append(given["attention_mask"]), with_kwargs=True)
+    target.generate(prompt, attention_mask=prompt, assistant_model=draft, max_new_tokens=3, pad_token_id=1)
+    assert masks[0].tolist() == [[0, 0]]
 
 
 def test_the_share_of_proposals_that_are_taken_is_that_of_a_simulation():

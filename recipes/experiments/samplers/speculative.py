@@ -59,9 +59,8 @@ def assisted(
         for name, model in (("target", target), ("draft", draft))
     ]
     prompt = torch.full((1, 1), target.config.bos_token_id)
-    options = {"do_sample": True, "top_k": 0, "max_new_tokens": length, "pad_token_id": target.config.bos_token_id}
-    # Without a mask `generate` takes the prompt for padding, which it is written with.
-    options["attention_mask"] = torch.ones_like(prompt)
+    # A draft gets no attention mask: it takes for padding what is `pad_token_id`, which therefore is in no text here.
+    options = {"do_sample": True, "top_k": 0, "max_new_tokens": length, "pad_token_id": target.config.vocab_size}
     counts = np.zeros((num_symbols,) * length)
     torch.manual_seed(seed)
     try:
