@@ -148,7 +148,7 @@ class RewardTotals:
         strengths = _STRENGTHS / self._deviation
         slopes = np.array([self._covariance(strength) for strength in strengths])
         turns = np.flatnonzero((slopes[:-1] > 0) & (slopes[1:] <= 0))
-        found = [0.0, *(_root(self._covariance, strengths[turn + 1], strengths[turn]) for turn in turns)]
+        found = [0.0, *(_root(self._covariance, *strengths[[turn + 1, turn]].tolist()) for turn in turns)]
         outcomes = [self.reference, *(self._outcome(self._tilted(strength)) for strength in found[1:])]
         best = max(range(len(found)), key=lambda one: outcomes[one].gold)
         if outcomes[best].gold <= self.gold[-1] or (best == 0 and self._covariance(0.0) > 0):
