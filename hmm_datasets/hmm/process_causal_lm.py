@@ -23,7 +23,6 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from ..errors import InputError
 from ..files import write_digests
 from .causal_lm import BeliefCache, ExactCausalLM, HMMConfig
-from .filters import Filter
 from .loading import load_source
 from .model import HMM
 from .process import Process
@@ -50,7 +49,7 @@ class HistoryCache(BeliefCache):
 
 
 @dataclass(frozen=True)
-class HistoryFilter(Filter):
+class HistoryFilter:
     """The filter of any process: it remembers how many positions there were, and what each of them was.
 
     A position has the number of the symbol that was read there, or `E` if there was none; and `E + 1` more if another
@@ -58,12 +57,7 @@ class HistoryFilter(Filter):
     """
 
     process: Process
-    nothing: Float[Tensor, "1"]
-
-    @property
-    def start(self) -> Float[Tensor, "1"]:
-        """No position."""
-        return self.nothing
+    start: Float[Tensor, "1"]
 
     def step(self, memory: Tensor, symbol: Tensor, begins: Tensor, moves: Tensor) -> Tensor:
         """What is remembered after one more position."""

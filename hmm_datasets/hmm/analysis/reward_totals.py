@@ -205,10 +205,8 @@ def reward_totals(hmm: HMM, rewards: Any, length: int, *, gold: Any = None) -> R
     """
     if not isinstance(hmm, HMM):
         raise InputError(f"hmm is a {type(hmm).__name__}; expected an HMM")
-    both = np.stack(
-        [_as_rewards(name, values, hmm.num_symbols) for name, values in (("rewards", rewards), ("gold", gold))
-         if values is not None]
-    )  # fmt: skip
+    given = {"rewards": rewards} if gold is None else {"rewards": rewards, "gold": gold}
+    both = np.stack([_as_rewards(name, values, hmm.num_symbols) for name, values in given.items()])
     length = integer("length", length, 1, 32)
     kinds, kind_of = np.unique(both, axis=1, return_inverse=True)
     emit = _Emission(hmm, kind_of, kinds.shape[1])

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
+from other_libraries import descend
 from torch import Tensor, nn
 from trials import Desk, dpo, grpo, rloo
 
@@ -69,36 +70,37 @@ class ProximalTrainer:
         self._values = nn.Parameter(torch.zeros(len(desk.task.reference), dtype=torch.float64))
 
     def train(self) -> None:
-        """Take all steps; AdamW without decay, and a cosine to zero, as in the trainers of TRL here."""
-        from torchtune import rlhf
+        """Take all steps."""
         from torchtune.rlhf.loss import PPOLoss
 
-        task, budget = self._desk.task, self._desk.budget
-        nodes, _, has = task.places
-        generator = torch.Generator().manual_seed(budget.seed)
-        loss_of = PPOLoss(epsilon=0.2, value_coeff=0.1, value_clip_range=0.2)
-        optimizer = torch.optim.AdamW([*self.model.parameters(), self._values], budget.learning_rate, weight_decay=0.0)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, budget.steps)
-        reference = task.token_log_probs(task.reference)
-        for step in range(budget.steps):
+        nodes, _, has = self._desk.task.places
+        loss_of_batch = PPOLoss(epsilon=0.2, value_coeff=0.1, value_clip_range=0.2)
+        generator, batch = torch.Generator().manual_seed(self._desk.budget.seed), None
+
+        def loss_of(step: int) -> Tensor:
+            nonlocal batch
             if step % self._epochs == 0:
-                with torch.no_grad():
-                    tokens = self._log_probs()
-                    probs = tokens.sum(1).exp()
-                    drawn = torch.multinomial(probs, budget.batch_size, replacement=True, generator=generator)
-                    before, mask = tokens[drawn], has[drawn]
-                    values = self._values[nodes[drawn]] * mask
-                    rewards, _, _ = rlhf.get_rewards_ppo(
-                        task.reward[drawn], before, reference[drawn], task.beta, mask.sum(1) - 1
-                    )
-                    advantages, returns = rlhf.estimate_advantages(values, rewards * mask, 1.0, 0.95, masks=mask)
-            now, critic = self._log_probs()[drawn], self._values[nodes[drawn]]
-            loss, *_ = loss_of(before, now, advantages, values, critic, returns, mask, mask)
-            optimizer.zero_grad()
-            loss.backward()
-            nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-            optimizer.step()
-            schedule.step()
+                batch = self._rollouts(generator)
+            drawn, before, values, advantages, returns = batch
+            now, critic, mask = self._log_probs()[drawn], self._values[nodes[drawn]], has[drawn]
+            return loss_of_batch(before, now, advantages, values, critic, returns, mask, mask)[0]
+
+        descend(self.model, self._desk.budget, loss_of, self._values)
+
+    @torch.no_grad()
+    def _rollouts(self, generator: torch.Generator) -> tuple[Tensor, ...]:
+        # Which sequences are drawn, and of each token its log-probability, value, advantage and return.
+        from torchtune import rlhf
+
+        task, (nodes, _, has) = self._desk.task, self._desk.task.places
+        tokens, reference = self._log_probs(), task.token_log_probs(task.reference)
+        drawn = torch.multinomial(
+            tokens.sum(1).exp(), self._desk.budget.batch_size, replacement=True, generator=generator
+        )
+        before, mask = tokens[drawn], has[drawn]
+        values = self._values[nodes[drawn]] * mask
+        rewards, _, _ = rlhf.get_rewards_ppo(task.reward[drawn], before, reference[drawn], task.beta, mask.sum(1) - 1)
+        return drawn, before, values, *rlhf.estimate_advantages(values, rewards * mask, 1.0, 0.95, masks=mask)
 
     def _log_probs(self) -> Tensor:
         return self._desk.task.token_log_probs(self.model.model.table.weight.double())

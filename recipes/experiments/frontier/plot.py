@@ -87,17 +87,17 @@ def landing_table(rewards: Rewards, rows: Sequence[dict[str, Any]]) -> Table:
     cells = []
     for row in rows:
         results = row["results"]
-        nats = float(np.mean([result["divergence"] for result in results]))
+        most = rewards.totals.at_divergence(float(np.mean([result["divergence"] for result in results])))
         cells.append(
             [
                 row["method"],
                 row["strength"],
                 mean_text([result["divergence"] for result in results], ".3f"),
                 mean_text([result["reward"] for result in results], ".3f"),
-                f"{rewards.totals.at_divergence(nats).reward:.3f}",
+                f"{most.reward:.3f}",
                 mean_text([100 * result["share"] for result in results], ".2f") + " %",
                 mean_text([result["gold"] for result in results], ".3f"),
-                f"{rewards.totals.at_divergence(nats).gold:.3f}",
+                f"{most.gold:.3f}",
                 f"{row['learning_rate']:g}",
                 f"{np.mean([result['seconds'] for result in results]):.0f}",
             ]
@@ -161,15 +161,11 @@ def plot_frontier(rewards: Rewards, rows: Sequence[dict[str, Any]], path: Path) 
         _draw(proxy_axes, share_axes, gold_axes, method, results, color, "o")
     for axes, name in ((proxy_axes, "proxy reward"), (share_axes, "share of the gain"), (gold_axes, "gold reward")):
         axes.set(xlabel="divergence, nats per sequence", ylabel=name)
-    handles, labels = proxy_axes.get_legend_handles_labels()
-    more, names = gold_axes.get_legend_handles_labels()
-    extra = [(handle, name) for handle, name in zip(more, names, strict=True) if name not in labels]
-    figure.legend(
-        [*handles, *(handle for handle, _ in extra)],
-        [*labels, *(name for _, name in extra)],
-        loc="outside upper center",
-        ncols=4,
-    )
+    legend: dict[str, Any] = {}
+    for axes in (proxy_axes, gold_axes):
+        handles, labels = axes.get_legend_handles_labels()
+        legend |= dict(zip(labels, handles, strict=True))
+    figure.legend(legend.values(), legend.keys(), loc="outside upper center", ncols=4)
     save_figure(figure, path)
 
 

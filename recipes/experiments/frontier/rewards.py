@@ -78,11 +78,12 @@ def ensemble_gains(
     Each wrong reward is the gold one and an independent error of every letter, normally distributed.
     """
     generator, gold = np.random.default_rng([members, draws]), np.array(rewards.gold)
+    before = rewards.gold_totals.reference.reward
     gains = np.empty((draws, len(divergences)))
     for draw in range(draws):
         errors = ERROR * generator.normal(size=(members, len(gold) - 1)).mean(0)
         # Multiples of 1/64 keep the totals few.
         proxy = np.round(64 * (gold + np.append(errors, 0.0))) / 64
         totals = reward_totals(rewards.hmm, proxy, rewards.task.length, gold=gold)
-        gains[draw] = [totals.at_divergence(nats).gold - totals.reference.gold for nats in divergences]
+        gains[draw] = [totals.at_divergence(nats).gold - before for nats in divergences]
     return gains

@@ -12,8 +12,24 @@ from typing import Any
 import numpy as np
 import torch
 from theory import SMOOTHING
-from torch import Tensor
-from trials import Desk, drawn_pairs
+from torch import Tensor, nn
+from trials import Budget, Desk, drawn_pairs
+
+
+def descend(model: nn.Module, budget: Budget, loss_of: Callable[[int], Tensor], *others: Tensor) -> None:
+    """Lower the loss of each step as TRL's trainers do: AdamW without decay, and a cosine to zero.
+
+    The gradient of the model's parameters is clipped, that of the others is not.
+    """
+    optimizer = torch.optim.AdamW([*model.parameters(), *others], budget.learning_rate, weight_decay=0.0)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, budget.steps)
+    for step in range(budget.steps):
+        loss = loss_of(step)
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
 
 
 class LossTrainer:
@@ -32,20 +48,18 @@ class LossTrainer:
         self.model, self._desk, self._loss = desk.policy(), desk, loss
 
     def train(self) -> None:
-        """Take all steps; AdamW without decay, and a cosine to zero."""
+        """Take all steps."""
         task, budget = self._desk.task, self._desk.budget
-        pairs = torch.tensor(np.stack(drawn_pairs(task, budget.steps * budget.batch_size, budget.seed)))
+        drawn = drawn_pairs(task, budget.steps * budget.batch_size, budget.seed)
+        batches = torch.tensor(np.stack(drawn)).split(budget.batch_size, dim=1)
         reference = task.reference_log_probs
-        optimizer = torch.optim.AdamW(self.model.parameters(), budget.learning_rate, weight_decay=0.0)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, budget.steps)
-        for chosen, rejected in pairs.split(budget.batch_size, dim=1):
+
+        def loss_of(step: int) -> Tensor:
+            chosen, rejected = batches[step]
             policy = task.log_probs(self.model.model.table.weight.double())
-            loss = self._loss(policy[chosen], policy[rejected], reference[chosen], reference[rejected]).mean()
-            optimizer.zero_grad()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-            optimizer.step()
-            schedule.step()
+            return self._loss(policy[chosen], policy[rejected], reference[chosen], reference[rejected]).mean()
+
+        descend(self.model, budget, loss_of)
 
 
 def torchtune_dpo(desk: Desk, **settings: Any) -> LossTrainer:

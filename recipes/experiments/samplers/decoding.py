@@ -5,16 +5,15 @@ that it returns are the distribution it draws from, so the product over position
 sequences, whatever the settings are: it is nothing that was written here, but what transformers does.
 """
 
-import math
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import PreTrainedModel, WatermarkingConfig
 
-from hmm_datasets import HMM
+from hmm_datasets import processes
 from hmm_datasets.hmm.causal_lm import HMMForCausalLM
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -60,6 +59,11 @@ def next_log_probs(model: PreTrainedModel, num_symbols: int, length: int, **sett
         symbols = torch.arange(num_symbols).repeat(len(rows))[:, None]
         rows = torch.cat([rows.repeat_interleave(num_symbols, 0), symbols], 1)
     return tables
+
+
+def all_rows(num_symbols: int, length: int) -> Int[np.ndarray, "S L"]:
+    """All `E**L` sequences, in alphabetical order."""
+    return np.stack(np.unravel_index(np.arange(num_symbols**length), (num_symbols,) * length), axis=1)
 
 
 def log_probs_of_all(tables: list[Tensor]) -> Float[Tensor, "S"]:
@@ -118,7 +122,7 @@ def green_tokens(num_symbols: int, length: int, bos_token_id: int) -> Float[np.n
     marks = WatermarkLogitsProcessor(vocab_size=num_symbols + 1, device="cpu", greenlist_ratio=0.5, bias=1.0)
     tokens = torch.arange(num_symbols + 1)[:, None]
     is_green = (marks(tokens, torch.zeros(num_symbols + 1, num_symbols + 1)) > 0).numpy()
-    words = np.stack(np.unravel_index(np.arange(num_symbols**length), (num_symbols,) * length), axis=1)
+    words = all_rows(num_symbols, length)
     before = np.concatenate([np.full((len(words), 1), bos_token_id), words[:, :-1]], axis=1)
     return is_green[before, words].sum(1).astype(float)
 
@@ -130,15 +134,11 @@ def beams(
 
     The most likely sequence is found by going through all of them.
     """
-    from hmm_datasets import processes
-
     gaps: dict[int, list[float]] = {width: [] for width in widths}
-    words = torch.cartesian_prod(*[torch.arange(num_symbols)] * length)
     for seed in range(first_seed, first_seed + num_hmms):
-        hmm: HMM = processes.random(num_states, num_symbols, alpha=0.3, seed=seed)
-        log_p = np.asarray(hmm.log_likelihood(words.numpy()))
+        hmm = processes.random(num_states, num_symbols, alpha=0.3, seed=seed)
+        log_p = hmm.log_likelihood(all_rows(num_symbols, length))
         model = HMMForCausalLM.from_hmm(hmm, bos_token_id=num_symbols)
-        place = [num_symbols**power for power in reversed(range(length))]
         for width in widths:
             row = model.generate(
                 torch.full((1, 1), num_symbols),
@@ -147,7 +147,8 @@ def beams(
                 max_new_tokens=length,
                 pad_token_id=num_symbols,
             )[0, 1:]
-            gaps[width].append(float(log_p.max() - log_p[int(row @ torch.tensor(place))]))
+            place = np.ravel_multi_index(row.tolist(), (num_symbols,) * length)
+            gaps[width].append(float(log_p.max() - log_p[place]))
     return {width: np.array(found) for width, found in gaps.items()}
 
 
@@ -166,4 +167,4 @@ def chance_of_variation(probs: np.ndarray, count: int, draws: int = 200, seed: i
     """Median and 99th percentile of the total variation between a distribution and `count` draws from it."""
     counts = np.random.default_rng(seed).multinomial(count, probs, draws)
     values = 0.5 * np.abs(counts / count - probs).sum(1)
-    return float(np.median(values)), float(np.quantile(values, 0.99)) if math.isfinite(values.max()) else math.nan
+    return float(np.median(values)), float(np.quantile(values, 0.99))

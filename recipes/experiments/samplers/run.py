@@ -102,12 +102,11 @@ def decoding(seed: int) -> list[dict[str, Any]]:
 
     model, symbols = _decoded_model(seed), DECODED["num_symbols"]
     exact = log_probs_of_all(next_log_probs(model, symbols, DECODED_LENGTH))
-    rows = []
+    green, rows = green_tokens(symbols, DECODED_LENGTH, model.config.bos_token_id), []
     for name, settings in SETTINGS.items():
         found = log_probs_of_all(next_log_probs(model, symbols, DECODED_LENGTH, **settings))
         row = {"name": name, **distance(exact, found, DECODED_LENGTH)}
         if "watermarking_config" in settings:
-            green = green_tokens(symbols, DECODED_LENGTH, model.config.bos_token_id)
             row |= {"detected": detection(exact, found, green), "green": float(found.exp().numpy() @ green)}
         rows.append(row)
     return rows
@@ -153,15 +152,14 @@ def unmasking_of(steps: int, folder: Path, seed: int) -> list[dict[str, Any]]:
     """A row for each denoiser, order and number of tokens at a step."""
     import numpy as np
     import torch
-    from decoding import distance
+    from decoding import all_rows, distance
     from models import denoiser, marginals_of
     from unmasking import ORDERS, exact_marginals, written
 
     from hmm_datasets import processes
 
     hmm, length = processes.mess3(0.05, 0.85), UNMASKED_LENGTH
-    words = np.stack(np.unravel_index(np.arange(3**length), (3,) * length), axis=1)
-    log_p = torch.from_numpy(np.asarray(hmm.log_likelihood(words)))
+    log_p = torch.from_numpy(hmm.log_likelihood(all_rows(3, length)))
     trained = marginals_of(denoiser(hmm, length, steps, seed, folder / "trainer"), 3, length)
     rows = []
     for name, marginals in (("exact", exact_marginals(log_p.exp().numpy(), 3, length)), ("trained", trained)):

@@ -13,6 +13,7 @@ import itertools
 from collections.abc import Callable
 
 import numpy as np
+from decoding import all_rows
 from jaxtyping import Float
 
 Marginals = Float[np.ndarray, "K L E"]
@@ -22,7 +23,7 @@ ORDERS = ("random", "left to right", "most certain first", "least entropy first"
 
 def partly_filled(num_symbols: int, length: int) -> np.ndarray:
     """All `(E + 1)**L` partly filled sequences, the mask being `E`, as rows."""
-    return np.stack(np.unravel_index(np.arange((num_symbols + 1) ** length), (num_symbols + 1,) * length), axis=1)
+    return all_rows(num_symbols + 1, length)
 
 
 def exact_marginals(probs: Float[np.ndarray, "S"], num_symbols: int, length: int) -> Marginals:
