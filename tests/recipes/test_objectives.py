@@ -52,7 +52,7 @@ def test_the_tilted_distribution_is_that_of_the_core():
 
 @pytest.mark.parametrize("task", [TASK, FEW], ids=["task", "few"])
 def test_objectives_of_the_reward_with_the_divergence_end_in_the_tilted_distribution(task):
-    for name in ("dpo", "dpo robust", "dpo weighted", "rloo"):
+    for name in ("dpo", "dpo robust", "dpo weighted", "reward model", "rloo", "a2po"):
         np.testing.assert_allclose(probs(target(name, task), task), probs(task.tilted(), task), atol=1e-8)
 
 
@@ -80,6 +80,7 @@ def test_closed_forms():
         ("dpo sigmoid_norm", lambda c, r, beta: math.log1p(math.exp(-beta * (c[1] / c[2] - r[1] / r[2])))),
         ("simpo", lambda c, r, beta: math.log1p(math.exp(0.5 - beta * (c[0] / c[2] - r[0] / r[2])))),
         ("cpo", lambda c, r, beta: math.log1p(math.exp(-beta * (c[0] - r[0])))),
+        ("tpo-l", lambda c, r, beta: math.log1p(math.exp(0.5 - beta * (c[0] / c[2] - r[0] / r[2])))),
     ],
 )
 def test_targets_are_minima_over_all_distributions(name, loss):
@@ -91,13 +92,33 @@ def test_targets_are_minima_over_all_distributions(name, loss):
         q = np.exp(free - np.logaddexp.reduce(free))
         scores = [(np.log(q[s]), np.log(q[s] / p[s]), float(FEW.sizes[s])) for s in places]
         value = sum(pairs[x, y] * loss(scores[x], scores[y], FEW.beta) for x in places for y in places)
-        if name == "cpo":
+        if name in ("cpo", "tpo-l"):
             value -= (chosen * np.log(q)).sum() / (chosen * FEW.sizes.numpy()).sum()
         return value
 
     found = optimize.minimize(total, np.log(p), method="BFGS", options={"gtol": 1e-6})
     best = np.exp(found.x - np.logaddexp.reduce(found.x))
     np.testing.assert_allclose(probs(target(name, FEW), FEW), best, atol=2e-4)
+
+
+@pytest.mark.outside(
+    "https://github.com/huggingface/trl/issues/1931",
+    "a loss that centers a reward model's rewards: the square of the sum of a pair's",
+    "it makes differences between rewards smaller as well, by how much is computed",
+)
+def test_centered_rewards_are_smaller_rewards():
+    """All rewards, also their mean, by a method without gradients of ours; the policy is the best for them."""
+    pairs, p = FEW.pairs.numpy(), FEW.reference_log_probs.exp().numpy()
+
+    def total(rewards):
+        gap, sums = rewards[:, None] - rewards, rewards[:, None] + rewards
+        return (pairs * (np.log1p(np.exp(-gap)) + theory.CENTERING * sums**2)).sum()
+
+    found = optimize.minimize(total, np.zeros(len(p)), method="BFGS", options={"gtol": 1e-8}).x
+    best = p * np.exp(found / FEW.beta)
+    np.testing.assert_allclose(probs(target("reward model, centered", FEW), FEW), best / best.sum(), atol=1e-5)
+    learned, true = found[:, None] - found, (FEW.reward[:, None] - FEW.reward).numpy()
+    assert 0.5 < (learned * true).sum() / (true**2).sum() < 0.98
 
 
 def test_the_gradient_of_grpo_is_that_of_the_reward_and_of_the_divergence_at_each_node():
@@ -162,6 +183,34 @@ def test_a_loss_of_another_library_is_on_trial_as_a_function(tmp_path):
         found = trainer.model.logits_of_nodes()
         assert TASK.divergence(found, target(name)) < 1e-3
         assert (TASK.divergence(found, TASK.tilted()) < 1e-3) == (name == "dpo")
+
+
+@pytest.mark.outside(
+    "https://github.com/huggingface/trl/pull/5905",
+    "GOLD compares the distribution after each token of an answer, and so never that of the first, by default",
+    "the trial ends where that says, with the first distribution as it was",
+)
+@pytest.mark.outside(
+    "https://github.com/Nicolas-BZRD/llm-recipes/issues/3",
+    "sorted probabilities do not say which token has which",
+    "the trial ends with the teacher's probabilities in the order of the reference; a mapped vocabulary mends it",
+)
+@pytest.mark.parametrize(
+    "name", ["gold", "gold bayesian", "gold hybrid", "gkd", "iw-opd", "tpo", "reward model", "a2po"]
+)
+def test_trainers_come_near_their_targets(name, tmp_path):
+    policy.TableForCausalLM.from_logits(TASK.reference.float(), TASK.length).save_pretrained(tmp_path / "reference")
+    steps, rate = (40, 0.3) if name == "reward model" else (30, 0.1)  # its rewards begin far away
+    budget = trials.Budget(steps, 128, rate, 0)
+    desk = trials.Desk(TASK, tmp_path / "reference", tmp_path / "data", tmp_path / "trainer", budget)
+    recorded = trials.trained(tmp_path / "policy.json", trials.TRIALS[name], desk)
+    own = theory.TARGETS.get(name, theory.Task.tilted)(TASK)
+    if name in theory.OBJECTIVES:
+        own = target(name)
+    found = torch.tensor(recorded["logits"]).double()
+    assert TASK.divergence(found, own) < 0.1 * TASK.divergence(TASK.reference, own)
+    if name == "gold":
+        torch.testing.assert_close(found[0].log_softmax(-1), TASK.reference[0], rtol=0, atol=1e-6)
 
 
 def test_the_gradient_is_followed_to_the_stationary_point_that_is_reached_first():

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationMixin, PreTrainedConfig, PreTrainedModel
-from transformers.modeling_outputs import BaseModelOutput, CausalLMOutput
+from transformers.modeling_outputs import BaseModelOutput, CausalLMOutput, SequenceClassifierOutput
 
 from hmm_datasets import HMM
 
@@ -89,6 +89,16 @@ class TableConfig(PreTrainedConfig):
     tie_word_embeddings: bool = False
 
 
+def _nodes(input_ids: Int[Tensor, "B T"], end: int) -> Int[Tensor, "B T"]:
+    # The node that each position has reached. The children of a node follow each other. After an end, and before a
+    # beginning, stands the first node.
+    node, nodes = torch.zeros_like(input_ids[:, 0]), []
+    for symbol in input_ids.T:
+        node = torch.where(symbol < end, end * node + 1 + symbol, 0)
+        nodes.append(node)
+    return torch.stack(nodes, dim=1)
+
+
 class _Nodes(nn.Module):
     # The logits at the node that each position has reached, as hidden states.
     def __init__(self, config: TableConfig):
@@ -97,13 +107,8 @@ class _Nodes(nn.Module):
         self.table = nn.Embedding(len(beginnings(config.num_symbols, config.length)), config.num_symbols)
 
     def forward(self, input_ids: Int[Tensor, "B T"], **_: Any) -> BaseModelOutput:
-        node, nodes = torch.zeros_like(input_ids[:, 0]), []
-        for symbol in input_ids.T:
-            # The children of a node follow each other. After an end, and before a beginning, stands the first node.
-            node = torch.where(symbol < self.end, self.end * node + 1 + symbol, 0)
-            nodes.append(node)
         no_choice = nn.functional.pad(self.table.weight.new_full((1, self.end), NEVER), (0, 1))
-        rows = torch.stack(nodes, dim=1).clamp(max=self.table.num_embeddings)
+        rows = _nodes(input_ids, self.end).clamp(max=self.table.num_embeddings)
         logits = nn.functional.embedding(rows, torch.cat([self.table.weight, no_choice]))
         return BaseModelOutput(nn.functional.pad(logits, (0, 1), value=NEVER))
 
@@ -136,6 +141,12 @@ class TableForCausalLM(PreTrainedModel, GenerationMixin):
     def get_input_embeddings(self) -> nn.Module:
         return self.model.table
 
+    def resize_token_embeddings(self, new_num_tokens: int | None = None, *_: Any) -> nn.Module:
+        # Some trainers ask for the size that there is.
+        if new_num_tokens != self.config.vocab_size:
+            raise ValueError(f"{new_num_tokens} tokens; the table has {self.config.vocab_size}")
+        return self.get_input_embeddings()
+
     def get_output_embeddings(self) -> nn.Module:
         # One that changes nothing, for trainers that multiply by it in pieces.
         layer = nn.Linear(self.config.vocab_size, self.config.vocab_size, bias=False)
@@ -162,6 +173,29 @@ class TableForCausalLM(PreTrainedModel, GenerationMixin):
     def logits_of_nodes(self) -> Float[Tensor, "N E"]:
         """The table, float64."""
         return self.model.table.weight.detach().double().cpu()
+
+
+class TableForSequenceClassification(PreTrainedModel):
+    """A reward model that can be any reward: a number for each sequence, in the order of [`sequences`], 0 at first."""
+
+    config_class = TableConfig
+    base_model_prefix = "model"
+    _tied_weights_keys: ClassVar[dict[str, str]] = {}
+
+    def __init__(self, config: TableConfig):
+        super().__init__(config)
+        self.rewards = nn.Parameter(torch.zeros(len(sequences(config.num_symbols, config.length))))
+        self.post_init()
+
+    def _init_weights(self, module: nn.Module) -> None:
+        pass
+
+    def forward(self, input_ids: Int[Tensor, "B T"], **_: Any) -> SequenceClassifierOutput:
+        """Rewards `(B, 1)`."""
+        # The last letter of a sequence is at the last node in it; padding and end are at the first.
+        return SequenceClassifierOutput(
+            logits=self.rewards[_nodes(input_ids, self.config.num_symbols - 1).amax(1), None]
+        )
 
 
 AutoConfig.register("next_symbol_table", TableConfig, exist_ok=True)

@@ -102,12 +102,13 @@ class Bench:
         self._bar.close()
 
     def _target(self, objective: str) -> "Tensor | None":
-        from theory import OBJECTIVES, target
+        from theory import OBJECTIVES, TARGETS, Task, target
 
         if objective not in self._targets:
             # A teacher's student should end in the teacher, which is the tilted distribution.
             known, task = objective in OBJECTIVES, self._task
-            self._targets[objective] = target(task, OBJECTIVES[objective]) if known else task.tilted()
+            reached = target(task, OBJECTIVES[objective]) if known else TARGETS.get(objective, Task.tilted)(task)
+            self._targets[objective] = reached
         return self._targets[objective]
 
     def tried(self, name: str) -> dict[str, Any]:

@@ -256,10 +256,10 @@ def _likelihood_of_chosen(task: Task, logits: Tensor, drawn: Tensor) -> Tensor:
 _kto = _of_pairs(_apo_zero, _ratios)
 
 
-def _cpo(task: Task, logits: Tensor, drawn: Tensor) -> Tensor:
-    # arXiv 2401.08417, eq. 4: without a reference, beside the likelihood of the chosen.
-    pairs = _of_pairs(_logistic, Task.log_probs)
-    return pairs(task, logits, drawn) + _likelihood_of_chosen(task, logits, drawn)
+def _and_likelihood(pairs: Objective) -> Objective:
+    # Without a reference, beside a likelihood: CPO (arXiv 2401.08417, eq. 4), and TPO (arXiv 2405.16681), where that
+    # is of a third answer.
+    return lambda task, logits, drawn: pairs(task, logits, drawn) + _likelihood_of_chosen(task, logits, drawn)
 
 
 def _simpo(task: Task, chosen: Tensor, rejected: Tensor, *, gamma: float) -> Tensor:
@@ -270,6 +270,14 @@ def _simpo(task: Task, chosen: Tensor, rejected: Tensor, *, gamma: float) -> Ten
 def _alpha_rewards(task: Task, logits: Tensor, *, alpha: float) -> Tensor:
     # AlphaPO (arXiv 2501.03884, eq. 7), of the geometric mean of the probabilities of tokens.
     return (1 - torch.exp(-alpha * _log_probs_per_token(task, logits))) / alpha
+
+
+def _centered(task: Task, logits: Tensor, drawn: Tensor) -> Tensor:
+    # A reward model as the policy that is best for its rewards; their mean is free (arXiv 2312.09244, eq. 2).
+    rewards, p = task.beta * _ratios(task, logits), task.reference_log_probs.exp()
+    rewards = rewards - (p * rewards).sum()
+    sums = (task.pairs * (rewards[:, None] + rewards) ** 2).sum()
+    return -(task.pairs * logsigmoid(rewards[:, None] - rewards)).sum() + CENTERING * sums
 
 
 def _orpo(task: Task, logits: Tensor, drawn: Tensor) -> Tensor:
@@ -302,6 +310,12 @@ def _reinforced(task: Task, logits: Tensor, drawn: Tensor) -> Tensor:
     value = task.reward - task.beta * _ratios(task, drawn)
     baseline = _expectation(task, drawn, value)
     return -_expectation(task, drawn, (value - baseline) * task.log_probs(logits))
+
+
+def _regressed(task: Task, logits: Tensor, drawn: Tensor) -> Tensor:
+    # A*-PO (arXiv 2505.20686), where the optimal value is that of all sequences.
+    value = task.beta * (task.reference_log_probs + task.reward / task.beta).logsumexp(0)
+    return _expectation(task, drawn, (task.beta * _ratios(task, logits) - task.reward + value) ** 2)
 
 
 def _group_relative(
@@ -346,8 +360,8 @@ def _of_rollout_pairs(
     return (2 * weight[:, None] * weight * wins * loss(task, ratio[:, None], ratio)).sum()
 
 
-SIMPO_GAMMA, ALPHA, SMOOTHING = 0.5, 0.25, 0.1
-"""Settings of SimPO, AlphaPO and of losses with smoothed labels, which `trials.py` gives to the trainers."""
+SIMPO_GAMMA, ALPHA, SMOOTHING, CENTERING = 0.5, 0.25, 0.1, 0.01
+"""Settings of SimPO, AlphaPO, smoothed labels and centered rewards, which `trials.py` gives to the trainers."""
 
 OBJECTIVES: dict[str, Objective] = {
     "dpo": _of_pairs(_logistic, _ratios),
@@ -369,10 +383,15 @@ OBJECTIVES: dict[str, Objective] = {
     "dpo alpha 0.5": _of_pairs(_logistic, _of_divergence(lambda ratio: (ratio**-0.5 - 1) / -0.5)),
     "kto": _kto,
     "kto apo_zero_unpaired": _kto,
-    "cpo": _cpo,
+    "cpo": _and_likelihood(_of_pairs(_logistic, Task.log_probs)),
     "simpo": _of_pairs(_simpo, _log_probs_per_token, gamma=SIMPO_GAMMA),
     "alphapo": _of_pairs(_simpo, partial(_alpha_rewards, alpha=ALPHA), gamma=SIMPO_GAMMA),
     "orpo": _orpo,
+    "tpo": _and_likelihood(_of_pairs(_logistic, Task.log_probs)),
+    "tpo-l": _and_likelihood(_of_pairs(_simpo, _log_probs_per_token, gamma=SIMPO_GAMMA)),
+    "reward model": _of_pairs(_logistic, _ratios),
+    "reward model, centered": _centered,
+    "a2po": _regressed,
     "rloo": _reinforced,
     "rloo normalized": _reinforced,
     "grpo": partial(_group_relative, scaled=True, mean_of="tokens"),
@@ -388,3 +407,25 @@ OBJECTIVES: dict[str, Objective] = {
     "online ipo": partial(_of_rollout_pairs, loss=_ipo),
 }
 """Objectives by name; see `trials.py` for the trainer of each."""
+
+
+def _reordered(task: Task) -> Tensor:
+    # The loss of sorted probabilities (arXiv 2402.12030, eq. 3) moves the largest to the teacher's largest, and so on;
+    # which symbol has it stays as in the reference.
+    order = task.reference.argsort(dim=-1, descending=True)
+    values = task.tilted().log_softmax(-1).sort(dim=-1, descending=True).values
+    return torch.empty_like(values).scatter(-1, order, values)
+
+
+def _reordered_after_the_first(task: Task) -> Tensor:
+    # As that, where the distribution after each token of an answer counts, and so never that of the first.
+    logits = _reordered(task)
+    logits[0] = task.reference[0]
+    return logits
+
+
+TARGETS: dict[str, Callable[[Task], Float[Tensor, "N E"]]] = {
+    "gold": _reordered_after_the_first,
+    "gold bayesian": _reordered,
+}
+"""Where distillation ends, if not in the teacher."""

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 from datasets import Dataset, load_from_disk
-from policy import TableForCausalLM
-from theory import ALPHA, SIMPO_GAMMA, SMOOTHING, Task
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
+from policy import TableConfig, TableForCausalLM, TableForSequenceClassification
+from theory import ALPHA, CENTERING, SIMPO_GAMMA, SMOOTHING, Task
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast, PrinterCallback, Trainer
 
 from hmm_datasets.files import read_json, write_json
@@ -36,10 +36,10 @@ class Budget:
 def tokenizer_of(num_symbols: int) -> PreTrainedTokenizerBase:
     """Letters `a`, `b`, ..., the end `.`, and `^`, which stands before every text and pads."""
     vocabulary = {name: n for n, name in enumerate((*ascii_lowercase[: num_symbols - 1], ".", "^"))}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="^"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    tokenizer = Tokenizer(models.BPE(vocabulary, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.post_processor = processors.TemplateProcessing(single="^ $A", special_tokens=[("^", num_symbols)])
-    tokenizer.decoder = decoders.Fuse()
+    tokenizer.decoder = decoders.ByteLevel()
     named = {"bos_token": "^", "pad_token": "^", "eos_token": "."}
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, padding_side="left", **named)
 
@@ -130,6 +130,18 @@ class Desk:
 
         return _rows(self.data / f"answers-{self.budget.seed}", columns)
 
+    def triples(self) -> Dataset:
+        """A row for every pair, and beside it the chosen of the next as a gold answer."""
+        rows = self.preferences()
+        chosen = rows["chosen"][:]
+        return rows.add_column("reference", [*chosen[1:], chosen[0]])
+
+    def messages(self) -> Dataset:
+        """A conversation for every pair, with nothing asked and the chosen as answer."""
+        chosen = texts(self.task)[self._pairs(0.0)[0]]
+        asked = {"role": "user", "content": ""}
+        return Dataset.from_dict({"messages": [[asked, {"role": "assistant", "content": text}] for text in chosen]})
+
     def prompts(self, prompt: str = "") -> Dataset:
         """A row for every rollout of a step."""
         return Dataset.from_dict({"prompt": [prompt] * self.budget.batch_size})
@@ -138,6 +150,10 @@ class Desk:
         """The reward of rollouts, up to their end."""
         rewards, end = self.task.rewards, len(self.task.rewards) - 1
         return [float(sum(rewards[x] for x in row[: (*row, end).index(end)])) for row in completion_ids]
+
+    def reward_of_texts(self, completions: list[str], **_: Any) -> list[float]:
+        """The reward of rollouts as texts; an end has none."""
+        return [sum(self.task.rewards[ascii_lowercase.index(letter)] for letter in text) for text in completions]
 
     def _pairs(self, flipped: float) -> tuple[np.ndarray, np.ndarray]:
         return drawn_pairs(self.task, self.budget.steps * self.budget.batch_size, self.budget.seed, flipped)
@@ -193,6 +209,39 @@ def orpo(desk: Desk, **settings: Any) -> Trainer:
     return ORPOTrainer(args=args, train_dataset=desk.preferences(), **desk.parts())
 
 
+def tpo(desk: Desk, **settings: Any) -> Trainer:
+    """`trl.experimental.tpo.TPOTrainer`."""
+    from trl.experimental.tpo import TPOConfig, TPOTrainer
+
+    args = TPOConfig(**desk.arguments({"beta": desk.task.beta, "max_length": None, **settings}))
+    return TPOTrainer(args=args, train_dataset=desk.triples(), **desk.parts())
+
+
+class RewardModelling:
+    """`trl.RewardTrainer`; its policy is the best for the rewards that the model learned."""
+
+    def __init__(self, desk: Desk, **settings: Any):
+        from trl import RewardConfig, RewardTrainer
+
+        task = desk.task
+        sizes = {"num_symbols": len(task.rewards), "length": task.length, "num_labels": 1}
+        parts = desk.parts(model=TableForSequenceClassification(TableConfig(**sizes)))
+        args = RewardConfig(**desk.arguments({"max_length": None, **settings}))
+        self._task, self._trainer = task, RewardTrainer(args=args, train_dataset=desk.preferences(), **parts)
+        self._trainer.remove_callback(PrinterCallback)
+
+    def train(self) -> None:
+        """Take all steps."""
+        self._trainer.train()
+
+    @property
+    def model(self) -> TableForCausalLM:
+        """The policy."""
+        task, rewards = self._task, self._trainer.model.rewards.detach().double()
+        log_probs = (task.reference_log_probs + rewards / task.beta).log_softmax(0)
+        return TableForCausalLM.from_logits(task.logits_of(log_probs).float(), task.length)
+
+
 def rloo(desk: Desk, **settings: Any) -> Trainer:
     """`trl.RLOOTrainer`; all rollouts of a step are one group."""
     from trl import RLOOConfig, RLOOTrainer
@@ -223,12 +272,62 @@ def online_dpo(desk: Desk, **settings: Any) -> Trainer:
     return OnlineDPOTrainer(ref_model=desk.policy(), args=OnlineDPOConfig(**desk.arguments(chosen)), **parts)
 
 
+def a2po(desk: Desk, **settings: Any) -> Trainer:
+    """`trl.experimental.a2po.A2POTrainer`; the one prompt has its optimal value from many rollouts."""
+    from trl.experimental.a2po import A2POConfig, A2POTrainer
+
+    task, size = desk.task, desk.budget.batch_size
+    own = {"beta1": task.beta, "beta2": task.beta, "num_value_samples": size, "filter_all_incorrect": False}
+    args = A2POConfig(**desk.arguments({"max_completion_length": task.length, **own, **settings}))
+    parts = desk.parts(reward_funcs=[desk.reward_of_texts], train_dataset=desk.prompts("^"))  # as OnlineDPOTrainer
+    return A2POTrainer(args=args, **parts)
+
+
 def distillation(desk: Desk, **settings: Any) -> Trainer:
     """`trl.DistillationTrainer`, on the policy's own rollouts."""
     from trl import DistillationConfig, DistillationTrainer
 
     args = DistillationConfig(**desk.arguments({"max_completion_length": desk.task.length, **settings}))
     return DistillationTrainer(teacher_model=desk.teacher(), args=args, train_dataset=desk.prompts(), **desk.parts())
+
+
+def gkd(desk: Desk, **settings: Any) -> Trainer:
+    """`trl.experimental.gkd.GKDTrainer`, by default half on the policy's own rollouts and half on texts."""
+    from trl.experimental.gkd import GKDConfig, GKDTrainer
+
+    args = GKDConfig(**desk.arguments({"max_new_tokens": desk.task.length, **settings}))
+    return GKDTrainer(args=args, **_of_chat(desk))
+
+
+def iw_opd(desk: Desk, **settings: Any) -> Trainer:
+    """`trl.experimental.iw_opd.IWOPDTrainer`."""
+    from trl.experimental.iw_opd import IWOPDConfig, IWOPDTrainer
+
+    args = IWOPDConfig(**desk.arguments({"max_completion_length": desk.task.length, **settings}))
+    return IWOPDTrainer(args=args, **_of_chat(desk))
+
+
+def gold(desk: Desk, **settings: Any) -> Trainer:
+    """`trl.experimental.gold.GOLDTrainer` with the loss that needs no common tokenizer, of sorted probabilities.
+
+    It goes through rows one by one, and gets an eighth of them.
+    """
+    from trl.experimental.gold import GOLDConfig, GOLDTrainer
+
+    own = {"max_completion_length": desk.task.length, "use_uld_loss": True, "top_p": 1.0, "top_k": 0}
+    own["per_device_train_batch_size"] = max(1, desk.budget.batch_size // 8)
+    return GOLDTrainer(args=GOLDConfig(**desk.arguments({**own, **settings})), **_of_chat(desk))
+
+
+def _of_chat(desk: Desk) -> dict[str, Any]:
+    # A conversation is the beginning token, and the answer with its end. Trainers look for the teacher's tokenizer.
+    parts, teacher = desk.parts(train_dataset=desk.messages()), desk.teacher()
+    parts[
+        "processing_class"
+    ].chat_template = "^{% for message in messages if message.role == 'assistant' %}{{ message.content }}.{% endfor %}"
+    teacher.config._name_or_path = str(desk.data / "tokenizer")
+    parts["processing_class"].save_pretrained(teacher.config._name_or_path)
+    return {"teacher_model": teacher, **parts}
 
 
 def _of_rollouts(desk: Desk, settings: dict[str, Any]) -> dict[str, Any]:
@@ -241,7 +340,7 @@ def _rewarded(desk: Desk) -> dict[str, Any]:
     return desk.parts(reward_funcs=[desk.reward], train_dataset=desk.prompts())
 
 
-TRIALS: dict[str, Callable[[Desk], Trainer]] = {
+TRIALS: dict[str, Callable[[Desk], Any]] = {
     "dpo": dpo,
     "dpo smoothed": partial(dpo, label_smoothing=SMOOTHING),
     "dpo robust": partial(dpo, loss_type="robust", label_smoothing=SMOOTHING, flipped=SMOOTHING),
@@ -265,6 +364,10 @@ TRIALS: dict[str, Callable[[Desk], Trainer]] = {
     "simpo": partial(cpo, loss_type="simpo", cpo_alpha=0.0, simpo_gamma=SIMPO_GAMMA),
     "alphapo": partial(cpo, loss_type="simpo", cpo_alpha=0.0, simpo_gamma=SIMPO_GAMMA, alpha=ALPHA),
     "orpo": orpo,
+    "tpo": tpo,
+    "tpo-l": partial(tpo, loss_type="tpo-l", tpo_l_gamma=SIMPO_GAMMA),
+    "reward model": RewardModelling,
+    "reward model, centered": partial(RewardModelling, center_rewards_coefficient=CENTERING),
     "rloo": rloo,
     "rloo normalized": partial(rloo, normalize_advantages=True),
     "grpo": grpo,
@@ -278,8 +381,15 @@ TRIALS: dict[str, Callable[[Desk], Trainer]] = {
     "gmpo": gmpo,
     "online dpo": online_dpo,
     "online ipo": partial(online_dpo, loss_type="ipo"),
+    "a2po": a2po,
     "distillation reverse KL": partial(distillation, beta=1.0),
     "distillation forward KL": partial(distillation, beta=0.0),
     "distillation Jensen-Shannon": partial(distillation, beta=0.5),
+    "gkd": gkd,
+    "gkd of sequences": partial(gkd, lmbda=0.0, seq_kd=True),
+    "iw-opd": iw_opd,
+    "gold": gold,
+    "gold bayesian": partial(gold, uld_token_merge_strategy="bayesian"),
+    "gold hybrid": partial(gold, uld_token_merge_strategy="bayesian", uld_use_hybrid_loss=True),
 }
 """The trainer of each objective of [`theory.OBJECTIVES`], by its name."""
