@@ -15,8 +15,8 @@ from hmm_datasets import processes
 from hmm_datasets.hmm.causal_lm import HMMForCausalLM
 from hmm_datasets.hmm.process_causal_lm import ProcessForCausalLM
 
-decoding, speculative, unmasking, models = (
-    load("samplers", name) for name in ("decoding", "speculative", "unmasking", "models")
+decoding, speculative, unmasking, models, watermarks = (
+    load("samplers", name) for name in ("decoding", "speculative", "unmasking", "models", "watermarks")
 )
 HMM, LENGTH = processes.random(3, 5, alpha=0.5, seed=1), 3
 MODEL = HMMForCausalLM.from_hmm(HMM, bos_token_id=5)
@@ -88,6 +88,10 @@ def test_settings_do_what_their_definitions_say():
 def test_generate_draws_from_these_distributions(name):
     settings = decoding.SETTINGS[name]
     probs = emitted(**settings).exp().numpy()
+    assert_drawn(probs, **settings)
+
+
+def assert_drawn(probs, **settings):
     torch.manual_seed(0)
     rows = MODEL.generate(
         torch.full((20_000, 1), 5), do_sample=True, top_k=0, max_new_tokens=LENGTH, pad_token_id=5, **settings
@@ -106,13 +110,85 @@ def test_what_is_lost_and_detected():
     found = decoding.distance(EXACT, emitted(top_k=1), LENGTH)
     assert found["lost"] == pytest.approx(1 - EXACT.exp().max().item(), abs=0.2)
     assert (found["entropy"], found["variation"]) == (pytest.approx(0), pytest.approx(found["lost"]))
-    green = decoding.green_tokens(5, LENGTH, 5)
+    green = watermarks.green_tokens(5, LENGTH, 5)
     assert green.min() >= 0
     assert green.max() <= LENGTH
-    assert decoding.detection(EXACT, EXACT, green) == pytest.approx(0.01)
+    assert watermarks.detection(EXACT, EXACT, green) == pytest.approx(0.01)
     marked = emitted(**decoding.SETTINGS["watermark, bias 2"])
     assert marked.exp().numpy() @ green > EXACT.exp().numpy() @ green + 0.3
-    assert decoding.detection(EXACT, marked, green) > 0.02
+    assert watermarks.detection(EXACT, marked, green) > 0.02
+
+
+def test_synthid_is_a_tournament_and_what_generate_draws():
+    """Of four draws two win against the other, and one of these, by a layer's value; or by chance, if it is equal."""
+    config = watermarks.synthid_config(2, seed=3, ngram_len=2)
+    tables = decoding.next_log_probs(MODEL, 5, LENGTH)
+    marked, scores = watermarks.synthid(tables, config, 5)
+    processor = config.construct_processor(5, "cpu")
+    values = processor.compute_g_values(torch.stack([torch.zeros(5), torch.arange(5)]).long().T)
+    first, second = values[:, 0].T.numpy()
+    p, won = tables[0][0].exp().numpy(), np.zeros(5)
+    for entered in itertools.product(range(5), repeat=4):
+        chance = p[list(entered)].prod()
+        for sides in itertools.product((0, 1), repeat=3):
+            left, right = (
+                pair[np.argmax(first[list(pair)])] if first[pair[0]] != first[pair[1]] else pair[side]
+                for pair, side in zip((entered[:2], entered[2:]), sides, strict=False)
+            )
+            won[(left, right)[sides[2]] if second[left] == second[right] else max((left, right), key=second.item)] += (
+                chance / 8
+            )
+    np.testing.assert_allclose(marked.exp().reshape(5, -1).sum(1), won, atol=1e-6)
+    in_pairs = processor.compute_g_values(torch.tensor([[0, 1], [1, 2], [2, 3]])).double().mean().item()
+    assert scores[WORDS.tolist().index([1, 2, 3])] == pytest.approx(3 * in_pairs)
+    once = processor.compute_g_values(torch.tensor([[0, 4], [4, 4]])).double().mean().item()
+    assert scores[WORDS.tolist().index([4, 4, 4])] == pytest.approx(2 * once)  # the third has the second's context
+    assert_drawn(marked.exp().numpy(), watermarking_config=config)
+
+
+@pytest.mark.outside(
+    "https://github.com/vllm-project/vllm/pull/56233",
+    "a context that was marked before in a text is not marked again, or texts are distorted over all keys",
+    "the mean over keys of exact distributions is the process with its memory, and is not without",
+)
+def test_over_keys_synthid_distorts_nothing_as_long_as_it_remembers_contexts():
+    words, tables = decoding.all_rows(5, 4), decoding.next_log_probs(MODEL, 5, 4)
+    exact = decoding.log_probs_of_all(tables).exp().numpy()
+    # Texts `abab`, where `a` is a context twice, and not the zero with which a text begins.
+    repeated = (words[:, 0] == words[:, 2]) & (words[:, 1] == words[:, 3]) & (words[:, 0] != words[:, 1])
+    repeated &= (words > 0).all(1)
+
+    def over_keys(history):
+        configs = [
+            watermarks.synthid_config(4, seed, ngram_len=2, context_history_size=history) for seed in range(600)
+        ]
+        return np.array([watermarks.synthid(tables, config, 5)[0].exp().numpy() for config in configs])
+
+    def errors(found, expected):
+        return (found.mean(0) - expected) / (found.std(0) / math.sqrt(len(found)))
+
+    found = over_keys(1024)
+    assert np.abs(found - exact).sum(1).min() > 0.1
+    often = exact > 2e-3
+    assert np.abs(errors(found[:, often], exact[often])).max() < 4
+    assert abs(errors(found[:, repeated].sum(1), exact[repeated].sum())) < 3
+    assert errors(over_keys(1)[:, repeated].sum(1), exact[repeated].sum()) > 5
+
+
+@pytest.mark.outside(
+    "https://github.com/THU-BPM/MarkLLM/issues/35",
+    "a context of no tokens is the same at every place, so that only the first token is marked",
+    "later tokens have exactly the distribution of the process, and few texts are found",
+)
+def test_synthid_without_a_context_marks_one_token():
+    tables = decoding.next_log_probs(MODEL, 5, LENGTH)
+    marked, scores = watermarks.synthid(tables, watermarks.synthid_config(30, seed=0, ngram_len=1), 5)
+    of_first, later = (log_p.exp().reshape(5, -1) for log_p in (marked, EXACT))
+    kept = of_first.sum(1) > 1e-6
+    np.testing.assert_allclose(
+        (of_first / of_first.sum(1, keepdim=True))[kept], (later / later.sum(1, keepdim=True))[kept], atol=1e-5
+    )
+    assert len(np.unique(scores.round(9))) <= 5
 
 
 def test_beams_find_the_most_likely_sequence_once_they_are_wide_enough():
@@ -147,6 +223,9 @@ def test_assisted_generation_has_the_distribution_of_its_target():
         assert found.variation <= found.most_by_chance
         share = found.accepted / found.proposed
         assert abs(share - found.expected) < 4 * math.sqrt(found.expected * (1 - found.expected) / found.proposed)
+    looked_up = speculative.assisted(target, None, 3, 4, 300, seed=0)
+    assert looked_up.variation <= looked_up.most_by_chance
+    assert looked_up.accepted > 30
 
 
 @pytest.mark.launch

@@ -12,7 +12,7 @@ from datasets import Dataset
 from transformers import PreTrainedModel
 from transformers.integrations import is_deepspeed_zero3_enabled
 
-from ...compat.trl import PAIR_COLUMNS, OpenDPOTrainer, OpenGRPOTrainer, OpenMeasures, OpenSFTTrainer
+from ...compat.trl import PAIR_COLUMNS, OpenDPOTrainer, OpenGRPOTrainer, OpenMeasures, OpenSFTTrainer, fit_buffers
 from ...data.epochs import ShuffledEpochs
 from ...errors import InputError
 from ...text.tokenizers.chat_encoding import encode_conversation
@@ -51,6 +51,7 @@ class AdapterTrainer(OpenMeasures, StepTrainer):
         rows = kwargs.get("train_dataset")
         of_rows = {"rows": rows_digest(rows)} if isinstance(rows, Dataset) else {}
         super().__init__(*args, peft_config=peft_config, **kwargs)
+        fit_buffers(self.model.config.get_text_config().vocab_size)
         self.content = of_rows | self.content
         if peft_config is not None and self.is_fsdp_enabled:
             raise InputError("use_peft: adapters are not resumed under FSDP2; launch with ddp, zero1 or zero2")

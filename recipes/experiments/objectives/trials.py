@@ -20,6 +20,7 @@ from theory import ALPHA, CENTERING, SIMPO_GAMMA, SMOOTHING, Task
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast, PrinterCallback, Trainer
 
+from hmm_datasets.compat.trl import fit_buffers
 from hmm_datasets.files import read_json, write_json
 
 
@@ -167,6 +168,7 @@ def trained(path: Path, make: Callable[[Desk], Any], desk: Desk) -> dict[str, An
     recorded = read_json(path) if path.exists() else {}
     if recorded.get("budget") != vars(desk.budget):
         began = time.monotonic()
+        fit_buffers(len(desk.task.rewards) + 1)
         trainer = make(desk)
         if isinstance(trainer, Trainer):
             trainer.remove_callback(PrinterCallback)
@@ -325,8 +327,8 @@ def _of_chat(desk: Desk) -> dict[str, Any]:
     parts[
         "processing_class"
     ].chat_template = "^{% for message in messages if message.role == 'assistant' %}{{ message.content }}.{% endfor %}"
-    teacher.config._name_or_path = str(desk.data / "tokenizer")
-    parts["processing_class"].save_pretrained(teacher.config._name_or_path)
+    teacher.config.name_or_path = str(desk.data / "tokenizer")
+    parts["processing_class"].save_pretrained(teacher.config.name_or_path)
     return {"teacher_model": teacher, **parts}
 
 

@@ -93,40 +93,6 @@ def distance(log_p: Float[Tensor, "S"], log_q: Float[Tensor, "S"], length: int) 
     }
 
 
-def detection(
-    log_p: Float[Tensor, "S"], log_q: Float[Tensor, "S"], green: Float[np.ndarray, "S"], rate: float = 0.01
-) -> float:
-    """The share of watermarked sequences that the best test of the number of green tokens finds, at this false alarm.
-
-    Args:
-        log_p, log_q (`torch.Tensor` of shape `(S,)`): without and with the watermark.
-        green (`np.ndarray` of shape `(S,)`): green tokens of each sequence.
-        rate (`float`, *optional*, defaults to 0.01): share of sequences without the watermark that may be accused.
-    """
-    found, accused = 0.0, 0.0
-    p, q = log_p.exp().numpy(), log_q.exp().numpy()
-    for count in sorted(set(green.tolist()), reverse=True):
-        here = green == count
-        # Of the last number some are accused, so that the rate is kept exactly.
-        share = min(1.0, (rate - accused) / p[here].sum()) if p[here].sum() > 0 else 1.0
-        found, accused = found + share * q[here].sum(), accused + share * p[here].sum()
-        if share < 1:
-            break
-    return float(found)
-
-
-def green_tokens(num_symbols: int, length: int, bos_token_id: int) -> Float[np.ndarray, "S"]:
-    """Green tokens of every sequence, in alphabetical order, by the scheme of [`SETTINGS`]."""
-    from transformers.generation.logits_process import WatermarkLogitsProcessor
-
-    marks = WatermarkLogitsProcessor(vocab_size=num_symbols + 1, device="cpu", greenlist_ratio=0.5, bias=1.0)
-    tokens = torch.arange(num_symbols + 1)[:, None]
-    is_green = (marks(tokens, torch.zeros(num_symbols + 1, num_symbols + 1)) > 0).numpy()
-    words = all_rows(num_symbols, length)
-    before = np.concatenate([np.full((len(words), 1), bos_token_id), words[:, :-1]], axis=1)
-    return is_green[before, words].sum(1).astype(float)
-
-
 def beams(
     num_hmms: int, num_states: int, num_symbols: int, length: int, widths: list[int], first_seed: int = 0
 ) -> dict[int, np.ndarray]:

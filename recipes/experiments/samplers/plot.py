@@ -74,7 +74,7 @@ def assisted_table(found: Sequence[Sequence[dict[str, Any]]]) -> Table:
     """Whether assisted generation has the target's distribution."""
     cells = []
     for rows in zip(*found, strict=True):
-        accepted = [row["accepted"] / row["proposed"] for row in rows]
+        accepted = [row["accepted"] / row["proposed"] for row in rows if row["proposed"]]
         by_position = np.mean([row["by_position"] for row in rows], axis=0)
         lossless = all(row["variation"] <= row["most_by_chance"] for row in rows)
         cells.append(
@@ -84,8 +84,8 @@ def assisted_table(found: Sequence[Sequence[dict[str, Any]]]) -> Table:
                 f"{np.mean([row['chance'] for row in rows]):.4f}",
                 f"{np.mean([row['most_by_chance'] for row in rows]):.4f}",
                 ", ".join(f"{value:.4f}" for value in by_position),
-                mean_text(accepted),
-                f"{np.mean([row['expected'] for row in rows]):.4f}",
+                mean_text(accepted) if accepted else "",
+                f"{np.mean([row['expected'] for row in rows]):.4f}" if accepted else "",
                 "lossless" if lossless else "differs",
             ]
         )

@@ -26,13 +26,14 @@ DECODED = {"num_states": 4, "num_symbols": 8, "alpha": 0.3}
 DECODED_LENGTH, ASSISTED_LENGTH, UNMASKED_LENGTH = 5, 4, 8
 WIDTHS = (1, 2, 4, 8)
 """Beams."""
-ASSISTED: dict[str, tuple[str, str, dict[str, Any]]] = {
+ASSISTED: dict[str, tuple[str, str | None, dict[str, Any]]] = {
     "another HMM": ("hmm", "other", {}),
     "another HMM, temperature 0.7": ("hmm", "other", {"temperature": 0.7}),
     "another HMM, top-k 2": ("hmm", "other", {"top_k": 2}),
     "another HMM, top-p 0.8": ("hmm", "other", {"top_p": 0.8}),
     "a Llama": ("hmm", "llama", {"suppress_tokens": [3]}),  # the beginning token, which a trained model may say
     "an HMM, for a Llama": ("llama", "hmm", {"suppress_tokens": [3]}),
+    "none, prompt lookup": ("hmm", None, {}),
 }
 """Draft, target and settings of each trial of assisted generation, by what is said of the draft."""
 CALIBRATED = {"exact": {}, "temperature 0.7": {"temperature": 0.7}, "temperature 1.3": {"temperature": 1.3}}
@@ -97,17 +98,23 @@ def _decoded_model(seed: int) -> Any:
 
 
 def decoding(seed: int) -> list[dict[str, Any]]:
-    """A row for each of [`decoding.SETTINGS`]."""
-    from decoding import SETTINGS, detection, distance, green_tokens, log_probs_of_all, next_log_probs
+    """A row for each of [`decoding.SETTINGS`] and [`watermarks.SYNTHID`]."""
+    from decoding import SETTINGS, distance, log_probs_of_all, next_log_probs
+    from watermarks import SYNTHID, detection, green_tokens, synthid, synthid_config
 
     model, symbols = _decoded_model(seed), DECODED["num_symbols"]
-    exact = log_probs_of_all(next_log_probs(model, symbols, DECODED_LENGTH))
+    tables = next_log_probs(model, symbols, DECODED_LENGTH)
+    exact = log_probs_of_all(tables)
     green, rows = green_tokens(symbols, DECODED_LENGTH, model.config.bos_token_id), []
     for name, settings in SETTINGS.items():
         found = log_probs_of_all(next_log_probs(model, symbols, DECODED_LENGTH, **settings))
         row = {"name": name, **distance(exact, found, DECODED_LENGTH)}
         if "watermarking_config" in settings:
             row |= {"detected": detection(exact, found, green), "green": float(found.exp().numpy() @ green)}
+        rows.append(row)
+    for name, settings in SYNTHID.items():
+        found, scores = synthid(tables, synthid_config(seed=seed, **settings), model.config.bos_token_id)
+        row = {"name": name, **distance(exact, found, DECODED_LENGTH), "detected": detection(exact, found, scores)}
         rows.append(row)
     return rows
 
@@ -139,6 +146,7 @@ def assisted_of(draws: int, steps: int, folder: Path, seed: int) -> list[dict[st
     for name, (target, draft, settings) in ASSISTED.items():
         # New ones for each trial, since the settings of a draft stay with it.
         made = {
+            None: None,
             "hmm": ProcessForCausalLM.from_process(hmm, bos_token_id=3),
             "other": ProcessForCausalLM.from_process(other, bos_token_id=3),
             "llama": llama,

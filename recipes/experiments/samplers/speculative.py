@@ -26,8 +26,8 @@ class Assisted:
         variation (`float`): total variation between what was emitted and the target's distribution of sequences.
         by_position (tuple of floats): that of the tokens at each position.
         chance, most_by_chance (`float`): median and 99th percentile of `variation` of as many exact draws.
-        accepted, proposed (`int`): proposals.
-        expected (`float`): the share of proposals that should be taken.
+        accepted, proposed (`int`): proposals of a draft.
+        expected (`float`): the share of them that should be taken.
     """
 
     variation: float
@@ -41,32 +41,43 @@ class Assisted:
 
 def assisted(
     target: PreTrainedModel,
-    draft: PreTrainedModel,
+    draft: PreTrainedModel | None,
     num_symbols: int,
     length: int,
     count: int,
     seed: int,
     **settings: Any,
 ) -> Assisted:
-    """Draw `count` sequences of `length` tokens with a draft that proposes one token at a time."""
-    next_p, next_q = (next_log_probs(model, num_symbols, length, **settings) for model in (target, draft))
-    # Two settings that `generate` takes from the draft alone.
-    draft.generation_config.update(num_assistant_tokens=1, assistant_confidence_threshold=0.0)
-    draft.generation_config.num_assistant_tokens_schedule = "constant"
+    """Draw `count` sequences of `length` tokens with a draft that proposes one token at a time.
+
+    Without a draft the proposals, two at a time, are what came after the same tokens earlier in the text ("prompt
+    lookup").
+    """
+    next_p = next_log_probs(target, num_symbols, length, **settings)
+    prompt = torch.full((1, 1), target.config.bos_token_id)
+    # A draft gets no attention mask: it takes for padding what is `pad_token_id`, which therefore is in no text here.
+    options = {"do_sample": True, "top_k": 0, "max_new_tokens": length, "pad_token_id": target.config.vocab_size}
+    expected = 0.0
+    if draft is None:
+        options["prompt_lookup_num_tokens"] = 2
+    else:
+        expected = expected_acceptance(next_p, next_log_probs(draft, num_symbols, length, **settings))
+        options["assistant_model"] = draft
+        # Two settings that `generate` takes from the draft alone.
+        draft.generation_config.update(num_assistant_tokens=1, assistant_confidence_threshold=0.0)
+        draft.generation_config.num_assistant_tokens_schedule = "constant"
     calls = {"target": 0, "draft": 0}
     hooks = [
         model.register_forward_pre_hook(lambda *_, name=name: calls.__setitem__(name, calls[name] + 1))
         for name, model in (("target", target), ("draft", draft))
+        if model is not None
     ]
-    prompt = torch.full((1, 1), target.config.bos_token_id)
-    # A draft gets no attention mask: it takes for padding what is `pad_token_id`, which therefore is in no text here.
-    options = {"do_sample": True, "top_k": 0, "max_new_tokens": length, "pad_token_id": target.config.vocab_size}
     counts = np.zeros((num_symbols,) * length)
     torch.manual_seed(seed)
     try:
         with progress_bar(count, " sequences", desc="assisted") as bar:
             for _ in range(count):
-                row = target.generate(prompt, assistant_model=draft, **{**options, **settings})[0, 1:]
+                row = target.generate(prompt, **{**options, **settings})[0, 1:]
                 counts[tuple(row.tolist())] += 1
                 bar.update(1)
     finally:
@@ -87,7 +98,7 @@ def assisted(
         most_by_chance=most,
         accepted=count * length - calls["target"],
         proposed=calls["draft"],
-        expected=expected_acceptance(next_p, next_q),
+        expected=expected,
     )
 
 
