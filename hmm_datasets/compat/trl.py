@@ -33,18 +33,13 @@ REFERENCE_NAME = ".reference"
 _SHAPING = ("max_length", "truncation_mode", "ld_alpha")  # settings on which the log-probabilities depend
 
 
-_COLUMNS = "_CHUNKED_LOGPROB_CHUNK_SIZE"
-_MOST_COLUMNS = getattr(utils, _COLUMNS, None)
-
-
 def fit_buffers(num_tokens: int) -> None:
     """Let DPO, GRPO and their relatives score tokens with no more memory than so large a vocabulary needs.
 
     TRL 1.16 multiplies by the output embeddings 32,768 columns at a time, and takes memory for 4,096 rows of so many
     (512 MB in float32) twice for each batch, however few tokens there are.
     """
-    if _MOST_COLUMNS is not None:
-        setattr(utils, _COLUMNS, min(_MOST_COLUMNS, num_tokens))
+    vars(utils)["_CHUNKED_LOGPROB_CHUNK_SIZE"] = min(32_768, num_tokens)
 
 
 class OpenSFTTrainer(SFTTrainer):

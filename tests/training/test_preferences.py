@@ -7,6 +7,7 @@ import pytest
 import torch
 from datasets import Dataset
 from tiny_chat import WORDS, losses, message
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from hmm_datasets.errors import InputError
@@ -121,6 +122,33 @@ def test_reference_log_probs_are_kept_for_the_same_cut_only(base, tokenizer, tmp
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run" / ".reference").rglob("*.arrow")} == kept
     cut = reference(tmp_path / "run", 14)
     assert cut == reference(tmp_path / "anew", 14) != whole
+
+
+class Largest(TorchDispatchMode):
+    """Remembers the number of elements of the largest tensor that an operation returned."""
+
+    numel = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        returned = func(*args, **(kwargs or {}))
+        if isinstance(returned, torch.Tensor):
+            self.numel = max(self.numel, returned.numel())
+        return returned
+
+
+def test_scores_take_no_memory_for_tokens_that_the_vocabulary_has_not(base, tokenizer, tmp_path):
+    """TRL 1.16 takes 32,768 columns for each token, twice a batch."""
+    trainer = PreferenceTuner(
+        model=AutoModelForCausalLM.from_pretrained(base),
+        args=settings(tmp_path),
+        train_dataset=pairs(),
+        processing_class=tokenizer,
+    )
+    batch = next(iter(trainer.get_train_dataloader()))
+    tokens, vocabulary = batch["input_ids"].numel(), trainer.model.config.vocab_size
+    with Largest() as seen:
+        trainer.compute_loss(trainer.model, batch).backward()
+    assert seen.numel <= max(tokens * vocabulary, *(p.numel() for p in trainer.model.parameters()))
 
 
 def test_a_stopped_run_continues_with_the_pairs_and_losses_of_an_undisturbed_one(
