@@ -128,16 +128,14 @@ def test_synthid_is_a_tournament_and_what_generate_draws():
     values = processor.compute_g_values(torch.stack([torch.zeros(5), torch.arange(5)]).long().T)
     first, second = values[:, 0].T.numpy()
     p, won = tables[0][0].exp().numpy(), np.zeros(5)
-    for entered in itertools.product(range(5), repeat=4):
-        chance = p[list(entered)].prod()
+
+    def winner(pair, values, by_chance):
+        return pair[by_chance] if values[pair[0]] == values[pair[1]] else max(pair, key=values.item)
+
+    for a, b, c, d in itertools.product(range(5), repeat=4):
         for sides in itertools.product((0, 1), repeat=3):
-            left, right = (
-                pair[np.argmax(first[list(pair)])] if first[pair[0]] != first[pair[1]] else pair[side]
-                for pair, side in zip((entered[:2], entered[2:]), sides, strict=False)
-            )
-            won[(left, right)[sides[2]] if second[left] == second[right] else max((left, right), key=second.item)] += (
-                chance / 8
-            )
+            final = winner((a, b), first, sides[0]), winner((c, d), first, sides[1])
+            won[winner(final, second, sides[2])] += p[[a, b, c, d]].prod() / 8
     np.testing.assert_allclose(marked.exp().reshape(5, -1).sum(1), won, atol=1e-6)
     in_pairs = processor.compute_g_values(torch.tensor([[0, 1], [1, 2], [2, 3]])).double().mean().item()
     assert scores[WORDS.tolist().index([1, 2, 3])] == pytest.approx(3 * in_pairs)
