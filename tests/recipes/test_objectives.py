@@ -204,9 +204,7 @@ def test_trainers_come_near_their_targets(name, tmp_path):
     budget = trials.Budget(steps, 128, rate, 0)
     desk = trials.Desk(TASK, tmp_path / "reference", tmp_path / "data", tmp_path / "trainer", budget)
     recorded = trials.trained(tmp_path / "policy.json", trials.TRIALS[name], desk)
-    own = theory.TARGETS.get(name, theory.Task.tilted)(TASK)
-    if name in theory.OBJECTIVES:
-        own = target(name)
+    own = theory.target_of(TASK, name)
     found = torch.tensor(recorded["logits"]).double()
     assert TASK.divergence(found, own) < 0.1 * TASK.divergence(TASK.reference, own)
     if name == "gold":

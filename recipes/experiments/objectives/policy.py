@@ -113,12 +113,17 @@ class _Nodes(nn.Module):
         return BaseModelOutput(nn.functional.pad(logits, (0, 1), value=NEVER))
 
 
-class TableForCausalLM(PreTrainedModel, GenerationMixin):
-    """The policy; made by [`from_logits`]."""
-
+class _TableModel(PreTrainedModel):
     config_class = TableConfig
     base_model_prefix = "model"
     _tied_weights_keys: ClassVar[dict[str, str]] = {}
+
+    def _init_weights(self, module: nn.Module) -> None:
+        pass
+
+
+class TableForCausalLM(_TableModel, GenerationMixin):
+    """The policy; made by [`from_logits`]."""
 
     def __init__(self, config: TableConfig):
         super().__init__(config)
@@ -134,9 +139,6 @@ class TableForCausalLM(PreTrainedModel, GenerationMixin):
         model = cls(TableConfig(**sizes, **tokens))
         model.model.table.weight.data.copy_(logits)
         return model.eval()
-
-    def _init_weights(self, module: nn.Module) -> None:
-        pass
 
     def get_input_embeddings(self) -> nn.Module:
         return self.model.table
@@ -175,20 +177,13 @@ class TableForCausalLM(PreTrainedModel, GenerationMixin):
         return self.model.table.weight.detach().double().cpu()
 
 
-class TableForSequenceClassification(PreTrainedModel):
+class TableForSequenceClassification(_TableModel):
     """A reward model that can be any reward: a number for each sequence, in the order of [`sequences`], 0 at first."""
-
-    config_class = TableConfig
-    base_model_prefix = "model"
-    _tied_weights_keys: ClassVar[dict[str, str]] = {}
 
     def __init__(self, config: TableConfig):
         super().__init__(config)
         self.rewards = nn.Parameter(torch.zeros(len(sequences(config.num_symbols, config.length))))
         self.post_init()
-
-    def _init_weights(self, module: nn.Module) -> None:
-        pass
 
     def forward(self, input_ids: Int[Tensor, "B T"], **_: Any) -> SequenceClassifierOutput:
         """Rewards `(B, 1)`."""

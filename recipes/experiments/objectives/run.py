@@ -102,13 +102,10 @@ class Bench:
         self._bar.close()
 
     def _target(self, objective: str) -> "Tensor | None":
-        from theory import OBJECTIVES, TARGETS, Task, target
+        from theory import target_of
 
         if objective not in self._targets:
-            # A teacher's student should end in the teacher, which is the tilted distribution.
-            known, task = objective in OBJECTIVES, self._task
-            reached = target(task, OBJECTIVES[objective]) if known else TARGETS.get(objective, Task.tilted)(task)
-            self._targets[objective] = reached
+            self._targets[objective] = target_of(self._task, objective)
         return self._targets[objective]
 
     def tried(self, name: str) -> dict[str, Any]:

@@ -429,3 +429,11 @@ TARGETS: dict[str, Callable[[Task], Float[Tensor, "N E"]]] = {
     "gold bayesian": _reordered,
 }
 """Where distillation ends, if not in the teacher."""
+
+
+def target_of(task: Task, name: str) -> Float[Tensor, "N E"] | None:
+    """Where the trial of this name should end: its objective's [`target`], or what it distils, the tilted one.
+
+    None if its objective has none.
+    """
+    return target(task, OBJECTIVES[name]) if name in OBJECTIVES else TARGETS.get(name, Task.tilted)(task)

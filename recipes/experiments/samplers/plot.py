@@ -51,7 +51,7 @@ def decoding_table(found: Sequence[Sequence[dict[str, Any]]]) -> Table:
         f"Exact for each of {len(found)} random HMMs, with 95% intervals over them; sequences of five of eight "
         f"symbols. Divergence from the process and entropy in nats per token; that of the process is {entropy}. Lost "
         "is the share of the process that is never emitted. Detected: watermarked sequences that the best test of "
-        "green tokens finds with one false alarm in a hundred; green: green tokens of the five."
+        "green tokens, or of SynthID's values, finds with one false alarm in a hundred; green: how many of five."
     )
     header = ["settings", "divergence", "total variation", "lost", "entropy", "detected", "green"]
     return Table("What decoding emits", header, rows, note)

@@ -59,25 +59,27 @@ def synthid(
         found += after.gather(1, words[:, t : t + 1])[:, 0]
     # A text begins after zeros, whatever the prompt is.
     padded = torch.cat([torch.zeros(count, config.ngram_len - 1, dtype=torch.long), words], dim=1)
-    values = processor.compute_g_values(padded).double().mean(-1) * processor.compute_context_repetition_mask(padded)
-    return found, values[:, config.ngram_len - 1 if config.skip_first_ngram_calls else 0 :].sum(1).numpy()
+    values = processor.compute_g_values(padded).sum(-1) * processor.compute_context_repetition_mask(padded)
+    skipped = config.ngram_len - 1 if config.skip_first_ngram_calls else 0
+    # Divided last, so that equal scores are equal numbers.
+    return found, values[:, skipped:].sum(1).numpy() / len(config.keys)
 
 
 def detection(
-    log_p: Float[Tensor, "S"], log_q: Float[Tensor, "S"], green: Float[np.ndarray, "S"], rate: float = 0.01
+    log_p: Float[Tensor, "S"], log_q: Float[Tensor, "S"], scores: Float[np.ndarray, "S"], rate: float = 0.01
 ) -> float:
-    """The share of watermarked sequences that the best test of the number of green tokens finds, at this false alarm.
+    """The share of watermarked sequences that the best test of a score finds, at this false alarm.
 
     Args:
         log_p, log_q (`torch.Tensor` of shape `(S,)`): without and with the watermark.
-        green (`np.ndarray` of shape `(S,)`): green tokens of each sequence.
+        scores (`np.ndarray` of shape `(S,)`): of each sequence, green tokens for example.
         rate (`float`, *optional*, defaults to 0.01): share of sequences without the watermark that may be accused.
     """
     found, accused = 0.0, 0.0
     p, q = log_p.exp().numpy(), log_q.exp().numpy()
-    for count in sorted(set(green.tolist()), reverse=True):
-        here = green == count
-        # Of the last number some are accused, so that the rate is kept exactly.
+    for score in sorted(set(scores.tolist()), reverse=True):
+        here = scores == score
+        # Of the last score some are accused, so that the rate is kept exactly.
         share = min(1.0, (rate - accused) / p[here].sum()) if p[here].sum() > 0 else 1.0
         found, accused = found + share * q[here].sum(), accused + share * p[here].sum()
         if share < 1:
