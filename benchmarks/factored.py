@@ -1,6 +1,6 @@
 """Speeds of composed processes beside the HMM that a user would otherwise build: drawing, and the exact law.
 
-    python benchmarks/factored.py [factored] [chains] [mixtures] [segments] [factorials] [--threads N]
+    python benchmarks/factored.py [factored] [chains] [mixtures] [--threads N]
 
 Without a part, all are measured. A rate is tokens per second, the best of three runs; a token of a factored process is
 one product symbol of all factors.
@@ -18,10 +18,8 @@ from hmm_datasets import HMM, FactoredProcess, HMMMixture
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.families.mixture import random_chain_mixture
 from hmm_datasets.hmm.process import Process
-from hmm_datasets.hmm.structured.factorial import FactorialHMM
 from hmm_datasets.hmm.structured.input_output import InputOutputHMM
 from hmm_datasets.hmm.structured.markov import random_markov_chain
-from hmm_datasets.hmm.structured.semi_markov import SemiMarkov
 from hmm_datasets.report.tables import text_table
 
 ROUNDS = 3
@@ -72,30 +70,6 @@ def chains(threads: int) -> None:
         chain = random_markov_chain(order, symbols)
         rows += _beside_hmm(f"order {order}, {symbols} symbols", chain, chain.to_hmm(), threads)
     _print_pairs("Markov chains", rows, threads)
-
-
-def segments(threads: int) -> None:
-    """Hidden semi-Markov models, beside the HMM over states and tokens left."""
-    rows = []
-    generator = np.random.default_rng(0)
-    for states, longest in ((4, 8), (10, 20), (20, 20)):
-        transition = generator.dirichlet(np.ones(states), states) * (1 - np.eye(states))
-        transition /= transition.sum(axis=1, keepdims=True)
-        tables = generator.dirichlet(np.ones(longest), states), transition, generator.dirichlet(np.ones(50), states)
-        model = SemiMarkov(*tables)
-        rows += _beside_hmm(f"{states} states, durations to {longest}", model, model.to_hmm(), threads)
-    _print_pairs("Hidden semi-Markov models", rows, threads)
-
-
-def factorials(threads: int) -> None:
-    """Factorial HMMs, beside the HMM over the joint states."""
-    rows = []
-    generator = np.random.default_rng(0)
-    for chains, states in ((2, 4), (3, 5), (3, 8), (5, 4)):
-        tables = [generator.dirichlet(np.ones(states), states) for _ in range(chains)]
-        model = FactorialHMM(tables, generator.dirichlet(np.ones(50), (states,) * chains))
-        rows += _beside_hmm(f"{chains} chains of {states} states", model, model.to_hmm(), threads)
-    _print_pairs("Factorial HMMs", rows, threads)
 
 
 def mixtures(threads: int) -> None:
@@ -174,7 +148,7 @@ def _per_second(work: Callable[[], object], tokens: int) -> float:
     return tokens / best
 
 
-PARTS = {"factored": factored, "chains": chains, "mixtures": mixtures, "segments": segments, "factorials": factorials}
+PARTS = {"factored": factored, "chains": chains, "mixtures": mixtures}
 
 
 def main() -> None:

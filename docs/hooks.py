@@ -330,7 +330,6 @@ EXTRAS = {
     "serve": "Serving a model",
     "slurm": "Sweeps under Slurm",
     "torchao": "Quantization by torchao, in one experiment",
-    "inspect": "The benchmark in inspect-ai",
     "notebooks": "Executing the notebooks",
     "bench": "Benchmarks against other libraries",
     "docs": "Building this site",

@@ -356,7 +356,7 @@ def test_the_table_of_processes_has_closed_forms_and_bounds(capsys):
     rate = nonunifilar["entropy_rate"]
     assert rate["lower"] <= rate["upper"] < rate["lower"] + 1e-6
     assert (chains["entropy_rate"], chains["num_states"], chains["num_symbols"]) == (None, 2, 2)
-    structured = [example_of(name) for name in ("factored", "factorial", "semi_markov", "moon")]
+    structured = [example_of(name) for name in ("factored", "noisy", "moon")]
     assert main(["describe", *structured, "--json"]) == 0
     for rate in (row["entropy_rate"] for row in json.loads(capsys.readouterr().out)["processes"]):
         # Both bounds and the value are estimates; four standard errors of each are allowed.

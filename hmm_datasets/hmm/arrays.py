@@ -56,9 +56,7 @@ _OPERATIONS_PER_THREAD = 1 << 20
 def check_dense(states: int) -> None:
     """Refuse to make a dense HMM of a process that does without its tables, if they would fill the memory."""
     if states > _MAX_DENSE:
-        raise InputError(
-            f"a dense HMM of {states:,} states; expected at most {_MAX_DENSE:,}, or SemiMarkov or FactorialHMM"
-        )
+        raise InputError(f"a dense HMM of {states:,} states; expected at most {_MAX_DENSE:,}; use the process itself")
 
 
 def as_tables(

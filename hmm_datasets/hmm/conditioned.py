@@ -23,7 +23,7 @@ from ..errors import InputError
 from .arrays import checked_tokens, over_rows, tokens_with_gaps
 from .integers import integer
 from .kernels.backward import draw_backward
-from .kernels.structured import filter_driven, filter_segments
+from .kernels.structured import filter_driven, filter_emissions
 from .named_tokens import symbols_of_names
 from .sampling import derived_seed, smallest_unsigned
 
@@ -78,9 +78,7 @@ def filtered(
     if emission is None:
         filter_driven(hmm.start, moves[None], np.zeros_like(rows), rows, beliefs, scales)
     else:
-        # A chain whose segments all have one token.
-        segments = np.ones((hmm.num_states, 1))
-        filter_segments(hmm.start[:, None], segments, moves[0], emission, rows, beliefs[..., None], scales)
+        filter_emissions(hmm.start, moves[0], emission, rows, beliefs, scales)
     impossible = np.argwhere((scales <= 0) & (np.arange(rows.shape[1]) < ends[:, None]))
     if len(impossible) > 0:
         row, position = impossible[0].tolist()

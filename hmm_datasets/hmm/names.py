@@ -44,7 +44,6 @@ FURTHER: dict[str, str] = {
     "dyck": "processes:dyck",
     "ended": "structured.ended:EndedProcess",
     "factored": "structured.factored:FactoredProcess",
-    "factorial": "structured.factorial:FactorialHMM",
     "ginc": "families.ginc:ginc",
     "ginc_prompts": "families.ginc:ginc_prompts",
     "grammar": "grammar:PCFG.from_rules",
@@ -62,7 +61,6 @@ FURTHER: dict[str, str] = {
     "random_chains": "families:RandomChains",
     "random_hierarchy": "grammar:random_hierarchy",
     "random_markov_chain": "structured.markov:random_markov_chain",
-    "semi_markov": "structured.semi_markov:SemiMarkov",
     "zipf_chain": "structured.markov:zipf_chain",
 }
 """Constructors that are not functions of `processes`, by name: module, relative to this package, and attribute."""
@@ -79,8 +77,6 @@ EXAMPLES: dict[str, str] = {
     "dyck": "dyck(4, kinds=2)",
     "ended": "ended(mess3(), 2)",
     "factored": "factored([mess3(), golden_mean()])",
-    "factorial": "factorial([[[0.9, 0.1], [0.2, 0.8]], [[0.7, 0.3], [0.4, 0.6]]], "
-    "[[[0.9, 0.1], [0.5, 0.5]], [[0.5, 0.5], [0.1, 0.9]]])",
     "ginc_prompts": "ginc_prompts(ginc(3, 3, 6), 3)",
     "grammar": "grammar('S -> a S b | a b')",
     "hierarchical_grammar": "hierarchical_grammar([1, 3, 3, 3])",
@@ -100,7 +96,6 @@ EXAMPLES: dict[str, str] = {
     "random_chains": "random_chains(3, alpha=1.0)",
     "random_hierarchy": "random_hierarchy(8, 2)",
     "random_markov_chain": "random_markov_chain(2, 4)",
-    "semi_markov": "semi_markov([[0.2, 0.8], [0.5, 0.5]], [[0, 1], [1, 0]], [[0.9, 0.1], [0.1, 0.9]])",
     "zipf_chain": "zipf_chain(50)",
 }
 """Calls of those that have no defaults for all of their arguments, for tables of processes."""

@@ -197,8 +197,8 @@ class Process:
             num_threads (`int`, *optional*): CPU threads; by default all usable cores for large draws, else one.
             prefix (array of shape `(P,)` or `(N, P)`, *optional*): tokens before the first one drawn, for all
                 sequences or for each; some may be missing. Sequence `i` is then drawn given its prefix, and depends
-                on that besides; the `L` tokens returned are those after it. HMMs, generalized and factorial ones,
-                Markov and semi-Markov chains, and mixtures and factored processes of them can continue a prefix.
+                on that besides; the `L` tokens returned are those after it. HMMs, generalized ones, Markov
+                chains, and mixtures and factored processes of them can continue a prefix.
 
         Returns:
             `np.ndarray` of shape `(N, L)`: symbols, in the smallest unsigned type that can store `E - 1`; or `out`.
@@ -235,8 +235,8 @@ class Process:
     def _after(self, prefix: Int[np.ndarray, "P"]) -> "Process":
         """The process of the tokens after a prefix, of which those that are -1 were not observed."""
         raise InputError(
-            f"{self!r} cannot continue a prefix of {len(prefix)} tokens; expected an HMM, a generalized or factorial "
-            "one, a Markov or semi-Markov chain, or a mixture or whole steps of factors of such"
+            f"{self!r} cannot continue a prefix of {len(prefix)} tokens; expected an HMM, a generalized one, "
+            "a Markov chain, or a mixture or whole steps of factors of such"
         )
 
     def _draw_on_device(self, seed: int, first: int, step: int, out: "torch.Tensor") -> None:

@@ -31,14 +31,12 @@ KINDS: dict[str, str] = {
     "blocked": "structured.blocked:BlockedHMM",
     "chain_mixture": "families.mixture:ChainMixture",
     "factored": "structured.factored:FactoredProcess",
-    "factorial": "structured.factorial:FactorialHMM",
     "delimited": "structured.delimited:DelimitedProcess",
     "ended": "structured.ended:EndedProcess",
     "leaky": "structured.leaky:LeakyProcess",
     "input_output": "structured.input_output:InputOutputHMM",
     "markov_chain": "structured.markov:MarkovChain",
     "process_mixture": "families.mixture:ProcessMixture",
-    "semi_markov": "structured.semi_markov:SemiMarkov",
     "associative_recall": "families.tasks:AssociativeRecall",
     "bijection": "families.tasks:Bijection",
     "copying": "families.tasks:Copying",
@@ -51,6 +49,8 @@ KINDS: dict[str, str] = {
     "RandomChains": "families.chains:RandomChains",
 }
 """Class of each kind of process by the name in its folder: module, relative to this package, and attribute."""
+
+_REMOVED = ("factorial", "semi_markov")
 
 FORMATS = {
     PROCESS_NAME: ("process", "num_parts", "part-"),
@@ -156,6 +156,12 @@ def _kind_of(path: Path, kind_key: str, content: dict[str, Any]) -> Any:
     """The class of the process that a file describes."""
     name, known = content[kind_key], kinds()
     kind = plugins.load_as(known[name], _PROCESS.load()) if name in known else None
+    if kind is None and name in _REMOVED:
+        raise InputError(
+            f"{path}: {kind_key} {name!r} is a kind that version 0.2.0 no longer has; with commit a02991b, "
+            "load_source(FOLDER).to_hmm().save_pretrained(OTHER) writes the HMM of the same distribution, which draws "
+            "other sequences"
+        )
     if kind is None and isinstance(content.get("distribution"), str):
         raise InputError(
             f"{path}: {kind_key} {name!r} is of the distribution {content['distribution']}, which is not installed; "

@@ -34,6 +34,7 @@ from .plain_output import plain_output
 from .process_identity import print_place
 from .rendezvous import announce_waits
 from .settings import complete, settings_help
+from .shipped import shipped
 
 _HELP, _HELP_ALL = {"-h", "--help"}, "--help_all"
 
@@ -121,11 +122,12 @@ def run(main: Callable[..., None]) -> None:
     process started by a launcher ends when the launcher has ended. A process that `mpiexec` or `srun` started
     directly takes its rank from their variables. With `HMM_DATASETS_PRINT_PLACES=1` every process first prints its
     place. If the run goes back to an earlier checkpoint, this process and those of all other ranks start the command
-    again.
+    again. Recipes import what several experiments share from `recipes/common`.
 
     Args:
         main (callable): each of its arguments is annotated with a dataclass of settings.
     """
+    sys.path.append(str(shipped("recipes/common")))
     end_with_launcher()
     end_forks_with_this_process()
     _silence_libraries()

@@ -14,10 +14,8 @@ from hmm_datasets.hmm.model import HMM
 from hmm_datasets.hmm.process import Process
 from hmm_datasets.hmm.structured.blocked import BlockedHMM
 from hmm_datasets.hmm.structured.factored import FactoredProcess
-from hmm_datasets.hmm.structured.factorial import FactorialHMM
 from hmm_datasets.hmm.structured.input_output import InputOutputHMM
 from hmm_datasets.hmm.structured.markov import MarkovChain
-from hmm_datasets.hmm.structured.semi_markov import SemiMarkov
 
 
 def driven(num_inputs: int, num_states: int, num_symbols: int, seed: int) -> InputOutputHMM:
@@ -37,7 +35,6 @@ def random_rows(*shape: int, seed: int, zero: tuple[int, ...] | None = None) -> 
 
 CHAIN = ([processes.mess3(0.15, 0.6), driven(3, 2, 2, seed=1), driven(2, 2, 2, seed=2)], (None, 0, 1))
 TREE = ([processes.random(2, 2, seed=3), driven(2, 2, 3, seed=4), driven(2, 2, 2, seed=5)], (None, 0, 0))
-DURATION = random_rows(2, 3, seed=6, zero=(1, 2))
 
 EXAMPLES: dict[str, Process] = {
     "independent": FactoredProcess([processes.mess3(0.15, 0.6), processes.golden_mean(0.3)]),
@@ -56,14 +53,7 @@ EXAMPLES: dict[str, Process] = {
         [MarkovChain(random_rows(2, 2, 2, seed=14)), processes.even(), FactoredProcess([processes.random(2, 2)])],
         [0.2, 0.3, 0.5],
     ),
-    "semi-Markov": SemiMarkov(DURATION, [[0, 1], [1, 0]], random_rows(2, 3, seed=15), random_rows(1, 2, seed=16)[0]),
 }
-
-EXAMPLES["factorial"] = FactorialHMM(
-    [random_rows(2, 2, seed=17), random_rows(2, 2, seed=18), random_rows(3, 3, seed=19)],
-    random_rows(2, 2, 3, 2, seed=20, zero=(1, 0, 2, 1)),
-    starts=[[0.3, 0.7], [1, 0], [0.2, 0.2, 0.6]],
-)
 
 
 def blocked(blocks: list[int], block_size: int, rank: int, seed: int) -> BlockedHMM:
@@ -85,7 +75,6 @@ LENGTH |= {
     "tuples": 4,
     "independent": 3,
     "input-output": 4,
-    "factorial": 2,
     "blocked": 3,
 }
 
@@ -102,10 +91,6 @@ def word_probability(name: str) -> Callable[[tuple[int, ...]], float]:
     if isinstance(process, ChainMixture):
         chains = list(zip(process.weights, process.tables, process.start, strict=True))
         return lambda word: sum(weight * chain_probability(table, start, word) for weight, table, start in chains)
-    if isinstance(process, SemiMarkov):
-        return lambda word: segments_probability(process, word)
-    if isinstance(process, FactorialHMM):
-        return lambda word: factorial_probability(process, word)
     if isinstance(process, BlockedHMM):
         return lambda word: blocked_probability(process, word)
     parts = process.parts()
@@ -182,43 +167,6 @@ def steps_probability(process: FactoredProcess, steps: list[tuple[int, ...]]) ->
             assert isinstance(factor, InputOutputHMM)
             result *= given_probability(factor, tuple(step[parent] for step in steps), own)
     return result
-
-
-def factorial_probability(process: FactorialHMM, word: tuple[int, ...]) -> float:
-    """Sums over all paths of all chains."""
-    if not word:
-        return 1.0
-    total = 0.0
-    for path in itertools.product(itertools.product(*map(range, process.sizes)), repeat=len(word)):
-        probability = math.prod(float(start[i]) for start, i in zip(process.starts, path[0], strict=True))
-        for here, after in itertools.pairwise(path):
-            probability *= math.prod(
-                float(table[i, j]) for table, i, j in zip(process.transitions, here, after, strict=True)
-            )
-        total += probability * math.prod(float(process.emission[(*s, x)]) for s, x in zip(path, word, strict=True))
-    return total
-
-
-def segments_probability(process: SemiMarkov, word: tuple[int, ...]) -> float:
-    """Sums over all ways to cut the word into segments, the last of which may go on after the word."""
-
-    def from_here(t: int, state: int, left: int) -> float:
-        # `left` tokens of this segment are to come.
-        shown = min(left, len(word) - t)
-        emitted = math.prod(float(process.emission[state, x]) for x in word[t : t + shown])
-        if t + left >= len(word):
-            return emitted
-        return emitted * sum(
-            float(process.transition[state, after] * process.duration[after, d]) * from_here(t + left, after, d + 1)
-            for after in range(process.num_states)
-            for d in range(process.max_duration)
-        )
-
-    return sum(
-        float(process.start[state, d]) * from_here(0, state, d + 1)
-        for state in range(process.num_states)
-        for d in range(process.max_duration)
-    )
 
 
 def blocked_probability(process: BlockedHMM, word: tuple[int, ...]) -> float:

@@ -77,33 +77,8 @@ def _chain(chain: Any) -> tuple[Any, ...]:
     return [(chain.start[c] if order > 0 else 1.0, (c, 0)) for c in contexts], leave
 
 
-def _segments(process: Any) -> tuple[Any, ...]:
-    states, longest = process.duration.shape
-    pairs = list(itertools.product(range(states), range(longest)))
-
-    def leave(state: tuple[int, int]) -> Iterator[Move]:
-        i, left = state
-        new = [(_product(process.transition[i, j], process.duration[j, d]), (j, d)) for j, d in pairs]
-        return _each(process.emission[i], [(1.0, (i, left - 1))] if left > 0 else new)
-
-    return [(process.start[pair], pair) for pair in pairs], leave
-
-
 def _each(emission: np.ndarray, after: Any) -> Iterator[Move]:
     return ((_product(q, p), x, s) for x, q in enumerate(emission) if q > 0 for p, s in after if p > 0)
-
-
-def _factorial(process: Any) -> tuple[Any, ...]:
-    joint = list(itertools.product(*map(range, process.sizes)))
-
-    def leave(state: tuple[int, ...]) -> Iterator[Move]:
-        rows = [table[i] for table, i in zip(process.transitions, state, strict=True)]
-        return _each(process.emission[state], [(product(rows, s), s) for s in joint])
-
-    def product(rows: Sequence[np.ndarray], state: tuple[int, ...]) -> float:
-        return _product(*(row[i] for row, i in zip(rows, state, strict=True)))
-
-    return [(product(process.starts, s), s) for s in joint], leave
 
 
 def _blocked(process: Any) -> tuple[Any, ...]:
@@ -267,8 +242,6 @@ _KINDS: dict[str, Callable[[Any], tuple[Any, ...]]] = {
     "HMM": lambda p: _edge_table(p.start, _edges(p)),
     "GeneralizedHMM": lambda p: (*_edge_table(p.initial, p.operators), lambda i: float(p.final[i])),
     "MarkovChain": _chain,
-    "SemiMarkov": _segments,
-    "FactorialHMM": _factorial,
     "BlockedHMM": _blocked,
     "InputOutputHMM": _driven,
     "FactoredProcess": _factored,

@@ -30,10 +30,8 @@ from hmm_datasets.hmm.model import HMM
 from hmm_datasets.hmm.process import Process
 from hmm_datasets.hmm.structured.blocked import BlockedHMM
 from hmm_datasets.hmm.structured.factored import FactoredProcess
-from hmm_datasets.hmm.structured.factorial import FactorialHMM
 from hmm_datasets.hmm.structured.input_output import InputOutputHMM
 from hmm_datasets.hmm.structured.markov import MarkovChain
-from hmm_datasets.hmm.structured.semi_markov import SemiMarkov
 from hmm_datasets.hmm.tilted import TiltedHMM
 
 STYLES = ("dense", "zeros", "one", "rare", "tiny", "sticky", "even")
@@ -112,22 +110,6 @@ def markov(draw: Any, num_symbols: int | None = None) -> MarkovChain:
     return MarkovChain(tables.rows(*(symbols,) * (order + 1)), start)
 
 
-def semi_markov(draw: Any) -> SemiMarkov:
-    tables, (states, symbols), longest = Tables(draw), sizes(draw), draw(st.integers(1, 3))
-    states = max(states, 2)
-    moves = tables.rows(states, states - 1)
-    transition = np.stack([np.insert(row, i, 0) for i, row in enumerate(moves)])
-    start = draw(st.sampled_from((None, tables.rows(states), tables.rows(states * longest).reshape(states, longest))))
-    return SemiMarkov(tables.rows(states, longest), transition, tables.rows(states, symbols), start)
-
-
-def factorial(draw: Any) -> FactorialHMM:
-    tables, chains = Tables(draw), draw(st.lists(st.integers(1, 3), min_size=1, max_size=2))
-    starts = [tables.rows(size) for size in chains] if draw(st.booleans()) else None
-    emission = tables.rows(*chains, draw(st.integers(1, 3)))
-    return FactorialHMM([tables.rows(size, size) for size in chains], emission, starts=starts)
-
-
 def blocked(draw: Any) -> BlockedHMM:
     tables, (blocks, block_size), rank = Tables(draw), sizes(draw), draw(st.integers(1, 3))
     members = [draw(st.integers(1, 2)) for _ in range(blocks)]
@@ -201,11 +183,9 @@ def task(draw: Any) -> Process:
 
 
 KINDS: dict[str, tuple[Any, float]] = {
-    "HMM": (hmm, 0.35),
+    "HMM": (hmm, 0.46),
     "generalized": (generalized, 0.06),
     "Markov chain": (markov, 0.08),
-    "semi-Markov": (semi_markov, 0.06),
-    "factorial": (factorial, 0.05),
     "blocked": (blocked, 0.05),
     "input-output": (driven, 0.05),
     "factored": (factored, 0.06),

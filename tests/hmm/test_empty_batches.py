@@ -32,7 +32,6 @@ KINDS = EXAMPLES | {
     "non-negative generalized": GeneralizedHMM.from_hmm(processes.even()),
     "noisy generalized": FactoredProcess([processes.moon(), processes.even()], noise=0.1),
     "mixture of a generalized HMM": ProcessMixture([processes.mess3(0.15, 0.6), processes.moon()]),
-    "factor of segments": FactoredProcess([EXAMPLES["semi-Markov"], EXAMPLES["order 1"]]),
     "permuted symbols": PermutedSymbols(processes.mess3(0.15, 0.6)),
     "permuted emissions": PermutedEmissions(processes.dishonest_casino(), group=2),
     "random chains": RandomChains((2, 3), alpha=1.0, alphabet=4),

@@ -7,10 +7,8 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.sampling import derived_seed
 from hmm_datasets.hmm.structured import factored
-from hmm_datasets.hmm.structured.factorial import FactorialHMM
 from hmm_datasets.hmm.structured.input_output import InputOutputHMM
 from hmm_datasets.hmm.structured.markov import random_markov_chain
-from hmm_datasets.hmm.structured.semi_markov import SemiMarkov
 
 THREE = [processes.mess3(0.15, 0.6), processes.golden_mean(0.3), processes.random(3, 2, seed=1)]
 
@@ -213,9 +211,8 @@ def test_factors_may_be_factored_themselves():
 
 def test_factors_may_be_of_any_kind_with_beliefs():
     chain = MarkovChain(random_rows(2, 2, 2, seed=1))
-    segments = SemiMarkov(random_rows(2, 3, seed=2), [[0, 1], [1, 0]], np.eye(2))
-    joint_of_chains = FactorialHMM([random_rows(2, 2, seed=3)] * 2, random_rows(2, 2, 2, seed=4))
-    process = FactoredProcess([chain, segments, joint_of_chains], noise=0.0)
+    edges = processes.mess3(0.15, 0.6)
+    process = FactoredProcess([chain, edges, processes.random(2, 2, seed=3)], noise=0.0)
     tokens, joint = process.sample(6, 15), process.joint_hmm()
     np.testing.assert_allclose(process.next_token_probs(tokens), joint.next_token_probs(tokens), atol=1e-10)
     np.testing.assert_allclose(process.joint_beliefs(tokens), joint.beliefs(tokens), atol=1e-10)

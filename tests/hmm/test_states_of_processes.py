@@ -2,25 +2,20 @@
 
 import numpy as np
 import pytest
-from composed_examples import blocked, random_rows
+from composed_examples import blocked
 from datasets import load_dataset
 
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.names import PREFIX, example_of, named_process
-from hmm_datasets.hmm.structured.factorial import FactorialHMM
 from hmm_datasets.hmm.structured.markov import random_markov_chain
-from hmm_datasets.hmm.structured.semi_markov import SemiMarkov
 
 SEED = 3
-NEXT = [[0, 0.3, 0.7], [0.5, 0, 0.5], [1, 0, 0]]
-SEMI_MARKOV = SemiMarkov(random_rows(3, 4, seed=0), NEXT, random_rows(3, 5, seed=2))
-FACTORIAL = FactorialHMM([random_rows(size, size, seed=size) for size in (2, 3)], random_rows(2, 3, 5, seed=1))
 BLOCKED = blocked([0, 0, 1, 2, 2], 3, 4, seed=5)
 
 
-@pytest.fixture(params=[SEMI_MARKOV, FACTORIAL, BLOCKED], ids=["semi-Markov", "factorial", "blocked"])
-def process(request):
-    return request.param
+@pytest.fixture
+def process():
+    return BLOCKED
 
 
 def test_drawing_states_changes_no_symbol_and_rows_do_not_depend_on_each_other(process):
@@ -48,7 +43,7 @@ def test_given_the_symbols_states_are_distributed_as_the_posterior_of_the_hmm_sa
 
 
 def test_states_are_a_column_of_the_data_set():
-    name = PREFIX + example_of("semi_markov")
+    name = PREFIX + example_of("blocked")
     row = next(
         iter(load_dataset("hmm", data_dir=name, split="train", streaming=True, columns=["input_ids", "states"]))
     )

@@ -35,8 +35,6 @@ PROCESSES = {
     "factored_shared": "factored([mess3(0.15, 0.6), golden_mean(0.3)], symbols='shared')",
     "factored_tree": "factored([golden_mean(0.3), input_output(edges=[[[[0, 0.5], [0, 0]], [[0, 0.5], [1, 0]]], "
     "[[[1, 0], [0, 0]], [[0, 0], [0.25, 0.75]]]])], parents=(None, 0), noise=0.1)",
-    "factorial": "factorial([[[0.9, 0.1], [0.2, 0.8]], [[0.7, 0.3], [0.4, 0.6]]], "
-    "[[[0.9, 0.1], [0.5, 0.5]], [[0.5, 0.5], [0.1, 0.9]]])",
     "input_output": "input_output(edges=[[[[0, 1], [0, 0]], [[0, 0], [1, 0]]], [[[1, 0], [0, 0]], [[0, 0], [0, 1]]]])",
     "markov_order_0": "markov_chain([0.2, 0.3, 0.5])",
     "markov_order_1": "markov_chain([[0.9, 0.1], [0.2, 0.8]])",
@@ -47,7 +45,6 @@ PROCESSES = {
         "bloch_walk()", "markov_chain([[[0.9, 0.1], [0.2, 0.8]], [[0.6, 0.4], [0.3, 0.7]]])"
     ),
     "mixture_of_hmms": "mixture([golden_mean(), even()])",
-    "semi_markov": "semi_markov([[0.2, 0.8], [0.5, 0.5]], [[0, 1], [1, 0]], [[0.9, 0.1], [0.1, 0.9]])",
     "associative_recall": "associative_recall(4, 4, 2)",
     "bijection": "bijection(5)",
     "copying": "copying(4, 3)",

@@ -5,8 +5,8 @@ import pytest
 import torch
 from experiments import load
 from transformers import LlamaConfig
+from word_probes import all_words, fit_words
 
-from hmm_datasets.evaluation.word_probes import all_words, fit_words
 from hmm_datasets.files import read_json
 from hmm_datasets.hmm import processes
 from hmm_datasets.operations.launching import recipe_settings

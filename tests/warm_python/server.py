@@ -44,7 +44,7 @@ LIBRARIES = (
     *("numba", "matplotlib.pyplot", "plotext", "psutil", "pyarrow.parquet", "safetensors.torch"),
 )
 # Modules of the package that import what few programs do.
-LEFT_OUT = ("deepspeed", "pomegranate", "datatrove", "inspect_task", "metrics", "cuda", "shipped")
+LEFT_OUT = ("deepspeed", "pomegranate", "datatrove", "metrics", "cuda", "shipped")
 
 
 def import_all() -> None:

@@ -4,7 +4,7 @@
 those that inspect-ai reads (https://inspect.aisi.org.uk/tasks.html#hugging-face, `inspect_ai._eval.task.hf.HFTask`).
 There a task may name only scorers that are built into inspect-ai, and none of these reads log-probabilities. So what
 `inspect eval hf/USER/NAME` computes is how often a model guesses the last letter. The scores above the optimum come
-from the task in [`.inspect_task`] or from `hmm-datasets benchmark`.
+from `hmm-datasets benchmark`.
 
 The same version of the package writes the same bytes each time.
 """

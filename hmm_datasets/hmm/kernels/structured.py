@@ -3,8 +3,7 @@
 Draws use the Philox blocks of `draws`, with the seed as key. The counter of a token is `(index, position,
 TOKENS_STREAM)`, except that one block of a Markov chain serves two tokens: its position is half that of the token, and
 the token at an even position takes the first two words. Draws compare integers only (see `sampling`), so that they
-are the same on every machine. The filters of driven HMMs and of segments add in a fixed order, for `conditioned`
-draws from them.
+are the same on every machine. The filters here add in a fixed order, for `conditioned` draws from them.
 
 numba's cache would not notice a change in `draws`. That is safe, because the format fixes the functions imported
 from there.
@@ -124,6 +123,18 @@ def replace_symbols(num_symbols, threshold, seed, first, step, out):
 
 
 @numba.njit(cache=True, nogil=True)
+def divide_by_sum(belief):
+    # The sum of a belief, by which it is divided if that is above 0.
+    total = 0.0
+    for j in range(len(belief)):
+        total += belief[j]
+    if total > 0:
+        for j in range(len(belief)):
+            belief[j] /= total
+    return total
+
+
+@numba.njit(cache=True, nogil=True)
 def filter_driven(start, operators, inputs, tokens, beliefs, scales):
     # Fill `beliefs` (B, T+1, H) and `scales` (B, T), the probability of each token given its past and its input.
     # `operators[u, x, i, j]` is P(emit x, go to j | in i, input u). Of `beliefs` of fewer positions, 2 or more, the
@@ -140,47 +151,25 @@ def filter_driven(start, operators, inputs, tokens, beliefs, scales):
                 weight = here[i]
                 for j in range(states):
                     after[j] += weight * moves[i, j]
-            total = 0.0
-            for j in range(states):
-                total += after[j]
-            scales[n, t] = total
-            if total > 0:
-                for j in range(states):
-                    after[j] /= total
+            scales[n, t] = divide_by_sum(after)
 
 
 @numba.njit(cache=True, nogil=True)
-def filter_segments(start, duration, transition, emission, tokens, beliefs, scales):
-    # The filter of a hidden semi-Markov model: `beliefs` (B, T+1, H, D), entry `r` for `r + 1` tokens left in the
-    # segment. A step takes O(H D + H^2).
-    states, longest = duration.shape
-    kept = beliefs.shape[1]
-    ended = np.empty(states)
+def filter_emissions(start, transition, emission, tokens, beliefs, scales):
+    # The filter of an HMM whose states emit, as `filter_driven` is that of one with edges: `emission` (E, H).
+    states, kept = len(start), beliefs.shape[1]
     for n in range(tokens.shape[0]):
         # Not as one assignment: for the error of unequal shapes numba would compile for seconds.
         for i in range(states):
-            for r in range(longest):
-                beliefs[n, 0, i, r] = start[i, r]
+            beliefs[n, 0, i] = start[i]
         for t in range(tokens.shape[1]):
             here, after = beliefs[n, t % kept], beliefs[n, (t + 1) % kept]
-            ended[:] = 0.0
+            after[:] = 0.0
             for i in range(states):
-                weight = here[i, 0] * emission[tokens[n, t], i]
+                weight = here[i] * emission[tokens[n, t], i]
                 for j in range(states):
-                    ended[j] += weight * transition[i, j]
-            total = 0.0
-            for i in range(states):
-                shown = emission[tokens[n, t], i]
-                for r in range(longest - 1):
-                    after[i, r] = here[i, r + 1] * shown + ended[i] * duration[i, r]
-                    total += after[i, r]
-                after[i, longest - 1] = ended[i] * duration[i, longest - 1]
-                total += after[i, longest - 1]
-            scales[n, t] = total
-            if total > 0:
-                for i in range(states):
-                    for r in range(longest):
-                        after[i, r] /= total
+                    after[j] += weight * transition[i, j]
+            scales[n, t] = divide_by_sum(after)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -229,127 +218,6 @@ def scale_to_marginals(table, marginal, rounds):
         if worst <= 1e-13:
             break
     return worst
-
-
-@numba.njit(cache=True, nogil=True)
-def draw_segments(start, s_bits, symbol, e_bits, segments, d_bits, longest, seed, first, step, out, states):
-    # A hidden semi-Markov model. Row `state` of `segments` is the distribution of `next_state * D + tokens - 1`, used
-    # only where a segment ends. `states` is None, or takes `state * D + tokens left` of every token.
-    k0, k1 = halves(seed)
-    low, high, ahead = np.empty(LANES, np.uint64), np.empty(LANES, np.uint64), np.zeros(LANES, np.uint64)
-    words = np.empty(4 * LANES, np.uint64)
-    state, left = np.empty(LANES, np.uint64), np.empty(LANES, np.uint64)
-    for n in range(0, out.shape[0], LANES):
-        lanes = take_lanes(n, out.shape[0], first, step, low, high)
-        for lane in range(lanes):
-            a, b, _, _ = philox_block(low[lane], high[lane], START, TOKENS_STREAM, k0, k1)
-            drawn = pick(start, np.uint64(0), s_bits, a, b)
-            state[lane], left[lane] = drawn // longest, drawn % longest
-        for t in range(np.uint64(out.shape[1])):
-            fill_all_words(low, high, ahead, t, k0, k1, words)
-            for lane in range(np.uint64(lanes)):
-                out[n + lane, t] = pick(symbol, state[lane], e_bits, words[lane], words[np.uint64(LANES) + lane])
-                if states is not None:
-                    states[n + lane, t] = state[lane] * longest + left[lane]
-                if left[lane] > np.uint64(0):
-                    left[lane] -= np.uint64(1)
-                else:
-                    upper, lower = words[np.uint64(2 * LANES) + lane], words[np.uint64(3 * LANES) + lane]
-                    drawn = pick(segments, state[lane], d_bits, upper, lower)
-                    state[lane], left[lane] = drawn // longest, drawn % longest
-
-
-@numba.njit(cache=True, nogil=True)
-def draw_factorial(start, s_bits, symbol, e_bits, moves, offsets, bits, sizes, seed, first, step, out, states):
-    # A factorial HMM of K chains. `moves` has the alias rows of chain `k` from `offsets[k]` on. A token takes the
-    # positions `(K // 2 + 1) t` and following: 64 bits for the symbol, then 64 for the move of each chain. `states` is
-    # None, or takes the joint state of every token.
-    k0, k1 = halves(seed)
-    chains = len(sizes)
-    blocks = np.uint64(chains // 2 + 1)
-    low, high, ahead = np.empty(LANES, np.uint64), np.empty(LANES, np.uint64), np.zeros(LANES, np.uint64)
-    words = np.empty(4 * LANES * (chains // 2 + 1), np.uint64)
-    state = np.empty((chains, LANES), np.uint64)
-    for n in range(0, out.shape[0], LANES):
-        lanes = take_lanes(n, out.shape[0], first, step, low, high)
-        for lane in range(lanes):
-            a, b, _, _ = philox_block(low[lane], high[lane], START, TOKENS_STREAM, k0, k1)
-            joint = pick(start, np.uint64(0), s_bits, a, b)
-            for k in range(chains - 1, -1, -1):
-                state[k, lane] = joint % sizes[k]
-                joint = joint // sizes[k]
-        for t in range(np.uint64(out.shape[1])):
-            for m in range(blocks):
-                fill_all_words(low, high, ahead, blocks * t + m, k0, k1, words[np.uint64(4 * LANES) * m :])
-            for lane in range(lanes):
-                joint = np.uint64(0)
-                for k in range(chains):
-                    joint = joint * sizes[k] + state[k, lane]
-                if states is not None:
-                    states[n + lane, t] = joint
-                out[n + lane, t] = pick(symbol, joint, e_bits, words[lane], words[LANES + lane])
-                for k in range(chains):
-                    place = (2 * k + 2) * LANES + lane
-                    state[k, lane] = pick(
-                        moves[offsets[k] :], state[k, lane], bits[k], words[place], words[place + LANES]
-                    )
-
-
-@numba.njit(cache=True, nogil=True)
-def move_chain(here, table, size, inner, there):
-    # The joint beliefs of the lanes after one chain of `size` states has moved; `inner` joint states lie between two
-    # of its states.
-    for outer in range(len(here) // (size * inner)):
-        for j in range(size):
-            for r in range(inner):
-                target = there[(outer * size + j) * inner + r]
-                for lane in range(LANES):
-                    target[lane] = 0.0
-                for i in range(size):
-                    probability = table[i * size + j]
-                    source = here[(outer * size + i) * inner + r]
-                    for lane in range(LANES):
-                        target[lane] += source[lane] * probability
-
-
-@numba.njit(cache=True, nogil=True)
-def filter_factorial(start, transitions, offsets, sizes, emission, tokens, beliefs, scales):
-    # The filter of a factorial HMM over its J joint states: the chains move one after the other, each in O(J H_k).
-    # `transitions` has the table of chain `k` from `offsets[k]` on; `emission` is (J, E). The loops over the sequences
-    # of a group are innermost, where the compiler makes vectors of them.
-    states, kept = len(start), beliefs.shape[1]
-    here, there = np.empty((states, LANES)), np.empty((states, LANES))
-    total = np.empty(LANES)
-    for n in range(0, tokens.shape[0], LANES):
-        lanes = min(LANES, tokens.shape[0] - n)
-        for s in range(states):
-            for lane in range(LANES):
-                here[s, lane] = start[s]
-            for lane in range(lanes):
-                beliefs[n + lane, 0, s] = start[s]
-        for t in range(tokens.shape[1]):
-            total[:] = 0.0
-            for s in range(states):
-                for lane in range(lanes):
-                    here[s, lane] *= emission[s, tokens[n + lane, t]]
-                for lane in range(LANES):
-                    total[lane] += here[s, lane]
-            for lane in range(lanes):
-                scales[n + lane, t] = total[lane]
-            for lane in range(LANES):
-                total[lane] = total[lane] if total[lane] > 0 else 1.0
-            for s in range(states):
-                for lane in range(LANES):
-                    here[s, lane] /= total[lane]
-            inner = states
-            for k in range(len(sizes)):
-                size = sizes[k]
-                inner = inner // size
-                move_chain(here, transitions[offsets[k] :], size, inner, there)
-                here, there = there, here
-            for lane in range(lanes):
-                for s in range(states):
-                    beliefs[n + lane, (t + 1) % kept, s] = here[s, lane]
 
 
 @numba.njit(cache=True, nogil=True)

@@ -45,10 +45,8 @@ from ..kernels.structured import replace_symbols, split_codes
 from ..model import HMM
 from ..process import Process
 from ..sampling import derived_seed
-from .factorial import FactorialHMM
 from .input_output import InputOutputHMM
 from .markov import MarkovChain
-from .semi_markov import SemiMarkov
 
 if TYPE_CHECKING:
     from ..analysis.entropy import EntropyRate, EntropyRateBounds, OptimalLoss
@@ -60,7 +58,7 @@ _BLOCK = 1 << 22  # entries of the distributions of a factor that an estimate ma
 MAX_JOINT_ENTRIES = 1 << 26
 """Maximum number of entries `E J^2` of the joint process with `J` states, which take 512 MB."""
 
-_JOINED = HMM | GeneralizedHMM | InputOutputHMM | MarkovChain | SemiMarkov | FactorialHMM
+_JOINED = HMM | GeneralizedHMM | InputOutputHMM | MarkovChain
 
 
 class FactoredProcess(Process):

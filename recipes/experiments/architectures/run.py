@@ -119,7 +119,7 @@ def measured(source: Any, trial: dict[str, Any], folder: Path) -> dict[str, Any]
 
 def recall_accuracy(model, task, trial: dict[str, Any]) -> dict[str, Any]:
     """Share of recalled values that are the likeliest token."""
-    from hmm_datasets.evaluation.entropy_errors import task_log_probs
+    from entropy_errors import task_log_probs
 
     log_probs, episodes = task_log_probs(model, task, trial["num_sequences"])
     recalled = episodes[:, task.scored(task.episode_length)]
@@ -169,7 +169,8 @@ def scores(probs, oracle, tokens) -> tuple[float, float, Any]:
 
 def findings(settings: ArchitectureSettings, trials: list[dict[str, Any]]) -> list:
     """One finding for each number of each task, architecture and width, with the standard error over seeds."""
-    from hmm_datasets.report.published import Finding
+    from published import Finding
+
     from hmm_datasets.statistics import clustered_mean
 
     entries = []
@@ -191,8 +192,8 @@ def findings(settings: ArchitectureSettings, trials: list[dict[str, Any]]) -> li
 
 def report(settings: ArchitectureSettings, trials: list[dict[str, Any]], seconds: float) -> None:
     """Draw `architectures.png` and write the result."""
-    from hmm_datasets.report.architecture_panels import draw_panels
-    from hmm_datasets.report.published import Paper, write_result
+    from architecture_panels import draw_panels
+    from published import Paper, write_result
 
     folder = Path(settings.output_dir)
     folder.mkdir(parents=True, exist_ok=True)
@@ -219,8 +220,7 @@ def report(settings: ArchitectureSettings, trials: list[dict[str, Any]], seconds
 def panels_of(settings: ArchitectureSettings, trials: list[dict[str, Any]]) -> list:
     """Accuracy of recall by width, and the excess on automata by token."""
     import numpy as np
-
-    from hmm_datasets.report.architecture_panels import ArchitecturePanel
+    from architecture_panels import ArchitecturePanel
 
     def curves(task: str, values) -> dict[str, np.ndarray]:
         of = {

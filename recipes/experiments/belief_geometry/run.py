@@ -110,9 +110,9 @@ def report(settings: BeliefGeometrySettings, folder: Path, seconds: float) -> No
     """Draw the beliefs, and write what was found beside what the paper shows."""
     from measure import probed_beliefs
     from plot import plot_belief_layers
+    from published import Finding, Paper, write_result
 
     from hmm_datasets.files import read_json
-    from hmm_datasets.report.published import Finding, Paper, write_result
 
     reports = {name: read_json(folder / name / "evaluation" / "report.json") for name in settings.processes}
     clouds = {

@@ -53,7 +53,8 @@ class ConstrainedBeliefsSettings:
 
 def main(settings: ConstrainedBeliefsSettings) -> None:
     """Train, probe, draw, report."""
-    from hmm_datasets.evaluation.word_probes import all_words
+    from word_probes import all_words
+
     from hmm_datasets.hmm import processes
 
     began = time.monotonic()
@@ -114,8 +115,8 @@ def measured(
     """The figures of one model, trained first if it is not yet, and what is drawn of it."""
     import numpy as np
     from transformers import set_seed
+    from word_probes import fit_words, mean_excess
 
-    from hmm_datasets.evaluation.word_probes import fit_words, mean_excess
     from hmm_datasets.training.architectures import architecture_config
     from hmm_datasets.training.model_configs import new_model
     from hmm_datasets.training.small_runs import SmallRun, trained_model
@@ -302,7 +303,7 @@ def _draw_weights(axes: Any, row: dict) -> None:
 
 def write(settings: ConstrainedBeliefsSettings, folder: Path, results: list[dict], seconds: float) -> None:
     """The numbers beside the predictions of the paper."""
-    from hmm_datasets.report.published import Paper, write_result
+    from published import Paper, write_result
 
     write_result(
         folder,
@@ -327,7 +328,7 @@ def write(settings: ConstrainedBeliefsSettings, folder: Path, results: list[dict
 
 def findings(results: list[dict]) -> list[Any]:
     """R2 of both kinds of beliefs in both places, and the decay, of each model."""
-    from hmm_datasets.report.published import Finding
+    from published import Finding
 
     rows = []
     for row in results:

@@ -85,11 +85,11 @@ def report(settings: ExcessSettings, folder: Path, names: list[str], seconds: fl
     """Score all models, and write what was found."""
     import numpy as np
     from accelerate import Accelerator
+    from published import Finding, Paper, write_result
 
     from hmm_datasets.evaluation.benchmark.held_out import open_benchmark
     from hmm_datasets.evaluation.benchmark.models import load_models
     from hmm_datasets.evaluation.benchmark.scoring import score_model
-    from hmm_datasets.report.published import Finding, Paper, write_result
     from hmm_datasets.report.tables import Table
     from hmm_datasets.statistics import clustered_mean
 

@@ -8,9 +8,9 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import ScalarFormatter, StrMethodFormatter
+from published import Finding, Paper, write_result
 
 from hmm_datasets.report.plots import PAPER, save_figure
-from hmm_datasets.report.published import Finding, Paper, write_result
 
 PAPER_OF_FACTORS = Paper(
     "Transformers learn factored representations", "2602.02385", "dimension and subspaces of what is represented"

@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from published import Finding, Paper, write_result
 
 from hmm_datasets.report.plots import PAPER, save_figure
-from hmm_datasets.report.published import Finding, Paper, write_result
 
 PAPER_OF_PHASES = Paper(
     "Competition dynamics shape algorithmic phases of in-context learning",

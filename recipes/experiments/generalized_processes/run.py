@@ -63,8 +63,8 @@ class GeneralizedProcessesSettings:
 def main(settings: GeneralizedProcessesSettings) -> None:
     """Train, probe, draw, report."""
     import numpy as np
+    from word_probes import all_words
 
-    from hmm_datasets.evaluation.word_probes import all_words
     from hmm_datasets.hmm.families import load_source
 
     began = time.monotonic()
@@ -101,8 +101,8 @@ def measured(
     """The figures of one network on one process, trained first if it is not yet, and the probed predictive vectors."""
     import numpy as np
     from transformers import set_seed
+    from word_probes import best_of_order, fit_words, hidden_states, markov_states, mean_excess
 
-    from hmm_datasets.evaluation.word_probes import best_of_order, fit_words, hidden_states, markov_states, mean_excess
     from hmm_datasets.training.architectures import architecture_config
     from hmm_datasets.training.model_configs import new_model
     from hmm_datasets.training.small_runs import SmallRun, trained_model
@@ -257,7 +257,7 @@ def _draw_errors(axes: Any, rows: list[dict]) -> None:
 
 def write(settings: GeneralizedProcessesSettings, folder: Path, results: list[dict], seconds: float) -> None:
     """The numbers beside those of the paper."""
-    from hmm_datasets.report.published import Paper, write_result
+    from published import Paper, write_result
 
     models = len(settings.processes) * len(settings.architectures)
     write_result(
@@ -285,7 +285,7 @@ def write(settings: GeneralizedProcessesSettings, folder: Path, results: list[di
 
 def findings(results: list[dict], steps: int) -> list[Any]:
     """The result for each network in turn, and how often the order of the errors is that of the paper."""
-    from hmm_datasets.report.published import Finding
+    from published import Finding
 
     rows = []
     for row in results:

@@ -181,7 +181,8 @@ def draw(settings: GINCSettings, accuracy: dict[str, Any], path: Path) -> None:
 
 def report(settings: GINCSettings, accuracy: dict[str, Any], folder: Path, seconds: float) -> None:
     """Write the accuracies with the most examples, and all of them as JSON."""
-    from hmm_datasets.report.published import Finding, Paper, write_result
+    from published import Finding, Paper, write_result
+
     from hmm_datasets.statistics import clustered_mean
 
     findings, most = [], max(settings.num_examples)

@@ -179,8 +179,8 @@ def draw(measured: dict[Any, Any], hmms: dict[Any, Any], path: Path) -> None:
 def report(settings: LLMOnHMMsSettings, folder: Path, measured: dict[Any, Any], seconds: float) -> None:
     """Write the figures of the longest contexts, as means over the HMMs."""
     import numpy as np
+    from published import Finding, Paper, write_result
 
-    from hmm_datasets.report.published import Finding, Paper, write_result
     from hmm_datasets.statistics import context_spans
 
     first, last = context_spans(settings.length)[-1]

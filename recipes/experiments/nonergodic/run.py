@@ -171,7 +171,8 @@ def report(
     seconds: float,
 ) -> None:
     """Write the exponents and the information gained."""
-    from hmm_datasets.report.published import Finding, Paper, write_result
+    from published import Finding, Paper, write_result
+
     from hmm_datasets.statistics import clustered_mean
 
     findings = []

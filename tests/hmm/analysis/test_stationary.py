@@ -8,9 +8,7 @@ from hmm_datasets.hmm.analysis.mixture_predictors import independent_mixture
 from hmm_datasets.hmm.analysis.predictors import stationary_distributions
 from hmm_datasets.hmm.analysis.stationary import cesaro_limit, eliminate
 from hmm_datasets.hmm.families.mixture import ChainMixture
-from hmm_datasets.hmm.structured.factorial import FactorialHMM
 from hmm_datasets.hmm.structured.input_output import InputOutputHMM
-from hmm_datasets.hmm.structured.semi_markov import SemiMarkov
 
 RARE = np.array([[1 - 1e-15, 1e-15], [3e-15, 1 - 3e-15]])
 SHARES = np.array([0.75, 0.25])
@@ -51,18 +49,12 @@ def test_rates_below_rounding_have_their_shares_in_every_process():
     chains = ChainMixture([RARE, RARE[::-1, ::-1]])
     np.testing.assert_allclose(chains.start, [SHARES, SHARES[::-1]], rtol=1e-12)
     np.testing.assert_allclose(independent_mixture(chains).start, chains.start, rtol=1e-12)
-    factorial = FactorialHMM([RARE, [[0.5, 0.5]] * 2], weights=[look, look])
-    np.testing.assert_allclose(factorial.starts[0], SHARES, rtol=1e-12)
     driven = InputOutputHMM(transition=[RARE, RARE], emission=[look, look])
     np.testing.assert_allclose(driven.start, SHARES, rtol=1e-12)
     general = GeneralizedHMM(look[:, :, None] * RARE)
     np.testing.assert_allclose(general.initial, SHARES, rtol=1e-12)
     pair = FactoredProcess([hmm, hmm]).joint_hmm()
     np.testing.assert_allclose(pair.stationary(), np.kron(SHARES, SHARES), rtol=1e-12)
-    # Segments of one state are followed by those of the two others, hardly ever from 2.
-    moves = [[0, 1 - 1e-15, 1e-15], [1, 0, 0], [1, 0, 0]]
-    rarely = SemiMarkov([[1.0]] * 3, moves, np.eye(3)).stationary()[:, 0]
-    np.testing.assert_allclose(rarely, [0.5, 0.5, 5e-16], atol=1e-15)
 
 
 @pytest.mark.parametrize("rate", [1e-3, 1e-13, 1e-18])

@@ -157,9 +157,9 @@ def test_draws_are_the_same_on_every_machine():
 
 CONTINUED = {
     "independent", "chain", "tree", "shared tuples", "noisy", "order 0", "order 1", "order 3", "chains", "mixture",
-    "any mixture", "semi-Markov", "factorial", "blocked", "state-emitting", "edge-emitting", "one state, one symbol",
+    "any mixture", "blocked", "state-emitting", "edge-emitting", "one state, one symbol",
     "generalized", "non-negative generalized", "noisy generalized", "mixture of a generalized HMM",
-    "factor of segments", "mixed alphabets",
+    "mixed alphabets",
 }  # fmt: skip
 
 

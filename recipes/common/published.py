@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..display import format_duration
-from ..files import atomic_file, write_json
-from .tables import Table
+from hmm_datasets.display import format_duration
+from hmm_datasets.files import atomic_file, write_json
+from hmm_datasets.report.tables import Table
 
 RESULT_NAME = "result.json"
 

@@ -14,13 +14,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..data.sequences import TEST_FIRST
-from ..hmm.analysis.divergence import kl_divergence, log_probabilities
+from hmm_datasets.data.sequences import TEST_FIRST
+from hmm_datasets.hmm.analysis.divergence import kl_divergence, log_probabilities
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from ..hmm.families.tasks import EpisodicTask
+    from hmm_datasets.hmm.families.tasks import EpisodicTask
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,13 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from ..errors import InputError
-from ..hmm.analysis.divergence import kl_divergence
-from ..hmm.process import Process
+from hmm_datasets.errors import InputError
+from hmm_datasets.hmm.analysis.divergence import kl_divergence
+from hmm_datasets.hmm.process import Process
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-from .markov_beliefs import Starts
+from hmm_datasets.evaluation.markov_beliefs import Starts
 
 MAX_WORDS = 1 << 20
 """Maximum number of words, `E^L`."""

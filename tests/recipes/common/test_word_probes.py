@@ -5,9 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-
-from hmm_datasets.errors import InputError
-from hmm_datasets.evaluation.word_probes import (
+from word_probes import (
     CUTOFFS,
     all_words,
     best_of_order,
@@ -16,6 +14,8 @@ from hmm_datasets.evaluation.word_probes import (
     markov_states,
     mean_excess,
 )
+
+from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.families import RandomChains
 from hmm_datasets.training.model_configs import model_config, new_model

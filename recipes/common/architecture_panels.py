@@ -9,7 +9,7 @@ from jaxtyping import Float
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from .plots import PAPER, save_figure
+from hmm_datasets.report.plots import PAPER, save_figure
 
 ARCHITECTURE_STYLES = {
     "llama": {"color": "black", "marker": "o", "label": "Llama"},

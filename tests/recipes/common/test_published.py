@@ -2,7 +2,7 @@
 
 import json
 
-from hmm_datasets.report.published import Finding, Paper, write_result
+from published import Finding, Paper, write_result
 
 PAPER = Paper("On coins", "2001.00001", "figure 1")
 FINDINGS = (
