@@ -97,9 +97,9 @@ def _answer(folder: str, prompt: str, max_new_tokens: int) -> str:
 
 def _count_answers(chat: ConversationSettings, folder: str, test, stop: list[int]) -> None:
     """Let the model answer held-out questions before and after fine-tuning; write answers, print accuracies."""
+    from answer_report import answers_table, compare_answers, transcripts
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from hmm_datasets.evaluation.chat.answer_report import answers_table, compare_answers, transcripts
     from hmm_datasets.evaluation.chat.answers import answer, questions_of
     from hmm_datasets.training.pretrained import load_pretrained, on_device
 

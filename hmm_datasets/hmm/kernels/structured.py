@@ -123,7 +123,7 @@ def replace_symbols(num_symbols, threshold, seed, first, step, out):
 
 
 @numba.njit(cache=True, nogil=True)
-def divide_by_sum(belief):
+def normalize_belief(belief):
     # The sum of a belief, by which it is divided if that is above 0.
     total = 0.0
     for j in range(len(belief)):
@@ -151,7 +151,7 @@ def filter_driven(start, operators, inputs, tokens, beliefs, scales):
                 weight = here[i]
                 for j in range(states):
                     after[j] += weight * moves[i, j]
-            scales[n, t] = divide_by_sum(after)
+            scales[n, t] = normalize_belief(after)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -169,7 +169,7 @@ def filter_emissions(start, transition, emission, tokens, beliefs, scales):
                 weight = here[i] * emission[tokens[n, t], i]
                 for j in range(states):
                     after[j] += weight * transition[i, j]
-            scales[n, t] = divide_by_sum(after)
+            scales[n, t] = normalize_belief(after)
 
 
 @numba.njit(cache=True, nogil=True)

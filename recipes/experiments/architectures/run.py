@@ -94,7 +94,7 @@ def trials_of(settings: ArchitectureSettings) -> list[dict[str, Any]]:
 
 def tried(settings: ArchitectureSettings, trial: dict[str, Any]) -> dict[str, Any]:
     """A trial with what was measured, from its file if it has one."""
-    from hmm_datasets.training.small_runs import finished_trial
+    from small_runs import finished_trial
 
     name = "{task}-{architecture}-{width}-{seed}".format(**trial)
     folder = Path(settings.output_dir)
@@ -105,8 +105,9 @@ def tried(settings: ArchitectureSettings, trial: dict[str, Any]) -> dict[str, An
 
 def measured(source: Any, trial: dict[str, Any], folder: Path) -> dict[str, Any]:
     """What is measured of the model of a trial, trained first if it is not yet, and its number of parameters."""
+    from small_runs import SmallRun, trained_model
+
     from hmm_datasets.training.architectures import architecture_config
-    from hmm_datasets.training.small_runs import SmallRun, trained_model
 
     sizes = {"vocab_size": source.num_symbols + 1, "length": trial["length"] + 1, "bos_token_id": source.num_symbols}
     config = architecture_config(trial["architecture"], width=trial["width"], layers=trial["layers"], **sizes)

@@ -114,12 +114,12 @@ def measured(
 ) -> tuple[dict, dict]:
     """The figures of one model, trained first if it is not yet, and what is drawn of it."""
     import numpy as np
+    from small_runs import SmallRun, trained_model
     from transformers import set_seed
     from word_probes import fit_words, mean_excess
 
     from hmm_datasets.training.architectures import architecture_config
     from hmm_datasets.training.model_configs import new_model
-    from hmm_datasets.training.small_runs import SmallRun, trained_model
 
     process, bos = words.process, words.process.num_symbols
     length = settings.context + 1

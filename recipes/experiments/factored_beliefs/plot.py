@@ -27,7 +27,7 @@ def write_factored_beliefs(
     Args:
         folder (path): folder of the experiment.
         results (mapping): by noise, the result of a
-            [`measured_run`][hmm_datasets.training.small_runs.measured_run] with `exact`.
+            [`measured_run`][small_runs.measured_run] with `exact`.
         factors (sequence of `str`): names of the factors.
         protocol (`str`): how the models were trained and measured.
     """

@@ -52,11 +52,11 @@ def main(settings: FactoredBeliefsSettings) -> None:
     """Train and measure a model for each noise, draw, report."""
     from measure import FactoredMeasure
     from plot import write_factored_beliefs
+    from small_runs import SmallRun, log_spaced_steps, measured_run
 
     from hmm_datasets.hmm.families import load_source
     from hmm_datasets.hmm.structured.factored import FactoredProcess
     from hmm_datasets.training.architectures import architecture_config
-    from hmm_datasets.training.small_runs import SmallRun, log_spaced_steps, measured_run
 
     folder = Path(settings.output_dir)
     factors = [load_source(name) for name in settings.factors]

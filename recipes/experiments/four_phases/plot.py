@@ -34,7 +34,7 @@ def write_four_phases(folder: str | Path, results: Mapping[int, Mapping[str, Any
     Args:
         folder (path): folder of the experiment.
         results (mapping): by number of chains, the result of a
-            [`measured_run`][hmm_datasets.training.small_runs.measured_run].
+            [`measured_run`][small_runs.measured_run].
         protocol (`str`): how the models were trained and measured.
     """
     folder = Path(folder)

@@ -100,12 +100,12 @@ def measured(
 ) -> tuple[dict, Any]:
     """The figures of one network on one process, trained first if it is not yet, and the probed predictive vectors."""
     import numpy as np
+    from small_runs import SmallRun, trained_model
     from transformers import set_seed
     from word_probes import best_of_order, fit_words, hidden_states, markov_states, mean_excess
 
     from hmm_datasets.training.architectures import architecture_config
     from hmm_datasets.training.model_configs import new_model
-    from hmm_datasets.training.small_runs import SmallRun, trained_model
 
     process, bos = words.process, words.process.num_symbols
     # One symbol more than the context, so that it is predicted from the whole context; and the beginning token.

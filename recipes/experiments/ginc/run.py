@@ -102,8 +102,9 @@ def main(settings: GINCSettings) -> None:
 
 def trained(settings: GINCSettings, documents: Any, folder: Path) -> Any:
     """A Llama trained on documents."""
+    from small_runs import SmallRun, trained_model
+
     from hmm_datasets.training.architectures import architecture_config
-    from hmm_datasets.training.small_runs import SmallRun, trained_model
 
     symbols = documents.num_symbols
     longest = max((size + 1) * max(settings.num_examples) + size for size in settings.example_lengths)

@@ -99,7 +99,7 @@ def trials_of(settings: WindTunnelSettings) -> list[dict[str, Any]]:
 
 def tried(settings: WindTunnelSettings, trial: dict[str, Any]) -> dict[str, Any]:
     """A trial with its errors by position, from its file if it has one."""
-    from hmm_datasets.training.small_runs import finished_trial
+    from small_runs import finished_trial
 
     name = "{task}-{trained}-{architecture}-{seed}".format(**trial)
     folder = Path(settings.output_dir)
@@ -118,10 +118,10 @@ def bijection_errors(trial: dict[str, Any], folder: Path):
     """Errors before each output of all pairs, and the number of parameters."""
     import torch
     from entropy_errors import entropy_errors, task_log_probs
+    from small_runs import SmallRun, trained_model
 
     from hmm_datasets.hmm.families.tasks import Bijection
     from hmm_datasets.training.architectures import architecture_config
-    from hmm_datasets.training.small_runs import SmallRun, trained_model
 
     values, trained = trial["num_values"], trial["trained"]
     sizes = {"vocab_size": 2 * values + 1, "length": 2 * values + 1, "bos_token_id": 2 * values}

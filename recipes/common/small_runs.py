@@ -23,15 +23,15 @@ from transformers import (
     set_seed,
 )
 
-from ..data.sequences import HMMSequences
-from ..errors import InputError
-from ..files import read_json, write_json
-from ..hmm.process import Process
-from .model_configs import new_model
-from .pretrained import load_pretrained
-from .run import SUMMARY_NAME, train_and_save
-from .settings import PretrainSettings
-from .trainer import Pretrainer
+from hmm_datasets.data.sequences import HMMSequences
+from hmm_datasets.errors import InputError
+from hmm_datasets.files import read_json, write_json
+from hmm_datasets.hmm.process import Process
+from hmm_datasets.training.model_configs import new_model
+from hmm_datasets.training.pretrained import load_pretrained
+from hmm_datasets.training.run import SUMMARY_NAME, train_and_save
+from hmm_datasets.training.settings import PretrainSettings
+from hmm_datasets.training.trainer import Pretrainer
 
 MEASURED_NAME = "measured.json"
 

@@ -1,4 +1,5 @@
-from hmm_datasets.evaluation.chat.answer_report import answers_table, compare_answers, transcripts
+from answer_report import answers_table, compare_answers, transcripts
+
 from hmm_datasets.evaluation.chat.answers import Question
 from hmm_datasets.files import read_json, read_jsonl
 

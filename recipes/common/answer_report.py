@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...files import write_json, write_jsonl
-from ...report.tables import Table
-from .answers import Question, exact_match
+from hmm_datasets.evaluation.chat.answers import Question, exact_match
+from hmm_datasets.files import write_json, write_jsonl
+from hmm_datasets.report.tables import Table
 
 
 def answers_table(figures: Mapping[str, Any]) -> Table:
-    """The result of [`~hmm_datasets.evaluation.chat.answer_report.compare_answers`] as a table.
+    """The result of [`compare_answers`] as a table.
 
     The column `guessed` is the accuracy of a random guess if the corpus gives it, else that of always giving the most
     common answer.
