@@ -29,9 +29,10 @@ from ...runtime.progress import progress_bar
 from ..corpora.conversations import Messages, num_characters
 from ..corpora.local_files import check_text
 from ..tokenizers.bpe import is_byte_level
-from ..tokenizers.chat_encoding import encode_conversation
+from ..tokenizers.chat_encoding import encode_marked
 from ..tokenizers.encoding import Encoder
 from ..tokenizers.text_sizes import token_bytes
+from ..tokenizers.unwritten_turns import print_unwritten
 from .index import INDEX_NAME, TokenIndex, blank_index, read_index
 from .writer import SHARD_TOKENS, Source, TokenBatch, documents_from, write_batches, writing
 
@@ -140,7 +141,9 @@ def tokenize_splits(
     places = {split: Path(folder) for split, folder in folders.items()}
     with contextlib.ExitStack() as stack:
         if conversations:
-            encode, size = partial(_encode_conversations, tokenizer), _num_characters
+            unwritten = Counter[str]()
+            stack.callback(print_unwritten, corpus, unwritten)
+            encode, size = partial(_encode_conversations, tokenizer, unwritten), _num_characters
         else:
             encode, size = stack.enter_context(_text_encoder(tokenizer)), _num_bytes
         blank = tokenizer_index(tokenizer, corpus, shard_tokens)
@@ -205,8 +208,11 @@ def _text_encoder(tokenizer: "PreTrainedTokenizerFast") -> Generator[Callable[[_
         yield encode
 
 
-def _encode_conversations(tokenizer: "PreTrainedTokenizerFast", read: _Read) -> TokenBatch:
-    ids = [np.array(encode_conversation(tokenizer, messages), dtype=np.int64) for messages in read.documents]
+def _encode_conversations(tokenizer: "PreTrainedTokenizerFast", unwritten: Counter[str], read: _Read) -> TokenBatch:
+    encoded = [encode_marked(tokenizer, messages, None) for messages in read.documents]
+    for conversation in encoded:
+        unwritten.update(conversation.unwritten)
+    ids = [np.array(conversation.tokens, dtype=np.int64) for conversation in encoded]
     return TokenBatch(np.concatenate(ids), np.fromiter(map(len, ids), np.int64, len(ids)))
 
 

@@ -9,6 +9,7 @@ declaration of tools at the end of a system message: this package writes them in
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -17,6 +18,7 @@ from ...errors import InputError
 from ..corpora.conversations import TOOLS_BEGIN, TOOLS_END, Messages
 from .chat_templates import check_written, quoting_the_template
 from .encoding import control_tokens, plain_tokenizer
+from .unwritten_turns import count_unwritten
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -35,10 +37,13 @@ class EncodedConversation(NamedTuple):
         tokens (`list` of `int`): the tokens.
         said (`list` of `int`): 1 for each token that the assistant has to produce, else 0; all 1 if the template was
             not asked for it.
+        unwritten (`Counter[str]`): how many turns of each kind the template left out, see
+            [`~hmm_datasets.text.tokenizers.unwritten_turns.count_unwritten`].
     """
 
     tokens: list[int]
     said: list[int]
+    unwritten: Counter[str]
 
 
 def encode_conversation(
@@ -61,7 +66,7 @@ def encode_conversation(
         variables (mapping, *optional*): what else the template is given by name.
 
     Raises:
-        `InputError`: the template refuses the messages; the error quotes it.
+        `InputError`: the template refuses the messages, which the error quotes, or leaves out all turns of a kind.
     """
     return _encoded(tokenizer, messages, template, tools, add_generation_prompt, None, variables).tokens
 
@@ -81,8 +86,8 @@ def encode_marked(
         weights (sequence of `int`, *optional*): 0 for each message that is not to be learnt, else 1.
 
     Raises:
-        `InputError`: the template refuses the messages, or it has fewer marks than turns of the assistant, so that
-            weights cannot be obeyed.
+        `InputError`: the template refuses the messages, leaves out all turns of a kind, or has fewer marks than turns
+            of the assistant, so that weights cannot be obeyed.
     """
     if template is not None:
         weights = [1] * len(messages) if weights is None else weights
@@ -114,7 +119,8 @@ def _encoded(
     spelt = _control_pattern(tokenizer, template)
     special: dict[str, Any] = tokenizer.special_tokens_map
     begin, end = _markers([*messages, *(schemas or ()), variables])
-    marked = [_marked(_filled(message), spelt, begin, end) for message in messages]
+    filled = [_filled(message) for message in messages]
+    marked = [_marked(message, spelt, begin, end) for message in filled]
     with quoting_the_template():
         written, spans = render_jinja_template(
             conversations=[marked],
@@ -124,7 +130,8 @@ def _encoded(
             add_generation_prompt=add_generation_prompt,
             **special | _wrapped(dict(variables or {}), spelt, begin, end),
         )
-    check_written(written[0], marked)
+    text = check_written(written[0], marked).replace(begin, "").replace(end, "")
+    unwritten = count_unwritten(text, filled, schemas or (), before_answer=add_generation_prompt)
     tokens, places = [], []
     # A template may cut a content between the markers of a token, so each may be alone.
     pattern = re.compile(f"{begin}({spelt.pattern}){end}|[{begin}{end}]")
@@ -133,7 +140,7 @@ def _encoded(
         tokens += ids
         places += [(first + start, first + stop) for start, stop in offsets]
     if turns is None:
-        return EncodedConversation(tokens, [1] * len(tokens))
+        return EncodedConversation(tokens, [1] * len(tokens), unwritten)
     if len(spans[0]) != len(turns):
         if 0 in turns:
             raise InputError(
@@ -150,7 +157,7 @@ def _encoded(
         while number < len(places) and places[number][0] < stop:
             said[number] = 1
             number += 1
-    return EncodedConversation(tokens, said)
+    return EncodedConversation(tokens, said, unwritten)
 
 
 def _control_pattern(tokenizer: "PreTrainedTokenizerBase", template: str) -> re.Pattern:

@@ -17,6 +17,7 @@ from ...hub.gguf import load_gguf
 from ..corpora.conversations import Messages
 from .chatml_marks import with_marks
 from .encoding import check_ids
+from .unwritten_turns import count_unwritten
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -62,9 +63,12 @@ def load_tokenizer(name: str | os.PathLike) -> "PreTrainedTokenizerFast":
 
 
 def check_messages(tokenizer: "PreTrainedTokenizerBase", messages: Messages) -> None:
-    """Raise [`InputError`] if the template refuses a conversation; without encoding, which is most of the cost."""
+    """Raise [`InputError`] if the template refuses a conversation or leaves out all turns of a kind; without encoding,
+    which is most of the cost.
+    """
     with quoting_the_template():
-        check_written(tokenizer.apply_chat_template(messages, tokenize=False), messages)
+        written = check_written(tokenizer.apply_chat_template(messages, tokenize=False), messages)
+    count_unwritten(written, messages)
 
 
 @contextlib.contextmanager

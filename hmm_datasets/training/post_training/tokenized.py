@@ -2,9 +2,12 @@
 
 The plan of a run and its trainer use the same functions. What spells a control token in a message is encoded as text,
 see `text.tokenizers.chat_encoding`. What does not fit is left out and printed with its count and first row numbers.
+What the chat template leaves out is printed with its count.
 """
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections import Counter
+from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from datasets import Dataset
@@ -17,6 +20,7 @@ from ...text.corpora.keys import weight_of
 from ...text.corpora.local_files import without_fillers
 from ...text.tokenizers.chat_encoding import encode_conversation, encode_marked
 from ...text.tokenizers.chat_templates import marked_template
+from ...text.tokenizers.unwritten_turns import print_unwritten
 from ..model_configs import limit_length
 
 if TYPE_CHECKING:
@@ -69,7 +73,7 @@ def tokenized_conversations(
     template = marked_template(tokenizer) if settings.assistant_only_loss else None
     longest = None if packing else settings.max_length
     kept = slice(longest) if settings.truncation_mode == "keep_start" or longest is None else slice(-longest, None)
-    types = rows.features
+    types, unwritten = rows.features, Counter[str]()
 
     def tokenized(row: dict[str, Any], number: int) -> dict[str, list[int]]:
         row = without_fillers(row, types)
@@ -77,7 +81,9 @@ def tokenized_conversations(
         weights = row.get("weights")
         if weights is None:
             weights = [weight_of(message, message["role"], f"{name} row {number}") for message in messages]
-        encoding = encode_marked(tokenizer, messages, template, weights=weights, tools=_tools_of(row))
+        with _naming_row(name, number):
+            encoding = encode_marked(tokenizer, messages, template, weights=weights, tools=_tools_of(row))
+        unwritten.update(encoding.unwritten)
         labels = [token if said else IGNORED for token, said in zip(encoding.tokens, encoding.said, strict=True)]
         if not any(encoding.said):
             raise InputError(
@@ -87,6 +93,7 @@ def tokenized_conversations(
         return {"input_ids": encoding.tokens[kept], "labels": labels[kept]}
 
     encoded = rows.map(tokenized, with_indices=True, remove_columns=rows.column_names, desc=f"Tokenizing {name}")
+    print_unwritten(name, unwritten)
     if longest is None:
         return encoded
     without = [number for number, labels in enumerate(encoded["labels"]) if all(label == IGNORED for label in labels)]
@@ -108,21 +115,26 @@ def tokenized_pairs(
         in TRL.
 
     Raises:
-        `InputError`: no prompt leaves room for a completion.
+        `InputError`: no prompt leaves room for a completion, or the chat template leaves out all turns of a kind.
     """
-    types = rows.features
+    types, unwritten = rows.features, Counter[str]()
 
-    def tokenized(row: dict[str, Any]) -> dict[str, list[int]]:
+    def tokenized(row: dict[str, Any], number: int) -> dict[str, list[int]]:
         row = without_fillers(row, types)
         tools = _tools_of(row)
-        prompt = encode_conversation(tokenizer, row["prompt"], add_generation_prompt=True, tools=tools)
-        sides = [
-            encode_conversation(tokenizer, row["prompt"] + row[side], tools=tools) for side in ("chosen", "rejected")
-        ]
+        with _naming_row(name, number):
+            prompt = encode_conversation(tokenizer, row["prompt"], add_generation_prompt=True, tools=tools)
+            chosen, rejected = (
+                encode_marked(tokenizer, row["prompt"] + row[side], None, tools=tools)
+                for side in ("chosen", "rejected")
+            )
+        unwritten.update(chosen.unwritten | rejected.unwritten)
+        sides = chosen.tokens, rejected.tokens
         shared = min(_num_alike(prompt, side) for side in sides)
         return dict(zip(PAIR_COLUMNS, (prompt[:shared], *(side[shared:] for side in sides)), strict=True))
 
-    encoded = rows.map(tokenized, remove_columns=rows.column_names, desc=f"Tokenizing {name}")
+    encoded = rows.map(tokenized, with_indices=True, remove_columns=rows.column_names, desc=f"Tokenizing {name}")
+    print_unwritten(name, unwritten)
     longest = settings.max_length
     if longest is None or settings.truncation_mode != "keep_start":
         return encoded
@@ -149,16 +161,15 @@ def fitting_prompts(
         tools (sequence): functions that the template declares.
 
     Raises:
-        `InputError`: none does.
+        `InputError`: none does, or the chat template leaves out all turns of a kind.
     """
-    positions = limit_length(config, None)
+    positions, lengths = limit_length(config, None), []
+    for number, prompt in enumerate(rows["prompt"]):
+        with _naming_row(name, number):
+            lengths.append(len(encode_conversation(tokenizer, prompt, add_generation_prompt=True, tools=tools)))
     if positions is None:
         return rows
     room = positions - (max_completion_length or 1)
-    lengths = [
-        len(encode_conversation(tokenizer, prompt, add_generation_prompt=True, tools=tools))
-        for prompt in rows["prompt"]
-    ]
     without = [number for number, length in enumerate(lengths) if length > room]
     remedy = (
         f"the model has {positions} positions, of which max_completion_length takes {max_completion_length}; lower it"
@@ -177,6 +188,15 @@ def _without(rows: Dataset, numbers: Sequence[int], what: str, remedy: str) -> D
         print(f"{len(numbers):,} of {len(rows):,} {what} and are left out (rows {named}); {remedy}")
     left = set(numbers)
     return rows.select([number for number in range(len(rows)) if number not in left])
+
+
+@contextlib.contextmanager
+def _naming_row(name: str, number: int) -> Generator[None]:
+    """A context whose errors name the row."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{name} row {number}: {error}") from None
 
 
 def _is_conversation(value: Any) -> bool:

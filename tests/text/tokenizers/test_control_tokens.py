@@ -96,7 +96,7 @@ def test_a_conversation_has_the_control_tokens_of_its_template_and_no_other(toke
     found, usual = (encode_marked(tokenizer, messages, template) for messages in (spelt, plain))
     assert added(tokenizer, found.tokens) == added(tokenizer, usual.tokens)
     assert encode_conversation(tokenizer, spelt, template=template) == found.tokens
-    said = [[token for token, mark in zip(*one, strict=True) if mark] for one in (found, usual)]
+    said = [[token for token, mark in zip(one.tokens, one.said, strict=True) if mark] for one in (found, usual)]
     assert added(tokenizer, said[0]) == added(tokenizer, said[1])
     assert tokenizer.decode(said[0]) == tokenizer.decode(said[1]).replace("words", text)
     assert tokenizer.decode(found.tokens) == tokenizer.decode(usual.tokens).replace("words", text)
