@@ -53,8 +53,10 @@ def main(chosen: PromptSettings, settings: GRPOFields) -> None:
     from hmm_datasets.training.post_training.trainers import PolicyTuner
     from hmm_datasets.training.pretrained import load_pretrained
     from hmm_datasets.training.run import train_and_save
+    from hmm_datasets.training.template_time import fix_template_time
 
     set_seed(settings.seed)
+    fix_template_time(settings.output_dir)
     rewards = [reward(name) for name in chosen.rewards]
     tools = [tool(name) for name in chosen.tools]
     tokenizer = load_pretrained(AutoTokenizer, chosen.model)

@@ -123,6 +123,7 @@ def main(settings: TokenizeSettings) -> None:
     from hmm_datasets.text.tokenizers.chat_templates import check_messages, load_tokenizer
     from hmm_datasets.text.tokenizers.imports import import_file
     from hmm_datasets.training.record import write_record
+    from hmm_datasets.training.template_time import fix_template_time
 
     output = Path(settings.output_dir)
     chosen = {"test_fraction": settings.test_fraction, "max_documents": settings.max_documents}
@@ -133,6 +134,7 @@ def main(settings: TokenizeSettings) -> None:
         data["conversations"] = next(iter(settings.conversations), None)
     remedy = f"choose another output_dir; --tokenizer {output / 'tokenizer'} uses this tokenizer there"
     check_folder_identity(output, {"data": data}, None, remedy=remedy, made=settings.writes)
+    time = fix_template_time(output)
 
     tokenizer_folder = output / "tokenizer"
     source = tokenizer_folder if tokenizer_folder.exists() else settings.tokenizer
@@ -144,7 +146,7 @@ def main(settings: TokenizeSettings) -> None:
     for name in settings.conversations:
         check = None if tokenizer is None else lambda document: check_messages(tokenizer, document["messages"])
         check_splits(name, kind="conversations", check=check, **chosen)
-    write_record(output, asdict(settings), data, None, remedy=remedy, made=settings.writes)
+    write_record(output, asdict(settings), data, None, remedy=remedy, made=settings.writes, template_time=time)
 
     if not tokenizer_folder.exists():
         _save(tokenizer or _trained(settings, chosen), tokenizer_folder)

@@ -81,6 +81,7 @@ class RunRecord:
         types (`dict[str, str]`, *optional*): see [`~hmm_datasets.training.precision.types_of_weights`].
         device (`str`, *optional*): what it computed on.
         commit (`str`, *optional*): git commit of the code.
+        template_time (`str`, *optional*): see [`~hmm_datasets.training.template_time.fix_template_time`].
     """
 
     settings: dict[str, Any] = field(default_factory=dict)
@@ -92,6 +93,7 @@ class RunRecord:
     types: dict[str, str] | None = None
     device: str | None = None
     commit: str | None = None
+    template_time: str | None = None
 
 
 def read_run_record(path: str | os.PathLike) -> RunRecord:

@@ -37,6 +37,7 @@ def write_record(
     identity: dict[str, Any] | None = None,
     weights: dict[str, str] | None = None,
     made: Collection[str] | None = None,
+    template_time: str | None = None,
 ) -> dict:
     """Write `run.json` on rank 0: the resolved settings, the data, versions, command, host and git commit.
 
@@ -55,6 +56,7 @@ def write_record(
             the content of data and weights is recorded too.
         weights (`dict`, *optional*): see [`~hmm_datasets.training.precision.types_of_weights`].
         made (collection of `str`, *optional*): see [`~hmm_datasets.runtime.run_identity.check_folder_identity`].
+        template_time (`str`, *optional*): see [`~hmm_datasets.training.template_time.fix_template_time`].
 
     Raises:
         `InputError`: the folder has a run on other data; the message names what differs.
@@ -74,6 +76,7 @@ def write_record(
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
     record |= {} if weights is None else {"types": weights}
+    record |= {} if template_time is None else {"template_time": template_time}
     record |= {name: section for name, section in (identity or {}).items() if name == SECTION}
     if lineage is not None:
         record["lineage"] = masked(lineage)

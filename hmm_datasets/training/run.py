@@ -176,6 +176,7 @@ class Run:
             identity=self.identity | rows,
             weights=types_of_weights(trainer.model),
             made=_MADE,
+            template_time=trainer.template_time,
         )
         if args.should_save and plan is not None:
             _save_named_process(self.folder, self.settings, plan)

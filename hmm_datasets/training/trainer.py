@@ -91,6 +91,8 @@ class StepTrainer(ShardedTrainer):
     """What it has measured in training since the latest row of the log, one number per micro-batch."""
     stage: str | None = None
     """Name of the stage in the lineage of a model; None for pretraining, or midtraining of an earlier model."""
+    template_time: str | None = None
+    """What chat templates write as the time, where the run has conversations."""
 
     def __init__(self, *args, plan: Plan | None = None, **kwargs):
         self.hub_pushes = HubPushes(

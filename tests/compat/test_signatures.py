@@ -134,6 +134,7 @@ KINDS = {
     "transformers: Cache.is_compileable": property,
     "transformers: Cache.is_croppable": property,
     "transformers: integrations.INTEGRATION_TO_CALLBACK": dict,
+    "transformers: utils.chat_template_utils.datetime": type,
     "transformers: modeling_gguf_pytorch_utils.tqdm": type,
     "accelerate: state.PartialState._shared_state": dict,
     "accelerate: state.DistributedType": enum.EnumMeta,

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import time
+from datetime import datetime
 
 import pytest
 from datasets import Dataset, concatenate_datasets
@@ -63,6 +65,45 @@ def test_another_tokenization_of_the_same_rows_is_seen(copied, tmp_path):
     tokenizer.save_pretrained(copied)
     with pytest.raises(InputError, match=r"of another run: content\.tokens has changed \([^;]*; choose another"):
         start("sft", tmp_path / "run", copied, steps=4)
+
+
+@pytest.mark.outside(
+    "https://github.com/oobabooga/textgen/pull/6692",
+    "chat templates of Llama 3.1 and Granite, which write the date of today",
+    "a run writes the date of its first start, which `run.json` records, and continues on any other day",
+)
+@pytest.mark.parametrize("name", ["sft", "dpo", "grpo"])
+@pytest.mark.parametrize("clock", ["strftime_now('%d %b %Y %H:%M:%S')", "date_string"])
+def test_a_template_that_writes_the_time_writes_that_of_the_first_start(name, clock, copied, tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(copied)
+    date = "{% if date_string is not defined %}{% set date_string = strftime_now('%H:%M:%S') %}{% endif %}"
+    tokenizer.chat_template = f"{date}{{{{ {clock} }}}}{tokenizer.chat_template}"
+    tokenizer.save_pretrained(copied)
+    start(name, tmp_path / "run", copied)
+    record = read_json(tmp_path / "run" / "run.json")
+    time.sleep(1.1)  # another day, of which a second is enough for this template
+    if name != "grpo":  # its tokens are drawn in the run
+        start(name, tmp_path / "other", copied)
+        other = read_json(tmp_path / "other" / "run.json")
+        assert other["content"]["tokens"] != record["content"]["tokens"]
+        assert other["template_time"] > record["template_time"]
+    assert start(name, tmp_path / "run", copied, steps=4)["resumed_from"] == "checkpoint-2"
+    again = read_json(tmp_path / "run" / "run.json")
+    assert (again["content"], again["template_time"]) == (record["content"], record["template_time"])
+    written = tokenizer.apply_chat_template([{"role": "user", "content": "one"}], tokenize=False)
+    assert datetime.fromisoformat(record["template_time"]).strftime("%H:%M:%S") in written
+
+
+def test_a_run_of_a_version_that_recorded_no_time_continues_and_a_damaged_time_is_refused(base, tmp_path):
+    start("sft", tmp_path, base)
+    record = read_json(tmp_path / "run.json")
+    write_json(tmp_path / "run.json", record | {"template_time": "yesterday"})
+    with pytest.raises(InputError, match=r"run.json: template_time is 'yesterday'; expected a time such as 20"):
+        start("sft", tmp_path, base, steps=4)
+    del record["template_time"]
+    write_json(tmp_path / "run.json", record)
+    assert start("sft", tmp_path, base, steps=4)["resumed_from"] == "checkpoint-2"
+    assert "template_time" not in read_json(tmp_path / "run.json")
 
 
 def test_a_checkpoint_without_digests_continues(base, tmp_path):

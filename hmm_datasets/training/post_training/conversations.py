@@ -13,6 +13,7 @@ from ...text.tokenizers.chat_templates import marked_template
 from ...text.tokenizers.named_templates import NAMES, set_chat_template
 from ..pretrained import load_pretrained
 from ..sources import ConversationData, ConversationSettings, PreferenceData, PreferenceSettings
+from ..template_time import fix_template_time
 from .tokenized import tokenized_conversations, tokenized_pairs
 
 if TYPE_CHECKING:
@@ -198,6 +199,7 @@ def tokenizer_for_chat(
 def conversation_data(chat: ConversationSettings, settings: "SFTSettings") -> ConversationData:
     """The conversations of a run, tokenized, cut and packed as TRL does it for training."""
     tokenizer, _ = tokenizer_for_chat(chat, settings)
+    fix_template_time(settings.output_dir)
     if settings.assistant_only_loss:
         check_marks(tokenizer, chat.model)
     train, test = conversation_splits(
@@ -218,6 +220,7 @@ def conversation_data(chat: ConversationSettings, settings: "SFTSettings") -> Co
 def preference_data(chosen: PreferenceSettings, settings: "DPOSettings") -> PreferenceData:
     """The preferences of a run, tokenized as TRL does it for training."""
     tokenizer = load_pretrained(AutoTokenizer, chosen.model)
+    fix_template_time(settings.output_dir)
     train, test = preference_splits(chosen)
     return PreferenceData(
         tokenized_pairs(train, tokenizer, settings),

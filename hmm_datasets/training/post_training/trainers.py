@@ -25,6 +25,7 @@ from ..settings import SFTSettings
 from ..sources import ConversationData, PreferenceData
 from ..step.held_out_loss import gathering_rows_once
 from ..step.scores import LogitScores
+from ..template_time import fix_template_time
 from ..trainer import StepTrainer
 from .conversations import check_marks
 from .lora import lora_config, name_by_whole_path, save_merged
@@ -48,6 +49,7 @@ class AdapterTrainer(OpenMeasures, StepTrainer):
             peft_config = lora_config(kwargs["args"])
         if peft_config is not None:
             name_by_whole_path(kwargs["model"] if "model" in kwargs else args[0])
+        self.template_time = fix_template_time(kwargs["args"].output_dir)
         rows = kwargs.get("train_dataset")
         of_rows = {"rows": rows_digest(rows)} if isinstance(rows, Dataset) else {}
         super().__init__(*args, peft_config=peft_config, **kwargs)
