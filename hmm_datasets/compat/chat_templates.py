@@ -8,11 +8,10 @@ Checked against 5.24.
 """
 
 from datetime import datetime
-from types import SimpleNamespace
 
 from transformers.utils import chat_template_utils
 
 
 def set_template_clock(time: datetime) -> None:
     """Let `strftime_now` of all chat templates of this process write this time."""
-    vars(chat_template_utils)["datetime"] = SimpleNamespace(now=lambda: time)
+    vars(chat_template_utils)["datetime"] = type("Clock", (), {"now": lambda: time})

@@ -126,7 +126,7 @@ def open_context(settings: EvaluationSettings) -> EvaluationContext:
     held_out = texts[0] if texts else None
     of_symbols = isinstance(held_out, Documents) and held_out.of_symbols
     tokenizer = tokenizer_of(settings.model, symbols=of_symbols)
-    if of_symbols and tokenizer is not None and reads_symbols(tokenizer):
+    if of_symbols and tokenizer is not None:
         for text in held_out.texts:
             check_symbols(tokenizer, text)
     return EvaluationContext(

@@ -17,6 +17,7 @@ from transformers import TrainerCallback
 from transformers.integrations import is_deepspeed_zero3_enabled
 
 from ..errors import InputError
+from ..hmm.tokenizer import check_symbols, reads_symbols
 from .completions import FACTS, complete, read_facts
 from .core.measure import score_core
 
@@ -34,7 +35,8 @@ class TaskEvaluations(TrainerCallback):
         trainer ([`~hmm_datasets.training.trainer.StepTrainer`]): the trainer, with a tokenizer.
 
     Raises:
-        `InputError`: it has no tokenizer, or ranks have only a part of the weights.
+        `InputError`: it has no tokenizer, or one of symbols, which cannot read the tasks, or ranks have only a part of
+            the weights.
     """
 
     def __init__(self, trainer: "StepTrainer"):
@@ -47,6 +49,11 @@ class TaskEvaluations(TrainerCallback):
             )
         self.trainer = trainer
         self.facts = FACTS if trainer.args.facts is None else read_facts(trainer.args.facts)
+        if trainer.args.core_data is not None and reads_symbols(trainer.processing_class):
+            raise InputError("core_data: the model reads symbols of a process, not the text of CORE; leave it out")
+        what = f"{trainer.args.facts or 'the facts of task_steps (name others: facts)'}: "
+        for prompt, answer in self.facts:
+            check_symbols(trainer.processing_class, f"{prompt} {answer}", what)
 
     def on_step_end(self, args, state, control, **kwargs):
         """Evaluate, if this step is due."""

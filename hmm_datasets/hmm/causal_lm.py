@@ -18,21 +18,23 @@ silently be another HMM. Casts leave the tables as they are, and loading refuses
 fingerprint in `config.json`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     Cache,
-    DynamicCache,
     GenerationMixin,
     PreTrainedConfig,
     PreTrainedModel,
+    PreTrainedTokenizerBase,
+    StoppingCriteria,
+    StoppingCriteriaList,
 )
 from transformers.modeling_outputs import BaseModelOutput, CausalLMOutputWithPast
 
@@ -45,7 +47,7 @@ from .filters import BeliefFilter, Filter
 from .inference import Parameters
 from .model import HMM
 from .storage import FORMAT_VERSION, TABLES, ModelType, auto_map, files, write_loader
-from .tokenizer import write_tokenizer
+from .tokenizer import check_symbols, reads_symbols, write_tokenizer
 
 LOGIT_OF_ZERO = torch.finfo(torch.float32).min
 """The logit of a token of probability zero.
@@ -119,6 +121,11 @@ class HMMConfig(PreTrainedConfig):
         """`V`: the symbols, and the beginning-of-sequence token where there is one."""
         return self.num_symbols + (self.bos_token_id is not None)
 
+    @property
+    def num_hidden_layers(self) -> int:
+        """Layers with keys and values: none, so that transformers makes an empty cache, which `forward` accepts."""
+        return 0
+
 
 class StateCache(Cache):
     """A cache whose size does not depend on the number of tokens read.
@@ -170,6 +177,36 @@ class BeliefCache(StateCache):
 
     def crop(self, max_length: int, *_: Any) -> None:
         raise InputError("the belief of an HMM cannot be rolled back; run the model again without the cache")
+
+
+class SymbolsAtEnd(StoppingCriteria):
+    """Stops a sequence that ends with some symbols, as `stop_strings` stop the models of text.
+
+    Without an EOS token, as there, rows go on until all have stopped.
+
+    Args:
+        endings (`str` or list of `str`): symbols by name, separated by spaces.
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): that of the HMM.
+
+    Raises:
+        `InputError`: an ending is empty, or has a word that is no symbol.
+    """
+
+    def __init__(self, endings: str | Sequence[str], tokenizer: PreTrainedTokenizerBase):
+        endings = [endings] if isinstance(endings, str) else endings
+        for ending in endings:
+            check_symbols(tokenizer, ending, "stop_strings: ")
+            if not ending.strip():
+                raise InputError("stop_strings has an empty text; expected names of symbols, or leave it out")
+        self.endings = [tokenizer(ending, add_special_tokens=False)["input_ids"] for ending in endings]
+
+    def __call__(self, input_ids: Int[Tensor, "B T"], scores: Any, **_: Any) -> Bool[Tensor, "B"]:
+        """Which sequences end so."""
+        stops = torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+        for ending in self.endings:
+            if len(ending) <= input_ids.shape[1]:
+                stops |= (input_ids[:, -len(ending) :] == input_ids.new_tensor(ending)).all(1)
+        return stops
 
 
 class ExactCausalLM(KeepDtype, PreTrainedModel, GenerationMixin):
@@ -269,15 +306,24 @@ class ExactCausalLM(KeepDtype, PreTrainedModel, GenerationMixin):
         return layer
 
     def generate(self, inputs: Tensor | None = None, generation_config: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """As in transformers, but sampling considers all tokens unless `top_k` is given, not the 50 most likely."""
+        """As in transformers, but sampling considers all tokens unless `top_k` is given, not the 50 most likely.
+
+        Raises:
+            `InputError`: `stop_strings` with a word that is no symbol of the tokenizer, or the `cache_implementation`
+                `"paged"`, which needs keys and values; others are not needed, and change nothing.
+        """
         settings = generation_config or self.generation_config
+        if kwargs.get("cache_implementation") == "paged":
+            raise InputError("cache_implementation is 'paged', but an HMM has no keys and values; leave it out")
+        endings, tokenizer = kwargs.get("stop_strings", settings.stop_strings), kwargs.get("tokenizer")
+        if endings and tokenizer is not None and reads_symbols(tokenizer):
+            # transformers would look for them in texts, for which it encodes words that are no symbols.
+            others = kwargs.get("stopping_criteria") or ()
+            kwargs["stopping_criteria"] = StoppingCriteriaList([*others, SymbolsAtEnd(endings, tokenizer)])
+            kwargs["stop_strings"] = None
         if settings.top_k is None and kwargs.get("do_sample", settings.do_sample):
             kwargs.setdefault("top_k", 0)
         cache = cache_among(kwargs.pop("cache", None), kwargs.pop("past_key_values", None), kwargs)
-        if cache is None and settings.cache_implementation is None:
-            # transformers would make a cache from the number of layers, which an HMM does not have. `forward` accepts
-            # this empty one.
-            cache = DynamicCache()
         if cache is not None:
             kwargs[CACHE_NAME] = cache
         return super().generate(inputs, generation_config, *args, **kwargs)

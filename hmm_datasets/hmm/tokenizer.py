@@ -102,18 +102,25 @@ def reads_symbols(tokenizer: "PreTrainedTokenizerBase") -> bool:
     return bool(tokenizer.init_kwargs.get(_MARK))
 
 
-def check_symbols(tokenizer: "PreTrainedTokenizerBase", text: str) -> None:
-    """Check that a text consists of names of symbols.
+def check_symbols(tokenizer: "PreTrainedTokenizerBase", text: str, what: str = "") -> None:
+    """Check that a text consists of names of symbols, if the tokenizer is that of an HMM.
+
+    Args:
+        tokenizer ([`~transformers.PreTrainedTokenizerBase`]): any tokenizer; one of other text passes.
+        text (`str`): the text.
+        what (`str`, *optional*, defaults to `""`): opening words of the error, which say where the text stands.
 
     Raises:
         `InputError`: a word is no name; the message lists some that are.
     """
+    if not reads_symbols(tokenizer):
+        return
     names = tokenizer.get_vocab()
     unknown = [] if _UNKNOWN in names else [word for word in text.split() if word not in names]
     if unknown:
         symbols = sorted(names.keys() - set(tokenizer.all_special_tokens), key=lambda name: names[name])
         some = ", ".join(symbols[:8]) + ", ..." * (len(symbols) > 8)
-        raise InputError(f"{unknown[0]!r} is not a symbol of this model; expected some of {some}")
+        raise InputError(f"{what}{unknown[0]!r} is not a symbol of this model; expected some of {some}")
 
 
 def _build(

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM, default_data_collator
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation import during_training
@@ -12,6 +12,7 @@ from hmm_datasets.evaluation.completions import complete, read_facts
 from hmm_datasets.evaluation.core.measure import score_core
 from hmm_datasets.evaluation.during_training import add_task_evaluations
 from hmm_datasets.files import read_jsonl
+from hmm_datasets.hmm.tokenizer import hmm_tokenizer
 from hmm_datasets.text.tokenizers.bpe import train_bpe
 from hmm_datasets.training.model_configs import model_config
 from hmm_datasets.training.run import train_and_save
@@ -92,6 +93,43 @@ def test_a_trainer_that_cannot_read_tasks_is_refused(tokenizer, tmp_path):
     )
     with pytest.raises(InputError, match="task_steps is set, but there is no tokenizer"):
         add_task_evaluations(trainer)
+
+
+@pytest.mark.outside(
+    "https://github.com/huggingface/tokenizers/issues/351",
+    "to train on words without an unknown token, where any other word is `Missing [UNK] token`",
+    "tasks and prompts with a word that is no symbol are refused before the run, by name",
+)
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "^the facts of task_steps \\(name others: facts\\): '.*' is not a symbol of this model"),
+        ({"facts": "rain then,snow"}, "facts.csv: 'then' is not a symbol of this model; expected some of sun, rain"),
+        ({"facts": "rain sun,snow"}, "facts.csv: 'snow' is not a symbol of this model; expected some of sun, rain"),
+        ({"core_data": "core"}, "^core_data: the model reads symbols of a process, not the text of CORE"),
+        ({"facts": "rain sun,rain"}, None),
+    ],
+)
+def test_tasks_of_words_that_are_no_symbols_are_refused_before_the_run(settings, message, tmp_path):
+    tokenizer = hmm_tokenizer(["sun", "rain"], 2, bos=True)
+    if "facts" in settings:
+        (tmp_path / "facts.csv").write_text(f"prompt,answer\n{settings['facts']}\n")
+        settings = {"facts": str(tmp_path / "facts.csv")}
+    chosen = {"max_steps": 2, "global_batch_size": 8, "per_device_train_batch_size": 8, "task_steps": 1}
+    trainer = Pretrainer(
+        model=LlamaForCausalLM(model_config("d2", vocab_size=3, max_length=64)),
+        args=PretrainSettings(str(tmp_path / "run"), **chosen | settings | {"report_to": "none"}),
+        train_dataset=[{"input_ids": [0, 1], "labels": [0, 1]}] * 16,
+        processing_class=tokenizer,
+        data_collator=default_data_collator,
+    )
+    if message is None:
+        add_task_evaluations(trainer)
+        trainer.train()
+        assert {row["facts"] for row in trainer.state.log_history if "facts" in row} <= {0.0, 1.0}
+    else:
+        with pytest.raises(InputError, match=message):
+            add_task_evaluations(trainer)
 
 
 def test_facts_without_a_prompt_or_an_answer_are_refused(tmp_path):

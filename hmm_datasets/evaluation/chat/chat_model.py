@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, TextStreamer
 
 from ...compat.transformers_caches import generate
 from ...errors import InputError
-from ...hmm.tokenizer import check_symbols, reads_symbols
+from ...hmm.tokenizer import check_symbols
 from ...runtime.once import one_command
 from ...text.corpora.conversations import Messages
 from ...text.tokenizers.chat_encoding import encode_conversation
@@ -139,8 +139,7 @@ class ChatModel:
             return encode_conversation(self.tokenizer, messages, add_generation_prompt=True)
         beginning, _ = beginning_token(self.tokenizer)
         words = messages[-1]["content"]
-        if reads_symbols(self.tokenizer):
-            check_symbols(self.tokenizer, words)
+        check_symbols(self.tokenizer, words)
         tokens = ([] if beginning is None else [beginning]) + encode_texts(self.tokenizer, [words])[0]
         if not tokens:
             raise InputError("there is nothing to continue; write some words")

@@ -21,6 +21,7 @@ from ...compat.transformers_caches import generate
 from ...errors import InputError
 from ...files import append_jsonl
 from ...foreign.json import parse_json
+from ...hmm.tokenizer import check_symbols
 from ...text.corpora.local_files import read_rows
 from ...text.tokenizers.chat_encoding import encode_conversation
 from ..record import truncate_after_step
@@ -75,7 +76,7 @@ class Samples(TrainerCallback):
         tokenizer ([`~transformers.PreTrainedTokenizerBase`], *optional*): that of the model.
 
     Raises:
-        `InputError`: there is no tokenizer.
+        `InputError`: there is no tokenizer, or it is one of symbols, which cannot read a prompt.
     """
 
     def __init__(self, run: "RunContext", tokenizer: "PreTrainedTokenizerBase | None"):
@@ -84,6 +85,8 @@ class Samples(TrainerCallback):
                 "sample_prompts is set, but there is no tokenizer to read them; leave it out, or give the trainer a "
                 "tokenizer as processing_class"
             )
+        for number, prompt in enumerate(run.args.sample_prompts, start=1):
+            check_symbols(tokenizer, prompt, f"sample_prompts: prompt {number}: ")
         self._run, self._tokenizer = run, tokenizer
         self.path = Path(run.args.output_dir) / SAMPLES_NAME
         self._done_at: int | None = None

@@ -3,7 +3,7 @@ import shutil
 import pytest
 import torch
 from datasets import Dataset
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, default_data_collator
 
 from hmm_datasets.data.sequences import HMMSequences
 from hmm_datasets.errors import InputError
@@ -144,6 +144,30 @@ def test_conversations_are_sampled_as_conversations(tmp_path, tokenizer):
         turns[:1], add_generation_prompt=True, tokenize=False
     )
     assert [row["step"] for row in read_jsonl(tmp_path / "samples.jsonl")] == [1]
+
+
+def test_prompts_of_words_that_are_no_symbols_are_refused_before_the_first_step(tmp_path):
+    sequences = HMMSequences(processes.mess3(), 8, num_sequences=64)
+    for prompts, message in (
+        (["0 1", "2 3"], "^sample_prompts: prompt 2: '3' is not a symbol of this model; expected some of 0, 1, 2$"),
+        (["Once upon"], "^sample_prompts: prompt 1: 'Once' is not a symbol"),
+    ):
+        with pytest.raises(InputError, match=message):
+            train_and_save(of_symbols(tmp_path / "run", sequences, prompts), settings={}, data={})
+    train_and_save(of_symbols(tmp_path / "run", sequences, ["0 1"]), settings={}, data={})
+    assert {row["prompt"] for row in read_jsonl(tmp_path / "run" / "samples.jsonl")} == {"0 1"}
+
+
+def of_symbols(folder, sequences, prompts) -> Pretrainer:
+    settings = {"max_steps": 2, "global_batch_size": 8, "per_device_train_batch_size": 8, "eval_strategy": "steps"}
+    return Pretrainer(
+        model=LlamaForCausalLM(LlamaConfig(vocab_size=4, hidden_size=32, intermediate_size=32, num_hidden_layers=1)),
+        args=PretrainSettings(str(folder), **settings, eval_steps=2, sample_prompts=prompts, report_to="none"),
+        train_dataset=sequences,
+        eval_dataset=sequences,
+        processing_class=sequences.tokenizer,
+        data_collator=default_data_collator,
+    )
 
 
 def test_sample_prompts_need_a_tokenizer(tmp_path):
