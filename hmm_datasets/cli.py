@@ -14,11 +14,21 @@ from collections.abc import Callable, Sequence
 from . import __version__
 from .errors import InputError, suggestion
 from .operations.experiments import experiment_names, experiment_script, name_of
-from .operations.launching import RECIPE_COMMANDS, installed_recipes, recipe_commands, recipe_of, start
+from .operations.launching import (
+    RECIPE_COMMANDS,
+    command_of,
+    installed_recipes,
+    recipe_commands,
+    recipe_of,
+    recipe_settings,
+    start,
+)
 from .operations.preflight.versions import environment_report
+from .report.tables import text_table
 from .runtime.once import one_command
 from .runtime.one_line_errors import one_line_errors
 from .runtime.plain_output import plain_output
+from .runtime.setting_rules import VOID_HEADER, checked, void_rows
 from .runtime.settings import SettingsParser, settings_from, takes_rest, underscored
 
 COMMANDS = {
@@ -88,6 +98,9 @@ def _run(argv: list[str]) -> int:
     if words == ["--env"]:
         print(environment_report())
         return 0
+    if words == ["--settings"]:
+        print(text_table(VOID_HEADER, void_rows(settings_of_commands()), left=range(len(VOID_HEADER))))
+        return 0
     arguments, flags = parser.parse(words)
     run, kind, used = arguments.chosen
     if flags and not takes_rest(kind, "flags"):
@@ -96,7 +109,7 @@ def _run(argv: list[str]) -> int:
         command = used.prog.removeprefix(f"{parser.prog} ")
         raise InputError(f"{command}: unknown argument {unknown}{near} `{command} --help` lists all")
     further = {"flags": flags, "words": words[1:], "after": after, "commands": list(parsers)}
-    return run(settings_from(kind, vars(arguments), **further))
+    return run(settings_from(kind, checked([kind], vars(arguments), vars(arguments)), **further))
 
 
 def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -127,6 +140,7 @@ def build_parsers() -> tuple[SettingsParser, dict[str, SettingsParser]]:
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     parser.add_argument("--env", action="store_true", help="what a report of a bug needs: versions, system, GPUs")
+    parser.add_argument("--settings", action="store_true", help="which settings have no effect beside others")
     commands = parser.add_subparsers(prog="hmm-datasets", metavar="COMMAND", required=True, help=argparse.SUPPRESS)
     for name, recipe in recipe_commands().items():
         if " " not in name and name not in COMMANDS:  # with a space, a flag of another command chooses it
@@ -158,6 +172,12 @@ def function_of(where: str) -> tuple[Callable[..., int], type]:
     module, _, name = where.partition(":")
     function = getattr(importlib.import_module(f".commands.{module}", __package__), name)
     return function, typing.get_type_hints(function)["arguments"]
+
+
+def settings_of_commands() -> dict[str, Sequence[type]]:
+    """The classes of settings of every command, by its name."""
+    recipes = {" ".join(command_of(name)): recipe_settings(name) for name in RECIPE_COMMANDS}
+    return {name: [function_of(where)[1]] for name, where in COMMANDS.items()} | recipes
 
 
 def _headings() -> dict[str, tuple[str, ...]]:

@@ -22,11 +22,12 @@ import contextlib
 from dataclasses import MISSING, asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm.fitting.settings import FitSettings
 from hmm_datasets.runtime.program import run
+from hmm_datasets.runtime.setting_rules import Void
 from hmm_datasets.runtime.settings import setting
 
 
@@ -45,9 +46,11 @@ class CorpusSettings:
     test: str | None = setting(None, "Held-out symbols in another file, for early stopping.")
     states: str | None = setting(None, "Known states in another file of the same form, -1 where not known.")
     weights: str | None = setting(None, "Weights of the sequences in a .npy file of shape (N,).")
-    num_symbols: int | None = setting(None, "Number of symbols in the .npy file; by default the largest plus one.")
-    max_documents: int | None = setting(None, "Maximum number of documents to read.")
-    vocabulary_size: int = setting(100, "Number of words in the vocabulary, including the full stop.")
+    num_symbols: int | None = setting(
+        None, "Number of symbols in the .npy file; by default the largest plus one.", least=1
+    )
+    max_documents: int | None = setting(None, "Maximum number of documents to read.", least=1)
+    vocabulary_size: int = setting(100, "Number of words in the vocabulary, including the full stop.", least=1)
     marks: str = setting("", "Marks besides the full stop that are words, as ',;'; sentences with others are dropped.")
     segmenter: str | None = setting(
         None,
@@ -55,16 +58,30 @@ class CorpusSettings:
         "characters is a word.",
     )
     sentences: str = setting("train", "Sentences to fit to: train, or unique (each distinct one once).")
-    length: int = setting(64, "Symbols per window.")
+    length: int = setting(64, "Symbols per window.", least=1)
     time_limit: str | None = setting(
         None, "Save and stop before this time is up, written as in Slurm: 3:55:00 or 2-00:00:00."
     )
     assumed_tokens: int | None = setting(
-        None, "Tokens per epoch that a plan assumes; without it there is no plan of a fit."
+        None, "Tokens per epoch that a plan assumes; without it there is no plan of a fit.", least=1
     )
-    assumed_flops: float | None = setting(None, "FLOP/s of the device in float32 that a plan assumes, for hours.")
+    assumed_flops: float | None = setting(
+        None, "FLOP/s of the device in float32 that a plan assumes, for hours.", above=0
+    )
     report_to: list[str] = setting([], "Experiment trackers to send each epoch to: tensorboard, trackio, wandb, ...")
     device: str | None = setting(None, "Device to compute on, such as cuda:1; by default one per process.")
+
+    voids = (
+        Void("lengths test states weights num_symbols", "unless corpus is a file of symbols"),
+        Void("max_documents vocabulary_size marks segmenter length", "if corpus is a file of symbols"),
+        Void("patience", "if corpus is a file of symbols and there is no test"),
+    )
+    void_facts: ClassVar = {
+        "corpus is a file of symbols": lambda get: _has_symbols(get("corpus")),
+        "corpus is a file of symbols and there is no test": lambda get: (
+            not get("test") and _has_symbols(get("corpus"))
+        ),
+    }
 
     def __post_init__(self):
         if not self.is_array and self.corpus.endswith((".csv", ".tsv", ".pt", ".pkl")):
@@ -72,16 +89,17 @@ class CorpusSettings:
                 f"{self.corpus}: symbols are read from .npy (by numpy.save, integers of shape (N, L)), .npz, and "
                 "lines of integers in .txt, .csv and .tsv; text from .txt, .jsonl, .json and .parquet"
             )
-        for name in ("lengths", "test", "states", "weights", "num_symbols"):
-            if not self.is_array and getattr(self, name) is not None:
-                raise InputError(f"{name} needs symbols in a file, but corpus is {self.corpus}; leave it out")
 
     @cached_property
     def is_array(self) -> bool:
         """Whether the corpus is a file of symbols."""
-        from hmm_datasets.hmm.token_files import is_token_file
+        return _has_symbols(self.corpus)
 
-        return is_token_file(self.corpus)
+
+def _has_symbols(corpus: str) -> bool:
+    from hmm_datasets.hmm.token_files import is_token_file
+
+    return is_token_file(corpus)
 
 
 @dataclass(frozen=True)
@@ -89,24 +107,25 @@ class HMMSettings(FitSettings):
     """Settings of the fits, one for each number of states."""
 
     num_states: list[int] = setting(
-        [], "Numbers of hidden states, of which each is fitted; by default that of initial."
+        [], "Numbers of hidden states, of which each is fitted; by default that of initial.", least=1
     )
     initial: str | None = setting(
         None, "Folder or name of an HMM to start from, of which zeros and fixed tables are kept."
     )
     block_size: list[int] = setting(
-        [], "Numbers of states in the block of a symbol: each is fitted, from the fit before it or initial."
+        [], "Numbers of states in the block of a symbol: each is fitted, from the fit before it or initial.", least=1
     )
-    rank: int | None = setting(None, "With block_size, the rank of transitions; by default that of initial.")
+    rank: int | None = setting(None, "The rank of transitions; by default that of initial.", least=1)
+
+    voids = (
+        Void("rank", "without block_size"),
+        Void("num_states", "with block_size", "states of initial become its blocks"),
+        Void("init", "with initial", "it is the first guess"),
+    )
 
     def __post_init__(self):
-        if self.rank is not None and not self.block_size:
-            raise InputError(f"rank is {self.rank}, but there is no block_size; give both, or leave rank out")
-        if self.block_size and (self.initial is None or self.num_states):
-            raise InputError(
-                "block_size needs initial, a fit whose states become the blocks, and no num_states; give --initial "
-                "FOLDER, and leave num_states out"
-            )
+        if self.block_size and self.initial is None:
+            raise InputError("block_size needs initial, a fit whose states become the blocks; give --initial FOLDER")
         if not self.num_states and self.initial is None:
             raise InputError("the following arguments are required: --num_states, or --initial FOLDER")
         if len(set(self.num_states)) < len(self.num_states):

@@ -17,6 +17,7 @@ rewards. Completions with their rewards are written to `completions/`, one Parqu
 from dataclasses import MISSING, asdict, dataclass
 
 from hmm_datasets.runtime.program import run
+from hmm_datasets.runtime.setting_rules import Void
 from hmm_datasets.runtime.settings import setting
 from hmm_datasets.training.fields import GRPOFields
 
@@ -30,10 +31,15 @@ class PromptSettings:
     rewards: list[str] = setting(MISSING, "Rewards to add up: gsm8k, exact, format:REGEX, length:N, MODULE:FUNCTION.")
     tools: list[str] = setting([], "Tools that the model may call while it answers: calculator, MODULE:FUNCTION.")
     system: str | None = setting(None, "A system message before every prompt.")
-    max_prompts: int | None = setting(None, "Maximum number of prompts to train on.")
-    num_test_sequences: int = setting(256, "Maximum number of held-out prompts.")
+    max_prompts: int | None = setting(None, "Maximum number of prompts to train on.", least=1)
+    num_test_sequences: int = setting(256, "Maximum number of held-out prompts.", least=1)
     test_fraction: float | None = setting(
-        None, "Share held out by hash; by default a data set's own test split, else 0.1."
+        None, "Share held out by hash; by default a data set's own test split, else 0.1.", below=1
+    )
+
+    voids = (
+        Void("num_test_sequences", "if test_fraction is 0"),
+        Void("max_tool_calling_iterations", "without tools"),
     )
 
 

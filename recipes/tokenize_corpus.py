@@ -27,9 +27,11 @@ again with the same settings.
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.runtime.program import run
+from hmm_datasets.runtime.setting_rules import Void
 from hmm_datasets.runtime.settings import setting
 
 
@@ -53,16 +55,29 @@ class TokenizeSettings:
         ["train"], "Splits whose text a new tokenizer is trained on; with test it is a leaky tokenizer."
     )
     vocabulary: str = setting("bpe", "Kind of a new tokenizer: bpe, or characters for one token per character.")
-    vocab_size: int = setting(4096, "Vocabulary size of a new BPE tokenizer, special tokens included.")
+    vocab_size: int = setting(4096, "Vocabulary size of a new BPE tokenizer, special tokens included.", least=1)
     split_pattern: str = setting(
         "gpt4", "gpt2, gpt4, or a regular expression: of a new tokenizer, or of tiktoken's file."
     )
-    test_fraction: float = setting(0.1, "Share of the documents that is held out.")
-    max_documents: int | None = setting(None, "Maximum number of rows to read per corpus, train and test together.")
-    max_tokens: int | None = setting(
-        None, "Tokens per corpus, train and test together: the document that reaches them is the last."
+    test_fraction: float = setting(0.1, "Share of the documents that is held out.", above=0, below=1)
+    max_documents: int | None = setting(
+        None, "Maximum number of rows to read per corpus, train and test together.", least=1
     )
-    shard_tokens: int = setting(100_000_000, "A shard ends with the document that brings it to this many tokens.")
+    max_tokens: int | None = setting(
+        None, "Tokens per corpus, train and test together: the document that reaches them is the last.", least=1
+    )
+    shard_tokens: int = setting(
+        100_000_000, "A shard ends with the document that brings it to this many tokens.", least=1
+    )
+
+    voids = (
+        Void("tokenizer_splits vocab_size vocabulary", "with tokenizer", "no new one is trained"),
+        Void("split_pattern", "if tokenizer is no file of tiktoken"),
+        Void("tokenizer_splits vocab_size split_pattern", "if vocabulary is characters"),
+    )
+    void_facts: ClassVar = {
+        "tokenizer is no file of tiktoken": lambda get: get("tokenizer") and not get("tokenizer").endswith(".tiktoken")
+    }
 
     def __post_init__(self):
         named = [self.conversations] if isinstance(self.conversations, str) else self.conversations or []
@@ -81,12 +96,8 @@ class TokenizeSettings:
                 f"vocabulary is characters, which has no chat template for {self.conversations[0]}; set conversations "
                 "to none"
             )
-        if not 0 < self.test_fraction < 1:
-            raise InputError(f"test_fraction is {self.test_fraction}; expected above 0 and below 1")
         if not set(self.tokenizer_splits) <= {"train", "test"} or not self.tokenizer_splits:
             raise InputError(f"tokenizer_splits is {self.tokenizer_splits}; expected train, test, or both")
-        if self.max_tokens is not None and self.max_tokens < 1:
-            raise InputError(f"max_tokens is {self.max_tokens}; expected 1 or more")
         folders = self.chat_folders
         for name, folder in folders.items():
             other = next(

@@ -18,6 +18,7 @@ from dataclasses import MISSING, asdict, dataclass
 
 from hmm_datasets.runtime.parent_watch import preload_in_fork_server
 from hmm_datasets.runtime.program import run
+from hmm_datasets.runtime.setting_rules import Void
 from hmm_datasets.runtime.settings import setting
 
 
@@ -30,25 +31,28 @@ class ClusterSettings:
     corpus: str = setting("tinystories-sample", "A text corpus: name, file or Hub data set.")
     splits: list[str] = setting(["train", "test"], "Splits to tokenize.")
     test_fraction: float | None = setting(
-        None, "Share of the documents that is held out, where the corpus has no test split."
+        None, "Share of the documents that is held out, where the corpus has no test split.", above=0, below=1
     )
-    max_documents: int | None = setting(None, "Maximum number of rows of the corpus to read.")
+    max_documents: int | None = setting(None, "Maximum number of rows of the corpus to read.", least=1)
     executor: str = setting("local", "Executor of datatrove: local, slurm or ray.")
-    tasks: int = setting(1, "Number of tasks, and so of shards, per split.")
-    workers: int = setting(-1, "Number of tasks that run at once; -1 for all.")
-    cpus_per_task: int = setting(1, "CPU cores per task under Slurm and Ray.")
-    mem_per_cpu_gb: int = setting(2, "Memory per CPU core in GB, under Slurm and Ray.")
+    tasks: int = setting(1, "Number of tasks, and so of shards, per split.", least=1)
+    workers: int = setting(-1, "Number of tasks that run at once; -1 for all.", least=-1)
+    cpus_per_task: int = setting(1, "CPU cores per task under Slurm and Ray.", least=1)
+    mem_per_cpu_gb: int = setting(2, "Memory per CPU core in GB, under Slurm and Ray.", least=1)
     partition: str | None = setting(None, "Partition of Slurm.")
     time: str | None = setting(None, "Time limit of a task under Slurm, such as 4:00:00.")
     env_command: str | None = setting(None, "Shell command that a Slurm node runs before Python.")
+
+    voids = (
+        Void("cpus_per_task mem_per_cpu_gb", "if executor is local"),
+        Void("partition time env_command", "unless executor is slurm"),
+    )
 
     def __post_init__(self):
         from hmm_datasets.errors import InputError
 
         if self.executor not in ("local", "slurm", "ray"):
             raise InputError(f"executor is {self.executor!r}, expected local, slurm or ray")
-        if self.tasks < 1:
-            raise InputError(f"tasks is {self.tasks}, expected at least 1")
         if self.executor == "slurm" and (self.partition is None or self.time is None):
             raise InputError("executor is slurm, which needs partition and time")
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ..errors import InputError
 from ..evaluation.benchmark import BenchmarkSettings
+from ..runtime.setting_rules import Void
 from ..runtime.settings import option
 
 
@@ -12,6 +13,13 @@ class BenchmarkCommand(BenchmarkSettings):
     """Score models on twelve processes whose optimum is known."""
 
     write_data: str | None = option(None, "FOLDER", "write the data set's repository there, for the Hub")
+
+    voids = (
+        Void(
+            "data process track symbols separator num_sequences batch_size output_dir dataset_id push",
+            "without models",
+        ),
+    )
 
 
 def benchmark_command(arguments: BenchmarkCommand) -> int:

@@ -1,11 +1,12 @@
 """The subcommands for the checkpoints of a run."""
 
 import json
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from ..display import format_bytes
 from ..errors import InputError
@@ -13,6 +14,7 @@ from ..files import size_of
 from ..report.tables import text_table
 from ..runtime.lock import exclusive_lock
 from ..runtime.set_aside import SetAside, delete_set_aside, list_set_aside, restore, set_aside
+from ..runtime.setting_rules import Void
 from ..runtime.settings import argument, option
 from ..training.checkpoints.parts import resuming_names
 from ..training.checkpoints.verifying import LARGE_RATIO, good_checkpoints
@@ -88,7 +90,14 @@ class CheckpointSlimCommand:
     """Remove what only resuming needs, and storage that no tensor uses."""
 
     path: Path = argument("RUN|CHECKPOINT", "output folder of a run, or one checkpoint-N")
-    keep_newest: int | None = option(None, "N", "of a run: leave the newest N resumable, default 1; 0 for none")
+    keep_newest: int | None = option(None, "N", "leave the newest N resumable, default 1; 0 for none")
+
+    voids = (Void("keep_newest", "if path is a checkpoint"),)
+    void_facts: ClassVar = {"path is a checkpoint": lambda get: not _is_run(get("path"))}
+
+
+def _is_run(path: Path) -> bool:
+    return not path.resolve().name.startswith("checkpoint-")
 
 
 def slim_command(arguments: CheckpointSlimCommand) -> int:
@@ -96,12 +105,8 @@ def slim_command(arguments: CheckpointSlimCommand) -> int:
     from ..operations.checkpoints.slim import slim
 
     path = arguments.path
-    is_run = not path.resolve().name.startswith("checkpoint-")
-    if not is_run and arguments.keep_newest is not None:
-        raise InputError("--keep_newest is for a run; leave it out for one checkpoint")
+    is_run = _is_run(path)
     keep = 1 if arguments.keep_newest is None else arguments.keep_newest
-    if keep < 0:
-        raise InputError(f"--keep_newest {keep}; expected 0 or more")
     if not path.is_dir():
         raise InputError(f"{path}: no such folder")
     with exclusive_lock(path if is_run else path.resolve().parent):
@@ -137,8 +142,8 @@ class CheckpointAverageCommand:
     """Write the mean of the weights of several checkpoints as a model."""
 
     paths: list[Path] = argument("CHECKPOINT", "checkpoints; with --last, one run", many="+")
-    last: int | None = option(None, "N", "the newest N complete checkpoints of the run")
-    weights: list[float] | None = option(None, "W", "how much each counts; default all the same")
+    last: int | None = option(None, "N", "the newest N complete checkpoints of the run", least=1)
+    weights: list[float] | None = option(None, "W", "how much each counts; default all the same", least=-math.inf)
     output: Path = option(MISSING, "FOLDER", "folder of the model to write")
 
 
@@ -161,12 +166,18 @@ class CheckpointPruneCommand:
     """Move old checkpoints of a run aside, and with --delete, delete what has been moved aside."""
 
     path: Path = argument("RUN", "output folder of a run")
-    keep: int | None = option(None, "N", "keep the newest N complete checkpoints")
-    every: int | None = option(None, "STEPS", "keep those whose step is a multiple of this, too")
+    keep: int | None = option(None, "N", "keep the newest N complete checkpoints", least=1)
+    every: int | None = option(None, "STEPS", "keep those whose step is a multiple of this, too", least=1)
     keep_best: str | None = option(None, "METRIC", "keep the one with the smallest METRIC in the history, too")
-    greater_is_better: bool = option(False, None, "with --keep_best, the largest METRIC")
+    greater_is_better: bool = option(False, None, "the largest METRIC")
     delete: bool = option(False, None, "delete what is in set_aside/, which frees space")
-    yes: bool = option(False, None, "with --delete, do not ask")
+    yes: bool = option(False, None, "do not ask")
+
+    voids = (
+        Void("every keep_best", "without keep"),
+        Void("greater_is_better", "without keep_best"),
+        Void("yes", "without delete"),
+    )
 
 
 def prune_command(arguments: CheckpointPruneCommand) -> int:
@@ -176,8 +187,7 @@ def prune_command(arguments: CheckpointPruneCommand) -> int:
     run = arguments.path
     if not run.is_dir():
         raise InputError(f"{run}: no such folder")
-    others = [name for name in ("every", "keep_best") if getattr(arguments, name) is not None]
-    if arguments.keep is None and (others or not arguments.delete):
+    if arguments.keep is None and not arguments.delete:
         raise InputError("prune: give --keep N, the number of newest checkpoints to keep")
     with exclusive_lock(run):
         if arguments.keep is not None:

@@ -1,13 +1,16 @@
 """The subcommands about what can be run, and what a run would consume."""
 
 import json
+import types
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from ..errors import InputError
 from ..operations.experiments import gallery
 from ..operations.launching import command_of, launch_config, recipe_commands
 from ..report.plan_tables import advice_text, fit_plan_text, forecast_text
+from ..runtime.setting_rules import Void
 from ..runtime.settings import argument, option, rest
 from ..runtime.shipped import copy_shipped, list_shipped, local_or_shipped
 
@@ -64,39 +67,61 @@ class PlanCommand:
         "FILE.yaml",
         "settings of fit, pretrain, midtrain, sft or dpo; without a file, one of these names",
     )
-    num_processes: int | None = option(None, "N", "ranks; default those of --launch, or 1")
+    num_processes: int | None = option(None, "N", "ranks; default those of --launch, or 1", least=1)
     launch: str | None = option(None, "CONFIG", "a launch configuration: name of a shipped one, or a file")
     devices: list[str] | None = option(
         None,
         "NAME[:MFU[:PRICE]]",
         "instead, how to run it fastest on these devices: H200, T4:0.3:0.35 with MFU and price per hour, ...",
     )
-    ranks: list[int] = option([1, 8], "N", "devices, default 1 8")
+    ranks: list[int] = option([1, 8], "N", "devices, default 1 8", least=1)
     models: list[str] | None = option(None, "SIZE", "sizes, by default that of the file")
     assumed_vocab_size: int | None = option(
         None,
         "V",
         "plan before the data exist, for this vocabulary; the model to midtrain may be a preset",
+        least=1,
     )
     rank_stages: list[str] = option(
         [], "RANKS:DAYS", "when the run ends on a growing number of ranks, as in 16:7 64:14 128"
     )
-    share_of_day: float = option(1.0, "SHARE", "of each day in which the run has the machines, default 1")
+    share_of_day: float = option(1.0, "SHARE", "of each day in which the run has the machines", above=0, most=1)
     json: bool = option(False, None, "JSON instead of tables")
     flags: list[str] = rest("flags")
+
+    voids = (
+        Void("num_processes rank_stages share_of_day", "with devices", "of each a number of ranks is planned"),
+        Void("ranks models", "without devices"),
+        Void(
+            "num_processes launch ranks models rank_stages share_of_day assumed_vocab_size", "if settings is of a fit"
+        ),
+    )
+    void_facts: ClassVar = {"settings is of a fit": lambda get: _is_of_fit(get("settings"))}
+
+
+def _is_of_fit(settings: str) -> bool:
+    return _planning().planned(_file(settings)).name == "fit"
+
+
+def _file(settings: str) -> str | Path:
+    """The name of a recipe, or the file of its settings."""
+    return settings if settings in _planning().PLANNED else local_or_shipped(settings, "recipes")
+
+
+def _planning() -> types.ModuleType:
+    from ..operations import planning  # slow
+
+    return planning
 
 
 def plan_command(arguments: PlanCommand) -> int:
     """Print the plan of a run as tables or JSON."""
-    from ..operations.planning import PLANNED, advise, plan_recipe, planned
-
-    is_named = arguments.settings in PLANNED
-    file = arguments.settings if is_named else local_or_shipped(arguments.settings, "recipes")
-    if planned(file, arguments.flags).name == "fit":
+    file = _file(arguments.settings)
+    if _is_of_fit(arguments.settings):
         return _plan_fit(file, arguments)
     launch = None if arguments.launch is None else launch_config(arguments.launch)
     if arguments.devices is not None:
-        advice = advise(
+        advice = _planning().advise(
             file,
             arguments.flags,
             devices=arguments.devices,
@@ -107,9 +132,7 @@ def plan_command(arguments: PlanCommand) -> int:
         )
         print(json.dumps(advice) if arguments.json else advice_text(advice))
         return 0
-    if arguments.models is not None:
-        raise InputError("--models is for --devices; name one model with --model, or the devices to compare")
-    plan = plan_recipe(
+    plan = _planning().plan_recipe(
         file,
         arguments.flags,
         num_processes=arguments.num_processes,
@@ -124,11 +147,9 @@ def plan_command(arguments: PlanCommand) -> int:
 
 def _plan_fit(file: str | Path, arguments: PlanCommand) -> int:
     """Print the plan of a fit as a table or JSON."""
-    from ..operations.planning import plan_fit_recipe
-
     devices = arguments.devices or [None]
     if len(devices) > 1:
         raise InputError(f"--devices {' '.join(devices)}: a fit is planned for one device; give one")
-    plan = plan_fit_recipe(file, arguments.flags, required=True, device=devices[0])
+    plan = _planning().plan_fit_recipe(file, arguments.flags, required=True, device=devices[0])
     print(json.dumps(plan) if arguments.json else fit_plan_text(plan))
     return 0

@@ -13,6 +13,7 @@ from ..runtime import environment
 from ..runtime.one_line_errors import one_line_errors, report_to_launcher
 from ..runtime.parent_watch import end_with_launcher
 from ..runtime.program import exit_without_teardown
+from ..runtime.setting_rules import checked
 from ..runtime.settings import SettingsParser, argument, option, rest, settings_from
 
 MODULE = "hmm_datasets.commands.preflight"
@@ -69,7 +70,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser = SettingsParser(prog=f"python -m {MODULE}")
         parser.add_settings(PreflightCommand)
         arguments, flags = parser.parse(words)
-        sys.exit(preflight_command(settings_from(PreflightCommand, vars(arguments), flags=flags, words=words)))
+        values = checked([PreflightCommand], vars(arguments), vars(arguments))
+        sys.exit(preflight_command(settings_from(PreflightCommand, values, flags=flags, words=words)))
 
 
 if __name__ == "__main__":

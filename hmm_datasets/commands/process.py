@@ -5,16 +5,18 @@ import json
 import math
 import shutil
 import sys
+import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TextIO
 
 from ..errors import InputError
 from ..files import atomic_file, atomic_folder
 from ..report.tables import NO_ERROR, text_table
 from ..runtime.progress import progress_bar
-from ..runtime.settings import argument, option, set_beside
+from ..runtime.setting_rules import Void
+from ..runtime.settings import argument, option
 from ..training.pretrained import symbol_model
 
 if TYPE_CHECKING:
@@ -30,18 +32,6 @@ _PROCESS = "folder of an HMM or another process, its name on the Hub, or 'proces
 _CHUNK_TOKENS = 1 << 22
 
 
-_OPTIONS = {
-    "--save": {"save", "unsafe_pickle"},
-    "--emissions": {"emissions", "states", "top", "output"},
-    "--sequences": {"sequences", "split", "length", "top", "json"},
-    "--words": {"words", "json"},
-    "--only": {"only"},
-    "one process": {"length", "num_sequences", "json", "plot"},
-    "a list": {"json"},
-}
-"""The options of each form of `describe`, by the option that chooses it, or in words."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class SampleCommand:
     """Draw sequences from an HMM."""
@@ -49,8 +39,8 @@ class SampleCommand:
     hmm: str = argument("HMM", _PROCESS)
     num_sequences: int = option(1, "N", "default 1")
     length: int = option(64, "L", "tokens per sequence, default 64")
-    seed: int = option(0, None, "seed of the stream, default 0")
-    first: int = option(0, "I", "index of the first sequence, default 0")
+    seed: int = option(0, None, "seed of the stream, default 0", below=1 << 64)
+    first: int = option(0, "I", "index of the first sequence, default 0", below=1 << 64)
     output: Path | None = option(
         None,
         "FILE",
@@ -59,10 +49,19 @@ class SampleCommand:
     columns: list[str] = option(
         [],
         "NAME",
-        "with .parquet: input_ids, states, beliefs, next_token_probs, log_probs, entropies and other columns of "
+        "input_ids, states, beliefs, next_token_probs, log_probs, entropies and other columns of "
         "load_dataset; by default all but large ones",
     )
     text: bool = option(False, None, "write the names of symbols, as words, not their numbers")
+
+    voids = (
+        Void("columns", "unless output is a .parquet file"),
+        Void("text", "if output is another file than a .txt file", "names of symbols are text"),
+    )
+    void_facts: ClassVar = {
+        "output is a .parquet file": lambda get: get("output") is not None and get("output").suffix == ".parquet",
+        "output is another file than a .txt file": lambda get: get("output") and get("output").suffix != ".txt",
+    }
 
 
 def sample_command(arguments: SampleCommand) -> int:
@@ -70,16 +69,8 @@ def sample_command(arguments: SampleCommand) -> int:
     import numpy as np
 
     count, length, output = arguments.num_sequences, arguments.length, arguments.output
-    if count < 0 or length < 0:
-        raise InputError(f"--num_sequences {count} --length {length}; expected 0 or more of each")
-    if not 0 <= arguments.first < 1 << 64:
-        raise InputError(f"--first {arguments.first}; expected an integer in [0, 2**64)")
-    if arguments.columns and (output is None or output.suffix != ".parquet"):
-        raise InputError(f"--columns {arguments.columns[0]}: needs --output FILE.parquet")
     if output is not None and output.suffix not in (".npy", ".bin", ".txt", ".parquet"):
         raise InputError(f"--output {output}: expected a file name that ends in .npy, .bin, .txt or .parquet")
-    if arguments.text and output is not None and output.suffix != ".txt":
-        raise InputError(f"--text --output {output}: text goes into a file whose name ends in .txt")
     if output is not None and output.suffix == ".parquet":
         return _write_parquet(arguments, output)
     source = _drawable(arguments.hmm)
@@ -271,10 +262,9 @@ def _tokens_to_score(hmm: "Process", name: str, path: Path, arguments: "Describe
     """The sequences of a file of symbols or of lines of names, or windows of the sentences in a text or words/."""
     import numpy as np
 
-    from ..hmm.token_files import TokenRows, is_token_file, read_named_rows, read_token_rows
-
-    if is_token_file(path):
-        return read_token_rows(path)
+    files = _token_files()
+    if files.is_token_file(path):
+        return files.read_token_rows(path)
     from ..text.tokenizers.words import INDEX_NAME, WordCorpus, sentences_of
 
     vocabulary = hmm.vocabulary
@@ -286,12 +276,12 @@ def _tokens_to_score(hmm: "Process", name: str, path: Path, arguments: "Describe
         corpus = WordCorpus.load(path)
         if corpus.vocabulary != vocabulary:
             raise InputError(f"{path}: has other words than {name}; give the words that it was fitted to")
-        return TokenRows(corpus.as_windows(arguments.split, arguments.length))
+        return files.TokenRows(corpus.as_windows(arguments.split, arguments.length))
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read as text ({error}); give a .npy file, a text, or words/") from None
-    named = read_named_rows(text, vocabulary)
+    named = files.read_named_rows(text, vocabulary)
     if named is not None:
         return named
     sentences, count = sentences_of(text, vocabulary)
@@ -300,7 +290,7 @@ def _tokens_to_score(hmm: "Process", name: str, path: Path, arguments: "Describe
     if not len(tokens):
         raise InputError(f"{path}: no sentence consists of the words of {name}; give another text")
     length = min(arguments.length, len(tokens))
-    return TokenRows(tokens[: len(tokens) // length * length].reshape(-1, length))
+    return files.TokenRows(tokens[: len(tokens) // length * length].reshape(-1, length))
 
 
 def _draw_emissions(arguments: "DescribeCommand", name: str) -> int:
@@ -345,7 +335,7 @@ def _save_tables(arguments: "DescribeCommand", name: str, folder: Path) -> int:
     return 0
 
 
-def _print_entropy_rate(name: str) -> int:
+def _print_entropy_rate(name: str, as_json: bool) -> int:
     """Print the entropy rate and its standard error."""
     from ..hmm.families import Family
 
@@ -358,6 +348,9 @@ def _print_entropy_rate(name: str) -> int:
         )
         raise InputError(f"{name}: is {what}; use describe, which gives the losses of predictors at each position")
     rate = source.entropy_rate()
+    if as_json:
+        print(json.dumps({"nats": rate.value, "standard_error": rate.standard_error}))
+        return 0
     exact = "exact" if rate.standard_error == 0 else f"standard error {rate.standard_error:.6f}"
     print(f"{rate.value:.6f} nats per token ({rate.value / math.log(2):.6f} bits), {exact}")
     return 0
@@ -385,7 +378,7 @@ class DescribeCommand:
         "sentences: a text file, or words/ of a fit",
     )
     split: Literal["train", "test", "unique", "unique_test"] = option(
-        "test", None, "with --sequences: sentences of words/, default test"
+        "test", None, "sentences of words/, default test"
     )
     emissions: bool = option(
         False,
@@ -395,33 +388,50 @@ class DescribeCommand:
     words: str | None = option(
         None, "W,W", "instead, of HMMs or output folders of fits: the states that emit these words, at each epoch"
     )
-    states: list[int] | None = option(None, "S", "with --emissions; the most visited three")
-    top: int = option(20, "K", "with --emissions and --sequences: symbols, default 20")
-    output: Path | None = option(None, "FILE.png", "with --emissions; default in the folder")
+    states: list[int] | None = option(None, "S", "by default the most visited three")
+    top: int = option(20, "K", "symbols, default 20", least=1)
+    output: Path | None = option(None, "FILE.png", "default in the folder")
     save: Path | None = option(
         None,
         "FOLDER",
         "instead, write the folder of the HMM in a file of tables: .npz, by our names or hmmlearn's; or .pkl",
     )
-    unsafe_pickle: bool = option(False, None, "with --save, read a .pkl that you trust; it can run any code")
+    unsafe_pickle: bool = option(False, None, "read a .pkl that you trust; it can run any code")
+
+    voids = (
+        Void("unsafe_pickle", "without save"),
+        Void("states output", "without emissions"),
+        Void("top", "without emissions or sequences"),
+        Void("split", "without sequences"),
+        Void("split length", "if sequences is a file of symbols"),
+        Void("emissions", "with save"),
+        Void("sequences json", "with save or emissions"),
+        Void("words length", "with save or emissions"),
+        Void("words", "with sequences"),
+        Void("length", "with words or only"),
+        Void("only", "with save or emissions or sequences or words"),
+        Void("num_sequences plot", "with save or emissions or sequences or words or only"),
+        Void("words", "without hmm"),
+        Void("save emissions sequences length num_sequences plot", "unless hmm is one process"),
+    )
+    void_facts: ClassVar = {
+        "hmm is one process": lambda get: len(get("hmm")) == 1,
+        "sequences is a file of symbols": lambda get: get("sequences") is not None and _has_symbols(get("sequences")),
+    }
 
 
-def _check_options(arguments: DescribeCommand) -> None:
-    """Refuse options of another form of the command, which would have no effect."""
-    form = next((form for form in _OPTIONS if form.startswith("--") and getattr(arguments, form[2:])), None)
-    whole = "one process" if len(arguments.hmm) == 1 else "a list"
-    used = {"hmm", *_OPTIONS[form or whole]}
-    if form == "--only" and whole == "a list":
-        used |= _OPTIONS[whole]
-    name = set_beside(arguments, used)
-    if name is not None:
-        others = " and ".join(form for form, options in _OPTIONS.items() if name in options)
-        raise InputError(f"describe: --{name} has no effect here; it is for {others}, leave it out")
+def _has_symbols(path: Path) -> bool:
+    return _token_files().is_token_file(path)
+
+
+def _token_files() -> types.ModuleType:
+    from ..hmm import token_files  # imports NumPy
+
+    return token_files
 
 
 def describe_command(arguments: DescribeCommand) -> int:
     """Print the description of a process as tables or JSON, and write plots if requested."""
-    _check_options(arguments)
     if arguments.words is not None and arguments.hmm:
         return _print_words(arguments)
     if len(arguments.hmm) != 1:
@@ -434,7 +444,7 @@ def describe_command(arguments: DescribeCommand) -> int:
     if arguments.sequences is not None:
         return _print_losses(arguments, name, arguments.sequences)
     if arguments.only == "entropy-rate":
-        return _print_entropy_rate(name)
+        return _print_entropy_rate(name, arguments.json)
     from ..hmm.model import HMM
     from ..report.hmm_description import plot_hmm
     from ..report.process_description import describe_process, process_text
@@ -456,10 +466,6 @@ def _print_list(arguments: DescribeCommand) -> int:
     from ..text.corpora.presets import corpus_rows
 
     names = arguments.hmm
-    for flag in ("save", "emissions", "sequences", "words"):
-        if getattr(arguments, flag):
-            expected = "one or more" if flag == "words" else "one"
-            raise InputError(f"--{flag}: {len(names)} processes are named; expected {expected}")
     rows = process_rows(names, rates=bool(names) or arguments.only == "entropy-rate")
     corpora = corpus_rows() if not names and arguments.only is None else []
     if arguments.json:

@@ -9,6 +9,7 @@ from ..operations.requeueing import requeue
 from ..operations.supervision import SupervisionSettings, Supervisor
 from ..runtime.command_line import named_setting
 from ..runtime.environment import check_posix
+from ..runtime.setting_rules import Void
 from ..runtime.settings import option, rest
 from .watch import HangFlags
 
@@ -33,14 +34,20 @@ class SuperviseCommand(SupervisionSettings, HangFlags):
         1800.0,
         "SECONDS",
         "a phase before the first step that takes longer hangs, or the compiling of a step, default 1800",
+        above=0,
     )
     requeue: bool = option(
         False,
         None,
         "instead, last in a batch script: put the job back into the queue of Slurm if its run is to continue",
     )
-    max_requeues: int = option(5, "N", "in a row without a new checkpoint, default 5")
+    max_requeues: int = option(5, "N", "in a row without a new checkpoint, default 5", least=1)
     supervised: list[str] = rest("after")
+
+    voids = (
+        Void("max_failures first_delay max_delay patience hang_after pause_after start_after", "with requeue"),
+        Void("max_requeues", "without requeue"),
+    )
 
 
 def supervise_command(arguments: SuperviseCommand) -> int:

@@ -26,6 +26,7 @@ from ..operations.sweeps.report import (
 from ..operations.sweeps.slurm import JOBS_NAME, queued_cells, submit
 from ..runtime.credentials import secrets_for_children
 from ..runtime.lock import exclusive_lock
+from ..runtime.setting_rules import Void
 from ..runtime.settings import argument, option, rest
 
 if TYPE_CHECKING:
@@ -45,24 +46,26 @@ class SweepCommand:
     file: str = argument("FILE.yaml", "the sweep: recipe, settings, grid, output_dir")
     plan: bool = option(False, None, "print what would run and what it would consume, and end")
     table: bool = option(False, None, "write the tables of what is finished, and end")
-    jobs: int | None = option(None, "N", "cells at a time; default one for each GPU, or for each core")
+    jobs: int | None = option(None, "N", "cells at a time; default one for each GPU, or for each core", least=1)
     launch: str | None = option(
         None,
         "CONFIG",
         "start each cell on several processes: name of a configuration, or a file",
     )
-    num_processes: int | None = option(None, "N", "processes of each cell, with --launch")
+    num_processes: int | None = option(None, "N", "processes of each cell", least=1)
     slurm: bool = option(False, None, "submit the cells as an array, with the parameters under slurm in the file")
     commands: list[str] = rest("commands")
+
+    voids = (
+        Void("plan slurm jobs launch num_processes", "with table"),
+        Void("slurm", "with plan"),
+        Void("jobs", "with plan or slurm"),
+        Void("num_processes", "without launch"),
+    )
 
 
 def sweep_command(arguments: SweepCommand) -> int:
     """Plan a sweep, run or submit its cells, and write its tables; fail if a cell failed."""
-    for name, least in (("jobs", 1), ("num_processes", 1)):
-        if getattr(arguments, name) is not None and getattr(arguments, name) < least:
-            raise InputError(f"--{name} {getattr(arguments, name)}; expected {least} or more")
-    if arguments.num_processes is not None and arguments.launch is None:
-        raise InputError("--num_processes needs --launch with a configuration, such as cpu2 or ddp")
     sweep = read_sweep(arguments.file, arguments.commands)
     os.environ.update(secrets_for_children(sweep.cells[0].settings))
     if arguments.table:

@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import InputError
 from ..operations.alerts import AlertSettings, alert, is_pending
 from ..operations.diagnosis import Limits
 from ..operations.run_state import FINISHED, RunObserver, format_state
 from ..operations.stacks import read_stacks
 from ..runtime import environment
-from ..runtime.settings import argument, option, set_beside
+from ..runtime.setting_rules import Void
+from ..runtime.settings import argument, option
 
 if TYPE_CHECKING:
     from ..operations.run_state import RunState
@@ -27,11 +27,13 @@ class HangFlags:
         300.0,
         "SECONDS",
         "a phase of a step that takes longer hangs, unless a tenth of it was usual; default 300",
+        above=0,
     )
     pause_after: float = option(
         1800.0,
         "SECONDS",
         "a save or an evaluation that takes longer hangs, unless a tenth of it was usual; default 1800",
+        above=0,
     )
 
 
@@ -44,28 +46,30 @@ class WatchCommand(AlertSettings, HangFlags):
 
     path: Path = argument("RUN", "folder of the run, or its history.jsonl")
     follow: bool = option(False, None, "repeat until the run is finished; in a terminal as a live view")
-    every: float = option(10.0, "SECONDS", "interval with --follow, default 10")
+    every: float = option(10.0, "SECONDS", "interval, default 10", above=0, most=1e6)
     json: bool = option(False, None, "JSON instead of a table")
     stacks: bool = option(False, None, "print the Python stacks of the ranks at fault, or else of all")
     job: str | None = option(None, "ID", "job of Slurm to look for in the queue; default that of the run")
     replay: int | None = option(
-        None, "STEP", "instead, compute the loss of a step again, row by row, from the newest checkpoint before it"
-    )
-    before_rollback: bool = option(
-        False,
         None,
-        "with --replay, the step as it was before the run went back at it",
+        "STEP",
+        "instead, compute the loss of a step again, row by row, from the newest checkpoint before it",
+        least=1,
+    )
+    before_rollback: bool = option(False, None, "the step as it was before the run went back at it")
+
+    voids = (
+        Void("command quiet hang_after pause_after follow every json stacks job", "with replay"),
+        Void("before_rollback", "without replay"),
+        Void("every", "without follow"),
+        Void("quiet", "without command"),
     )
 
 
 def watch_command(arguments: WatchCommand) -> int:
     """Print the state of a run and alert if asked; fail if it needs somebody."""
-    if not 0 < arguments.every < 1e6:
-        raise InputError(f"--every {arguments.every}; expected a positive number of seconds")
     if arguments.replay is not None:
         return _replay(arguments, arguments.replay)
-    if arguments.before_rollback:
-        raise InputError("--before_rollback is for --replay STEP; leave it out")
     limits = Limits(step=arguments.hang_after, pause=arguments.pause_after)
     observer = RunObserver(arguments.path, limits, job=arguments.job)
 
@@ -79,7 +83,7 @@ def watch_command(arguments: WatchCommand) -> int:
     if not arguments.follow:
         state = look(twice=True)
         _print(state, arguments)
-    elif sys.stdout.isatty() and not arguments.json:
+    elif sys.stdout.isatty() and not arguments.json and not arguments.stacks:
         from ..operations.live_view import show
 
         state = show(look, arguments.every, time.sleep)
@@ -93,9 +97,6 @@ def watch_command(arguments: WatchCommand) -> int:
 
 def _replay(arguments: WatchCommand, step: int) -> int:
     """Print the rows of a step and their losses, largest first."""
-    other = set_beside(arguments, {"path", "replay", "before_rollback"})
-    if other is not None:
-        raise InputError(f"--{other}: has no effect with --replay; leave it out")
     environment.silence_missing_gpu_warnings()
     from transformers.utils.logging import set_verbosity_error
 

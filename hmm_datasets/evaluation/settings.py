@@ -1,14 +1,16 @@
 """The settings of an evaluation, in a module that imports neither torch nor transformers."""
 
 from dataclasses import MISSING, dataclass
+from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 from ..errors import InputError
-from ..hmm.integers import integer
-from ..hmm.names import process_of_run
+from ..hmm.names import is_process_name, process_of_run
 from ..hub.download import model_file
 from ..records import Count, as_record
 from ..runtime.run_records import RunRecord, read_run_record
+from ..runtime.setting_rules import Get, NumberRange, Void, check_object
 from ..runtime.settings import setting
 
 TASK_NAMES = ("optimum", "beliefs", "training", "text", "core", "chat", "completions")
@@ -22,6 +24,10 @@ QUICK = {
     "chat_max_new_tokens": 32,
 }
 """The settings of a quick evaluation, at most."""
+
+
+def _is_without(task: str, get: Get) -> bool:
+    return bool(get("tasks")) and task not in get("tasks")
 
 
 @dataclass
@@ -48,7 +54,7 @@ class EvaluationSettings:
     order: int = setting(2, "Largest n of the n-gram baselines.")
     activations: list[str] = setting(
         [],
-        "With the task beliefs: write activations after each token, of these submodules or of all layers "
+        "Write activations after each token, of these submodules or of all layers "
         "(hidden_states), and the exact beliefs to activations/ in output_dir, as safetensors.",
     )
     checkpoints: bool = setting(False, "Also measure every checkpoint in the model's folder.")
@@ -85,16 +91,33 @@ class EvaluationSettings:
     batch_size: int = setting(32, "Rows per rank in one forward pass.")
     seed: int = setting(0, "Seed of sampled text, of controls and of bootstraps.")
 
+    number_ranges: ClassVar = dict.fromkeys(
+        (
+            *("length", "num_sequences", "order", "checkpoint_sequences", "window", "stride", "max_documents"),
+            *("max_windows", "batch_size", "core_max_per_task", "chat_questions", "chat_max_new_tokens"),
+        ),
+        NumberRange(1),
+    ) | {"test_fraction": NumberRange(above=0, most=1)}
+    voids = (
+        Void("checkpoint_sequences", "without checkpoints or revisions"),
+        Void("core_tasks core_max_per_task", "without core_data"),
+        Void("chat_questions chat_max_new_tokens", "without chat_data"),
+        Void("core_data", "if tasks are without core"),
+        Void("chat_data", "if tasks are without chat"),
+        Void("window stride by_document max_windows", "if tasks are without text"),
+        Void("activations", "if tasks are without beliefs"),
+        Void("metrics order", "if tasks are without optimum"),
+        Void("window stride by_document max_windows", "if targets are processes"),
+    )
+    void_facts: ClassVar = {f"tasks are without {task}": partial(_is_without, task) for task in TASK_NAMES} | {
+        "targets are processes": lambda get: get("targets") and all(map(is_process_name, get("targets")))
+    }
+
     reads_model = True
     """Its defaults are those of the model's run, so that it cannot be made before the model."""
 
     def __post_init__(self):
-        for name in ("length", "num_sequences", "order", "checkpoint_sequences", "window", "stride", "max_documents",
-                     "max_windows", "batch_size", "core_max_per_task", "chat_questions",
-                     "chat_max_new_tokens"):  # fmt: skip
-            value = getattr(self, name)
-            if value is not None:
-                setattr(self, name, integer(name, value, 1, 63))
+        check_object(self)
         for name, most in QUICK.items() if self.quick else ():
             value = getattr(self, name)
             setattr(self, name, most if value is None else min(value, most))

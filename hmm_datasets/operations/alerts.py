@@ -45,10 +45,6 @@ class AlertSettings:
     command: str | None = option(None, "COMMAND", "run this if the run needs somebody, and when it ends")
     quiet: float = option(3600.0, "SECONDS", "before the same alert is repeated, default 3600")
 
-    def __post_init__(self):
-        if not self.quiet >= 0:
-            raise InputError(f"--quiet {self.quiet}; expected 0 seconds or more")
-
 
 @dataclass(frozen=True)
 class LastAlert:

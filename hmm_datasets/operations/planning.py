@@ -345,8 +345,6 @@ def read_recipe(
     """
     launch = {} if launch_config is None else read_yaml(Path(launch_config))
     world_size = int(launch.get("num_processes", 1)) if num_processes is None else num_processes
-    if world_size < 1:
-        raise InputError(f"num_processes is {world_size}; expected 1 or more")
     name, arguments = planned(path, flags)
     with launched_in(_precision(launch)):
         *chosen, settings = parse_settings(*recipe_settings(name), arguments=arguments)

@@ -239,9 +239,7 @@ def _replayer(run: Path, record: RunRecord, folder: str, max_steps: int, rollbac
     recorded = record.settings
     chosen_data = recorded_data(run, recorded)
     known = {field.name for field in dataclasses.fields(PretrainSettings)}
-    # The last are without effect here, but transformers warns if they differ.
-    also = {name: recorded[name] for name in ("logging_steps", "eval_steps", "save_steps") if name in recorded}
-    chosen = {name: value for name, value in (replayed(recorded) | also).items() if name in known}
+    chosen = {name: value for name, value in replayed(recorded).items() if name in known}
     if chosen.get("scale_learning_rate") is not None:  # by the number of processes that there were
         chosen |= {"scale_learning_rate": None, "learning_rate": chosen["learning_rate"] * record.world_size**0.5}
     settings = PretrainSettings(
@@ -250,6 +248,8 @@ def _replayer(run: Path, record: RunRecord, folder: str, max_steps: int, rollbac
         **{"max_steps": max_steps, "use_cpu": bool(recorded.get("use_cpu")), "save_strategy": "no"},
         **{"report_to": "none", "on_spike": "ignore", "resume": False, "disable_tqdm": True, "logging_strategy": "no"},
     )
+    for name in ("logging_steps", "eval_steps", "save_steps"):  # without effect, but transformers warns if they differ
+        setattr(settings, name, recorded.get(name, getattr(settings, name)))
     set_seed(settings.seed)
     data = chosen_data.load()
     if isinstance(chosen_data, MixtureSettings):

@@ -44,6 +44,7 @@ from ..runtime.rank_heartbeats import (
     latest_start,
     read_heartbeats,
 )
+from ..runtime.setting_rules import check_object
 from ..runtime.settings import option
 from ..runtime.supervisors import SupervisorHeartbeat
 from ..training.checkpoints.verifying import list_steps
@@ -66,19 +67,13 @@ class SupervisionSettings:
     A hang must last for `patience` in addition to the limits of a phase. A host is at fault for `host_failures`.
     """
 
-    max_failures: int = option(5, "N", "in a row without a new checkpoint, default 5")
+    max_failures: int = option(5, "N", "in a row without a new checkpoint, default 5", least=1)
     first_delay: float = option(5.0, "SECONDS", "before a start; doubles; default 5")
     max_delay: float = option(600.0, "SECONDS", "before a start, default 600")
     patience: float = option(60.0, "SECONDS", "that a hang must last to be ended, default 60")
-    host_failures: int = option(2, "N", "after which srun and sbatch leave a host out")
+    host_failures: int = option(2, "N", "after which srun and sbatch leave a host out", least=1)
 
-    def __post_init__(self):
-        for name in ("max_failures", "host_failures"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}; expected 1 or more")
-        for name in ("first_delay", "max_delay", "patience"):
-            if not getattr(self, name) >= 0:
-                raise InputError(f"{name} is {getattr(self, name)}; expected 0 seconds or more")
+    __post_init__ = check_object
 
 
 class Supervisor:

@@ -15,7 +15,8 @@ from ..errors import InputError, suggestion
 from ..files import read_yaml
 from . import environment
 from .credentials import refuse_masks, revealed
-from .settings import SettingsParser, check_required, defaults_of, file_value, settings_from, underscored
+from .setting_rules import checked, defaults_of
+from .settings import SettingsParser, check_required, file_value, settings_from, underscored
 from .shipped import local_or_shipped
 
 _DEEPSPEED_FILE = "ACCELERATE_DEEPSPEED_CONFIG_FILE"
@@ -85,8 +86,9 @@ class CommandLine:
         """All settings that flags or file give, by name, as the types that the classes `kinds` declare.
 
         Raises:
-            `InputError`: a missing or malformed file, an unknown key or flag, a value of the wrong type, or a setting
-                that must be given and is not; the message names the file and the key.
+            `InputError`: a missing or malformed file, an unknown key or flag, a value of the wrong type or range, a
+                setting that has no effect beside others, or one that must be given and is not; the message names
+                the file and the key.
         """
         parser = settings_parser(kinds)
         parser.check_flags(self.words)
@@ -100,7 +102,7 @@ class CommandLine:
         }  # fmt: skip
         values = {name: value for name, value in self._file_values(kinds).items() if name not in replaced} | flags
         check_required(_fields(kinds), values)
-        return values
+        return checked(kinds, values, flags, self.file)
 
     def _file_values(self, kinds: Sequence[type]) -> dict[str, Any]:
         hints = {

@@ -16,12 +16,13 @@ import shutil
 import textwrap
 import types
 import typing
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, NoReturn
 
 from ..errors import InputError, suggestion
+from .setting_rules import NumberRange, condition_of, defaults_of
 
 _LINES = 48
 """Lines of a help with settings, of which the last are only named if they do not fit."""
@@ -77,18 +78,13 @@ def argument(metavar: str, text: str, *, default: Any = dataclasses.MISSING, man
     return _field(default, {"help": text, "positional": True, "flag": {"metavar": metavar, "nargs": nargs}})
 
 
-def set_beside(settings: Any, used: Collection[str]) -> str | None:
-    """The name of the first setting that is not in `used` and has another value than its default, if there is any."""
-    others = (field for field in dataclasses.fields(settings) if field.name not in used)
-    return next((field.name for field in others if getattr(settings, field.name) != field.default), None)
-
-
 def option(
     default: Any,
     metavar: str | None,
     text: str,
     *,
     repeated: bool = False,
+    **bounds: float,
 ) -> Any:
     """A field of a command's settings that is given by a flag; a flag without a value if it is True or False.
 
@@ -97,9 +93,10 @@ def option(
         metavar (`str`, *optional*): name of the value in the help.
         text (`str`): the help.
         repeated (`bool`, *optional*, defaults to `False`): whether each flag adds a value to a list.
+        bounds (`float`, *optional*): see [`~hmm_datasets.runtime.setting_rules.NumberRange`].
     """
     flag = {"metavar": metavar, "action": "append" if repeated else None}
-    return _field(default, {"help": text, "is_switch": True, "flag": flag})
+    return _field(default, {"help": text, "is_switch": True, "flag": flag, "bounds": NumberRange(**bounds)})
 
 
 def rest(what: str) -> Any:
@@ -108,14 +105,15 @@ def rest(what: str) -> Any:
     return dataclasses.field(default_factory=list, metadata={"rest": what})
 
 
-def setting(default: Any, text: str) -> Any:
+def setting(default: Any, text: str, **bounds: float) -> Any:
     """A field of the settings of a recipe or a trainer.
 
     Args:
         default: its value if nothing is given; `dataclasses.MISSING` if it must be given.
         text (`str`): the help.
+        bounds (`float`, *optional*): see [`~hmm_datasets.runtime.setting_rules.NumberRange`].
     """
-    return _field(default, {"help": text})
+    return _field(default, {"help": text, "bounds": NumberRange(**bounds)})
 
 
 def _field(default: Any, metadata: dict[str, Any]) -> Any:
@@ -141,11 +139,11 @@ class SettingsParser(argparse.ArgumentParser):
         hints = typing.get_type_hints(kind)
         for field in dataclasses.fields(kind):
             if field.init and "rest" not in field.metadata and f"--{field.name}" not in self.flags:
-                self._add_setting(field, hints[field.name])
+                self._add_setting(field, hints[field.name], _help(kind, field))
 
-    def _add_setting(self, field: dataclasses.Field, hint: Any) -> None:
+    def _add_setting(self, field: dataclasses.Field, hint: Any, text: str) -> None:
         options = {name: value for name, value in field.metadata.get("flag", {}).items() if value is not None}
-        options |= {"help": field.metadata.get("help"), "default": argparse.SUPPRESS}
+        options |= {"help": text, "default": argparse.SUPPRESS}
         types_ = members(hint)
         if bool in types_ and type(None) not in types_ and field.metadata.get("is_switch"):
             options["action"] = "store_true"
@@ -253,17 +251,6 @@ def file_value(value: Any, hint: Any) -> Any:
     return value
 
 
-def defaults_of(fields: Sequence[dataclasses.Field]) -> dict[str, Any]:
-    """The defaults of the fields that have one, by name; of fields of one name, that of the first."""
-    values = {}
-    for field in reversed(fields):
-        if field.default_factory is not dataclasses.MISSING:
-            values[field.name] = field.default_factory()
-        elif field.default is not dataclasses.MISSING:
-            values[field.name] = field.default
-    return values
-
-
 def settings_from(kind: type, values: Mapping[str, Any], **further: Any) -> Any:
     """Settings of given values, by their names, and of what else was given (see [`rest`]).
 
@@ -299,19 +286,25 @@ def complete(kind: type) -> type:
 
 def settings_help(kinds: Sequence[type], lines: int = _LINES) -> str:
     """The flags of settings with their defaults and descriptions. Those that do not fit the lines are only named."""
-    fields = {field.name: field for kind in kinds for field in dataclasses.fields(kind) if field.init}
+    fields = {field.name: (kind, field) for kind in kinds for field in dataclasses.fields(kind) if field.init}
     width, shown = min(shutil.get_terminal_size((119, 24)).columns, 119), list(fields.values())
     for described in range(len(shown), -1, -1):
-        text = [line for field in shown[:described] for line in _described(field, width)]
+        text = [line for kind, field in shown[:described] for line in _described(kind, field, width)]
         if shown[described:]:
-            names = ", ".join(f"--{field.name}" for field in shown[described:])
+            names = ", ".join(f"--{field.name}" for _, field in shown[described:])
             text += textwrap.wrap(f"Further settings: {names}.", width, break_on_hyphens=False)
         if len(text) <= lines:
             break
     return "\n".join(text)
 
 
-def _described(field: dataclasses.Field, width: int) -> list[str]:
+def _help(kind: type, field: dataclasses.Field, text: str | None = None) -> str:
+    """The help of a setting of a class, and beside what it has no effect."""
+    text, condition = field.metadata.get("help") or "" if text is None else text, condition_of(kind, field.name)
+    return f"{text} (no effect {condition})" if condition else text
+
+
+def _described(kind: type, field: dataclasses.Field, width: int) -> list[str]:
     """The lines of a setting: its flag, its default, and the first sentence of its help."""
     is_made = field.default_factory is not dataclasses.MISSING and _element(field.type) is not None
     default = field.default_factory() if is_made else field.default  # others that are made may need slow libraries
@@ -320,7 +313,8 @@ def _described(field: dataclasses.Field, width: int) -> list[str]:
     typed = " ".join(shlex.quote(str(part)) for part in parts if part not in (None, "", dataclasses.MISSING))
     head = f"  --{field.name}" + (f" [{typed}]" if typed else "")
     text = " ".join((field.metadata.get("help") or "").split())
-    lines = textwrap.wrap(text.partition(". ")[0].removesuffix("."), max(width - 34, 20))
+    text = _help(kind, field, text.partition(". ")[0].removesuffix("."))
+    lines = textwrap.wrap(text, max(width - 34, 20))
     if not lines or len(head) > 32:
         return [head, *(" " * 34 + line for line in lines)]
     return [f"{head:34}{lines[0]}", *(" " * 34 + line for line in lines[1:])]

@@ -4,15 +4,20 @@ The module imports neither torch nor transformers, so that help and launchers ca
 completes and checks the classes.
 """
 
+import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
+from ..runtime.setting_rules import NumberRange, Void
 from ..runtime.settings import setting
 from .post_training.lora import LoRASettings
 
 CHUNKED_VOCABULARY = 4096
 """Vocabulary from which losses are computed in chunks unless the settings say otherwise. Measured on a CPU, this takes
 0.8 of the time of all logits at 4,096 tokens, and the same at 1,000."""
+
+_COUNT, _SHARE = NumberRange(1), NumberRange(0, 1)
+_DECAY, _POSITIVE = NumberRange(0, below=1), NumberRange(above=0)
 
 
 def _num_workers() -> int:
@@ -29,7 +34,7 @@ class RunFields:
     (`per_device_train_batch_size`).
     """
 
-    global_batch_size: int = setting(64, "Rows per optimizer step, over all ranks and gradient accumulation.")
+    global_batch_size: int = setting(64, "Rows per optimizer step, over all ranks and gradient accumulation.", least=1)
     resume: bool = setting(True, "Continue from the newest whole checkpoint in output_dir, if there is one.")
     allow_changed: list[str] = setting(
         [], "Names, such as data.seed, that may differ from those of the run that is continued."
@@ -38,7 +43,7 @@ class RunFields:
         [], "Components of the training step, by the names that installed distributions register."
     )
     keep_every: int | None = setting(
-        None, "Keep checkpoints of steps divisible by this, whatever save_total_limit says."
+        None, "Keep checkpoints of steps divisible by this, whatever save_total_limit says.", least=1
     )
     saves_per_doubling: int = setting(
         0, "Checkpoints per doubling of the step, evenly spaced on a log axis, all of which are kept; 0 for none."
@@ -60,12 +65,12 @@ class RunFields:
         None, "Save and stop before this time is up, written as in Slurm: 3:55:00 or 2-00:00:00."
     )
     exit_interval: int | None = setting(
-        None, "Save and stop after each step divisible by this; the same command continues."
+        None, "Save and stop after each step divisible by this; the same command continues.", least=1
     )
     evaluations_per_doubling: int = setting(
         0, "Evaluations per doubling of the step, evenly spaced on a log axis; 0 for none."
     )
-    train_tokens: int | None = setting(None, "Budget: number of tokens to train on, over all ranks.")
+    train_tokens: int | None = setting(None, "Budget: number of tokens to train on, over all ranks.", least=1)
     train_budget: str | None = setting(
         None,
         "Budget: a number and a unit, of examples (also if several are packed into a row), tokens_per_parameter, "
@@ -89,7 +94,7 @@ class RunFields:
         "the newest checkpoint before it and skip the rows around it, also at a loss that is not finite; or "
         "ignore, not to look for any.",
     )
-    spike_margin: int = setting(5, "With on_spike rollback: steps before and after the spike that are skipped.")
+    spike_margin: int = setting(5, "Steps before and after a spike that are skipped.")
     log_indices: bool = setting(False, "Write the indices of the rows each rank trains on to indices-RANK.jsonl.")
     sample_prompts: list[str] = setting(
         [],
@@ -97,8 +102,8 @@ class RunFields:
     )
     sample_kwargs: dict[str, Any] | str | None = setting(
         None,
-        "Arguments of transformers' generate for these, such as {max_new_tokens: 100, do_sample: true, temperature: "
-        "0.8}; by default 48 tokens, greedily.",
+        "Arguments of transformers' generate for sample_prompts, such as {max_new_tokens: 100, do_sample: true, "
+        "temperature: 0.8}; by default 48 tokens, greedily.",
     )
 
     bf16: bool | None = setting(None, "Compute in bfloat16; by default on GPUs that have it. false for float32.")
@@ -114,9 +119,9 @@ class RunFields:
     logging_nan_inf_filter: bool = False
 
     task_steps: int = setting(0, "Evaluate tasks (facts, and CORE with core_data) every so many steps; 0 for never.")
-    core_data: str | None = setting(None, "With task_steps: folder of CORE's questions; 200 of each task are asked.")
+    core_data: str | None = setting(None, "Folder of CORE's questions; 200 of each task are asked.")
     facts: str | None = setting(
-        None, "With task_steps: file (.csv, .jsonl) with the columns prompt and answer, instead of the twenty facts."
+        None, "File (.csv, .jsonl) with the columns prompt and answer, instead of the twenty facts."
     )
     profile_steps: int = setting(
         0, "Profile so many steps, after the first three of this start; 0 for none. Slows these down."
@@ -130,16 +135,55 @@ class RunFields:
         None, "sqrt to multiply learning_rate by the square root of the number of processes."
     )
 
+    number_ranges: ClassVar = {
+        **dict.fromkeys(
+            ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"), _COUNT
+        ),
+        **dict.fromkeys(("torch_empty_cache_steps", "eval_accumulation_steps", "dataset_num_proc"), _COUNT),
+        **dict.fromkeys(("dataloader_prefetch_factor", "ddp_bucket_cap_mb", "ddp_timeout"), _COUNT),
+        **dict.fromkeys(("max_length", "pad_to_multiple_of"), _COUNT),
+        **dict.fromkeys(("max_steps", "local_rank"), NumberRange(-1)),
+        **dict.fromkeys(("logging_steps", "eval_steps", "save_steps"), _POSITIVE),
+        **dict.fromkeys(("adam_beta1", "adam_beta2", "label_smoothing_factor"), _DECAY),
+        "seed": NumberRange(0, below=1 << 32),  # that of NumPy
+    }
+    voids = (
+        Void("core_data facts", "without task_steps", "tasks are never evaluated"),
+        Void("sample_kwargs", "without sample_prompts"),
+        Void("spike_margin", "unless on_spike is rollback"),
+        Void("allow_changed", "without resume"),
+        Void("keep_every", "without save_total_limit"),
+        Void("keep_every saves_per_doubling copy_checkpoints_to", "if save_strategy is no"),
+        Void("save_steps", "unless save_strategy is steps"),
+        Void("eval_steps", "unless eval_strategy is steps"),
+        Void("logging_steps", "unless logging_strategy is steps"),
+        Void("hub_model_id hub_strategy hub_private_repo hub_always_push hub_revision", "without push_to_hub"),
+        Void(
+            "trackio_space_id trackio_bucket_id trackio_static_space_id project", "unless report_to is trackio or all"
+        ),
+        Void("dataloader_prefetch_factor dataloader_persistent_workers", "without dataloader_num_workers"),
+        Void("dataloader_multiprocessing_context", "without dataloader_num_workers"),
+        Void(
+            "activation_checkpointing_kwargs gradient_checkpointing_kwargs",
+            "without activation_checkpointing or gradient_checkpointing",
+        ),
+        Void("liger_kernel_config", "without use_liger_kernel"),
+        Void("warmup_steps", "if lr_scheduler_type is constant or reduce_lr_on_plateau"),
+        Void("adam_beta1 adam_beta2 adam_epsilon", "if optim is adafactor or sgd or adagrad or rmsprop"),
+    )
+
 
 @dataclass
 class PretrainFields(RunFields):
     """Settings of pretraining and midtraining."""
 
     epochs_ok: float = setting(
-        1.0, "Times that a budget of tokens, FLOPs, hours or cost may read each corpus; beyond, a run is refused."
+        1.0,
+        "Times that a budget of tokens, FLOPs, hours or cost may read each corpus; beyond, a run is refused.",
+        above=0,
     )
     pad_vocabulary_to: int | None = setting(
-        None, "Pad the output layer to a multiple of this; by default 128 on a GPU, 1 for no padding."
+        None, "Pad the output layer to a multiple of this; by default 128 on a GPU, 1 for no padding.", least=1
     )
     dataloader_num_workers: int = field(
         default_factory=_num_workers,
@@ -166,6 +210,10 @@ class SFTFields(LoRASettings, RunFields):
 
     assistant_only_loss: bool = True
 
+    voids = (
+        Void("packing_strategy", "without packing or eval_packing"),
+        Void("pad_to_multiple_of", "with packing", "packed rows have no padding"),
+    )
     completed_by = "hmm_datasets.training.settings:SFTSettings"
 
 
@@ -175,6 +223,22 @@ class DPOFields(LoRASettings, RunFields):
 
     precompute_ref_log_probs: bool = True
 
+    number_ranges: ClassVar = {
+        "precompute_ref_batch_size": _COUNT,
+        "ref_model_sync_steps": _COUNT,
+        "ref_model_mixup_alpha": _SHARE,
+        "ld_alpha": _SHARE,
+        "label_smoothing": NumberRange(0, below=0.5),
+        "discopop_tau": _POSITIVE,
+        **dict.fromkeys(("f_alpha_divergence_coef", "loss_weights"), NumberRange(-math.inf)),
+    }
+    voids = (
+        Void("precompute_ref_batch_size", "without precompute_ref_log_probs"),
+        Void("ref_model_mixup_alpha ref_model_sync_steps", "without sync_ref_model"),
+        Void("label_smoothing", "unless loss_type is robust or exo_pair or aot or aot_unpaired"),
+        Void("discopop_tau", "unless loss_type is discopop"),
+        Void("f_alpha_divergence_coef", "unless f_divergence_type is alpha_divergence"),
+    )
     completed_by = "hmm_datasets.training.settings:DPOSettings"
 
 
@@ -192,4 +256,43 @@ class GRPOFields(LoRASettings, RunFields):
     num_completions_to_print: int | None = 0
     include_num_input_tokens_seen: str = "no"  # TRL counts prompts and completions when they are generated
 
+    number_ranges: ClassVar = {
+        **dict.fromkeys(("num_generations", "num_generations_eval", "generation_batch_size"), _COUNT),
+        **dict.fromkeys(("steps_per_generation", "num_iterations", "max_completion_length"), _COUNT),
+        **dict.fromkeys(("vllm_max_model_length", "vllm_tensor_parallel_size", "ref_model_sync_steps"), _COUNT),
+        **dict.fromkeys(("vllm_server_port", "vllm_group_port"), NumberRange(1, 65535)),
+        **dict.fromkeys(("top_p", "vllm_gpu_memory_utilization"), NumberRange(most=1, above=0)),
+        **dict.fromkeys(("min_p", "top_entropy_quantile", "ref_model_mixup_alpha"), _SHARE),
+        **dict.fromkeys(("temperature", "repetition_penalty"), _POSITIVE),
+        **dict.fromkeys(("sapo_temperature_neg", "sapo_temperature_pos", "vllm_server_timeout"), _POSITIVE),
+        "reward_weights": NumberRange(-math.inf),
+    }
+    voids = (
+        Void(
+            "vllm_mode vllm_model_impl vllm_enable_sleep_mode vllm_structured_outputs_regex vllm_server_base_url "
+            "vllm_server_host vllm_server_port vllm_server_timeout vllm_group_port vllm_gpu_memory_utilization "
+            "vllm_max_model_length vllm_tensor_parallel_size vllm_importance_sampling_correction "
+            "vllm_importance_sampling_mode vllm_importance_sampling_clip_max vllm_importance_sampling_clip_min "
+            "vllm_importance_sampling_cap",
+            "without use_vllm",
+        ),
+        Void(
+            "vllm_server_base_url vllm_server_host vllm_server_port vllm_server_timeout vllm_group_port",
+            "unless vllm_mode is server",
+        ),
+        Void(
+            "vllm_gpu_memory_utilization vllm_max_model_length vllm_tensor_parallel_size vllm_enable_sleep_mode",
+            "if vllm_mode is server",
+        ),
+        Void("vllm_server_host vllm_server_port", "with vllm_server_base_url"),
+        Void("ref_model_mixup_alpha ref_model_sync_steps", "without sync_ref_model"),
+        Void("use_bias_correction_kl", "without beta"),
+        Void("entropy_coef_min entropy_coef_max entropy_coef_delta entropy_target", "without use_adaptive_entropy"),
+        Void("num_completions_to_print log_unique_prompts log_completions_hub_repo", "without log_completions"),
+        Void("transformers_continuous_batching_config", "without use_transformers_continuous_batching"),
+        Void("sapo_temperature_pos sapo_temperature_neg", "unless loss_type is sapo"),
+        Void("vespo_k_pos vespo_k_neg vespo_lambda_pos vespo_lambda_neg", "unless loss_type is vespo"),
+        Void("epsilon delta", "if loss_type is sapo or vespo or cispo"),
+        Void("epsilon_high", "if loss_type is sapo or vespo"),
+    )
     completed_by = "hmm_datasets.training.settings:GRPOSettings"

@@ -13,11 +13,12 @@ from ..data.skipped_rows import SkippedRows
 from ..errors import InputError
 from ..runtime import environment
 from ..runtime.credentials import Secret, refuse_masks
+from ..runtime.setting_rules import check_object
 from ..runtime.stop_requests import parse_time
 from .callbacks.samples import read_sample_kwargs, read_sample_prompts
 from .checkpoints.resuming import possible_starts
 from .checkpoints.skipped_rows import rollbacks_of, skipped_rows_of
-from .fields import CHUNKED_VOCABULARY, DPOFields, GRPOFields, PretrainFields, RunFields, SFTFields
+from .fields import CHUNKED_VOCABULARY, DPOFields, GRPOFields, PretrainFields, SFTFields
 from .optimizers import check_optimizer
 from .plan.batch_schedule import BatchSchedule
 from .plan.budget import Budget, accumulation_steps, read_budget
@@ -27,7 +28,6 @@ from .precision import check_dtype, find_precision, launched_in
 from .sources import TrainingData
 from .step.component import named_components
 from .step.spikes import check_spikes
-from .step.z_loss import check_z_loss
 from .supported import check_packages, check_planned, check_supported
 from .trackers import check_trackers
 
@@ -47,6 +47,7 @@ class RunSettings:
 
     def __post_init__(self):
         check_supported(self)
+        check_object(self)
         if self.hub_token is not None:
             refuse_masks({"hub_token": self.hub_token})
             self.hub_token = Secret(self.hub_token, "hub_token")
@@ -63,15 +64,10 @@ class RunSettings:
         self.sample_kwargs = read_sample_kwargs(self.sample_prompts, self.sample_kwargs)
         check_trackers(self.report_to)
         named_components(self.components)
-        for name in ("keep_every", "exit_interval"):
-            if (every := getattr(self, name)) is not None and every < 1:
-                raise InputError(f"{name} is {every}; expected 1 or more, or leave it out")
         if self.copies is not None and self.copies.resolve() == Path(self.output_dir).resolve():
             raise InputError(
                 f"copy_checkpoints_to is {self.copy_checkpoints_to}, where {self.output_dir} is; name another disk"
             )
-        _check_watching(self)
-        check_z_loss(self.z_loss)
         check_dtype(self)
         check_spikes(self)
         budget = Budget(
@@ -187,10 +183,6 @@ class SFTSettings(RunSettings, SFTFields, SFTConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.packing and self.pad_to_multiple_of:
-            raise InputError(
-                "pad_to_multiple_of and packing are both set, but packed rows have no padding; leave one of them out"
-            )
         if self.packing or self.padding_free:
             # TRL joins the rows of a batch to one, and those that ranks repeat could not be distinguished in it.
             self.per_device_eval_batch_size = 1
@@ -202,11 +194,6 @@ class DPOSettings(RunSettings, DPOFields, DPOConfig):
 
     recipe = "dpo"
     default_budget = Budget(num_train_epochs=1.0)
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.z_loss:
-            raise InputError("z_loss is set, but preferences have no labels to add it to; leave it out")
 
 
 @dataclass
@@ -230,9 +217,6 @@ class GRPOSettings(RunSettings, GRPOFields, GRPOConfig):
             )
         if self.on_spike == "rollback":
             raise InputError("on_spike is rollback, but rollouts are drawn anew, not skipped; set warn or skip")
-        if self.batch_ramp or self.z_loss or self.log_indices:
-            name = next(name for name in ("batch_ramp", "z_loss", "log_indices") if getattr(self, name))
-            raise InputError(f"{name} is set, but it is not possible with rollouts; leave it out")
         cap = self.epsilon if self.epsilon_high is None else self.epsilon_high
         if self.loss_type == "cispo" and cap < 1:
             raise InputError(
@@ -310,12 +294,3 @@ def _fit_to_xla(settings: TrainingArguments) -> None:
     settings.activation_checkpointing = False  # which TRL's settings have as a default
     if settings.optim == "adamw_torch_fused":  # the default of transformers, which XLA does not have either
         settings.optim = "adamw_torch"
-
-
-def _check_watching(settings: RunFields) -> None:
-    for name in ("task_steps", "profile_steps", "evaluations_per_doubling", "saves_per_doubling"):
-        if getattr(settings, name) < 0:
-            raise InputError(f"{name} is {getattr(settings, name)}; expected 0 or more")
-    for name in ("core_data", "facts"):
-        if getattr(settings, name) is not None and settings.task_steps == 0:
-            raise InputError(f"{name} is set, but tasks are never evaluated; set task_steps, or leave {name} out")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
+from ..runtime.setting_rules import Void
 from ..runtime.settings import setting
 from .model_configs import check_packed
 from .pretrained import load_pretrained
@@ -34,12 +35,16 @@ class DataSettings:
     tokenizer: str | None = setting(
         None, "Folder of the tokenizer that made the tokens; by default the one beside them."
     )
-    length: int = setting(64, "Symbols per sequence (process), tokens per window (text).")
+    length: int = setting(64, "Symbols per sequence (process), tokens per window (text).", least=1)
     packed: bool = setting(False, "Pack whole documents into windows, without attention across documents.")
     data_seed: int = setting(0, "Seed of the stream of sequences, or of the order of windows.")
-    num_test_sequences: int = setting(256, "Maximum number of held-out sequences or windows.")
+    num_test_sequences: int = setting(256, "Maximum number of held-out sequences or windows.", least=1)
 
     alternatives = (("hmm", "tokens"),)
+    voids = (
+        Void("packed tokenizer", "with hmm", "symbols fill their rows and are their own tokens"),
+        Void("epochs_ok", "with hmm", "its sequences never repeat"),
+    )
 
     def __post_init__(self):
         if (self.hmm is None) == (self.tokens is None):
@@ -58,10 +63,6 @@ class DataSettings:
             if not Path(self.tokens).is_dir():
                 raise InputError(f"tokens is {self.tokens}: no such folder; `hmm-datasets tokenize FILE` writes one")
             raise InputError("tokens is set, but tokenizer is not; set it, since it is saved with the model")
-        if self.hmm is not None and self.packed:
-            raise InputError(
-                "packed and hmm are both set; sequences of a process fill their rows, so leave packed out"
-            )
 
     def _find_streams(self, folder: Path) -> None:
         """Find the streams of text and the tokenizer in a folder that `tokenize` wrote, or beside its streams."""
@@ -85,12 +86,12 @@ class MixtureSettings:
     streams: list[str] = setting(MISSING, "Folders, each with the token streams train/ and test/.")
     weights: list[float] = setting(MISSING, "Share of each stream in the mixture.")
     weigh_by: str = setting("examples", "Unit of the weights: examples (rows) or tokens.")
-    length: int = setting(256, "Tokens per window.")
+    length: int = setting(256, "Tokens per window.", least=1)
     packed_streams: list[str] = setting(
         [], "Those of the streams whose whole documents are packed, without attention across documents."
     )
     data_seed: int = setting(0, "Seed of the order in which windows are visited.")
-    num_test_sequences: int = setting(256, "Maximum number of held-out windows per stream.")
+    num_test_sequences: int = setting(256, "Maximum number of held-out windows per stream.", least=1)
 
     def __post_init__(self):
         if len(self.streams) != len(self.weights):
@@ -98,8 +99,6 @@ class MixtureSettings:
         for folder in self.packed_streams:
             if folder not in self.streams:
                 raise InputError(f"packed_streams: {folder} is none of the streams {', '.join(self.streams)}")
-        if self.num_test_sequences < 1:
-            raise InputError(f"num_test_sequences is {self.num_test_sequences}; expected 1 or more")
 
     def load(self) -> "TrainingData":
         """Open the streams."""
@@ -115,14 +114,16 @@ class ConversationSettings:
     chat_template: str | None = setting(
         None, "default, chatml, llama3, qwen2.5 or qwen3; without it, the tokenizer's own chat template."
     )
-    max_conversations: int | None = setting(None, "Maximum number of conversations to train on.")
-    num_test_sequences: int = setting(256, "Maximum number of held-out conversations.")
+    max_conversations: int | None = setting(None, "Maximum number of conversations to train on.", least=1)
+    num_test_sequences: int = setting(256, "Maximum number of held-out conversations.", least=1)
     test_fraction: float | None = setting(
-        None, "Share held out by hash; by default a data set's own test split, else 0.1."
+        None, "Share held out by hash; by default a data set's own test split, else 0.1.", below=1
     )
     prompt: str = setting("What is the capital of France?", "A question that the model answers at the end.")
-    max_new_tokens: int = setting(64, "Maximum number of tokens per answer.")
+    max_new_tokens: int = setting(64, "Maximum number of tokens per answer.", least=1)
     num_questions: int = setting(0, "Number of held-out questions to answer before and after, counting exact matches.")
+
+    voids = (Void("num_test_sequences num_questions", "if test_fraction is 0"),)
 
 
 @dataclass
@@ -131,11 +132,13 @@ class PreferenceSettings:
 
     model: str = setting(MISSING, "Folder, GGUF file or Hub name of a model whose tokenizer has a chat template.")
     preferences: str = setting(MISSING, "A corpus of preferences: file, folder or Hub data set.")
-    max_preferences: int | None = setting(None, "Maximum number of pairs to train on.")
-    num_test_sequences: int = setting(256, "Maximum number of held-out pairs.")
+    max_preferences: int | None = setting(None, "Maximum number of pairs to train on.", least=1)
+    num_test_sequences: int = setting(256, "Maximum number of held-out pairs.", least=1)
     test_fraction: float | None = setting(
-        None, "Share held out by hash of the prompt; by default a data set's own test split, else 0.1."
+        None, "Share held out by hash of the prompt; by default a data set's own test split, else 0.1.", below=1
     )
+
+    voids = (Void("num_test_sequences", "if test_fraction is 0"),)
 
 
 class TrainingData(ABC):

@@ -146,21 +146,15 @@ TABLE = (
     Support(
         *("chat_template_path", "template.jinja", "the recipe has chat_template", is_set), trainers=("sft",)
     ),
+    Support("z_loss", 1e-4, "preferences have no labels to add it to", is_set, trainers=("dpo",)),
+    Support("z_loss", 1e-4, "rollouts have no labels to add it to", is_set, trainers=("grpo",)),
+    Support("batch_ramp", ["16:100"], "the batches of rollouts do not grow", is_set, trainers=("grpo",)),
+    Support("log_indices", True, "the rows of rollouts are generated", is_set, trainers=("grpo",)),
     Support(
         *("sync_ref_model", True, "the reference would not survive a resume", is_set), trainers=("dpo", "grpo")
     ),
 )  # fmt: skip
 """The rows, one for each setting and outcome."""
-
-
-_USED_BY = {
-    "label_smoothing": ("loss_type", "robust", "exo_pair", "aot", "aot_unpaired"),
-    "discopop_tau": ("loss_type", "discopop"),
-    "f_alpha_divergence_coef": ("f_divergence_type", "alpha_divergence"),
-    **dict.fromkeys(("sapo_temperature_pos", "sapo_temperature_neg"), ("loss_type", "sapo")),
-    **dict.fromkeys(("vespo_k_pos", "vespo_k_neg", "vespo_lambda_pos", "vespo_lambda_neg"), ("loss_type", "vespo")),
-}
-"""Settings that TRL's trainers drop in silence, but with some values of another one, which comes first."""
 
 
 def check_supported(settings: Any) -> None:
@@ -180,11 +174,6 @@ def check_supported(settings: Any) -> None:
         value = _value_of(value, key) if key else value
         if row.refused(value):
             raise InputError(f"{row.name} is {getattr(value, 'value', value)!r}, but {row.outcome}; leave it out")
-    for name, (other, *values) in _USED_BY.items():
-        value, chosen = getattr(settings, name, None), getattr(settings, other, None)
-        is_used = {chosen} if isinstance(chosen, str) else set(chosen or ())
-        if value is not None and value != getattr(type(settings), name) and is_used.isdisjoint(values):
-            raise InputError(f"{name} is {value}, which {other} {chosen} does not use; expected {' or '.join(values)}")
 
 
 def _value_of(config: Any, key: str) -> Any:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from ...errors import InputError
+from ...runtime.setting_rules import Void, check_object
 from ...runtime.settings import argument, option
 
 Track = Literal["ids", "text"]
@@ -48,15 +49,18 @@ class BenchmarkSettings:
     track: Track | None = option(None, None, "default text if the model has a tokenizer")
     symbols: Names = option("letters", None, "what symbols are written as in text, default letters")
     separator: str = option(" ", "TEXT", "what stands between symbols in text, default a space")
-    num_sequences: int | None = option(None, "N", "of each process, default 256 (track ids) or 12 (text)")
-    batch_size: int = option(32, "B", "sequences per pass, default 32")
+    num_sequences: int | None = option(None, "N", "of each process, default 256 (track ids) or 12 (text)", least=1)
+    batch_size: int = option(32, "B", "sequences per pass, default 32", least=1)
     output_dir: str | None = option(
         None, "FOLDER", "default benchmark/ in the model's folder; of several models, of their picture"
     )
     dataset_id: str | None = option(None, "USER/NAME", "data set that .eval_results names; default DATA")
     push: bool = option(False, None, "add .eval_results to the model's repository on the Hub")
 
+    voids = (Void("symbols separator", "if track is ids"),)
+
     def __post_init__(self):
+        check_object(self)
         names = [Path(model).name for model in self.models]
         if self.output_dir is not None and len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
@@ -65,8 +69,6 @@ class BenchmarkSettings:
             raise InputError(f"symbols is {self.symbols!r}; expected one of {', '.join(NAMES)}")
         if self.track not in (None, *TRACKS):
             raise InputError(f"track is {self.track!r}; expected {' or '.join(TRACKS)}")
-        if self.batch_size < 1:
-            raise InputError(f"batch_size is {self.batch_size}; expected 1 or more")
         folder = next((model for model in self.models if Path(model).exists()), None)
         if self.push and folder is not None:
             raise InputError(

@@ -5,6 +5,7 @@
 
 import tempfile
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ def _score(name: str, settings: BenchmarkSettings) -> dict[str, Any]:
     if settings.track == "text" and tokenizer is None:
         raise InputError(f"{name}: has no tokenizer to read text with; choose --track ids")
     track: Track = "ids" if tokenizer is None else "text"
+    settings = replace(settings, track=track)  # refuses what this track does not have
     count = settings.num_sequences or SCORED[track]
     benchmark = open_benchmark(settings.data, processes=settings.process or None, num_sequences=count)
     is_standard, results_name = settings.is_standard(track), settings.dataset_id or benchmark.dataset_id

@@ -3,7 +3,8 @@
 from dataclasses import MISSING, dataclass, fields
 
 from ...errors import InputError, suggestion
-from ...runtime.settings import setting
+from ...runtime.setting_rules import Void, check_object
+from ...runtime.settings import members, setting
 from ..integers import finite_number, integer
 
 TABLES = ("start", "transition", "emission")
@@ -29,57 +30,60 @@ class FitSettings:
     ```
     """
 
-    num_states: int = setting(MISSING, "Number of hidden states.")
+    num_states: int = setting(MISSING, "Number of hidden states.", least=1)
     max_epochs: int = setting(100, "Maximum number of passes over the data.")
     tolerance: float = setting(
         1e-5, "Stop when an epoch gains less than this, in nats per token, of the log-likelihood plus the log-prior."
     )
-    patience: int = setting(5, "With held-out data, stop after this many epochs without improvement on them.")
+    patience: int = setting(5, "With held-out data, stop after this many epochs without improvement on them.", least=1)
     pseudocount: float = setting(1e-2, "Added to every expected count; it is the prior Dirichlet(1 + pseudocount).")
     emission_pseudocount: float | None = setting(None, "The same for the emissions alone; pseudocount by default.")
     fixed: list[str] = setting([], "Tables of initial that are not updated: start, transition, emission.")
     update_every: int | None = setting(
-        None, "Batches per update of the tables (stochastic EM); by default one update per epoch."
+        None, "Batches per update of the tables (stochastic EM); by default one update per epoch.", least=1
     )
     update_rule: str = setting(
         "stochastic",
-        "With update_every: stochastic, which averages over updates (stochastic EM), or replace, which forgets all "
+        "Updates of the tables: stochastic, which averages over them (stochastic EM), or replace, which forgets all "
         "batches before the last ones and does not converge.",
     )
     step_exponent: float = setting(
-        0.6, "With update_every, update t, counted from 1, has the step size t**-step_exponent."
+        0.6, "Update t, counted from 1, has the step size t**-step_exponent.", above=0.5, most=1
     )
-    batch_size: int | None = setting(None, "Sequences per batch on a thread or GPU; by default chosen by their size.")
+    batch_size: int | None = setting(
+        None, "Sequences per batch on a thread or GPU; by default chosen by their size.", least=1
+    )
     dtype: str = setting("float32", "Floating-point type of the recursions; sums over batches are always float64.")
     init: str = setting("random", "Initial tables: random, or contexts (k-means of the contexts of tokens).")
-    num_restarts: int = setting(1, "Number of first guesses; the most likely after restart_epochs is kept.")
-    restart_epochs: int = setting(5, "Number of epochs that each of num_restarts first guesses is fitted for.")
+    num_restarts: int = setting(1, "Number of first guesses; the most likely after restart_epochs is kept.", least=1)
+    restart_epochs: int = setting(
+        5, "Number of epochs that each of num_restarts first guesses is fitted for.", least=1
+    )
     seed: int = setting(0, "Seed of the initial tables and of the order of sequences in stochastic EM.")
-    save_every: int = setting(10, "Epochs between checkpoints.")
+    save_every: int = setting(10, "Epochs between checkpoints.", least=1)
     backend: str = setting("torch", "Implementation: torch (of this package) or pomegranate.")
 
+    voids = (
+        # At 1/2 or less the noise of the batches would not die out; above 1 the steps would become too small.
+        Void("update_rule step_exponent", "without update_every"),
+        Void("step_exponent", "if update_rule is replace"),
+        Void("restart_epochs", "if num_restarts is 1"),
+        Void("save_every time_limit", "if backend is pomegranate", "it keeps no checkpoints"),
+    )
+
     def __post_init__(self):
-        defaults = {field.name: field.default for field in fields(self)}
-        minima = {"num_states": 1, "max_epochs": 0, "patience": 1, "update_every": 1, "batch_size": 1}
-        minima |= {"num_restarts": 1, "restart_epochs": 1, "seed": 0, "save_every": 1}
-        for name, minimum in minima.items():
-            value = getattr(self, name)
-            if value is not None or defaults[name] is not None:
-                object.__setattr__(self, name, integer(name, value, minimum, 63))
-        for name in ("tolerance", "pseudocount", "emission_pseudocount"):
-            value = getattr(self, name)
-            if value is not None or defaults[name] is not None:
-                object.__setattr__(self, name, finite_number(name, value, 0))
+        for field in fields(self):
+            value, kinds, name = getattr(self, field.name), members(field.type), field.name
+            if value is not None or field.default is not None:
+                if int in kinds:
+                    object.__setattr__(self, name, integer(name, value, field.metadata["bounds"].least, 63))
+                elif float in kinds:
+                    object.__setattr__(self, name, finite_number(name, value, 0))
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
                 raise InputError(f"{name} is {getattr(self, name)!r}; expected {' or '.join(choices)}")
         self._check_fixed()
-        if self.update_rule == "replace" and self.update_every is None:
-            raise InputError("update_rule is replace, but there is one update per epoch; set update_every")
-        # At 1/2 or less the noise of the batches does not die out. Above 1 the steps become too small to converge.
-        object.__setattr__(self, "step_exponent", finite_number("step_exponent", self.step_exponent))
-        if not 0.5 < self.step_exponent <= 1:
-            raise InputError(f"step_exponent is {self.step_exponent}; expected more than 0.5 and at most 1")
+        check_object(self)
 
     def _check_fixed(self) -> None:
         names = [self.fixed] if isinstance(self.fixed, str) else list(self.fixed)

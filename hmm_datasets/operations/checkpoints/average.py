@@ -31,8 +31,6 @@ def newest_checkpoints(run: str | os.PathLike, count: int) -> list[Path]:
     Raises:
         `InputError`: the run has fewer.
     """
-    if count < 1:
-        raise InputError(f"--last {count}; expected 1 or more")
     newest = []
     for folder in good_checkpoints(run):
         newest.append(folder)

@@ -33,12 +33,6 @@ class Keep:
     best: str | None = None
     greater_is_better: bool = False
 
-    def __post_init__(self):
-        if self.newest < 1:
-            raise InputError(f"--keep {self.newest}; expected 1 or more")
-        if self.every is not None and self.every < 1:
-            raise InputError(f"--every {self.every}; expected a number of steps, 1 or more")
-
 
 def checkpoints_to_prune(run: str | os.PathLike, keep: Keep) -> list[CheckpointInfo]:
     """The checkpoints of a run that are not to be kept, newest first.

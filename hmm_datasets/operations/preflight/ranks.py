@@ -12,8 +12,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ...errors import InputError, first_line
+from ...errors import first_line
 from ...runtime.process_identity import Place, this_place, uses_gpu
+from ...runtime.setting_rules import check_object
 from ...runtime.settings import option
 from .device import check_device
 from .host import check_disk, check_memory, check_shared_memory, existing_folder
@@ -38,10 +39,7 @@ class PreflightSettings:
     min_shm_gib: float = option(0.5, "GIB", "free /dev/shm needed, default 0.5")
     timeout: float = option(60.0, "S", "seconds to wait for other ranks, default 60")
 
-    def __post_init__(self):
-        for name, value in vars(self).items():
-            if isinstance(value, float | int) and not value >= 0:
-                raise InputError(f"{name} is {value}; expected 0 or more")
+    __post_init__ = check_object
 
 
 def run_preflight(output_dir: str | os.PathLike, settings: PreflightSettings) -> int:

@@ -13,6 +13,7 @@ from ...errors import InputError
 from ...files import atomic_folder
 from ...hub.licences import write_licence
 from ...hub.weights import base_of_adapter
+from ...runtime.setting_rules import Void
 from ...runtime.settings import setting
 from ..pretrained import load_pretrained
 
@@ -28,22 +29,15 @@ class LoRASettings:
     """LoRA, with the names of TRL's settings: a mixin for `TrainingArguments` and its subclasses."""
 
     use_peft: bool = setting(False, "Train a LoRA adapter instead of all weights.")
-    lora_r: int = setting(16, "Rank of the adapter.")
+    lora_r: int = setting(16, "Rank of the adapter.", least=1)
     lora_alpha: int = setting(32, "Scale of the adapter times its rank.")
-    lora_dropout: float = setting(0.05, "Dropout of the adapter's inputs.")
+    lora_dropout: float = setting(0.05, "Dropout of the adapter's inputs.", below=1)
     lora_target_modules: list[str] | None = setting(
         None, "Layers with an adapter; by default all linear layers but the output."
     )
     merge_adapter: bool = setting(False, f"Also save the model with the adapter merged, in {MERGED_NAME}/.")
 
-    def __post_init__(self):
-        super().__post_init__()
-        if self.lora_r < 1:
-            raise InputError(f"lora_r is {self.lora_r}; expected 1 or more")
-        if not 0 <= self.lora_dropout < 1:
-            raise InputError(f"lora_dropout is {self.lora_dropout}; expected 0 or more, and less than 1")
-        if self.merge_adapter and not self.use_peft:
-            raise InputError("merge_adapter is set, but there is no adapter; set use_peft, or leave it out")
+    voids = (Void("lora_r lora_alpha lora_dropout lora_target_modules merge_adapter", "without use_peft"),)
 
 
 def lora_config(settings: LoRASettings) -> "LoraConfig | None":

@@ -129,11 +129,9 @@ def _in_units(name: str, deviation: Deviation) -> dict[str, float]:
 
 
 def check_spikes(args: Any) -> None:
-    """Raise [`InputError`] for a policy that does not exist or is not possible, or a margin below 0."""
+    """Raise [`InputError`] for a policy that does not exist or is not possible."""
     if args.on_spike not in POLICIES:
         raise InputError(f"on_spike is {args.on_spike!r}; expected one of {', '.join(POLICIES)}")
-    if args.spike_margin < 0:
-        raise InputError(f"spike_margin is {args.spike_margin}; expected 0 or more steps")
     is_deepspeed = args.deepspeed or environment.uses_deepspeed()
     if args.on_spike == "skip" and is_deepspeed:
         raise InputError(

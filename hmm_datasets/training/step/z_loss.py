@@ -9,7 +9,6 @@ it costs one more pass over the logits and a float32 copy of them. The logged lo
 
 import torch
 
-from ...errors import InputError
 from ..run_context import RunContext
 from .component import Component
 
@@ -73,9 +72,3 @@ class ZLoss(Component):
         total, _ = self.so_far()
         row["z_loss"] = total / (self.run.state.global_step - self._since_step)
         self._sum = None
-
-
-def check_z_loss(coefficient: float) -> None:
-    """Raise [`InputError`] for a coefficient below 0."""
-    if not coefficient >= 0:
-        raise InputError(f"z_loss is {coefficient}; expected 0 (none) or more, such as 1e-4")

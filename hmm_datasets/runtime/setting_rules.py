@@ -1,0 +1,195 @@
+"""Which numbers a setting may be, and beside which others it has no effect: the table of help, parsers and tests.
+
+A number is finite and 0 or more, and an integer less than 2**63, unless its field declares otherwise
+(`setting(..., least=1)`) or, for the fields of another library, the `number_ranges` of a class of settings, by name.
+What has no effect beside others is in the `voids` of a class. Both are inherited. The module imports nothing slow.
+"""
+
+import dataclasses
+import math
+import numbers
+import re
+import sys
+import typing
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from ..errors import InputError
+from . import environment
+
+VOID_HEADER = ("command", "setting", "has no effect")
+"""What the cells of [`void_rows`] are."""
+
+Get = Callable[[str], Any]
+"""The value of a setting by its name: as it was typed, or its default."""
+
+
+class NumberRange(typing.NamedTuple):
+    """The numbers that a setting may be: `least` and `most` may be reached, `above` and `below` may not."""
+
+    least: float = 0
+    most: float = math.inf
+    above: float = -math.inf
+    below: float = math.inf
+
+    def allow(self, number: float) -> bool:
+        """Whether the number is within them, and finite."""
+        below = 1 << 63 if self.below == math.inf and isinstance(number, int) else self.below
+        return self.least <= number <= self.most and self.above < number < below
+
+    def __str__(self) -> str:
+        lowest = f"more than {self.above}" if self.above >= self.least else f"{self.least} or more"
+        highest = f"at most {self.most}" if self.most < math.inf else f"less than {self.below}"
+        parts = [lowest] * (max(self.least, self.above) > -math.inf)
+        return ", and ".join(parts + [highest] * (min(self.most, self.below) < math.inf)) or "a number below 2**63"
+
+
+@dataclasses.dataclass(frozen=True)
+class Void:
+    """Settings that have no effect beside others.
+
+    Attributes:
+        names (`str`): the settings, between spaces.
+        condition (`str`): `with NAME` or `without NAME`, of names joined by ` or `; `if NAME is VALUE` or `unless NAME
+            is VALUE`, of values joined by ` or `; or after `if` or `unless` one of the `void_facts` of the class of
+            settings, by which it maps sentences to functions of [`Get`].
+        why (`str`, *optional*): the reason.
+    """
+
+    names: str
+    condition: str
+    why: str = ""
+
+    def holds(self, get: Get, facts: Mapping[str, Callable[[Get], bool]]) -> bool:
+        """Whether the settings have no effect.
+
+        Args:
+            get (callable): gives the value of a setting.
+            facts (mapping): the facts that conditions may name.
+        """
+        word, _, what = self.condition.partition(" ")
+        if word in ("with", "without"):
+            is_so = any(get(name) for name in what.split(" or "))
+        elif what in facts:
+            is_so = facts[what](get)
+        else:
+            name, _, choices = what.partition(" is ")
+            value = get(name)
+            words = {_word(part) for part in (value if isinstance(value, list) else [value])}
+            is_so = not words.isdisjoint(choices.split(" or "))
+        return is_so == (word in ("with", "if"))
+
+    @property
+    def remedy(self) -> str:
+        """What to do about it."""
+        word, _, what = self.condition.partition(" ")
+        return "leave one of them out" if word == "with" else "leave it out" + f", or set {what}" * (word == "without")
+
+
+def _word(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(getattr(value, "value", value))
+
+
+def defaults_of(fields: Sequence[dataclasses.Field]) -> dict[str, Any]:
+    """The defaults of the fields that have one, by name; of fields of one name, that of the first."""
+    values = {}
+    for field in reversed(fields):
+        if field.default_factory is not dataclasses.MISSING:
+            values[field.name] = field.default_factory()
+        elif field.default is not dataclasses.MISSING:
+            values[field.name] = field.default
+    return values
+
+
+def fields_of(kinds: Sequence[type]) -> dict[str, dataclasses.Field]:
+    """The settings of some classes, by name; of fields of one name, the first."""
+    return {field.name: field for kind in reversed(kinds) for field in dataclasses.fields(kind) if field.init}
+
+
+def voids_of(kinds: Sequence[type]) -> list[Void]:
+    """What has no effect beside others, of some classes of settings."""
+    return [void for kind in kinds for base in kind.__mro__ for void in vars(base).get("voids", ())]
+
+
+def bounds_of(kinds: Sequence[type]) -> dict[str, NumberRange]:
+    """The numbers that each setting of some classes may be."""
+    bounds = {name: field.metadata.get("bounds", NumberRange()) for name, field in fields_of(kinds).items()}
+    return bounds | _merged(kinds, "number_ranges")
+
+
+def _merged(kinds: Sequence[type], name: str) -> dict[str, Any]:
+    parts = [vars(base).get(name, {}) for kind in kinds for base in reversed(kind.__mro__)]
+    return {key: value for part in parts for key, value in part.items()}
+
+
+def void_rows(commands: Mapping[str, Sequence[type]]) -> list[tuple[str, str, str]]:
+    """What has no effect beside others: rows of a table, for commands and the classes of their settings."""
+    return [
+        (command, name, void.condition + f" ({void.why})" * bool(void.why))
+        for command, kinds in commands.items()
+        for void in voids_of(kinds)
+        for name in void.names.split()
+    ]
+
+
+def condition_of(kind: type, name: str) -> str:
+    """Beside what a setting of a class has no effect, for its help; empty if nothing is known to do so."""
+    return " or ".join(void.condition for void in voids_of([kind]) if name in void.names.split())
+
+
+def check_object(settings: Any) -> None:
+    """Check the settings of an object as [`checked`] does; those that differ from their defaults count as typed.
+
+    Raises:
+        `InputError`: a number out of range, or a setting that has no effect.
+    """
+    fields = fields_of([type(settings)])
+    defaults = defaults_of([*fields.values()])
+    values = {name: getattr(settings, name) for name in fields}
+    checked([type(settings)], {name: value for name, value in values.items() if value != defaults.get(name)})
+
+
+def checked(
+    kinds: Sequence[type], values: Mapping[str, Any], flags: Collection[str] = (), file: Any = None
+) -> dict[str, Any]:
+    """Values without those of a file that a flag leaves without effect, which are named on stderr.
+
+    Args:
+        kinds (sequence of classes): the classes of settings.
+        values (mapping): what was typed, by name.
+        flags (collection of `str`, *optional*): names of those that are flags of the command line.
+        file (path, *optional*): the file that has the others.
+
+    Raises:
+        `InputError`: a number out of range, or a setting that has no effect beside others; the message names it as it
+            was typed.
+    """
+    fields, bounds, facts = fields_of(kinds), bounds_of(kinds), _merged(kinds, "void_facts")
+    places = {name: f"--{name}" if name in flags else name if file is None else f"{file}: {name}" for name in values}
+    for name, value in values.items():
+        for number in value if isinstance(value, list) else [value]:
+            is_number = isinstance(number, numbers.Real) and not isinstance(number, bool)
+            if is_number and name in bounds and not bounds[name].allow(number):
+                raise InputError(f"{places[name]} is {_short(number)}; expected {bounds[name]}")
+    left = dict(values)
+
+    def get(name: str) -> Any:
+        return values[name] if name in values else defaults_of([fields[name]]).get(name)
+
+    for void in voids_of(kinds):
+        names = [name for name in void.names.split() if name in left]
+        names = [name for name in names if left[name] or left[name] != defaults_of([fields[name]]).get(name)]
+        for name in names if names and void.holds(get, facts) else ():
+            why = f" ({void.why})" * bool(void.why)
+            line = f"{places[name]} is {_word(left[name])}, but has no effect {void.condition}{why}"
+            if name in flags or set(re.findall(r"\w+", void.condition)).isdisjoint(flags):
+                raise InputError(f"{line}; {void.remedy}")
+            del left[name]
+            if environment.rank() == 0:
+                print(f"{line}, which a flag asks for", file=sys.stderr, flush=True)
+    return left
+
+
+def _short(number: numbers.Real) -> str:
+    text = str(number)
+    return text if len(text) < 40 else f"{text[:6]}... ({len(text)} digits)"
