@@ -38,8 +38,8 @@ class NumberRange(typing.NamedTuple):
         return self.least <= number <= self.most and self.above < number < below
 
     def __str__(self) -> str:
-        lowest = f"more than {self.above}" if self.above >= self.least else f"{self.least} or more"
-        highest = f"at most {self.most}" if self.most < math.inf else f"less than {self.below}"
+        lowest = f"more than {_word(self.above)}" if self.above >= self.least else f"{_word(self.least)} or more"
+        highest = f"at most {_word(self.most)}" if self.most < math.inf else f"less than {_word(self.below)}"
         parts = [lowest] * (max(self.least, self.above) > -math.inf)
         return ", and ".join(parts + [highest] * (min(self.most, self.below) < math.inf)) or "a number below 2**63"
 
@@ -83,11 +83,22 @@ class Void:
     def remedy(self) -> str:
         """What to do about it."""
         word, _, what = self.condition.partition(" ")
-        return "leave one of them out" if word == "with" else "leave it out" + f", or set {what}" * (word == "without")
+        return (
+            "leave one of them out" if word == "with" else "leave it out" + f", or give {what}" * (word == "without")
+        )
 
 
 def _word(value: Any) -> str:
+    """A value as messages and conditions write it."""
+    if type(value) is int and value >= 1 << 31:
+        text = str(value)
+        return f"2**{value.bit_length() - 1}" if value.bit_count() == 1 else text[:20] + "..." * (len(text) > 20)
     return f"{value:g}" if isinstance(value, float) else str(getattr(value, "value", value))
+
+
+def _asks(value: Any, default: Any) -> bool:
+    """Whether a value asks for anything: not if it is empty, zero or false, but for zero in the place of None."""
+    return bool(value) or (default is None and value is not None and value is not False)
 
 
 def defaults_of(fields: Sequence[dataclasses.Field]) -> dict[str, Any]:
@@ -111,7 +122,7 @@ def voids_of(kinds: Sequence[type]) -> list[Void]:
     return [void for kind in kinds for base in kind.__mro__ for void in vars(base).get("voids", ())]
 
 
-def bounds_of(kinds: Sequence[type]) -> dict[str, NumberRange]:
+def ranges_of(kinds: Sequence[type]) -> dict[str, NumberRange]:
     """The numbers that each setting of some classes may be."""
     bounds = {name: field.metadata.get("bounds", NumberRange()) for name, field in fields_of(kinds).items()}
     return bounds | _merged(kinds, "number_ranges")
@@ -164,13 +175,13 @@ def checked(
         `InputError`: a number out of range, or a setting that has no effect beside others; the message names it as it
             was typed.
     """
-    fields, bounds, facts = fields_of(kinds), bounds_of(kinds), _merged(kinds, "void_facts")
+    fields, bounds, facts = fields_of(kinds), ranges_of(kinds), _merged(kinds, "void_facts")
     places = {name: f"--{name}" if name in flags else name if file is None else f"{file}: {name}" for name in values}
     for name, value in values.items():
         for number in value if isinstance(value, list) else [value]:
             is_number = isinstance(number, numbers.Real) and not isinstance(number, bool)
             if is_number and name in bounds and not bounds[name].allow(number):
-                raise InputError(f"{places[name]} is {_short(number)}; expected {bounds[name]}")
+                raise InputError(f"{places[name]} is {_word(number)}; expected {bounds[name]}")
     left = dict(values)
 
     def get(name: str) -> Any:
@@ -178,18 +189,14 @@ def checked(
 
     for void in voids_of(kinds):
         names = [name for name in void.names.split() if name in left]
-        names = [name for name in names if left[name] or left[name] != defaults_of([fields[name]]).get(name)]
+        names = [name for name in names if _asks(left[name], defaults_of([fields[name]]).get(name))]
         for name in names if names and void.holds(get, facts) else ():
             why = f" ({void.why})" * bool(void.why)
-            line = f"{places[name]} is {_word(left[name])}, but has no effect {void.condition}{why}"
+            value = "set" if left[name] is True else _word(left[name])
+            line = f"{places[name]} is {value}, but has no effect {void.condition}{why}"
             if name in flags or set(re.findall(r"\w+", void.condition)).isdisjoint(flags):
                 raise InputError(f"{line}; {void.remedy}")
             del left[name]
             if environment.rank() == 0:
                 print(f"{line}, which a flag asks for", file=sys.stderr, flush=True)
     return left
-
-
-def _short(number: numbers.Real) -> str:
-    text = str(number)
-    return text if len(text) < 40 else f"{text[:6]}... ({len(text)} digits)"

@@ -161,7 +161,7 @@ def test_fit_grows_blocks_of_states_from_a_smaller_fit(path, tmp_path, capsys):
     assert main(command) == 0, "a finished fit is read again"
     for arguments, words in (
         (command[:2] + command[4:], "block_size needs initial, a fit whose states become the blocks"),
-        ([*command[:4], "--rank", "5", "--output_dir", "x"], "rank is 5, but there is no block_size"),
+        ([*command[:4], "--rank", "5", "--output_dir", "x"], "rank is 5, but has no effect without block_size"),
         ([*command, "--num_states", "3"], "and no num_states"),
     ):
         assert words in failing(capsys, *arguments)
@@ -263,11 +263,11 @@ def test_fit_by_pomegranate(path, tmp_path, capsys):
 
 def test_fit_tells_bad_input_and_leaves_nothing(path, tmp_path, capsys):
     output = ("--output_dir", str(tmp_path / "run"))
-    assert "num_states is 0; expected an integer in [1, " in failing(capsys, "fit", path, "--num_states", "0", *output)
+    assert "num_states is 0; expected 1 or more" in failing(capsys, "fit", path, "--num_states", "0", *output)
     assert "no such file" in failing(capsys, "fit", path + "x", "--num_states", "3", *output)
     assert "init is 'x'" in failing(capsys, "fit", path, "--num_states", "3", "--init", "x", *output)
     told = failing(capsys, "fit", "tinystories-sample", "--num_states", "3", "--test", path, *output)
-    assert "test needs symbols in a file, but corpus is tinystories-sample" in told
+    assert "but has no effect unless corpus is a file of symbols" in told
     message = failing(capsys, "fit", path, "--num_states", "3", "--num_symbols", "3", *output)
     assert "is 3; the symbols of this HMM are 0..2" in message
     message = failing(capsys, "fit", path, "--num_states", "3", "--device", "cuda:99", *output)

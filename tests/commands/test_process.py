@@ -61,7 +61,9 @@ def test_text_is_sampled_and_scored_by_the_names_of_symbols(worded, folder, tmp_
     assert f"\n{last.mean():.6f} nats per token, standard error" in found.out
     assert "2 of 4 sentences consist of the words of the HMM" in found.err
     assert "have no names; leave it out" in failing(capsys, "sample", folder, "--text")
-    assert "ends in .txt" in failing(capsys, "sample", words, "--text", "--output", str(tmp_path / "t.npy"))
+    assert "names of symbols are text" in failing(
+        capsys, "sample", words, "--text", "--output", str(tmp_path / "t.npy")
+    )
     assert "have no names; give their numbers" in failing(
         capsys, "describe", folder, "--sequences", str(tmp_path / "story.txt")
     )
@@ -116,7 +118,7 @@ def test_states_of_words_in_several_fits_and_epochs(worded, tmp_path, capsys):
     assert "P(state | word)" in capsys.readouterr().out
     assert "--words dog: is no word of" in failing(capsys, "describe", name, "--words", "dog")
     assert "have no names" in failing(capsys, "describe", "mess3", "--words", "dog")
-    assert "0 processes are named; expected one or more" in failing(capsys, "describe", "--words", "dog")
+    assert "--words is dog, but has no effect without hmm" in failing(capsys, "describe", "--words", "dog")
 
 
 def test_words_of_a_fit_are_scored_as_windows(tmp_path, capsys):
@@ -258,15 +260,18 @@ def test_a_pickle_is_read_only_if_that_is_asked_for(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["mess3", "--states", "1"], "--states has no effect here; it is for --emissions"),
-        (["mess3", "--split", "train"], "--split has no effect here; it is for --sequences"),
-        (["mess3", "rrxor", "--num_sequences", "9"], "--num_sequences has no effect here; it is for one process"),
-        (["mess3", "rrxor", "--words", "a", "--top", "3"], "--top has no effect here; it is for --emissions and"),
+        (["mess3", "--states", "1"], "--states is [1], but has no effect without emissions"),
+        (["mess3", "--split", "train"], "--split is train, but has no effect without sequences"),
         (
-            ["mess3", "--only", "entropy-rate", "--json"],
-            "--json has no effect here; it is for --sequences and --words and one",
+            ["mess3", "rrxor", "--num_sequences", "9"],
+            "--num_sequences is 9, but has no effect unless",
         ),
-        (["mess3", "--unsafe_pickle"], "--unsafe_pickle has no effect here; it is for --save"),
+        (
+            ["mess3", "rrxor", "--words", "a", "--top", "3"],
+            "--top is 3, but has no effect without emissions",
+        ),
+        (["mess3", "rrxor", "--save", "x"], "--save is x, but has no effect unless hmm is one process"),
+        (["mess3", "--unsafe_pickle"], "--unsafe_pickle is set, but has no effect without save"),
     ],
 )
 def test_an_option_of_another_form_of_describe_is_refused(words, line, capsys):

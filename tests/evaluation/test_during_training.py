@@ -139,5 +139,5 @@ def test_facts_without_a_prompt_or_an_answer_are_refused(tmp_path):
     path.write_text('{"prompt": "Our cat is called", "answer": "Mina"}\n{"prompt": "Our dog is called"}\n')
     with pytest.raises(InputError, match=r"facts.jsonl:2: expected the columns prompt and answer, both with text"):
         read_facts(path)
-    with pytest.raises(InputError, match="facts is set, but tasks are never evaluated; set task_steps"):
+    with pytest.raises(InputError, match="but has no effect without task_steps"):
         PretrainSettings(str(tmp_path), max_steps=1, facts=str(path), report_to="none")

@@ -251,7 +251,7 @@ def test_a_task_that_does_not_apply_says_what_it_needs(run, writer, tmp_path, ca
             "no config.json of an HMM, family.json of a family, process.json of another process, index.json",
         ),
         ([writer / "model", "--tasks", "core"], "task core: no questions; give their folder with --core_data"),
-        ([bare, "--targets", hmm, "--num_sequences", "0"], "num_sequences is 0; expected an integer in [1"),
+        ([bare, "--targets", hmm, "--num_sequences", "0"], "num_sequences is 0; expected 1 or more"),
         ([tmp_path / "none"], "none: AutoConfig finds nothing to load"),
         ([bare, "--tragets", hmm], "unknown flag --tragets; did you mean --targets?"),
     ):

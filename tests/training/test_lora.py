@@ -139,8 +139,8 @@ def test_weights_that_are_not_trained_cost_four_flops_a_token(base, tmp_path):
 def test_settings_that_make_no_sense_are_refused(tmp_path):
     for given, told in (
         ({"use_peft": True, "lora_r": 0}, "lora_r is 0; expected 1 or more"),
-        ({"use_peft": True, "lora_dropout": 1.0}, "lora_dropout is 1.0"),
-        ({"merge_adapter": True}, "merge_adapter is set, but there is no adapter"),
+        ({"use_peft": True, "lora_dropout": 1.0}, "lora_dropout is 1; expected 0 or more, and less than 1"),
+        ({"merge_adapter": True}, "merge_adapter is set, but has no effect without use_peft"),
     ):
         with pytest.raises(InputError, match=told):
             SFTSettings(str(tmp_path), **given)

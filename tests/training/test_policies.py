@@ -179,12 +179,12 @@ def test_epochs_are_counted_in_prompts(tmp_path):
     ("given", "told"),
     [
         ({"max_steps": -1, "train_tokens": 100}, "the lengths of rollouts are not known before; set max_steps"),
-        ({"log_indices": True}, "log_indices is set, but it is not possible with rollouts"),
+        ({"log_indices": True}, "log_indices is True, but the rows of rollouts are generated"),
         ({"batch_ramp": ["8:2"]}, "batch_ramp is set"),
         ({"generation_batch_size": 24}, "does not make whole steps of global_batch_size 16"),
         ({"sync_ref_model": True, "beta": 0.1}, "the reference would not survive a resume"),
         ({"loss_type": "cispo"}, r"epsilon_high is 0.2 with loss_type cispo, .* set it above 1, for example 5\.0"),
-        ({"sapo_temperature_pos": 2.0}, "which loss_type dapo does not use; expected sapo"),
+        ({"sapo_temperature_pos": 2.0}, "has no effect unless loss_type is sapo"),
     ],
 )
 def test_settings_that_rollouts_cannot_have_are_refused(given, told, tmp_path):

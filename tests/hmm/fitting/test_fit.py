@@ -302,7 +302,7 @@ def test_the_least_of_every_setting_is_accepted():
         ({"num_states": 2, "emission_pseudocount": -1.0}, "emission_pseudocount is -1.0; expected a finite number"),
         ({"num_states": 2, "update_every": 0}, "update_every is 0; expected an integer in [1"),
         ({"num_states": 2, "num_restarts": 0}, "num_restarts is 0; expected an integer in [1"),
-        ({"num_states": 2, "step_exponent": 0.5}, "step_exponent is 0.5; expected more than 0.5 and at most 1"),
+        ({"num_states": 2, "step_exponent": 0.5}, "step_exponent is 0.5; expected more than 0.5, and at most 1"),
         ({"num_states": 2, "dtype": "bfloat16"}, "dtype is 'bfloat16'; expected float32 or float64"),
         ({"num_states": 2, "init": "kmeans"}, "init is 'kmeans'; expected random or contexts"),
         (

@@ -92,7 +92,7 @@ def test_replaced_tables_are_those_of_the_last_batches_alone():
 
 
 def test_replacing_without_updates_within_an_epoch_is_refused():
-    with pytest.raises(InputError, match="update_rule is replace, but there is one update per epoch"):
+    with pytest.raises(InputError, match="update_rule is replace, but has no effect without update_every"):
         FitSettings(num_states=3, update_rule="replace")
 
 

@@ -159,8 +159,8 @@ def test_a_second_sweep_of_the_same_folder_is_refused(sweep_of, tmp_path, capsys
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--jobs", "0"], "--jobs 0; expected 1 or more"),
-        (["--num_processes", "2"], "--num_processes needs --launch"),
+        (["--jobs", "0"], "--jobs is 0; expected 1 or more"),
+        (["--num_processes", "2"], "--num_processes is 2, but has no effect without launch"),
         (["--launch", "nowhere"], "--launch nowhere: neither a YAML file nor one of"),
     ],
 )

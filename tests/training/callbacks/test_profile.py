@@ -48,5 +48,5 @@ def test_every_row_has_the_global_batch(tmp_path):
 def test_wrong_settings_are_named(tmp_path):
     with pytest.raises(InputError, match="profile_steps is -1; expected 0 or more"):
         trainer(tmp_path, profile_steps=-1)
-    with pytest.raises(InputError, match="core_data is set, but tasks are never evaluated; set task_steps"):
+    with pytest.raises(InputError, match="but has no effect without task_steps"):
         trainer(tmp_path, core_data="questions")

@@ -119,7 +119,7 @@ def test_prune_keeps_what_it_is_asked_to_and_what_the_run_resumes_from(run, caps
     command("prune", run, "--keep", 1)
     assert steps(run) == [2, 6], "checkpoint-6 has weights only, and checkpoint-4 is torn"
     assert "has no value of it at the step" in failing(capsys, "prune", run, "--keep", 1, "--keep_best", "accuracy")
-    assert "--keep 0; expected 1 or more" in failing(capsys, "prune", run, "--keep", 0)
+    assert "--keep is 0; expected 1 or more" in failing(capsys, "prune", run, "--keep", 0)
     assert "give --keep N" in failing(capsys, "prune", run)
     for step in (2, 6):
         (run / f"checkpoint-{step}" / "trainer_state.json").unlink()

@@ -120,7 +120,7 @@ def test_ignored_spikes_are_not_logged(tmp_path):
 def test_a_policy_that_is_not_possible_is_refused_when_it_is_set(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="on_spike is 'stop'; expected one of warn, skip, rollback, ignore"):
         settings(tmp_path, on_spike="stop")
-    with pytest.raises(InputError, match="spike_margin is -1; expected 0 or more steps"):
+    with pytest.raises(InputError, match="spike_margin is -1; expected 0 or more"):
         settings(tmp_path, spike_margin=-1)
     with pytest.raises(InputError, match="train_sampling_strategy is random; rows can be skipped only in their"):
         settings(tmp_path, on_spike="rollback", train_sampling_strategy="random")
