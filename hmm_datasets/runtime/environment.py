@@ -9,7 +9,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from ..errors import InputError
 
@@ -38,17 +38,46 @@ _began: float | None = None
 
 def rank() -> int:
     """The rank of this process, from 0; 0 if no launcher started it."""
-    return int(os.environ.get("RANK", "0"))
+    return _number("RANK", 0)
 
 
 def local_rank() -> int:
     """The rank of this process among those of its machine, from 0."""
-    return int(os.environ.get("LOCAL_RANK", "0"))
+    return _number("LOCAL_RANK", 0)
 
 
 def world_size() -> int:
     """The number of processes; 1 if no launcher started this one."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
+    return _number("WORLD_SIZE", 1)
+
+
+def _number(name: str, default: int) -> int:
+    # What is no number is refused when a command begins, by `check_ranks`, and must not hide errors after that.
+    text = os.environ.get(name, "")
+    return int(text) if text.isdecimal() else default
+
+
+def check_ranks(names: Sequence[str] = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")) -> None:
+    """Refuse variables of a launcher by which processes would take each other for rank 0, or none would.
+
+    Args:
+        names (sequence of `str`, *optional*): the rank, the number of ranks, and both on this machine.
+
+    Raises:
+        `InputError`: a variable is no integer, or a rank is not less than the number of ranks.
+    """
+    for name in filter(None, names):
+        text = os.environ.get(name)
+        if text is not None and not text.isdecimal():
+            raise InputError(f"the variable {name} is {text!r}; expected an integer, 0 or more, or no such variable")
+    for name, size_name in ((names[0], names[1]), (names[2], names[3] if names[3] in os.environ else names[1])):
+        size = _number(size_name, 1)
+        if _number(name, 0) >= size:
+            is_set = f"is {size}" if size_name in os.environ else "is not set"
+            raise InputError(
+                f"the variable {name} is {_number(name, 0)}, but {size_name} {is_set}; expected a rank less than the "
+                "number of ranks: unset both to run alone, or start all ranks with --launch"
+            )
 
 
 def uses_deepspeed() -> bool:
@@ -94,13 +123,18 @@ def read_mpi_variables() -> str | None:
 
     Returns:
         `str`, *optional*: what is missing, with the remedy, if ranks could not find each other.
+
+    Raises:
+        `InputError`: see [`check_ranks`].
     """
     global _taken
+    check_ranks()
     if "RANK" in os.environ:
         return None
     variables = next((names for names in _MPI if all(name in os.environ for name in names if name)), None)
-    if variables is None or int(os.environ[variables[1]]) < 2:
+    if variables is None or os.environ[variables[1]] in ("0", "1"):
         return None
+    check_ranks(variables)
     if sys.stdin is not None and sys.stdin.isatty():
         print(
             f"{variables[1]} is {os.environ[variables[1]]}, but this is typed into a shell: it runs alone",

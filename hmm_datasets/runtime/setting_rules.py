@@ -82,10 +82,9 @@ class Void:
     @property
     def remedy(self) -> str:
         """What to do about it."""
-        word, _, what = self.condition.partition(" ")
-        return (
-            "leave one of them out" if word == "with" else "leave it out" + f", or give {what}" * (word == "without")
-        )
+        needed = re.fullmatch(r"without (.+)|unless (\w+) is (\w+(?: or \w+)*)", self.condition)
+        further = "" if needed is None else f", or give {' '.join(filter(None, needed.groups()))}"
+        return "leave one of them out" if self.condition.startswith("with ") else f"leave it out{further}"
 
 
 def _word(value: Any) -> str:

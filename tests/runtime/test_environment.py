@@ -1,9 +1,13 @@
 """Ranks of processes that MPI started, from the variables that each MPI sets."""
 
+import itertools
 import os
+import subprocess
+import sys
 
 import pytest
 
+from hmm_datasets.errors import InputError
 from hmm_datasets.runtime import environment
 
 OURS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -69,3 +73,40 @@ def test_tasks_of_srun_are_ranks_and_a_single_one_is_not(take):
 def test_what_a_launcher_of_torch_has_set_is_left(take):
     variables = dict(zip(OPEN_MPI, ("1", "2", "0", "1"), strict=True))
     assert take(**variables, RANK="9", WORLD_SIZE="16") == (None, {"RANK": "9", "WORLD_SIZE": "16"})
+
+
+@pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"])
+@pytest.mark.parametrize("text", ["abc", "", "-1", "1.5", "0x1", "1e3", " 1"])
+def test_a_variable_of_a_launcher_that_is_no_number_is_refused_by_its_name(name, text, take):
+    with pytest.raises(InputError) as caught:
+        take(**{"RANK": "0", "WORLD_SIZE": "2"} | {name: text})
+    assert str(caught.value).startswith(f"the variable {name} is {text!r}; expected an integer, 0 or more")
+
+
+@pytest.mark.parametrize(
+    ("rank", "size", "local_rank", "local_size"),
+    list(itertools.product([None, 0, 1, 3], [None, 0, 1, 4], [None, 0, 1], [None, 1])),
+)
+def test_one_process_is_rank_0_or_the_variables_are_refused(rank, size, local_rank, local_size, take):
+    values = zip(
+        ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"), (rank, size, local_rank, local_size), strict=True
+    )
+    variables = {name: str(value) for name, value in values if value is not None}
+    most, most_here = (1 if size is None else size), local_size
+    most_here = most if most_here is None else most_here
+    if (rank or 0) < most and (local_rank or 0) < most_here:
+        take(**variables)
+        assert environment.rank() < environment.world_size() == most
+    else:
+        with pytest.raises(InputError, match="expected a rank less than the number of ranks"):
+            take(**variables)
+
+
+@pytest.mark.parametrize("words", [["describe", "mess3"], ["fit", "x.npy"], ["preflight"]])
+def test_every_command_refuses_a_rank_without_a_number_of_ranks(words, tmp_path):
+    variables = {name: value for name, value in os.environ.items() if name not in OURS} | {"RANK": "1"}
+    command = [sys.executable, "-m", "hmm_datasets.cli", *words]
+    ended = subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, text=True)
+    assert ended.returncode == 2
+    assert "the variable RANK is 1, but WORLD_SIZE is not set" in ended.stderr
+    assert not list(tmp_path.iterdir())

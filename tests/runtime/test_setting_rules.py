@@ -124,10 +124,12 @@ def numbers():
                 yield command, name, int in inner and float not in inner
 
 
-NUMBERS = sorted(set(numbers()))
-VOIDS = [
+NUMBERS = {(name, whole, ranges_of(ALL[command])[name]): command for command, name, whole in sorted(set(numbers()))}
+NUMBERS = sorted((command, name, whole) for (name, whole, _), command in NUMBERS.items())  # each of a kind once
+ENTRIES = [
     (command, name, void) for command, kinds in ALL.items() for void in voids_of(kinds) for name in void.names.split()
 ]
+VOIDS = [*{(name, void): (command, name, void) for command, name, void in ENTRIES}.values()]
 
 
 def cases(void):
