@@ -1,5 +1,6 @@
 """YAML files, which may come from anyone."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ from ..errors import InputError, first_line, path_errors
 from .atomic import atomic_file
 
 _MOST_YAML = 1_000_000  # values in a file
+_OTHER_BASE = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?|[-+]?0[0-7_]+")
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -21,7 +23,6 @@ def read_yaml(path: Path) -> dict[str, Any]:
     try:
         with path_errors(path):
             text = path.read_text(encoding="utf-8-sig")
-        content = parse_yaml(text)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except UnicodeDecodeError as error:
@@ -29,6 +30,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
             f"{path}: not text in UTF-8: byte {error.start} is 0x{error.object[error.start]:02x}, in line "
             f"{error.object.count(10, 0, error.start) + 1}; save the file with the encoding UTF-8"
         ) from None
+    try:
+        content = parse_yaml(text)
+    except InputError as error:
+        raise InputError(f"{path}:{error}") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = "" if mark is None else f":{mark.line + 1}"
@@ -57,6 +62,8 @@ def parse_yaml(text: str) -> Any:
     Raises:
         `yaml.YAMLError`: it is not YAML, has a value that its type does not have, such as the date 2026-02-30, or a
             number of thousands of digits, is nested too deeply, or repeats parts of itself until they are too many.
+        `InputError`: a key is there twice, or an unquoted number is one of base 60 or 8; the message begins with the
+            line.
     """
     import yaml
 
@@ -67,15 +74,34 @@ def parse_yaml(text: str) -> Any:
         if node is not None and _yaml_size(node, {}) > _MOST_YAML:
             raise yaml.YAMLError(f"more than {_MOST_YAML:,} values, by aliases of aliases")
         return None if node is None else loader.construct_document(node)
+    except InputError:
+        raise
     except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError) as error:
         raise yaml.YAMLError(first_line(error)) from None
     finally:
         loader.dispose()
 
 
+def _check_node(node: Any) -> None:
+    """Refuse what YAML takes for something that nobody means."""
+    lines: dict[tuple[str, str], int] = {}
+    for key, _ in node.value if node.id == "mapping" else ():
+        line = key.start_mark.line + 1
+        if key.id == "scalar" and (key.tag, key.value) in lines:
+            first = lines[key.tag, key.value]
+            raise InputError(f"{line}: {key.value} is there twice, first in line {first}; leave one of them out")
+        lines[key.tag, str(key.value)] = line
+    if node.id == "scalar" and node.style is None and _OTHER_BASE.fullmatch(node.value):
+        line, base = node.start_mark.line + 1, 60 if ":" in node.value else 8
+        raise InputError(
+            f"{line}: {node.value} is a number of base {base} in YAML; quote it, as in '{node.value}'"
+        )
+
+
 def _yaml_size(node: Any, known: dict[int, int]) -> int:
     """The number of values of a node if all aliases are written out."""
     if id(node) not in known:
+        _check_node(node)
         parts = node.value if isinstance(node.value, list) else []
         known[id(node)] = _MOST_YAML  # one that contains itself
         flat = [item for part in parts for item in (part if isinstance(part, tuple) else [part])]

@@ -126,8 +126,9 @@ class CommandLine:
                 raise InputError(f"{self.file}: {name} is {value}; expected a finite number") from None
             hint = hints[name]
             expected = hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else hint
+            quoted = ", and text such as no, on, 12 or 2026-01-31 in quotes" if "str" in str(hint) else ""
             raise InputError(
-                f"{self.file}: {name} is {value!r} ({type(value).__name__}); expected {expected}"
+                f"{self.file}: {name} is {value!r} ({type(value).__name__}); expected {expected}{quoted}"
             ) from None
 
     def settings(self, *kinds: type) -> tuple:

@@ -8,7 +8,6 @@ import argparse
 import contextlib
 import dataclasses
 import importlib
-import json
 import math
 import re
 import shlex
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ..errors import InputError, suggestion
+from ..files import parse_yaml
 from .setting_rules import NumberRange, condition_of, defaults_of
 
 _LINES = 48
@@ -208,8 +208,11 @@ def converter(hint: Any) -> Callable[[str], Any]:
                     return convert(text)
         if Path in kinds:
             return Path(text)
-        if dict in map(typing.get_origin, kinds) and str not in kinds:
-            return json.loads(text)
+        if text.startswith("{") and any(dict in (kind, typing.get_origin(kind)) for kind in kinds):
+            try:
+                return _with_numbers(parse_yaml(text))
+            except Exception:  # of the reader of YAML, which is not imported here
+                raise ValueError(text) from None
         if not any(kind is str or typing.get_origin(kind) is typing.Literal for kind in kinds):
             raise ValueError(text)
         return text
@@ -226,6 +229,14 @@ def _finite(text: str) -> float:
     return value
 
 
+def _with_numbers(value: Any) -> Any:
+    """A mapping in which numbers such as `1e-4`, which are text in YAML, are numbers."""
+    if isinstance(value, dict):
+        return {name: _with_numbers(part) for name, part in value.items()}
+    is_number = isinstance(value, str) and re.fullmatch(r"[-+]?\d+(\.\d*)?[eE][-+]?\d{1,3}", value)
+    return float(value) if is_number else value
+
+
 def file_value(value: Any, hint: Any) -> Any:
     """The value of a setting that a YAML file gives, of which strings are read as in a command line.
 
@@ -239,13 +250,13 @@ def file_value(value: Any, hint: Any) -> Any:
         return [file_value(entry, element) for entry in (value if isinstance(value, list) else [value])]
     if isinstance(value, str):
         try:
-            return value if str in kinds else converter(hint)(value)
+            return value if str in kinds and not value.startswith("{") else converter(hint)(value)
         except argparse.ArgumentTypeError:
             raise ValueError(value) from None
     if isinstance(value, float) and value.is_integer() and int in kinds and float not in kinds:
         return int(value)
     if isinstance(value, (list, dict)) and any(kind not in (bool, int, float, str, type(None)) for kind in kinds):
-        return value  # its dataclass checks it
+        return _with_numbers(value)  # its dataclass checks it
     if type(value) not in kinds and not (type(value) is int and float in kinds):
         raise ValueError(value)
     return value

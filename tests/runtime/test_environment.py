@@ -88,10 +88,8 @@ def test_a_variable_of_a_launcher_that_is_no_number_is_refused_by_its_name(name,
     list(itertools.product([None, 0, 1, 3], [None, 0, 1, 4], [None, 0, 1], [None, 1])),
 )
 def test_one_process_is_rank_0_or_the_variables_are_refused(rank, size, local_rank, local_size, take):
-    values = zip(
-        ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"), (rank, size, local_rank, local_size), strict=True
-    )
-    variables = {name: str(value) for name, value in values if value is not None}
+    values = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": local_rank, "LOCAL_WORLD_SIZE": local_size}
+    variables = {name: str(value) for name, value in values.items() if value is not None}
     most, most_here = (1 if size is None else size), local_size
     most_here = most if most_here is None else most_here
     if (rank or 0) < most and (local_rank or 0) < most_here:
