@@ -93,9 +93,7 @@ def _check_node(node: Any) -> None:
         lines[key.tag, str(key.value)] = line
     if node.id == "scalar" and node.style is None and _OTHER_BASE.fullmatch(node.value):
         line, base = node.start_mark.line + 1, 60 if ":" in node.value else 8
-        raise InputError(
-            f"{line}: {node.value} is a number of base {base} in YAML; quote it, as in '{node.value}'"
-        )
+        raise InputError(f"{line}: {node.value} is a number of base {base} in YAML; quote it, as in '{node.value}'")
 
 
 def _yaml_size(node: Any, known: dict[int, int]) -> int:

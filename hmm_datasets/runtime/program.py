@@ -33,6 +33,7 @@ from .parent_watch import end_forks_with_this_process, end_with_launcher
 from .plain_output import plain_output
 from .process_identity import print_place
 from .rendezvous import announce_waits
+from .setting_rules import check_output_dir
 from .settings import complete, settings_help
 from .shipped import shipped
 
@@ -142,6 +143,7 @@ def run(main: Callable[..., None]) -> None:
             print(_help(main, is_whole=_HELP_ALL in command.words))
             return
         output_dir = command.value("output_dir")
+        check_output_dir("output_dir", output_dir)
         with heartbeats.heartbeat(output_dir if isinstance(output_dir, str) else None), _one_line_of_lost_peers():
             _run(main, command, variables)
 

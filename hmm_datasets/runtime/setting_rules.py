@@ -12,6 +12,7 @@ import re
 import sys
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
@@ -159,6 +160,25 @@ def check_object(settings: Any) -> None:
     checked([type(settings)], {name: value for name, value in values.items() if value != defaults.get(name)})
 
 
+def check_output_dir(place: str, folder: Any) -> None:
+    """Refuse an output folder that nobody means.
+
+    Args:
+        place (`str`): the setting as it was typed.
+        folder (path): the folder; None for none.
+
+    Raises:
+        `InputError`: it is empty, is not text, or is the root of the file system.
+    """
+    text = "" if folder is None else str(folder)
+    if folder is not None and not text.strip():
+        raise InputError(f"{place} is empty; expected the name of a folder")
+    if not text.isascii() and text != text.encode(errors="replace").decode():
+        raise InputError(f"{place} is {text!a}, which is not UTF-8; records could not name it, choose another folder")
+    if text and Path(text).resolve() == Path(Path(text).resolve().anchor):
+        raise InputError(f"{place} is {text}, the root of the file system; name a folder in it")
+
+
 def checked(
     kinds: Sequence[type], values: Mapping[str, Any], flags: Collection[str] = (), file: Any = None
 ) -> dict[str, Any]:
@@ -176,6 +196,7 @@ def checked(
     """
     fields, bounds, facts = fields_of(kinds), ranges_of(kinds), _merged(kinds, "void_facts")
     places = {name: f"--{name}" if name in flags else name if file is None else f"{file}: {name}" for name in values}
+    check_output_dir(places.get("output_dir", ""), values.get("output_dir"))
     for name, value in values.items():
         for number in value if isinstance(value, list) else [value]:
             is_number = isinstance(number, numbers.Real) and not isinstance(number, bool)

@@ -206,7 +206,7 @@ def converter(hint: Any) -> Callable[[str], Any]:
             if kind in kinds:
                 with contextlib.suppress(ValueError):
                     return convert(text)
-        if Path in kinds:
+        if Path in kinds and text.strip():
             return Path(text)
         if text.startswith("{") and any(dict in (kind, typing.get_origin(kind)) for kind in kinds):
             try:

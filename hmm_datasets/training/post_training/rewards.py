@@ -134,8 +134,14 @@ def check_columns(rewards: Mapping[str, Reward], rows: "Dataset", name: str) -> 
         name (`str`): what they are, for the error.
 
     Raises:
-        `InputError`: a column is missing, or, for `gsm8k` and `exact`, an answer.
+        `InputError`: a column is missing, or, for `gsm8k` and `exact`, an answer; or one has the name of an argument
+            that TRL gives itself.
     """
+    taken = [column for column in rows.column_names if column in _GIVEN]
+    if taken:
+        raise InputError(
+            f"{name} has the column {taken[0]!r}, which TRL gives to rewards itself; rename it in the rows"
+        )
     for setting, function in rewards.items():
         for parameter in inspect.signature(function).parameters.values():
             taken = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
