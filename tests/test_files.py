@@ -339,7 +339,7 @@ run(main)
     ("flags", "code", "output", "errors"),
     [
         (["--number", "5"], 0, "5\n", ""),
-        (["--number", "-5"], 2, "", "error: number is -5; expected 0 or more\n"),
+        (["--number", "-5"], 2, "", "error: --number is -5; expected 0 or more\n"),
     ],
 )
 def test_a_recipe_runs_or_ends_in_one_line(tmp_path, warm_python, child_environment, flags, code, output, errors):
@@ -476,3 +476,44 @@ def test_on_a_file_system_that_cannot_sync_files_are_written(tmp_path, monkeypat
     monkeypatch.setattr("os.fsync", lambda handle: os.lseek(handle, -1, 0))  # EINVAL
     write_json(tmp_path / "a.json", {})
     assert listing(tmp_path) == ["a.json"]
+
+
+AMBIGUOUS = ["3:55:00", "12:30", "-1:30", "1:30.5", "190:20:30", "0755", "007", "-010", "1_0:30"]
+
+
+@pytest.mark.parametrize("text", AMBIGUOUS)
+@pytest.mark.parametrize("form", ["a: 1\nb: {}", "a:\n  b: {}", "a:\n  - {}", "a: 1\nb: [1, {}]", "a: 1\n{}: 2"])
+def test_a_number_of_base_60_or_8_is_refused_by_its_line_until_it_is_quoted(tmp_path, text, form):
+    path = tmp_path / "settings.yaml"
+    path.write_text(form.format(text))
+    line = form.split("{}")[0].count("\n") + 1
+    assert error(read_yaml, path).startswith(f"{path}:{line}: {text} is a number of base ")
+    for quote in ("'", '"'):
+        path.write_text(form.format(f"{quote}{text}{quote}"))
+        assert text in str(read_yaml(path))
+
+
+@pytest.mark.parametrize(
+    "form", ["{0}: 1\nb: 2\n{0}: 3", "b:\n  {0}: 1\n  {0}: 2", "{{{0}: 1, {0}: 2}}", "b: [{{{0}: 1, c: 3, {0}: 2}}]"]
+)
+@pytest.mark.parametrize("key", ["a", "learning_rate", "'quoted'", "1"])
+def test_a_key_that_is_there_twice_is_refused_by_its_line(tmp_path, form, key):
+    path = tmp_path / "settings.yaml"
+    text = form.format(key)
+    path.write_text(text)
+    line = text.rindex(key)
+    expected = f"{path}:{text.count(chr(10), 0, line) + 1}: {key.strip(chr(39))} is there twice, first in line "
+    assert error(read_yaml, path).startswith(expected)
+
+
+def test_numbers_and_times_that_are_meant_are_read(tmp_path):
+    path = tmp_path / "settings.yaml"
+    path.write_text("a: 0\nb: 1_000\nc: 0x1f\nd: 0.5\ne: 2026-01-31\nf: '3:55:00'\ng: 1-12\nh: 0.05\ni: 10:x\nj: -0\n")
+    content = read_yaml(path)
+    assert (content["a"], content["b"], content["f"], content["g"], content["i"]) == (
+        0,
+        1000,
+        "3:55:00",
+        "1-12",
+        "10:x",
+    )

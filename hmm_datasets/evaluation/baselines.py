@@ -91,14 +91,16 @@ class BaselineComparison:
         scores = torch.as_tensor(prediction.predictions, dtype=torch.float64).flatten(0, 1)
         if self.source.padding is not None:
             scores = scores[~scores.isnan().all(-1)]
-        means = scores.mean(dim=0).tolist()
-        count = len(self.names)
-        result = {"cross_entropy": means[0]}
-        result |= {f"cross_entropy_{name}": means[1 + k] for k, name in enumerate(self.names)}
-        result |= {f"kl_{name}": means[1 + count + k] for k, name in enumerate(self.names)}
+        result = dict(zip(self.metric_names, scores.mean(dim=0).tolist(), strict=False))
         if "bayes" in self.names:
-            result["bayes_gap"] = means[0] - result["cross_entropy_bayes"]
+            result["bayes_gap"] = result["cross_entropy"] - result["cross_entropy_bayes"]
         return result
+
+    @property
+    def metric_names(self) -> list[str]:
+        """The names of the means that [`summarize`] gives."""
+        names = ["cross_entropy", *(f"cross_entropy_{name}" for name in self.names)]
+        return [*names, *(f"kl_{name}" for name in self.names), *["bayes_gap"] * ("bayes" in self.names)]
 
 
 def token_scores(rows: PredictorRows) -> Float[Tensor, "B T 1+2K"]:

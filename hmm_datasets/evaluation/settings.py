@@ -91,13 +91,11 @@ class EvaluationSettings:
     batch_size: int = setting(32, "Rows per rank in one forward pass.")
     seed: int = setting(0, "Seed of sampled text, of controls and of bootstraps.")
 
-    number_ranges: ClassVar = dict.fromkeys(
-        (
-            *("length", "num_sequences", "order", "checkpoint_sequences", "window", "stride", "max_documents"),
-            *("max_windows", "batch_size", "core_max_per_task", "chat_questions", "chat_max_new_tokens"),
-        ),
-        NumberRange(1),
-    ) | {"test_fraction": NumberRange(above=0, most=1)}
+    number_ranges: ClassVar = {
+        "length num_sequences order checkpoint_sequences window stride max_documents max_windows": NumberRange(1),
+        "batch_size core_max_per_task chat_questions chat_max_new_tokens": NumberRange(1),
+        "test_fraction": NumberRange(above=0, most=1),
+    }
     voids = (
         Void("checkpoint_sequences", "without checkpoints or revisions"),
         Void("core_tasks core_max_per_task", "without core_data"),

@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..display import format_duration
-from ..errors import InputError
 from ..process_state import is_suspended
 from ..runtime.heartbeat_file import SilenceClock
 from ..runtime.heartbeats import BEAT_EVERY
@@ -59,11 +58,6 @@ class Limits:
     start: float = 1800.0
     setup: float = 7200.0
     pause: float = 1800.0
-
-    def __post_init__(self):
-        for name, value in vars(self).items():
-            if not value > 0:
-                raise InputError(f"{name} is {value}; expected a positive number of seconds")
 
     def of(self, beat: Heartbeat) -> float:
         """The limit for the phase that a process is in."""

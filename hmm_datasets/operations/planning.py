@@ -71,16 +71,11 @@ class AssumedData(TrainingData):
         settings ([`~hmm_datasets.training.sources.DataSettings`] or others): the settings of the data.
         vocab_size (`int`): `V`, number of tokens of the tokenizer or symbols of the HMM.
         length (`int`): tokens or symbols per row.
-
-    Raises:
-        `InputError`: a vocabulary size below 1.
     """
 
     rows_per_epoch = None
 
     def __init__(self, settings: DataSettings | MixtureSettings | ConversationSettings, vocab_size: int, length: int):
-        if vocab_size < 1:
-            raise InputError(f"assumed_vocab_size is {vocab_size}; expected 1 or more")
         self.identity = {}
         symbols = getattr(settings, "hmm", None) is not None
         self.vocab_size = vocab_size + symbols  # a beginning token stands before the symbols of an HMM

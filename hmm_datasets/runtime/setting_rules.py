@@ -6,6 +6,7 @@ What has no effect beside others is in the `voids` of a class. Both are inherite
 """
 
 import dataclasses
+import fnmatch
 import math
 import numbers
 import re
@@ -50,7 +51,7 @@ class Void:
     """Settings that have no effect beside others.
 
     Attributes:
-        names (`str`): the settings, between spaces.
+        names (`str`): the settings, between spaces; with `*` all whose names begin so.
         condition (`str`): `with NAME` or `without NAME`, of names joined by ` or `; `if NAME is VALUE` or `unless NAME
             is VALUE`, of values joined by ` or `; or after `if` or `unless` one of the `void_facts` of the class of
             settings, by which it maps sentences to functions of [`Get`].
@@ -60,6 +61,10 @@ class Void:
     names: str
     condition: str
     why: str = ""
+
+    def covers(self, name: str) -> bool:
+        """Whether a setting is one of them."""
+        return any(fnmatch.fnmatchcase(name, part) for part in self.names.split())
 
     def holds(self, get: Get, facts: Mapping[str, Callable[[Get], bool]]) -> bool:
         """Whether the settings have no effect.
@@ -125,7 +130,7 @@ def voids_of(kinds: Sequence[type]) -> list[Void]:
 def ranges_of(kinds: Sequence[type]) -> dict[str, NumberRange]:
     """The numbers that each setting of some classes may be."""
     bounds = {name: field.metadata.get("bounds", NumberRange()) for name, field in fields_of(kinds).items()}
-    return bounds | _merged(kinds, "number_ranges")
+    return bounds | {name: value for names, value in _merged(kinds, "number_ranges").items() for name in names.split()}
 
 
 def _merged(kinds: Sequence[type], name: str) -> dict[str, Any]:
@@ -145,7 +150,7 @@ def void_rows(commands: Mapping[str, Sequence[type]]) -> list[tuple[str, str, st
 
 def condition_of(kind: type, name: str) -> str:
     """Beside what a setting of a class has no effect, for its help; empty if nothing is known to do so."""
-    return " or ".join(void.condition for void in voids_of([kind]) if name in void.names.split())
+    return " or ".join(void.condition for void in voids_of([kind]) if void.covers(name))
 
 
 def check_object(settings: Any) -> None:
@@ -170,13 +175,10 @@ def check_output_dir(place: str, folder: Any) -> None:
     Raises:
         `InputError`: it is empty, is not text, or is the root of the file system.
     """
-    text = "" if folder is None else str(folder)
-    if folder is not None and not text.strip():
-        raise InputError(f"{place} is empty; expected the name of a folder")
-    if not text.isascii() and text != text.encode(errors="replace").decode():
-        raise InputError(f"{place} is {text!a}, which is not UTF-8; records could not name it, choose another folder")
-    if text and Path(text).resolve() == Path(Path(text).resolve().anchor):
-        raise InputError(f"{place} is {text}, the root of the file system; name a folder in it")
+    text = "." if folder is None else str(folder)
+    is_root = bool(text.strip()) and Path(text).resolve().parent == Path(text).resolve()
+    if is_root or not text.strip() or text != text.encode(errors="replace").decode():
+        raise InputError(f"{place} is {text!a}; expected the name of a folder in UTF-8, and not the root of the disk")
 
 
 def checked(
@@ -208,8 +210,8 @@ def checked(
         return values[name] if name in values else defaults_of([fields[name]]).get(name)
 
     for void in voids_of(kinds):
-        names = [name for name in void.names.split() if name in left]
-        names = [name for name in names if _asks(left[name], defaults_of([fields[name]]).get(name))]
+        names = [name for name in left.keys() & fields if void.covers(name)]
+        names = sorted(name for name in names if _asks(left[name], defaults_of([fields[name]]).get(name)))
         for name in names if names and void.holds(get, facts) else ():
             why = f" ({void.why})" * bool(void.why)
             value = "set" if left[name] is True else _word(left[name])

@@ -299,8 +299,9 @@ def settings_help(kinds: Sequence[type], lines: int = _LINES) -> str:
     """The flags of settings with their defaults and descriptions. Those that do not fit the lines are only named."""
     fields = {field.name: (kind, field) for kind in kinds for field in dataclasses.fields(kind) if field.init}
     width, shown = min(shutil.get_terminal_size((119, 24)).columns, 119), list(fields.values())
+    blocks = [_described(kind, field, width) for kind, field in shown]
     for described in range(len(shown), -1, -1):
-        text = [line for kind, field in shown[:described] for line in _described(kind, field, width)]
+        text = [line for block in blocks[:described] for line in block]
         if shown[described:]:
             names = ", ".join(f"--{field.name}" for _, field in shown[described:])
             text += textwrap.wrap(f"Further settings: {names}.", width, break_on_hyphens=False)

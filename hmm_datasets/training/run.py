@@ -16,7 +16,7 @@ from transformers import PrinterCallback
 from transformers.utils.logging import disable_progress_bar
 
 from ..compat.torch import wait_for_rank_zero
-from ..errors import InputError, RolledBack
+from ..errors import InputError, RolledBack, suggestion
 from ..files import check_digests, check_may_write, read_json, restored, write_digests, write_json, written_together
 from ..hmm.names import SAVED_NAME, is_process_name
 from ..hub.download import ModelName, commit_of
@@ -131,6 +131,7 @@ class Run:
     def prepare(self) -> bool:
         """Check that the folder, and that of the copies, are of this run; False if it is finished already."""
         args = self.args
+        _check_best_metric(self.trainer)
         check_folder_identity(self.folder, self.identity, args.allow_changed, made=_MADE)
         if args.copies is not None:
             remedy = "choose another copy_checkpoints_to"
@@ -197,6 +198,10 @@ class Run:
             )
         try:
             trainer.train(resume_from_checkpoint=None if trainer.start is None else str(trainer.start.folder))
+        except KeyError as error:
+            if "metric_for_best_model" not in str(error):
+                raise
+            raise InputError(error.args[0]) from None
         except RolledBack:  # what the end of training would do for trackers and uploads
             trainer.callback_handler.on_train_end(args, trainer.state, trainer.control)
             trainer.finish_pushes()
@@ -358,6 +363,20 @@ def _add_callbacks(trainer: StepTrainer) -> Interruptions:
     )
     trainer.add_callback(interruptions)
     return interruptions
+
+
+def _check_best_metric(trainer: StepTrainer) -> None:
+    """Refuse a `metric_for_best_model` that no evaluation will have, where their names are known before."""
+    metric, compute = trainer.args.metric_for_best_model, getattr(trainer.compute_metrics, "__self__", None)
+    is_known = trainer.args.recipe == "pretrain" and not isinstance(trainer.eval_dataset, dict)
+    if metric is None or not is_known or (trainer.compute_metrics and not hasattr(compute, "metric_names")):
+        return
+    parts = [f"{name}_loss" for name in getattr(trainer.eval_dataset, "names", ())]
+    names = ["loss", *parts, *getattr(compute, "metric_names", ())]
+    if metric.removeprefix("eval_") not in names:
+        raise InputError(
+            f"metric_for_best_model is {metric}{suggestion(metric, names)}; evaluations have {', '.join(names)}"
+        )
 
 
 def _summary(trainer: StepTrainer, plan: Plan | None, evaluation: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import pytest
 
-from hmm_datasets.errors import InputError
 from hmm_datasets.operations.diagnosis import DEAD, HANGING, RUNNING, STARTING, Limits, Observer, diagnose
 from hmm_datasets.process_state import machine_id, start_time
 from hmm_datasets.runtime.heartbeats import HeartbeatWriter
@@ -162,11 +161,6 @@ def test_a_rank_whose_own_work_takes_longer_is_slow_and_one_that_waits_is_not():
     assert "rank 3 on node1 (process 103, cuda:1) is slow: 0.55 s per step" in found.remark
     assert found.state == RUNNING
     assert diagnosis(r3={"seconds": {"data": 0.01, "forward": 0.21, "backward": 0.9}}).slow == ()
-
-
-def test_a_limit_that_is_not_positive_is_refused():
-    with pytest.raises(InputError, match="step is 0; expected a positive number of seconds"):
-        Limits(step=0)
 
 
 def test_clocks_that_differ_do_not_make_a_rank_silent(tmp_path):

@@ -1,9 +1,10 @@
 """Settings of a fit. The module imports nothing slow, because the command line makes its flags from these settings."""
 
 from dataclasses import MISSING, dataclass, fields
+from typing import ClassVar
 
 from ...errors import InputError, suggestion
-from ...runtime.setting_rules import Void, check_object
+from ...runtime.setting_rules import NumberRange, Void, check_object, ranges_of
 from ...runtime.settings import members, setting
 from ..integers import finite_number, integer
 
@@ -30,7 +31,7 @@ class FitSettings:
     ```
     """
 
-    num_states: int = setting(MISSING, "Number of hidden states.", least=1)
+    num_states: int = setting(MISSING, "Number of hidden states.")
     max_epochs: int = setting(100, "Maximum number of passes over the data.")
     tolerance: float = setting(
         1e-5, "Stop when an epoch gains less than this, in nats per token, of the log-likelihood plus the log-prior."
@@ -40,29 +41,27 @@ class FitSettings:
     emission_pseudocount: float | None = setting(None, "The same for the emissions alone; pseudocount by default.")
     fixed: list[str] = setting([], "Tables of initial that are not updated: start, transition, emission.")
     update_every: int | None = setting(
-        None, "Batches per update of the tables (stochastic EM); by default one update per epoch.", least=1
+        None, "Batches per update of the tables (stochastic EM); by default one update per epoch."
     )
     update_rule: str = setting(
         "stochastic",
         "Updates of the tables: stochastic, which averages over them (stochastic EM), or replace, which forgets all "
         "batches before the last ones and does not converge.",
     )
-    step_exponent: float = setting(
-        0.6, "Update t, counted from 1, has the step size t**-step_exponent.", above=0.5, most=1
-    )
-    batch_size: int | None = setting(
-        None, "Sequences per batch on a thread or GPU; by default chosen by their size.", least=1
-    )
+    step_exponent: float = setting(0.6, "Update t, counted from 1, has the step size t**-step_exponent.")
+    batch_size: int | None = setting(None, "Sequences per batch on a thread or GPU; by default chosen by their size.")
     dtype: str = setting("float32", "Floating-point type of the recursions; sums over batches are always float64.")
     init: str = setting("random", "Initial tables: random, or contexts (k-means of the contexts of tokens).")
-    num_restarts: int = setting(1, "Number of first guesses; the most likely after restart_epochs is kept.", least=1)
-    restart_epochs: int = setting(
-        5, "Number of epochs that each of num_restarts first guesses is fitted for.", least=1
-    )
+    num_restarts: int = setting(1, "Number of first guesses; the most likely after restart_epochs is kept.")
+    restart_epochs: int = setting(5, "Number of epochs that each of num_restarts first guesses is fitted for.")
     seed: int = setting(0, "Seed of the initial tables and of the order of sequences in stochastic EM.")
-    save_every: int = setting(10, "Epochs between checkpoints.", least=1)
+    save_every: int = setting(10, "Epochs between checkpoints.")
     backend: str = setting("torch", "Implementation: torch (of this package) or pomegranate.")
 
+    number_ranges: ClassVar = {
+        "num_states patience update_every batch_size num_restarts restart_epochs save_every": NumberRange(1),
+        "step_exponent": NumberRange(most=1, above=0.5),
+    }
     voids = (
         # At 1/2 or less the noise of the batches would not die out; above 1 the steps would become too small.
         Void("update_rule step_exponent", "without update_every"),
@@ -72,11 +71,12 @@ class FitSettings:
     )
 
     def __post_init__(self):
-        for field in fields(self):
+        ranges = ranges_of([FitSettings])
+        for field in fields(FitSettings):
             value, kinds, name = getattr(self, field.name), members(field.type), field.name
             if value is not None or field.default is not None:
                 if int in kinds:
-                    object.__setattr__(self, name, integer(name, value, field.metadata["bounds"].least, 63))
+                    object.__setattr__(self, name, integer(name, value, ranges[name].least, 63))
                 elif float in kinds:
                     object.__setattr__(self, name, finite_number(name, value, 0))
         for name, choices in CHOICES.items():

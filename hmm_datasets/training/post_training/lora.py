@@ -37,7 +37,7 @@ class LoRASettings:
     )
     merge_adapter: bool = setting(False, f"Also save the model with the adapter merged, in {MERGED_NAME}/.")
 
-    voids = (Void("lora_r lora_alpha lora_dropout lora_target_modules merge_adapter", "without use_peft"),)
+    voids = (Void("lora_* merge_adapter", "without use_peft"),)
 
 
 def lora_config(settings: LoRASettings) -> "LoraConfig | None":

@@ -183,8 +183,6 @@ def test_a_plan_before_the_data_exist_is_the_plan_with_them(hmm, tokens, tmp_pat
         later.write_text(streams + rest)
         midtrain = plan_recipe(later, ["--model", "d2"], assumed_vocab_size=symbols)
         assert midtrain["parameters_without_embeddings"] == found["parameters_without_embeddings"]
-        with pytest.raises(InputError, match="assumed_vocab_size is 0; expected 1 or more"):
-            plan_recipe(later, ["--model", "d2"], assumed_vocab_size=0)
     later.write_text(f"conversations: lima\nmodel: nowhere\noutput_dir: {tmp_path / 'run'}\n")
     with pytest.raises(InputError, match="lengths of conversations and preferences are not known"):
         plan_recipe(later, assumed_vocab_size=10)
