@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import Any
 
 from ...errors import InputError
-from .conversations import Messages, declare_tools, normalize_messages, read_question
+from .conversations import Messages, declare_tools, normalize_messages, read_turns
 
 _ANNOTATION = re.compile(r"<<([^<>=]*)=[^<>]*>>")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3})")
@@ -127,7 +127,7 @@ def with_calls(messages: Messages) -> Messages:
 
 def read_with_calls(row: Mapping[str, Any], where: str) -> dict[str, Any]:
     """A row with a question and an annotated answer as a conversation with calls of the calculator."""
-    messages = read_question(row, where)["messages"]
+    messages = read_turns("question", "answer", row, where)["messages"]
     try:
         return {"messages": with_calls(messages)}
     except ValueError as error:

@@ -36,11 +36,15 @@ from ...errors import InputError
 from ...foreign.json import parse_json
 from .keys import (
     ASSISTANTS,
+    CALLERS,
     CONTEXT,
     DECLARATIONS,
+    EXCHANGES,
     LABELS,
+    REJECTED,
     SYSTEM,
     TEXT_PARTS,
+    UNANSWERED,
     is_empty,
     is_rejected,
     reasoning_of,
@@ -60,7 +64,8 @@ ROLES = ("system", "user", "assistant", "tool")
 """Names of the roles of messages in this package and its chat template."""
 
 ROLE_NAMES = {role: role for role in ROLES} | {
-    **dict.fromkeys(("human", "customer", "client", "visitor", "contact", "lead", "requester", "end-user"), "user"),
+    **dict.fromkeys(("human", "prompter", "customer", "client", "visitor", "contact", "lead"), "user"),
+    **dict.fromkeys(("requester", "end-user"), "user"),
     **dict.fromkeys(ASSISTANTS, "assistant"),
     **dict.fromkeys(("function", "observation", "function_response", "tool_response", "ipython"), "tool"),
     "developer": "system",
@@ -80,7 +85,16 @@ TOOLS_END = (
 """What Qwen's chat template writes around the declarations of tools, each of which is on a line of its own."""
 
 
-_JSON_OF_MESSAGES = re.compile(r"\s*\[\s*\{\s*\"(role|content|from|value)\"\s*:")
+PROMPTS = (
+    *("prompt", "instruction", "question", "query", "problem", "messages", "conversations", "conversation"),
+    *("input", "context"),
+)
+"""Columns with the prompt of a preference; the first of them that a row has is read."""
+
+ABOUT = ("input", "context")
+"""Columns with what an instruction is about."""
+
+_JSON_OF_MESSAGES = re.compile(r"\s*\[?\s*\{\s*(['\"])(role|content|from|value|messages)\1\s*:")
 _SPEAKER = re.compile(r"(?:\A|\n)\n(Human|Assistant):")
 
 
@@ -103,23 +117,41 @@ class Format:
     holds: Callable[[Mapping[str, Any]], bool] = bool
 
     @property
+    def asks(self) -> tuple[str, ...]:
+        """Columns of which the first that a row has is its prompt."""
+        return PROMPTS if self.kind == "preferences" else self.columns[:1]
+
+    @property
     def optional(self) -> tuple[str, ...]:
-        """Columns that are read if they exist: what an instruction is about."""
-        return ("input", "context") if "instruction" in self.columns else ()
+        """Columns that are read if they exist: prompts of preferences, and what an instruction is about."""
+        return (*self.asks, *ABOUT) if "instruction" in self.asks else self.asks
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Columns that decide whether an answer is one to learn from; a prompt has none."""
+        return LABELS if self.kind == "conversations" and self.name != "prompts" else ()
 
     def fits(self, row: Mapping[str, Any]) -> bool:
         """Whether a data set with this first row has this format."""
         return set(self.columns) <= set(row) and self.holds(row)
 
+    def columns_of(self, row: Mapping[str, Any]) -> list[str]:
+        """The columns that are read of a row."""
+        ask = first_filled(row, self.asks) if self.kind == "preferences" else self.columns[0]
+        about = [name for name in ABOUT if ask == "instruction" and name in row]
+        return list(dict.fromkeys([*filter(None, [ask]), *about, *self.columns]))
+
     def describe(self, row: Mapping[str, Any]) -> str:
         """The name of the format and the columns it reads, for one line."""
-        columns = [name for name in (*self.columns[:1], *self.optional, *self.columns[1:]) if name in row]
-        remark = ", the input after the instruction and a blank line" if set(self.optional) & set(columns) else ""
+        columns = self.columns_of(row)
+        remark = ""
+        if columns[0] == "instruction" and set(ABOUT) & set(columns):
+            remark = ", the input after the instruction and a blank line"
         context = [name for name in CONTEXT if self.kind != "text" and not is_empty(row.get(name))]
         return f"{self.name} ({', '.join([*columns, *context])}){remark}"
 
-    def document(self, row: Mapping[str, Any], where: str) -> dict[str, Any] | None:
-        """A row as a document, with all that belongs to it; None if its label says that its answer is to be avoided.
+    def document(self, row: Mapping[str, Any], where: str) -> dict[str, Any] | str:
+        """A row as a document, with all that belongs to it; or why it is left out.
 
         Args:
             row (mapping): a row with the required columns.
@@ -128,11 +160,16 @@ class Format:
         if self.kind == "text":
             return self.read(row, where)
         refuse_unreadable(row, where)
-        if self.kind == "conversations" and is_rejected(row, where):
-            return None
+        row = _unfolded(row, self.columns_of(row), where)
+        if self.labels and is_rejected(row, where):
+            return REJECTED
         document = self.read(row, where)
+        if self.kind == "preferences" and not all(map(_has_answer, (document["chosen"], document["rejected"]))):
+            return UNANSWERED
         first = "messages" if self.kind == "conversations" else "prompt"
-        document[first] = _with_context(document[first], row, where)
+        turns = document[first] = _with_context(document[first], row, where)
+        while self.kind == "conversations" and turns and turns[-1]["role"] == "assistant" and not _has_answer(turns):
+            turns.pop()
         weights = {name: [turn.pop("weight", 1) for turn in turns] for name, turns in document.items()}
         if any(0 in values for values in weights.values()):
             if self.kind == "preferences":
@@ -144,11 +181,10 @@ class Format:
 
     def unused(self, row: Mapping[str, Any], filtered: Iterable[str] = ()) -> Iterator[str]:
         """What a row has beside what is read of it; `filtered` are the columns that it was selected by."""
-        used = {*self.columns, *self.optional, *filtered}
+        columns = self.columns_of(row)
         if self.kind == "text":
-            return unused_keys(row, used, ())
-        labels = [name for name in LABELS if self.kind == "conversations" and isinstance(row.get(name), bool)]
-        return unused_keys(row, {*used, *CONTEXT, *labels}, self.columns)
+            return unused_keys(row, {*columns, *filtered}, ())
+        return unused_keys(row, {*columns, *filtered, *CONTEXT, *self.labels}, columns)
 
 
 def normalize_messages(messages: Any, where: str = "messages") -> Messages:
@@ -156,8 +192,8 @@ def normalize_messages(messages: Any, where: str = "messages") -> Messages:
 
     Args:
         messages (list):
-            Dictionaries with `role` and `content`, or with `from` and `value`; or strings by user and assistant in
-            turn.
+            Dictionaries with `role` and `content`, or with `from` and `value`; or such of two turns, with `human` and
+            `assistant`, `user` and `assistant`, or `input` and `output`.
         where (`str`, *optional*):
             Opening words of an error.
 
@@ -165,7 +201,7 @@ def normalize_messages(messages: Any, where: str = "messages") -> Messages:
         `InputError`: the list is empty, a role is unknown, or a content is not text.
 
     ```python
-    >>> normalize_messages(["Hello", "Hi"])
+    >>> normalize_messages([{"from": "human", "value": "Hello"}, {"from": "gpt", "value": "Hi"}])
     [{'role': 'user', 'content': 'Hello'}, {'role': 'assistant', 'content': 'Hi'}]
 
     ```
@@ -178,9 +214,40 @@ def _turns(messages: Any, where: str) -> Turns:
     if not isinstance(messages, list | tuple) or not messages:
         raise InputError(f"{where}: expected a list of messages, found {shorten(messages)}")
     if all(isinstance(message, str) for message in messages):
-        roles = ("user", "assistant")
-        messages = [{"role": roles[turn % 2], "content": content} for turn, content in enumerate(messages)]
-    return [_message(message, f"{where}: message {number}") for number, message in enumerate(messages)]
+        raise InputError(
+            f"{where}: expected messages with role and content, found a list of texts, which does not say who speaks "
+            f"({shorten(messages)}); write a role to each, or one answer as text and two to compare as chosen and "
+            "rejected; a column conversations by user and assistant in turn is read of lima:FILE"
+        )
+    turns = [turn for message in messages for turn in _exchange(message)]
+    return [_message(message, f"{where}: message {number}") for number, message in enumerate(turns)]
+
+
+def _exchange(message: Any) -> Turns:
+    """The turns of an object with what the user and the assistant say, after a system message; others as they are."""
+    keys = message.keys() if isinstance(message, Mapping) else ()
+    ask, answer = next((pair for pair in EXCHANGES if set(pair) <= set(keys)), ("", ""))
+    if not ask:
+        return [message]
+    turns = (("system", "system"), ("user", ask), ("assistant", answer))
+    return [
+        {"role": role, "content": message.get(name)} for role, name in turns if role != "system" or message.get(name)
+    ]
+
+
+def texts_in_turn(texts: Iterable[Any], where: str) -> Turns:
+    """Messages by the user and the assistant in turn."""
+    roles = ("user", "assistant")
+    return [
+        {"role": roles[number % 2], "content": check_text(text, f"{where}: message {number}")}
+        for number, text in enumerate(texts)
+    ]
+
+
+def read_texts_in_turn(column: str, row: Mapping[str, Any], where: str) -> dict[str, Any]:
+    texts = row[column]
+    is_in_turn = isinstance(texts, list | tuple) and texts and not any(isinstance(text, Mapping) for text in texts)
+    return {"messages": texts_in_turn(texts, where)} if is_in_turn else read_messages(column, row, where)
 
 
 def _parsed(value: Any, where: str) -> Any:
@@ -192,12 +259,42 @@ def _parsed(value: Any, where: str) -> Any:
 
 def _or_messages(value: Any, where: str) -> Any:
     """Text, or the messages of which it is the JSON."""
-    if isinstance(value, str) and _JSON_OF_MESSAGES.match(value):
-        with contextlib.suppress(InputError):
-            messages = parse_json(value, where)
-            if all(isinstance(message, Mapping) for message in messages):
-                return messages
+    quote = _JSON_OF_MESSAGES.match(value) if isinstance(value, str) else None
+    if quote is None:
+        return value
+    with contextlib.suppress(InputError):
+        messages = parse_json(value, where)
+        parts = messages if isinstance(messages, list) else [messages]
+        if all(
+            isinstance(part, Mapping) and (part.keys() & {"content", "messages"} or "from" in part) for part in parts
+        ):
+            return messages
+    if quote[1] == "'":
+        raise InputError(
+            f"{where}: messages as Python prints them, not as JSON ({shorten(value)}); write the file with json.dumps "
+            'or to_json, or what is meant as text as {"role": "assistant", "content": ...}'
+        )
     return value
+
+
+def _unfolded(row: Mapping[str, Any], columns: Iterable[str], where: str) -> dict[str, Any]:
+    """A row whose columns have messages in place of their JSON, or of an object of them and their tools."""
+    row, tools = dict(row), {"tools": row.get("tools")}
+    for name in columns:
+        value = row[name] = _or_messages(row.get(name), f"{where}: {name}")
+        if isinstance(value, Mapping) and "messages" in value:
+            row[name], tools[f"tools of {name}"] = value["messages"], value.get("tools")
+    return row | {"tools": single(tools, tools, where)}
+
+
+def _has_answer(turns: Turns) -> bool:
+    """Whether the last turn has words."""
+    return bool(turns) and bool(turns[-1]["content"].strip())
+
+
+def first_filled(row: Mapping[str, Any], names: Iterable[str]) -> str | None:
+    """The first of some columns that is not empty in a row."""
+    return next((name for name in names if not is_empty(row.get(name))), None)
 
 
 def column_format(column: str, kind: Kind) -> Format:
@@ -261,13 +358,18 @@ def _message(message: Any, where: str) -> dict[str, Any]:
         name, content = message["from"], message["value"]
     else:
         raise InputError(f"{where} needs role and content, or from and value, found {shorten(message)}")
-    role = ROLE_NAMES.get(name.strip().lower()) if isinstance(name, str) else None
+    spelt = name.strip().lower() if isinstance(name, str) else ""
+    role = ROLE_NAMES.get(spelt)
     if role is None:
         raise InputError(f"{where} has role {shorten(name)}, expected one of {', '.join(ROLES)}")
     refuse_unreadable(message, where)
+    if spelt in CALLERS and not calls:
+        calls, content = _parsed(content, f"{where} of {spelt}"), None
+        calls = calls if isinstance(calls, list | tuple) else [calls]
     if calls and (role != "assistant" or not isinstance(calls, list | tuple)):
         raise InputError(f"{where} of {role} has tool_calls {shorten(calls)}, expected a list, and role assistant")
-    words = [] if calls and is_empty(content) else [check_text(_joined_parts(content, where), where)]
+    says_nothing = is_empty(content) and role == "assistant"
+    words = [] if says_nothing else [check_text(_joined_parts(content, where), where)]
     text = "\n".join(words + [check_text(_call(call, where), where) for call in calls or ()])
     reasoning = reasoning_of(message, where) if role == "assistant" else ""
     if reasoning:
@@ -281,7 +383,7 @@ def _joined_parts(content: Any, where: str) -> Any:
     if not isinstance(content, list | tuple) or not all(isinstance(part, Mapping) for part in content):
         return content
     for part in content:
-        if part.get("type") not in TEXT_PARTS:
+        if part.get("type", "text" if "text" in part else None) not in TEXT_PARTS:
             raise InputError(f"{where}: a part of type {shorten(part.get('type'))}, expected only text; drop the row")
     return "".join(check_text(part.get("text"), where) for part in content)
 
@@ -290,13 +392,15 @@ def _call(call: Any, where: str) -> str:
     function = call.get("function", call) if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise InputError(f"{where}: a tool call needs a name and arguments, found {shorten(call)}")
-    arguments = function.get("arguments")
+    written = [function[name] for name in ("arguments", "parameters") if function.get(name) not in (None, "")]
+    arguments = written[0] if written else {}
+    name = shorten(function["name"])
     if isinstance(arguments, str):
-        arguments = parse_json(arguments, f"{where}: arguments of {shorten(function['name'])}")
-    written = json.dumps(
-        {"name": function["name"], "arguments": {} if arguments is None else arguments}, ensure_ascii=False
-    )
-    return f"<tool_call>\n{written}\n</tool_call>"
+        arguments = parse_json(arguments, f"{where}: arguments of {name}")
+    if not isinstance(arguments, Mapping) or len(written) > 1:
+        raise InputError(f"{where}: expected one object of arguments of {name}, found {shorten(written)}")
+    call = json.dumps({"name": function["name"], "arguments": arguments}, ensure_ascii=False)
+    return f"<tool_call>\n{call}\n</tool_call>"
 
 
 def _read_text(column: str, row: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -315,8 +419,8 @@ def _with_context(turns: Turns, row: Mapping[str, Any], where: str) -> Turns:
         turns = [*turns[:first], *_earlier(history, f"{where}: history"), *turns[first:]]
     system = single(row, SYSTEM, where)
     if system is not None:
-        text = check_text(system, f"{where}: {next(name for name in SYSTEM if not is_empty(row.get(name)))}")
-        if turns[0]["role"] != "system":
+        text = check_text(_joined_parts(system, where), f"{where}: {first_filled(row, SYSTEM)}")
+        if not turns or turns[0]["role"] != "system":
             turns = [{"role": "system", "content": text}, *turns]
         elif turns[0]["content"] != text:
             raise InputError(
@@ -338,7 +442,7 @@ def _earlier(history: Any, where: str) -> Turns:
         return _turns(history, where)
     if not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in history):
         raise InputError(f"{where}: expected pairs of what user and assistant said, found {shorten(history)}")
-    return _turns([text for pair in history for text in pair], where)
+    return texts_in_turn([text for pair in history for text in pair], where)
 
 
 def declare_tools(messages: Turns, tools: Any, where: str = "tools") -> Turns:
@@ -371,75 +475,93 @@ def read_prompt(column: str, row: Mapping[str, Any], where: str) -> dict[str, An
     return {"messages": _asked(column, row, where)}
 
 
-def read_question(row: Mapping[str, Any], where: str) -> dict[str, Any]:
-    turns = (("user", "question"), ("assistant", "answer"))
-    return {"messages": [{"role": role, "content": check_text(row[n], f"{where}: {n}")} for role, n in turns]}
-
-
 def _asked(column: str, row: Mapping[str, Any], where: str) -> Turns:
     """The messages before an answer."""
     if column == "instruction":
         texts = [check_text(row[column], f"{where}: {column}")]
-        context = single(row, ("input", "context"), where)
+        context = single(row, ABOUT, where)
         if context is not None:
-            texts.append(check_text(context, f"{where}: {'input' if row.get('input') == context else 'context'}"))
+            texts.append(check_text(context, f"{where}: {first_filled(row, ABOUT)}"))
         return [{"role": "user", "content": "\n\n".join(text for text in texts if text.strip())}]
     return _side(row[column], "user", f"{where}: {column}")
 
 
 def _side(value: Any, role: str, where: str) -> Turns:
-    """A string becomes a message of `role`; a list of messages, or JSON of one, is only normalized."""
-    value = _or_messages(value, where)
+    """A string becomes a message of `role`, or the turns of a transcript; messages are only normalized.
+
+    An empty answer is no message.
+    """
+    if role == "assistant" and (is_empty(value) or (isinstance(value, str) and not value.strip())):
+        return []
     if isinstance(value, str):
-        return [{"role": role, "content": check_text(value, where)}]
+        text = check_text(value, where)
+        return _transcript(text) if _SPEAKER.match(text) else [{"role": role, "content": text}]
+    if isinstance(value, Mapping):
+        value = [value]
     if not isinstance(value, list | tuple) or not value:
         raise InputError(f"{where}: expected text or a list of messages, found {shorten(value)}")
     return _turns(value, where)
 
 
-def read_preference(ask: str | None, row: Mapping[str, Any], where: str) -> dict[str, Any]:
-    row = {**row, **{name: _or_messages(row[name], f"{where}: {name}") for name in ("chosen", "rejected")}}
-    answers = [row["chosen"], row["rejected"]]
-    if ask is None and all(isinstance(answer, str) and _SPEAKER.match(answer) for answer in answers):
-        row = {"chosen": _transcript(answers[0], where), "rejected": _transcript(answers[1], where)}
-    elif ask is None and all(isinstance(answer, str) for answer in answers):
-        return _implicit(*answers, where)
-    chosen, rejected = (_side(row[name], "assistant", f"{where}: {name}") for name in ("chosen", "rejected"))
-    prompt = [] if ask is None else _asked(ask, row, where)
-    if ask is not None and chosen[: len(prompt)] == rejected[: len(prompt)] == prompt:
-        prompt = []  # the answers repeat it
-    if not prompt or (isinstance(row[ask], str) and not isinstance(row["chosen"], str)):
-        # The last message of either side is its answer, even if both are equal.
-        shared = _num_alike(chosen[:-1], rejected[:-1])
-        prompt = chosen[:shared] or prompt
-        chosen, rejected = chosen[shared:], rejected[shared:]
-    if not prompt:
-        raise InputError(f"{where}: no prompt, and chosen and rejected do not begin with the same messages")
-    return {"prompt": prompt, "chosen": chosen, "rejected": rejected}
+def _transcript(text: str) -> Turns:
+    """The turns of a conversation in one text, as Anthropic's helpful-harmless data write it.
 
-
-def _transcript(text: str, where: str) -> Turns:
-    """The turns of a conversation in one text, as Anthropic's helpful-harmless data write it."""
-    _, *parts = _SPEAKER.split(check_text(text, where))
-    return [
+    A last turn of the assistant without words asks for an answer.
+    """
+    _, *parts = _SPEAKER.split(text)
+    turns = [
         {"role": "user" if speaker == "Human" else "assistant", "content": words.strip()}
         for speaker, words in zip(parts[::2], parts[1::2], strict=True)
     ]
+    return turns[:-1] if parts[-2] == "Assistant" and not parts[-1].strip() else turns
 
 
-def _implicit(chosen: str, rejected: str, where: str) -> dict[str, Any]:
-    """A preference from two strings: their common beginning is the prompt.
+def read_preference(chosen: str, rejected: str, row: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Read a preference from the columns of both answers, and from the first column of `PROMPTS` that the row has.
 
-    A space before the first difference belongs to the answers, as in TRL.
+    A common beginning of both answers is the prompt only if it ends at a turn, so that two texts have none. If the
+    row has a prompt too, they must agree.
     """
-    prompt = chosen[: _num_alike(check_text(chosen, where), check_text(rejected, where))].removesuffix(" ")
-    if not prompt.strip() or chosen == rejected:
-        raise InputError(f"{where}: no prompt, and chosen and rejected do not have a common beginning and then differ")
-    sides = {"prompt": ("user", prompt), "chosen": ("assistant", chosen), "rejected": ("assistant", rejected)}
-    return {
-        name: [{"role": role, "content": text if name == "prompt" else text[len(prompt) :]}]
-        for name, (role, text) in sides.items()
-    }
+    ask = first_filled(row, PROMPTS)
+    prompt = [] if ask is None else _asked(ask, row, where)
+    sides = [_side(row[name], "assistant", f"{where}: {name}") for name in (chosen, rejected)]
+    if not all(map(_has_answer, sides)):
+        return {"prompt": prompt, "chosen": [], "rejected": []}
+    # The last message of either side is its answer, even if both are equal.
+    shared = _num_alike(sides[0][:-1], sides[1][:-1])
+    common = sides[0][:shared]
+    if common and (not prompt or common[0]["role"] != "assistant"):
+        if _repeats(prompt, common, sides):
+            prompt = common
+        elif prompt[-1]["role"] in ("system", "assistant"):
+            prompt = [*prompt, *common]
+        else:
+            raise InputError(
+                f"{where}: {ask} is {shorten(row[ask])}, but {chosen} and {rejected} begin with other messages, "
+                f"{shorten(common)}; keep one of them"
+            )
+        sides = [side[shared:] for side in sides]
+    if not prompt:
+        raise InputError(
+            f"{where}: {chosen} and {rejected} have no prompt: expected one in a column ({', '.join(PROMPTS)}), "
+            f"or messages with which both begin, found {', '.join(row)}; rename the column with the prompt"
+        )
+    if ask and prompt[-1]["role"] == "assistant" and prompt[-1] in (side[0] for side in sides):
+        prompt = prompt[:-1]  # a conversation with its answer
+    if ask and any(side[0]["role"] == "user" or prompt[-1]["role"] == "assistant" for side in sides):
+        raise InputError(
+            f"{where}: {ask} ends with {shorten(prompt[-1])}, and {chosen} and {rejected} begin with "
+            f"{shorten(sides[0][0])} and {shorten(sides[1][0])}; expected answers of the assistant to the end of {ask}"
+        )
+    return {"prompt": prompt, "chosen": sides[0], "rejected": sides[1]}
+
+
+def _repeats(prompt: Turns, common: Turns, sides: Sequence[Turns]) -> bool:
+    """Whether a prompt is what both answers begin with, in part, as a text, or together with one of the answers."""
+    if len(prompt) == 1 and prompt[0]["role"] == "user":
+        text = prompt[0]["content"].strip()
+        return any(turn["content"].strip() in text or text in turn["content"] for turn in common)
+    return prompt == common[: len(prompt)] or prompt in sides
 
 
 def _num_alike(first: Sequence, other: Sequence) -> int:

@@ -12,17 +12,32 @@ from .conversations import (
     read_messages,
     read_preference,
     read_prompt,
-    read_question,
+    read_texts_in_turn,
     read_turns,
 )
 
-question_and_answer = Format("question and answer", "conversations", ("question", "answer"), read_question)
+
+def _asked_and_answered(name: str, ask: str, answer: str) -> Format:
+    return Format(name, "conversations", (ask, answer), partial(read_turns, ask, answer))
+
+
+question_and_answer = _asked_and_answered("question and answer", "question", "answer")
+texts_in_turn = Format(
+    *("texts by user and assistant in turn", "conversations", ("conversations",)),
+    partial(read_texts_in_turn, "conversations"),
+)
+"""The format of LIMA, which is read only where it is named."""
 
 
 FORMATS = (
     *(
-        Format("preferences", "preferences", (*ask, "chosen", "rejected"), partial(read_preference, *(ask or (None,))))
-        for ask in (("prompt",), ("instruction",), ("question",), ())
+        Format("preferences", "preferences", answers, partial(read_preference, *answers))
+        for answers in (
+            ("chosen", "rejected"),
+            ("preferred_output", "non_preferred_output"),
+            ("chosen_response", "rejected_response"),
+            ("chosen_conversations", "rejected_conversations"),
+        )
     ),
     column_format("messages", "conversations"),
     Format(
@@ -30,18 +45,16 @@ FORMATS = (
         holds=has_from_and_value,
     ),
     column_format("conversations", "conversations"),
-    *(
-        Format(name, "conversations", (ask, answer), partial(read_turns, ask, answer))
-        for name, ask, answer in (
-            ("Alpaca", "instruction", "output"),
-            ("Dolly", "instruction", "response"),
-            ("prompt and completion", "prompt", "completion"),
-            ("prompt and response", "prompt", "response"),
-            ("query and response", "query", "response"),
-            ("question and response", "question", "response"),
-        )
-    ),
+    column_format("conversation", "conversations"),
+    _asked_and_answered("Alpaca", "instruction", "output"),
+    _asked_and_answered("Dolly", "instruction", "response"),
+    _asked_and_answered("prompt and completion", "prompt", "completion"),
+    _asked_and_answered("prompt and response", "prompt", "response"),
+    _asked_and_answered("query and response", "query", "response"),
+    _asked_and_answered("question and response", "question", "response"),
     question_and_answer,
+    _asked_and_answered("input and output", "input", "output"),
+    _asked_and_answered("inputs and targets", "inputs", "targets"),
     column_format("text", "text"),
 )
 """All formats, in the order in which they are tried."""

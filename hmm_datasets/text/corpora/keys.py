@@ -5,7 +5,7 @@
 | `system`, `system_prompt`, `system_message` of a row | the system message of its conversation |
 | `history` of a row | earlier turns, as pairs of what the user and the assistant said, or as messages |
 | `tools`, `functions` of a row | declarations of tools |
-| `label`, `kto_tag` of a row | false for an answer to avoid, as in TRL's unpaired preferences: the row is left out |
+| `label`, `kto_tag` of a row with an answer | false if it is one to avoid, as in TRL's KTO: the row is left out |
 | `images`, `videos`, `audios` of a row or message | refused, since a model of text cannot read them |
 | `chat_template_kwargs` of a row | refused, since templates are applied without arguments |
 | `weight` (OpenAI), `train`, `training` (Axolotl), `loss` (ms-swift), `masked`, `mask` of a turn | no loss on it |
@@ -13,7 +13,9 @@
 | `reasoning_content`, `reasoning`, `thinking` of the assistant | its reasoning, before its words |
 | `tool_calls`, `function_call` of the assistant | calls of tools |
 
-What is empty or null says nothing. Everything else that a row has and its format does not read is counted by name.
+Labels and keys about the loss are truth values, see [`~hmm_datasets.truth_values.truth_value`]; any other value of them
+is refused. What is empty or null says nothing. Everything else that a row has and its format does not read is counted
+by name.
 """
 
 from collections import Counter
@@ -21,6 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ...errors import InputError
+from ...truth_values import truth_value
 from .local_files import check_text, shorten
 
 SYSTEM = ("system", "system_prompt", "system_message")
@@ -29,11 +32,21 @@ DECLARATIONS = ("tools", "functions")
 CONTEXT = (*SYSTEM, "history", *DECLARATIONS)
 """Columns of what precedes the answer, in every format of conversations and preferences."""
 
-ASSISTANTS = ("assistant", "gpt", "model", "chatgpt", "function_call", "agent", "admin", "operator", "bot")
+CALLERS = ("function_call", "tool_call")
+"""Names of the role whose words are a call of a tool, as JSON."""
+
+ASSISTANTS = ("assistant", "gpt", "model", "chatgpt", "chatbot", "ai", "agent", "admin", "operator", "bot", *CALLERS)
 """Names of the role whose words are trained on."""
+
+EXCHANGES = (("human", "assistant"), ("user", "assistant"), ("input", "output"))
+"""Keys of an object that is two turns, of the user and the assistant."""
 
 _MEDIA = ("image", "images", "video", "videos", "audio", "audios")
 _REFUSED = ("chat_template_kwargs", "train_detail")
+
+REJECTED = "their label is false: answers to avoid, not to learn from"
+UNANSWERED = "an answer is empty"
+"""Why rows are left out."""
 
 OBEYED = {*CONTEXT, *LABELS, *_MEDIA, *_REFUSED}
 """Columns of a row that are obeyed or refused, whatever its format."""
@@ -45,7 +58,7 @@ _REASONING = ("reasoning_content", "reasoning", "thinking")
 OF_TURNS = ("tool_calls", "function_call", *_WEIGHTS, *_REASONING)
 """Keys of a turn that are obeyed beside its role and text."""
 
-_OF_CALLS = {"function", "name", "arguments", "type"}
+_OF_CALLS = {"function", "name", "arguments", "parameters", "type"}
 _OF_PARTS = {"type", "text"}
 TEXT_PARTS = ("text", "input_text", "output_text")
 """Types of the parts of a message that are text, in OpenAI's two interfaces."""
@@ -86,32 +99,45 @@ def single(row: Mapping[str, Any], names: Iterable[str], where: str) -> Any:
     return row[filled[0]] if filled else None
 
 
+def expect_truth(value: Any, where: str, remedy: str) -> bool:
+    """A truth value; raises [`InputError`], with `where` and a remedy, if it is none."""
+    answer = truth_value(value)
+    if answer is None:
+        raise InputError(f"{where} is {shorten(value)}, expected true or false; {remedy}")
+    return answer
+
+
 def is_rejected(row: Mapping[str, Any], where: str) -> bool:
     """Whether the label of a row says that its answer is one to avoid.
 
     Raises:
-        `InputError`: beside a completion the label is a number, which may be a truth value or a class.
+        `InputError`: the label is no truth value, or two labels differ.
     """
-    label = single(row, [name for name in LABELS if isinstance(row.get(name), bool)], where)
-    if label is None and "completion" in row and row.get("label") in (0, 1):
-        raise InputError(
-            f"{where}: label is {row['label']}, expected true or false; write these, or rename the column"
+    labels = {
+        name: expect_truth(
+            row[name],
+            f"{where}: {name}",
+            f"write these (false: an answer to avoid), or rename the column {name} if it has another meaning",
         )
-    return label is False
+        for name in LABELS
+        if not is_empty(row.get(name))
+    }
+    return single(labels, labels, where) is False
 
 
 def weight_of(message: Mapping[str, Any], role: str, where: str) -> int:
     """1 if there is a loss on a turn, 0 if its keys say that there is none.
 
     Raises:
-        `InputError`: a weight is neither 0 nor 1, or two keys contradict one another.
+        `InputError`: a key is no truth value, or two contradict one another.
     """
     if role != "assistant":
         return 1
-    weight = message.get("weight")
-    if weight is not None and weight not in (0, 1):
-        raise InputError(f"{where} has weight {weight!r}, expected 0 (no loss on it) or 1; round it, or drop the turn")
-    chosen = {name: bool(message[name]) is by_one for name, by_one in _obeyed(message)}
+    chosen = {
+        name: expect_truth(message[name], f"{where}: {name}", "write these, or 1 or 0; or drop the turn") is by_one
+        for name, by_one in _WEIGHTS.items()
+        if not is_empty(message.get(name))
+    }
     if len(set(chosen.values())) > 1:
         names = " and ".join(f"{name} {message[name]!r}" for name in chosen)
         raise InputError(f"{where} has {names}, which contradict one another; keep one of them")
@@ -136,19 +162,23 @@ def unused_keys(row: Mapping[str, Any], used: Iterable[str], columns: Iterable[s
             yield name
     for column in columns:
         messages = row.get(column)
-        for message in messages if isinstance(messages, list | tuple) else ():
+        if isinstance(messages, Mapping) and "messages" in messages:
+            for name in messages.keys() - {"messages", "tools"}:
+                if not is_empty(messages[name]):
+                    yield f"{column}.{name}"
+            messages = messages["messages"]
+        for message in messages if isinstance(messages, list | tuple) else (messages,):
             if isinstance(message, Mapping):
                 yield from _unused_of_message(message, column)
 
 
 def _unused_of_message(message: Mapping[str, Any], column: str) -> Iterator[str]:
-    names = ("role", "content") if "role" in message else ("from", "value")
+    exchange = next((keys for keys in EXCHANGES if message.keys() >= set(keys)), ())
+    names = ("role", "content") if "role" in message else (*exchange, "system") if exchange else ("from", "value")
     role = str(message.get(names[0])).strip().lower()
     is_answer = role in ASSISTANTS
-    obeyed = {name for name, _ in _obeyed(message)}
     for key in message.keys() - {*names}:
-        is_read = key in obeyed if key in _WEIGHTS else key in OF_TURNS
-        if not (is_read and is_answer) and not is_empty(message[key]):
+        if not (key in OF_TURNS and is_answer) and not is_empty(message[key]):
             yield f"{column}.{key}" if is_answer or key not in OF_TURNS else f"{column}.{key} of {role}"
     yield from _unused_of_each(message.get(names[1]), _OF_PARTS, f"{column}.{names[1]}")
     calls = message.get("tool_calls") or ()
@@ -163,22 +193,17 @@ def _unused_of_each(items: Any, used: set[str], name: str) -> Iterator[str]:
             yield from (f"{name}.{key}" for key in item.keys() - used if not is_empty(item[key]))
 
 
-def _obeyed(message: Mapping[str, Any]) -> list[tuple[str, bool]]:
-    """The keys of a turn that decide about its loss by a truth value."""
-    return [(name, by_one) for name, by_one in _WEIGHTS.items() if name in message and message[name] in (0, 1)]
-
-
 class UnusedKeys(Counter[str]):
     """Counts of what was not used of the rows of a corpus, and of rows that were left out.
 
     Attributes:
         rows (`int`): rows read.
-        rejected (`int`): rows left out because their label is false.
+        left_out (`Counter`): rows left out, by the reason.
     """
 
     def __init__(self, *counts: Any):
         super().__init__(*counts)
-        self.rows = self.rejected = 0
+        self.rows, self.left_out = 0, Counter[str]()
 
     def lines(self, name: str) -> list[str]:
         """What to print about a corpus of this name, a line for each."""
@@ -186,9 +211,6 @@ class UnusedKeys(Counter[str]):
         if self:
             counts = ", ".join(f"{key} ({count:,})" for key, count in sorted(self.items()))
             lines.append(f"{name}: not used, of {self.rows:,} rows: {counts}")
-        if self.rejected:
-            lines.append(
-                f"{name}: {self.rejected:,} of {self.rows:,} rows are left out, since their label is false: answers "
-                "to avoid, not to learn from"
-            )
+        for reason, count in self.left_out.items():
+            lines.append(f"{name}: {count:,} of {self.rows:,} rows are left out, since {reason}")
         return lines

@@ -37,7 +37,7 @@ from .conversations import Format, Kind, column_format, conversation_text, num_c
 from .corpus import Corpus
 from .filters import DocumentFilter, FirstSeen, with_digests
 from .formats import FORMATS, PROMPT_FORMATS, format_of_row
-from .keys import OBEYED, UnusedKeys
+from .keys import LABELS, OBEYED, UnusedKeys
 from .local_files import has_rows, local_files, read_rows, shorten, without_fillers
 from .message_rows import MESSAGE_COLUMNS, MessageColumns, conversations_of_messages
 from .presets import corpus_names, named_corpus
@@ -368,7 +368,7 @@ def _format(source: _Source, row: dict[str, Any], formats: Sequence[Format] = FO
     if chosen is None:
         other = format_of_row(row)
         if other is not None:
-            raise _other_kind(corpus, other.kind, other.columns, kind)
+            raise _other_kind(corpus, other.kind, other.columns_of(row), kind)
         known = "; ".join(", ".join(candidate.columns) for candidate in formats if kind in (None, candidate.kind))
         if source.files and kind in (None, "conversations"):
             known += "; or of one message per row: conversation_id, role, content"
@@ -390,7 +390,7 @@ def _print_once(*lines: str) -> None:
             print(line, file=sys.stderr, flush=True)
 
 
-def _other_kind(corpus: Corpus, present: str, columns: tuple[str, ...], wanted: str) -> InputError:
+def _other_kind(corpus: Corpus, present: str, columns: Iterable[str], wanted: str) -> InputError:
     names = ", ".join(columns)
     return InputError(f"{corpus.name}: contains {present} ({names}), expected {wanted}; name another corpus")
 
@@ -518,17 +518,18 @@ def _normalized(
 def _read_row(
     format: Format, row: dict[str, Any], where: str, selection: _Selection, unused: UnusedKeys
 ) -> list[dict[str, Any]]:
-    """The document of a row, or none if its label is false; what is not used of it is counted."""
+    """The document of a row, or none if it is left out; that, and what is not used of it, is counted."""
     document = format.document(row, where)
     unused.rows += 1
-    unused.rejected += document is None
     filters, kept = selection.filters, {}
-    if document is not None and selection.keeps_columns:
-        read = {*format.columns, *format.optional, *OBEYED, *_features(format.kind, weights=True)}
+    if isinstance(document, str):
+        unused.left_out[document] += 1
+    elif selection.keeps_columns:
+        read = {*format.columns_of(row), *(OBEYED - {*LABELS}), *format.labels, *_features(format.kind, weights=True)}
         kept = {name: value for name, value in row.items() if name not in read}
         document[_COLUMNS] = json.dumps(kept, default=str)
     unused.update(name for name in format.unused(row, (*filters.equal, *filters.at_least)) if name not in kept)
-    return [] if document is None else [document]
+    return [] if isinstance(document, str) else [document]
 
 
 def _check_remote(name: str) -> None:
@@ -643,7 +644,7 @@ def _chosen_rows(
         _print_first(name, unused)
         names = list(_features(format.kind))
         return {column: [_of_stream(document, name)[column] for document in documents] for column in names}
-    note = json.dumps({"counts": unused, "rows": unused.rows, "rejected": unused.rejected})
+    note = json.dumps({"counts": unused, "rows": unused.rows, "left_out": unused.left_out})
     documents = documents or [{}]
     documents[-1] = {**documents[-1], _NOTES: note}
     names = _features(format.kind, weights=True, notes=True, columns=selection.keeps_columns)
@@ -657,7 +658,7 @@ def _without_notes(data: Dataset, name: str) -> Dataset:
     for note in (json.loads(note) for note in notes if note is not None):
         unused.update(note["counts"])
         unused.rows += note["rows"]
-        unused.rejected += note["rejected"]
+        unused.left_out.update(note["left_out"])
     _print_once(*unused.lines(name))
     first = data.column_names[0]
     empty = data.data.column(first).null_count
@@ -676,8 +677,7 @@ def _print_first(name: str, unused: UnusedKeys) -> None:
     _recognized.update(f"{name} {key}" for key in new)
     if new:
         _print_once(f"{name}: not used: {', '.join(new)}")
-    if unused.rejected:
-        _print_once(f"{name}: rows whose label is false are left out: answers to avoid, not to learn from")
+    _print_once(*(f"{name}: rows are left out, since {reason}" for reason in unused.left_out))
 
 
 def _of_stream(document: dict[str, Any], where: str) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from typing import Any
 
 from ...errors import InputError
 from .conversations import ROLE_NAMES
-from .keys import OF_TURNS, is_empty
+from .keys import CALLERS, OF_TURNS, expect_truth, is_empty
 from .local_files import check_text, shorten
 
 Row = tuple[str, dict[str, Any]]
@@ -36,7 +36,6 @@ _MARKS = ("public", "private", "part_type")
 MESSAGE_COLUMNS = (*_IDS, *_ROLES, *_TEXTS, *_TIMES, *_MARKS)
 """Names of the columns that are read of such a table."""
 
-_ANSWERS = dict.fromkeys(("true", "yes", "1"), True) | dict.fromkeys(("false", "no", "0"), False)
 _JOINED_ROLES = ("user", "assistant")
 
 
@@ -79,15 +78,12 @@ class MessageColumns:
             `InputError`: a mark is neither true nor false.
         """
         for name, column in self.marks.items():
-            value = str(row[column]).strip().lower()
             if name == "part_type":
-                is_internal = value == "note"
-            elif is_empty(row[column]):
-                continue
-            elif value in _ANSWERS:
-                is_internal = _ANSWERS[value] is (name == "private")
+                is_internal = str(row[column]).strip().lower() == "note"
             else:
-                raise InputError(f"{where}: {column} is {shorten(row[column])}, expected true or false; write these")
+                is_internal = not is_empty(row[column]) and (
+                    expect_truth(row[column], f"{where}: {column}", "write these") is (name == "private")
+                )
             if is_internal:
                 return True
         return False
@@ -101,7 +97,8 @@ class MessageColumns:
         if is_empty(row[self.conversation]):
             raise InputError(f"{where}: {self.conversation} is empty, expected the conversation of the message")
         name = row[self.role]
-        role = ROLE_NAMES.get(name.strip().lower().replace(" ", "-")) if isinstance(name, str) else None
+        spelt = name.strip().lower().replace(" ", "-") if isinstance(name, str) else None
+        role = spelt if spelt in CALLERS else ROLE_NAMES.get(spelt)
         if role is None:
             raise InputError(
                 f"{where}: {self.role} is {shorten(name)}, expected who wrote the message: user (or customer, "

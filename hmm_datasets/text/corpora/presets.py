@@ -14,7 +14,7 @@ from ...errors import InputError
 from .calculator import read_with_calls
 from .conversations import Format
 from .corpus import Corpus
-from .formats import question_and_answer
+from .formats import question_and_answer, texts_in_turn
 from .story_questions import NUM_TRAIN, story_questions
 
 SAMPLES = Path(__file__).parent / "samples"
@@ -62,6 +62,7 @@ _CORPORA = (
         "CC-BY-NC-SA-4.0, or that of the source where stricter; the Hub asks to accept its terms",
         test_split="test",  # questions without answers
         column="conversations",
+        format=texts_in_turn,
         data_files="{split}.jsonl",
         documents=1_000,  # arXiv:2305.11206
     ),
