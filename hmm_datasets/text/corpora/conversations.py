@@ -67,7 +67,7 @@ ROLE_NAMES = {role: role for role in ROLES} | {
     **dict.fromkeys(("human", "prompter", "customer", "client", "visitor", "contact", "lead"), "user"),
     **dict.fromkeys(("requester", "end-user"), "user"),
     **dict.fromkeys(ASSISTANTS, "assistant"),
-    **dict.fromkeys(("function", "observation", "function_response", "tool_response", "ipython"), "tool"),
+    **dict.fromkeys(("function", "observation", "function_response", "tool_response", "tool_result", "ipython"), "tool"),
     "developer": "system",
 }
 """Names of roles in data sets, and the role that each stands for."""
@@ -150,6 +150,20 @@ class Format:
         context = [name for name in CONTEXT if self.kind != "text" and not is_empty(row.get(name))]
         return f"{self.name} ({', '.join([*columns, *context])}){remark}"
 
+    def unfolded(self, row: Mapping[str, Any], where: str) -> dict[str, Any]:
+        """A row whose columns have messages in place of their JSON, or of an object with them and their tools.
+
+        Other keys of such an object become columns, which are not read.
+        """
+        row, tools = dict(row), {"tools": row.get("tools")}
+        for name in self.columns_of(row) if self.kind != "text" else ():
+            value = row[name] = _or_messages(row.get(name), f"{where}: {name}")
+            if isinstance(value, Mapping) and "messages" in value:
+                row |= {f"{name}.{key}": value[key] for key in value.keys() - {"messages", "tools"}}
+                row[name], tools[f"{name}.tools"] = value["messages"], value.get("tools")
+        merged = single(tools, tools, where)
+        return row if merged is None else row | {"tools": merged}
+
     def document(self, row: Mapping[str, Any], where: str) -> dict[str, Any] | str:
         """A row as a document, with all that belongs to it; or why it is left out.
 
@@ -160,7 +174,6 @@ class Format:
         if self.kind == "text":
             return self.read(row, where)
         refuse_unreadable(row, where)
-        row = _unfolded(row, self.columns_of(row), where)
         if self.labels and is_rejected(row, where):
             return REJECTED
         document = self.read(row, where)
@@ -277,16 +290,6 @@ def _or_messages(value: Any, where: str) -> Any:
     return value
 
 
-def _unfolded(row: Mapping[str, Any], columns: Iterable[str], where: str) -> dict[str, Any]:
-    """A row whose columns have messages in place of their JSON, or of an object of them and their tools."""
-    row, tools = dict(row), {"tools": row.get("tools")}
-    for name in columns:
-        value = row[name] = _or_messages(row.get(name), f"{where}: {name}")
-        if isinstance(value, Mapping) and "messages" in value:
-            row[name], tools[f"tools of {name}"] = value["messages"], value.get("tools")
-    return row | {"tools": single(tools, tools, where)}
-
-
 def _has_answer(turns: Turns) -> bool:
     """Whether the last turn has words."""
     return bool(turns) and bool(turns[-1]["content"].strip())
@@ -347,17 +350,16 @@ def _all_messages(document: Mapping[str, Any]) -> Messages:
 
 
 def _message(message: Any, where: str) -> dict[str, Any]:
-    calls = _parsed(message.get("tool_calls"), f"{where}: tool_calls") if isinstance(message, Mapping) else None
-    if isinstance(message, Mapping) and not is_empty(message.get("function_call")):  # OpenAI's first form of a call
+    keys = message if isinstance(message, Mapping) else {}
+    calls = _parsed(keys.get("tool_calls"), f"{where}: tool_calls")
+    if not is_empty(keys.get("function_call")):  # OpenAI's first form of a call
         if calls:
             raise InputError(f"{where} has tool_calls and function_call; keep one of them")
-        calls = [_parsed(message["function_call"], f"{where}: function_call")]
-    if isinstance(message, Mapping) and ({"role", "content"} <= set(message) or (calls and "role" in message)):
-        name, content = message["role"], message.get("content")
-    elif isinstance(message, Mapping) and {"from", "value"} <= set(message):
-        name, content = message["from"], message["value"]
-    else:
+        calls = [_parsed(keys["function_call"], f"{where}: function_call")]
+    first, second = ("role", "content") if "role" in keys else ("from", "value")
+    if first not in keys or (second not in keys and not calls):
         raise InputError(f"{where} needs role and content, or from and value, found {shorten(message)}")
+    name, content = keys[first], keys.get(second)
     spelt = name.strip().lower() if isinstance(name, str) else ""
     role = ROLE_NAMES.get(spelt)
     if role is None:

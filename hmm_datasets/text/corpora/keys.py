@@ -13,8 +13,8 @@
 | `reasoning_content`, `reasoning`, `thinking` of the assistant | its reasoning, before its words |
 | `tool_calls`, `function_call` of the assistant | calls of tools |
 
-Labels and keys about the loss are truth values, see [`~hmm_datasets.truth_values.truth_value`]; any other value of them
-is refused. What is empty or null says nothing. Everything else that a row has and its format does not read is counted
+Labels and keys about the loss are truth values, see [`~hmm_datasets.truth_values.truth_value`]; other values of them
+are refused. What is empty or null says nothing. Everything else that a row has and its format does not read is counted
 by name.
 """
 
@@ -113,15 +113,11 @@ def is_rejected(row: Mapping[str, Any], where: str) -> bool:
     Raises:
         `InputError`: the label is no truth value, or two labels differ.
     """
-    labels = {
-        name: expect_truth(
-            row[name],
-            f"{where}: {name}",
-            f"write these (false: an answer to avoid), or rename the column {name} if it has another meaning",
-        )
-        for name in LABELS
-        if not is_empty(row.get(name))
-    }
+    labels = {}
+    for name in LABELS:
+        if not is_empty(row.get(name)):
+            remedy = f"write these (false: an answer to avoid), or rename the column {name} if it has another meaning"
+            labels[name] = expect_truth(row[name], f"{where}: {name}", remedy)
     return single(labels, labels, where) is False
 
 
@@ -162,11 +158,6 @@ def unused_keys(row: Mapping[str, Any], used: Iterable[str], columns: Iterable[s
             yield name
     for column in columns:
         messages = row.get(column)
-        if isinstance(messages, Mapping) and "messages" in messages:
-            for name in messages.keys() - {"messages", "tools"}:
-                if not is_empty(messages[name]):
-                    yield f"{column}.{name}"
-            messages = messages["messages"]
         for message in messages if isinstance(messages, list | tuple) else (messages,):
             if isinstance(message, Mapping):
                 yield from _unused_of_message(message, column)

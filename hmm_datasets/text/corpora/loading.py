@@ -519,6 +519,7 @@ def _read_row(
     format: Format, row: dict[str, Any], where: str, selection: _Selection, unused: UnusedKeys
 ) -> list[dict[str, Any]]:
     """The document of a row, or none if it is left out; that, and what is not used of it, is counted."""
+    row = format.unfolded(row, where)
     document = format.document(row, where)
     unused.rows += 1
     filters, kept = selection.filters, {}

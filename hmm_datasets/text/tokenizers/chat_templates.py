@@ -17,6 +17,7 @@ from ...hub.gguf import load_gguf
 from ..corpora.conversations import Messages
 from .chatml_marks import with_marks
 from .encoding import check_ids
+from .named_templates import template_of
 from .unwritten_turns import count_unwritten
 
 if TYPE_CHECKING:
@@ -155,13 +156,13 @@ def marked_template(tokenizer: "PreTrainedTokenizerBase") -> str | None:
     """
     from trl.chat_template_utils import get_training_chat_template, has_generation_markers
 
-    if tokenizer.chat_template is None or has_generation_markers(tokenizer.chat_template):
-        return tokenizer.chat_template
+    template = template_of(tokenizer)
+    if template is None or has_generation_markers(template):
+        return template
     try:
         return get_training_chat_template(tokenizer)
     except ValueError:
-        template = tokenizer.chat_template
-        return with_marks(template, functools.partial(_written, tokenizer)) if isinstance(template, str) else None
+        return with_marks(template, functools.partial(_written, tokenizer))
 
 
 def _written(
@@ -200,10 +201,11 @@ def end_of_turn(tokenizer: "PreTrainedTokenizerBase") -> int | None:
 
     ```
     """
-    if tokenizer.chat_template is None:
+    template = template_of(tokenizer)
+    if template is None:
         return None
     messages = [{"role": "user", "content": _ASKED}, {"role": "assistant", "content": _ANSWERED}]
-    text = _written(tokenizer, tokenizer.chat_template, messages, False)
+    text = _written(tokenizer, template, messages, False)
     if text is None:
         return None
     _, separator, rest = text.rpartition(_ANSWERED)

@@ -10,6 +10,7 @@ where there is no reasoning.
 """
 
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ...errors import InputError
@@ -28,6 +29,23 @@ CHATML = _ROLE_TOKEN.sub(
 )
 """The default template with the tokens of ChatML."""
 NAMES = ("default", "chatml", "llama3", "qwen2.5", "qwen3")
+
+
+def template_of(tokenizer: "PreTrainedTokenizerBase") -> str | None:
+    """The chat template of a tokenizer; of several with names, that named `default`.
+
+    Raises:
+        `InputError`: it has several, and none is named `default`.
+    """
+    template = tokenizer.chat_template
+    if not isinstance(template, Mapping):
+        return template
+    if "default" not in template:
+        raise InputError(
+            f"{tokenizer.name_or_path or 'the tokenizer'}: expected one chat template, or one named default, found "
+            f"{', '.join(template)}; set tokenizer.chat_template to one of them, and save it"
+        )
+    return template["default"]
 
 
 def chat_template(name: str) -> str:

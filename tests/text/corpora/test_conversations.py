@@ -51,7 +51,7 @@ FORMATS = {
         [
             {"role": "system", "content": "Be brief."},
             user("How warm is it?"),
-            assistant('{"name": "weather"}'),
+            assistant('<tool_call>\n{"name": "weather", "arguments": {}}\n</tool_call>'),
             {"role": "tool", "content": "21"},
             assistant("21 degrees."),
         ],
@@ -274,14 +274,6 @@ def test_preferences_become_rows_for_dpo_in_either_of_trls_forms(name, tmp_path,
     assert maybe_extract_prompt(table[0]) == PAIR
 
 
-def test_an_implicit_prompt_of_strings_is_what_both_answers_begin_with(tmp_path):
-    row = {"chosen": "The sky is blue.", "rejected": "The sky is green."}
-    file = write_jsonl(tmp_path / "a.jsonl", [row])
-    assert list(load_corpus(file, test_fraction=0.0)) == [
-        {"prompt": [user("The sky is")], "chosen": [assistant(" blue.")], "rejected": [assistant(" green.")]}
-    ]
-
-
 def test_the_same_prompt_of_several_preferences_is_in_one_split(tmp_path):
     rows = [
         {"prompt": f"Question {number % 50}?", "chosen": f"yes {number}", "rejected": "no"} for number in range(200)
@@ -320,9 +312,9 @@ def test_another_kind_than_the_one_asked_for_is_refused_by_name(rows, kind, told
 @pytest.mark.parametrize(
     ("row", "told"),
     [
-        ({"question": "A?", "answer": ["B"]}, "a.jsonl:1: answer: expected text, found ['B']"),
-        ({"prompt": "A", "completion": None}, "a.jsonl:1: completion: expected text or a list of messages"),
-        ({"prompt": "A", "chosen": [], "rejected": "B"}, "a.jsonl:1: chosen: expected text or a list of messages"),
+        ({"question": "A?", "answer": 3}, "a.jsonl:1: answer: expected text or a list of messages, found 3"),
+        ({"prompt": None, "completion": "A"}, "a.jsonl:1: prompt: expected text or a list of messages"),
+        ({"prompt": "A", "chosen": 3, "rejected": "B"}, "a.jsonl:1: chosen: expected text or a list of messages"),
         ({"instruction": "A", "output": "B", "input": 3}, "a.jsonl:1: input: expected text, found 3"),
         ({"messages": [user("A"), {"role": "narrator", "content": "B"}]}, "message 1 has role 'narrator', expected"),
         ({"conversations": [{"from": "human", "text": "A"}]}, "message 0 needs role and content, or from and value"),

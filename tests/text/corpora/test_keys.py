@@ -130,13 +130,16 @@ def test_rows_whose_label_is_false_are_left_out_and_counted(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ({"messages": [user("Q?"), assistant("A.", weight=0.5)]}, "has weight 0.5, expected 0 "),
+        (
+            {"messages": [user("Q?"), assistant("A.", weight=0.5)]},
+            "message 1: weight is 0.5, expected true or false; ",
+        ),
         ({"messages": [user("Q?"), assistant("A.", weight=1, train=False)]}, "weight 1 and train False, which contra"),
         ({"messages": [user("Q?"), assistant("A.", train_detail=[{"begin_offset": 0}])]}, "train_detail is"),
         ({"messages": ASKED, "images": ["a.png"]}, "images is ['a.png'], but models of text cannot"),
         ({"messages": ASKED, "chat_template_kwargs": {"enable_thinking": False}}, "chat_template_kwargs is"),
         ({"messages": [SYSTEM, *ASKED], "system": "Be brief."}, "begins with another"),
-        ({"prompt": "Q?", "completion": "A.", "label": 0}, "label is 0, expected true or false"),
+        ({"prompt": "Q?", "completion": "A.", "label": 2}, "label is 2, expected true or false"),
         ({"instruction": "Q?", "output": "A.", "history": [["Q0?"]]}, "history: expected pairs"),
         (PAIR | {"chosen": [assistant("A.", weight=0)]}, "a turn of preferences has weight 0"),
     ],
@@ -144,7 +147,7 @@ def test_rows_whose_label_is_false_are_left_out_and_counted(tmp_path, capsys):
 @pytest.mark.outside(
     "https://github.com/huggingface/trl/issues/5761",
     "weights between -1 and 1 for the turns of a conversation in SFT",
-    "0 and 1 are obeyed; else: has weight 0.5, expected 0 (no loss on it) or 1; round it, or drop the turn",
+    "0 and 1 are obeyed; else: weight is 0.5, expected true or false; write these, or 1 or 0; or drop the turn",
 )
 def test_a_meaning_that_cannot_be_obeyed_is_refused_in_one_line(row, words, tmp_path):
     with pytest.raises(InputError) as caught:

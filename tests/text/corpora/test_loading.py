@@ -277,10 +277,10 @@ def test_a_changed_file_is_read_again(tmp_path):
 
 
 def test_columns_are_found_or_named(tmp_path):
-    file = write_jsonl(tmp_path / "a.jsonl", [{"text": "T", "body": "B", "messages": CHAT, "turns": ["Hello", "Hi"]}])
+    file = write_jsonl(tmp_path / "a.jsonl", [{"text": "T", "body": "B", "messages": CHAT, "turns": CHAT[:1]}])
     assert list(load_corpus(file, test_fraction=0.0)) == [{"messages": CHAT}]
     assert list(load_corpus(file, test_fraction=0.0, text_column="body")) == [{"text": "B"}]
-    assert list(load_corpus(file, test_fraction=0.0, messages_column="turns")) == [{"messages": CHAT}]
+    assert list(load_corpus(file, test_fraction=0.0, messages_column="turns")) == [{"messages": CHAT[:1]}]
 
 
 # Hub data sets: a folder of the same name and layout takes the same way through datasets.load_dataset
@@ -425,9 +425,9 @@ def test_skipping_gives_the_rest(tmp_path, name, filters):
 
 
 def test_any_hub_id_and_split_can_be_read(hub):
-    hub_repository(hub / "someone/chats", "conversations", "default", {"train": [["Hello", "Hi"]], "extra": [["A"]]})
+    hub_repository(hub / "someone/chats", "conversations", "default", {"train": [CHAT], "extra": [CHAT[:1]]})
     assert list(load_corpus("someone/chats")) == [{"messages": CHAT}]
-    assert list(load_corpus("someone/chats", split="extra")) == [{"messages": [{"role": "user", "content": "A"}]}]
+    assert list(load_corpus("someone/chats", split="extra")) == [{"messages": CHAT[:1]}]
     assert "split 'test' of someone/chats cannot be loaded" in message(load_corpus, "someone/chats", split="test")
     assert "no column 'body', found conversations, extra" in message(load_corpus, "someone/chats", text_column="body")
 
@@ -451,9 +451,15 @@ with one_line_errors():
 # Normalization
 
 
-def test_alternating_strings_become_user_and_assistant():
-    roles = [message["role"] for message in normalize_messages(["A", "B", "C"])]
-    assert roles == ["user", "assistant", "user"]
+def test_texts_in_turn_are_a_conversation_only_where_the_corpus_is_named_as_lima(tmp_path):
+    file = write_jsonl(tmp_path / "a.jsonl", [{"conversations": ["A", "B", "C"]}])
+    assert "expected messages with role and content, found a list of texts" in message(load_corpus, file)
+    (row,) = load_corpus(f"lima:{file}", test_fraction=0.0)
+    assert [(turn["role"], turn["content"]) for turn in row["messages"]] == [
+        ("user", "A"),
+        ("assistant", "B"),
+        ("user", "C"),
+    ]
 
 
 def test_other_keys_of_a_message_are_left_out():
