@@ -67,7 +67,9 @@ ROLE_NAMES = {role: role for role in ROLES} | {
     **dict.fromkeys(("human", "prompter", "customer", "client", "visitor", "contact", "lead"), "user"),
     **dict.fromkeys(("requester", "end-user"), "user"),
     **dict.fromkeys(ASSISTANTS, "assistant"),
-    **dict.fromkeys(("function", "observation", "function_response", "tool_response", "tool_result", "ipython"), "tool"),
+    **dict.fromkeys(
+        ("function", "observation", "function_response", "tool_response", "tool_result", "ipython"), "tool"
+    ),
     "developer": "system",
 }
 """Names of roles in data sets, and the role that each stands for."""

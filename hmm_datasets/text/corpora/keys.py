@@ -197,11 +197,18 @@ class UnusedKeys(Counter[str]):
         self.rows, self.left_out = 0, Counter[str]()
 
     def lines(self, name: str) -> list[str]:
-        """What to print about a corpus of this name, a line for each."""
+        """What to print about a corpus of this name, a line for each.
+
+        Raises:
+            `InputError`: all rows were left out.
+        """
         lines = []
         if self:
             counts = ", ".join(f"{key} ({count:,})" for key, count in sorted(self.items()))
             lines.append(f"{name}: not used, of {self.rows:,} rows: {counts}")
         for reason, count in self.left_out.items():
             lines.append(f"{name}: {count:,} of {self.rows:,} rows are left out, since {reason}")
+        if 0 < self.rows == self.left_out.total():
+            reasons = " or ".join(self.left_out)
+            raise InputError(f"{name}: all {self.rows:,} rows are left out, since {reasons}; add rows to learn from")
         return lines

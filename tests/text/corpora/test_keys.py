@@ -1,5 +1,6 @@
 """What a row has beside its text is obeyed, refused by name, or counted; nothing is dropped without a word."""
 
+import csv
 import json
 
 import datasets
@@ -11,8 +12,9 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.text.corpora import loading
 from hmm_datasets.text.corpora.conversations import TOOLS_BEGIN
 from hmm_datasets.text.corpora.filters import DocumentFilter
-from hmm_datasets.text.corpora.loading import load_corpus
-from hmm_datasets.training.post_training.conversations import conversation_splits, prompts_of
+from hmm_datasets.text.corpora.loading import load_corpus, load_prompts
+from hmm_datasets.training.post_training.conversations import conversation_splits, preference_splits, prompts_of
+from hmm_datasets.training.sources import PreferenceSettings
 
 
 @pytest.fixture(autouse=True)
@@ -125,6 +127,143 @@ def test_rows_whose_label_is_false_are_left_out_and_counted(tmp_path, capsys):
     assert {row["messages"][1]["content"] for row in kept} == {"good"}
     assert len(kept) == 6
     assert "rows.jsonl: 3 of 9 rows are left out, since their label is false" in capsys.readouterr().err
+
+
+# True and false, as a column of one type has them.
+TRUTHS = {
+    "booleans": (True, False),
+    "integers": (1, 0),
+    "floats": (1.0, 0.0),
+    "words": ("Yes", "no"),
+    "letters with space": (" T ", "f "),
+}
+CONTAINERS = ("jsonl", "json", "csv", "tsv", "parquet", "folder of csv", "folder of jsonl", "folder of parquet")
+
+
+def write_as(container, folder, rows):
+    """A file of rows, or the folder that has it."""
+    suffix = container.removeprefix("folder of ")
+    file = folder / "data" / f"train.{suffix}"
+    file.parent.mkdir(parents=True)
+    if suffix == "parquet":
+        parquet.write_table(pa.Table.from_pylist(rows), file)
+    elif suffix in ("csv", "tsv"):
+        with open(file, "w", newline="", encoding="utf-8") as lines:
+            writer = csv.writer(lines, delimiter="," if suffix == "csv" else "\t")
+            writer.writerows([list(rows[0]), *(row.values() for row in rows)])
+    else:
+        file.write_text(json.dumps(rows) if suffix == "json" else "".join(json.dumps(row) + "\n" for row in rows))
+    return str(file.parent if container.startswith("folder") else file)
+
+
+def load(place):
+    return list(load_corpus(place, kind="conversations", streaming=False, test_fraction=0.0))
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+@pytest.mark.outside(
+    "https://github.com/huggingface/trl/pull/7045",
+    "labels of KTO that are 0 and 1, or text in a table, not booleans",
+    "booleans, 0 and 1, and words as True, no, f are one thing in files of every kind and in folders",
+)
+def test_a_label_is_obeyed_whatever_it_is_written_as_and_wherever_it_stands(container, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    for name, (true, false) in TRUTHS.items():
+        column = "kto_tag" if name == "words" else "label"
+        rows = [
+            {"prompt": f"{n}?", "completion": "good" if n % 3 else "bad", column: true if n % 3 else false}
+            for n in range(9)
+        ]
+        place = write_as(container, tmp_path / name, rows)
+        assert [row["messages"][1]["content"] for row in load(place)] == ["good"] * 6, name
+        printed = capsys.readouterr().err
+        assert f"{place}: 3 of 9 rows are left out, since their label is false" in printed
+        assert "not used" not in printed
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+@pytest.mark.parametrize("values", [("good", "bad"), (2, 1), (0.5, 1.0)])
+def test_a_label_that_is_no_truth_value_is_refused_and_the_remedy_works(container, values, tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    for column in ("label", "class"):
+        rows = [{"prompt": f"{n}?", "completion": "A.", column: value} for n, value in enumerate(values)]
+        place = write_as(container, tmp_path / column, rows)
+        if column == "class":
+            assert len(load(place)) == 2
+            continue
+        with pytest.raises(InputError) as caught:
+            load(place)
+        words = "expected true or false; write these (false: an answer to avoid), or rename the column label"
+        assert words in str(caught.value)
+
+
+def test_the_label_of_a_prompt_alone_is_kept_for_rewards(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"prompt": "6 * 7?", "label": "42"}\n{"prompt": "1 - 1?", "label": "0"}\n')
+    assert list(load_prompts(tmp_path / "a.jsonl", test_fraction=0.0)["label"]) == ["42", "0"]
+
+
+@pytest.mark.parametrize("name", ["weight", "train", "training", "loss", "mask", "masked"])
+@pytest.mark.parametrize("truths", TRUTHS.values(), ids=TRUTHS)
+@pytest.mark.parametrize("container", ["jsonl", "parquet"])
+def test_a_key_about_the_loss_is_obeyed_whatever_it_is_written_as(name, truths, container, tmp_path):
+    learnt, other = truths[::-1] if name in ("mask", "masked") else truths
+    talk = [user("Q?"), assistant("wrong", **{name: other}), user("Again?"), assistant("right", **{name: learnt})]
+    (row,) = load(write_as(container, tmp_path, [{"messages": talk}]))
+    assert row["weights"] == [1, 0, 1, 1]
+    with pytest.raises(InputError, match=f"message 1: {name} is 'perhaps', expected true or false"):
+        read(tmp_path, {"messages": [user("Q?"), assistant("A.", **{name: "perhaps"})]})
+
+
+# Answers without a word
+
+
+WITHOUT_WORDS = ("", "  \n", None)
+ANSWERED = (("instruction", "output"), ("query", "response"), ("prompt", "completion"), ("question", "answer"))
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+@pytest.mark.outside(
+    "https://github.com/allenai/open-instruct/issues/161",
+    "conversations of which some have an empty answer",
+    "are left out, and counted: 2 of 8 conversations in split 'train' have no turn of the assistant",
+)
+@pytest.mark.outside(
+    "https://github.com/unslothai/unsloth/pull/10813",
+    "blank cells of answers in CSV",
+    "are empty answers, whose rows are left out and counted; no word None is learnt",
+)
+def test_an_empty_answer_among_good_ones_is_left_out_and_counted(container, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    for (ask, answer), words in zip(ANSWERED, (*WITHOUT_WORDS, ""), strict=True):
+        rows = [{ask: f"{n}?", answer: words if n in (3, 5) else "A."} for n in range(8)]
+        train, _ = conversation_splits(write_as(container, tmp_path / answer, rows), test_fraction=0)
+        assert [row["messages"][1]["content"] for row in train] == ["A."] * 6
+        assert "2 of 8 conversations in split 'train' have no turn of the assistant" in capsys.readouterr().out
+        with pytest.raises(InputError, match="has no turn of the assistant"):
+            conversation_splits(write_as(container, tmp_path / f"no {answer}", [rows[3], rows[5]]), test_fraction=0)
+
+
+@pytest.mark.parametrize("last", [assistant(""), assistant(" "), assistant(None), {"from": "gpt", "value": ""}])
+def test_a_last_turn_without_words_is_no_answer_and_those_before_it_are_learnt(last, tmp_path):
+    assert read(tmp_path, {"messages": [*ASKED, user("And?"), last]}, {"messages": ASKED}) == [
+        {"messages": [*ASKED, user("And?")]},
+        {"messages": ASKED},
+    ]
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_a_preference_with_an_empty_answer_is_left_out_and_counted(container, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    for words in WITHOUT_WORDS:
+        rows = [{"prompt": f"{n}?", "chosen": "A.", "rejected": "B."} for n in range(6)]
+        rows[2]["chosen"] = rows[4]["rejected"] = words
+        place = write_as(container, tmp_path / f"some {words!r}", rows)
+        train, _ = preference_splits(PreferenceSettings(model="none", preferences=place, test_fraction=0))
+        assert [row["prompt"][0]["content"] for row in train] == ["0?", "1?", "3?", "5?"]
+        assert f"{place}: 2 of 6 rows are left out, since an answer is empty" in capsys.readouterr().err
+        place = write_as(container, tmp_path / f"all {words!r}", [rows[2], rows[4]])
+        with pytest.raises(InputError, match="all 2 rows are left out, since an answer is empty; add rows"):
+            preference_splits(PreferenceSettings(model="none", preferences=place, test_fraction=0))
 
 
 @pytest.mark.parametrize(
@@ -255,3 +394,8 @@ def test_a_null_that_an_author_wrote_in_json_stays(tmp_path):
     call = {"function": {"name": "f", "arguments": {"day": None}}}
     rows = read(tmp_path, {"messages": [user("Q?"), assistant("", tool_calls=[call])]})
     assert '"arguments": {"day": null}' in rows[0]["messages"][1]["content"]
+
+
+def test_rows_that_are_all_to_be_avoided_are_refused(tmp_path):
+    with pytest.raises(InputError, match="all 2 rows are left out, since their label is false"):
+        read(tmp_path, *({"prompt": "Q?", "completion": words, "label": "no"} for words in ("bad", "worse")))
