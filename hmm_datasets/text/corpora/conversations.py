@@ -2,23 +2,33 @@
 
 | format | columns | content |
 |---|---|---|
-| messages | `messages`, optionally `tools` | `{role, content}`, or strings by user and assistant in turn; or JSON |
+| messages | `messages` or `conversation`, optionally `tools` | `{role, content}`; or JSON of a list of these |
 | ShareGPT | `conversations` | `{from, value}` (human, gpt, system, tool and others, see `ROLE_NAMES`); else as above |
 | Alpaca | `instruction`, `output`, optionally `input` | the input follows the instruction after a blank line |
 | Dolly | `instruction`, `response`, optionally `context` or `input` | as Alpaca |
-| prompt and completion | `prompt` or `query`, `completion` or `response` | strings of both, or lists of messages |
-| question and answer | `question`, `answer` or `response` | strings by user and assistant |
-| preferences | `chosen`, `rejected`, optionally one of the prompts above | converted to TRL's conversational format |
+| prompt and completion | `prompt` or `query`, `completion` or `response` | text, a message, or a list of messages |
+| question and answer | `question`, `answer` or `response` | as prompt and completion |
+| input and output | `input`, `output`; or `inputs`, `targets` | as prompt and completion |
+| preferences | `chosen`, `rejected`, and a prompt | converted to TRL's conversational format |
 
-Preferences become `prompt`, `chosen` and `rejected`, each a list of messages, as TRL's DPOTrainer expects. If both
-answers are lists that begin with the same messages, these messages are the prompt (an implicit prompt in TRL). If both
-are strings and there is no prompt, their common beginning is the prompt; strings that begin with a line `Human:` (as
-in Anthropic's helpful-harmless data) are cut into turns first.
+A turn is an object with a role; or an object of two turns, with `human` (or `user`) and `assistant`, or with `input`
+and `output`, and optionally `system`. A list of texts does not say who speaks and is refused; only a file that is
+named as LIMA's (`lima:FILE`) has them by the user and the assistant in turn. Messages may stand in an object beside
+their `tools`, or in JSON of all these. A text that begins with a line `Human:` (as in Anthropic's helpful-harmless
+data) is cut into turns. An answer that is empty is none.
+
+Preferences become `prompt`, `chosen` and `rejected`, each a list of messages, as TRL's DPOTrainer expects. Their
+prompt is the first of the columns `PROMPTS` that a row has. If both answers are lists that begin with the same
+messages, these are the prompt (an implicit prompt in TRL), and must agree with that of a column. What two texts have
+in common is no prompt. The answers may be named `preferred_output` and `non_preferred_output` (OpenAI),
+`chosen_response` and `rejected_response`, or `chosen_conversations` and `rejected_conversations`; a row without one is
+left out.
 
 Other columns and keys are obeyed, refused or counted as the module [`~hmm_datasets.text.corpora.keys`] lists them.
 Names of roles may be in capitals. Text in parts (`[{"type": "text", "text": ...}]`, of type `input_text` or
 `output_text` too) is joined. Tool calls (`tool_calls`) become text after the assistant's words: `<tool_call>`, a JSON
-object with `name` and `arguments`, and `</tool_call>`, each on its own line, as Hermes and Qwen write them.
+object with `name` and `arguments`, and `</tool_call>`, each on its own line, as Hermes and Qwen write them. So does a
+turn of the role `function_call`, whose content is such an object.
 Declarations of tools (a column `tools`: a list, or JSON) become text at the end of the system message, and reasoning
 becomes text within `<think>` before the words, as Qwen writes them. A conversation with turns that have no loss has a
 column `weights` beside its messages, with 0 or 1 for each.
@@ -39,12 +49,12 @@ from .keys import (
     CALLERS,
     CONTEXT,
     DECLARATIONS,
-    EXCHANGES,
     LABELS,
     REJECTED,
     SYSTEM,
     TEXT_PARTS,
     UNANSWERED,
+    exchange_of,
     is_empty,
     is_rejected,
     reasoning_of,
@@ -64,12 +74,9 @@ ROLES = ("system", "user", "assistant", "tool")
 """Names of the roles of messages in this package and its chat template."""
 
 ROLE_NAMES = {role: role for role in ROLES} | {
-    **dict.fromkeys(("human", "prompter", "customer", "client", "visitor", "contact", "lead"), "user"),
-    **dict.fromkeys(("requester", "end-user"), "user"),
+    **dict.fromkeys(("human", "customer", "client", "visitor", "contact", "lead", "requester", "end-user"), "user"),
     **dict.fromkeys(ASSISTANTS, "assistant"),
-    **dict.fromkeys(
-        ("function", "observation", "function_response", "tool_response", "tool_result", "ipython"), "tool"
-    ),
+    **dict.fromkeys(("function", "observation", "function_response", "tool_response", "ipython"), "tool"),
     "developer": "system",
 }
 """Names of roles in data sets, and the role that each stands for."""
@@ -109,24 +116,19 @@ class Format:
         kind (`str`): kind of the rows: `"text"`, `"conversations"` or `"preferences"`.
         columns (`tuple[str, ...]`): required columns.
         read (callable): takes a row and the opening words of an error; returns the converted row.
-        holds (callable): whether the first row has this format, for formats with the same columns.
     """
 
     name: str
     kind: Kind
     columns: tuple[str, ...]
     read: Callable[[Mapping[str, Any], str], dict[str, Any]]
-    holds: Callable[[Mapping[str, Any]], bool] = bool
-
-    @property
-    def asks(self) -> tuple[str, ...]:
-        """Columns of which the first that a row has is its prompt."""
-        return PROMPTS if self.kind == "preferences" else self.columns[:1]
 
     @property
     def optional(self) -> tuple[str, ...]:
         """Columns that are read if they exist: prompts of preferences, and what an instruction is about."""
-        return (*self.asks, *ABOUT) if "instruction" in self.asks else self.asks
+        if self.kind == "preferences":
+            return PROMPTS
+        return ABOUT if "instruction" in self.columns else ()
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -135,11 +137,11 @@ class Format:
 
     def fits(self, row: Mapping[str, Any]) -> bool:
         """Whether a data set with this first row has this format."""
-        return set(self.columns) <= set(row) and self.holds(row)
+        return set(self.columns) <= set(row)
 
     def columns_of(self, row: Mapping[str, Any]) -> list[str]:
         """The columns that are read of a row."""
-        ask = first_filled(row, self.asks) if self.kind == "preferences" else self.columns[0]
+        ask = first_filled(row, PROMPTS) if self.kind == "preferences" else self.columns[0]
         about = [name for name in ABOUT if ask == "instruction" and name in row]
         return list(dict.fromkeys([*filter(None, [ask]), *about, *self.columns]))
 
@@ -238,16 +240,16 @@ def _turns(messages: Any, where: str) -> Turns:
     return [_message(message, f"{where}: message {number}") for number, message in enumerate(turns)]
 
 
-def _exchange(message: Any) -> Turns:
+def _exchange(message: Any) -> list[Any]:
     """The turns of an object with what the user and the assistant say, after a system message; others as they are."""
-    keys = message.keys() if isinstance(message, Mapping) else ()
-    ask, answer = next((pair for pair in EXCHANGES if set(pair) <= set(keys)), ("", ""))
-    if not ask:
+    pair = exchange_of(message) if isinstance(message, Mapping) else None
+    if pair is None:
         return [message]
-    turns = (("system", "system"), ("user", ask), ("assistant", answer))
-    return [
-        {"role": role, "content": message.get(name)} for role, name in turns if role != "system" or message.get(name)
-    ]
+    system = [{"role": "system", "content": message["system"]}] if message.get("system") else []
+    ask, answer = (
+        {"role": role, "content": message[key]} for role, key in zip(("user", "assistant"), pair, strict=True)
+    )
+    return [*system, ask, {**message, **answer}]
 
 
 def texts_in_turn(texts: Iterable[Any], where: str) -> Turns:
@@ -261,8 +263,9 @@ def texts_in_turn(texts: Iterable[Any], where: str) -> Turns:
 
 def read_texts_in_turn(column: str, row: Mapping[str, Any], where: str) -> dict[str, Any]:
     texts = row[column]
-    is_in_turn = isinstance(texts, list | tuple) and texts and not any(isinstance(text, Mapping) for text in texts)
-    return {"messages": texts_in_turn(texts, where)} if is_in_turn else read_messages(column, row, where)
+    if isinstance(texts, list | tuple) and texts and all(isinstance(text, str) for text in texts):
+        return {"messages": texts_in_turn(texts, where)}
+    return read_messages(column, row, where)
 
 
 def _parsed(value: Any, where: str) -> Any:
@@ -280,9 +283,7 @@ def _or_messages(value: Any, where: str) -> Any:
     with contextlib.suppress(InputError):
         messages = parse_json(value, where)
         parts = messages if isinstance(messages, list) else [messages]
-        if all(
-            isinstance(part, Mapping) and (part.keys() & {"content", "messages"} or "from" in part) for part in parts
-        ):
+        if all(isinstance(part, Mapping) and part.keys() & {"content", "from", "messages"} for part in parts):
             return messages
     if quote[1] == "'":
         raise InputError(
@@ -306,6 +307,11 @@ def column_format(column: str, kind: Kind) -> Format:
     """The format of a data set with its text, or its list of messages, in one column."""
     name, read = ("text", _read_text) if kind == "text" else ("messages", read_messages)
     return Format(name, kind, (column,), partial(read, column))
+
+
+def answered_format(name: str, ask: str, answer: str) -> Format:
+    """The format of a data set with a column for what the user says and another for what the assistant says."""
+    return Format(name, "conversations", (ask, answer), partial(read_turns, ask, answer))
 
 
 def conversation_text(document: Mapping[str, Any]) -> str:
@@ -517,7 +523,7 @@ def _transcript(text: str) -> Turns:
         {"role": "user" if speaker == "Human" else "assistant", "content": words.strip()}
         for speaker, words in zip(parts[::2], parts[1::2], strict=True)
     ]
-    return turns[:-1] if parts[-2] == "Assistant" and not parts[-1].strip() else turns
+    return turns[:-1] if len(turns) > 1 and turns[-1] == {"role": "assistant", "content": ""} else turns
 
 
 def read_preference(chosen: str, rejected: str, row: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -561,10 +567,13 @@ def read_preference(chosen: str, rejected: str, row: Mapping[str, Any], where: s
 
 
 def _repeats(prompt: Turns, common: Turns, sides: Sequence[Turns]) -> bool:
-    """Whether a prompt is what both answers begin with, in part, as a text, or together with one of the answers."""
+    """Whether a prompt is what both answers begin with: in part, together with one of them, or as text.
+
+    The text of several turns has what the user says in all of them.
+    """
     if len(prompt) == 1 and prompt[0]["role"] == "user":
-        text = prompt[0]["content"].strip()
-        return any(turn["content"].strip() in text or text in turn["content"] for turn in common)
+        text, turns = prompt[0]["content"].strip(), [(turn["role"], turn["content"].strip()) for turn in common]
+        return ("user", text) in turns or all(words in text for role, words in turns if role == "user")
     return prompt == common[: len(prompt)] or prompt in sides
 
 
@@ -572,9 +581,3 @@ def _num_alike(first: Sequence, other: Sequence) -> int:
     """The length of the common beginning of two sequences."""
     pairs = enumerate(zip(first, other, strict=False))
     return next((number for number, (a, b) in pairs if a != b), min(len(first), len(other)))
-
-
-def has_from_and_value(row: Mapping[str, Any]) -> bool:
-    messages = row["conversations"]
-    first = messages[0] if isinstance(messages, list | tuple) and messages else None
-    return isinstance(first, Mapping) and "from" in first

@@ -7,21 +7,15 @@ from typing import Any
 from .conversations import (
     Format,
     Kind,
+    answered_format,
     column_format,
-    has_from_and_value,
     read_messages,
     read_preference,
     read_prompt,
     read_texts_in_turn,
-    read_turns,
 )
 
-
-def _asked_and_answered(name: str, ask: str, answer: str) -> Format:
-    return Format(name, "conversations", (ask, answer), partial(read_turns, ask, answer))
-
-
-question_and_answer = _asked_and_answered("question and answer", "question", "answer")
+question_and_answer = answered_format("question and answer", "question", "answer")
 texts_in_turn = Format(
     *("texts by user and assistant in turn", "conversations", ("conversations",)),
     partial(read_texts_in_turn, "conversations"),
@@ -40,21 +34,17 @@ FORMATS = (
         )
     ),
     column_format("messages", "conversations"),
-    Format(
-        *("ShareGPT", "conversations", ("conversations",), partial(read_messages, "conversations")),
-        holds=has_from_and_value,
-    ),
-    column_format("conversations", "conversations"),
+    Format("ShareGPT or messages", "conversations", ("conversations",), partial(read_messages, "conversations")),
     column_format("conversation", "conversations"),
-    _asked_and_answered("Alpaca", "instruction", "output"),
-    _asked_and_answered("Dolly", "instruction", "response"),
-    _asked_and_answered("prompt and completion", "prompt", "completion"),
-    _asked_and_answered("prompt and response", "prompt", "response"),
-    _asked_and_answered("query and response", "query", "response"),
-    _asked_and_answered("question and response", "question", "response"),
+    answered_format("Alpaca", "instruction", "output"),
+    answered_format("Dolly", "instruction", "response"),
+    answered_format("prompt and completion", "prompt", "completion"),
+    answered_format("prompt and response", "prompt", "response"),
+    answered_format("query and response", "query", "response"),
+    answered_format("question and response", "question", "response"),
     question_and_answer,
-    _asked_and_answered("input and output", "input", "output"),
-    _asked_and_answered("inputs and targets", "inputs", "targets"),
+    answered_format("input and output", "input", "output"),
+    answered_format("inputs and targets", "inputs", "targets"),
     column_format("text", "text"),
 )
 """All formats, in the order in which they are tried."""

@@ -38,7 +38,7 @@ CALLERS = ("function_call", "tool_call")
 ASSISTANTS = ("assistant", "gpt", "model", "chatgpt", "chatbot", "ai", "agent", "admin", "operator", "bot", *CALLERS)
 """Names of the role whose words are trained on."""
 
-EXCHANGES = (("human", "assistant"), ("user", "assistant"), ("input", "output"))
+_EXCHANGES = (("human", "assistant"), ("user", "assistant"), ("input", "output"))
 """Keys of an object that is two turns, of the user and the assistant."""
 
 _MEDIA = ("image", "images", "video", "videos", "audio", "audios")
@@ -164,9 +164,9 @@ def unused_keys(row: Mapping[str, Any], used: Iterable[str], columns: Iterable[s
 
 
 def _unused_of_message(message: Mapping[str, Any], column: str) -> Iterator[str]:
-    exchange = next((keys for keys in EXCHANGES if message.keys() >= set(keys)), ())
-    names = ("role", "content") if "role" in message else (*exchange, "system") if exchange else ("from", "value")
-    role = str(message.get(names[0])).strip().lower()
+    exchange = exchange_of(message)
+    names = (*exchange, "system") if exchange else ("role", "content") if "role" in message else ("from", "value")
+    role = "assistant" if exchange else str(message.get(names[0])).strip().lower()
     is_answer = role in ASSISTANTS
     for key in message.keys() - {*names}:
         if not (key in OF_TURNS and is_answer) and not is_empty(message[key]):
@@ -176,6 +176,11 @@ def _unused_of_message(message: Mapping[str, Any], column: str) -> Iterator[str]
     yield from _unused_of_each(calls, _OF_CALLS, f"{column}.tool_calls")
     functions = [call.get("function") for call in calls if isinstance(call, Mapping)]
     yield from _unused_of_each(functions, _OF_CALLS, f"{column}.tool_calls.function")
+
+
+def exchange_of(message: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The keys of what the user and the assistant say in an object that is two turns."""
+    return next((keys for keys in _EXCHANGES if "role" not in message and message.keys() >= {*keys}), None)
 
 
 def _unused_of_each(items: Any, used: set[str], name: str) -> Iterator[str]:

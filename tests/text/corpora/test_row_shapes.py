@@ -188,3 +188,32 @@ def test_a_call_is_learnt_the_same_in_every_form(name, arguments, expected):
 )
 def test_a_call_that_is_none_is_refused(turn, words):
     assert words in refusal({"conversations": [ASK, turn]}, "conversations")
+
+
+@pytest.mark.parametrize("pair", [("human", "assistant"), ("user", "assistant"), ("input", "output")])
+def test_an_object_of_two_turns_is_both_with_all_that_belongs_to_its_answer(pair):
+    first = dict(zip(pair, ("Q0", "A0"), strict=True)) | {"system": "S", "weight": "no"}
+    row = {"conversation": [first, dict(zip(pair, ("Q", "A"), strict=True)) | {"reasoning": "R", "x": 1}]}
+    document = read(row, "conversations")
+    assert [(turn["role"], turn["content"]) for turn in document["messages"]] == [
+        *(("system", "S"), ("user", "Q0"), ("assistant", "A0")),
+        *(("user", "Q"), ("assistant", "<think>\nR\n</think>\n\nA")),
+    ]
+    assert document["weights"] == [1, 1, 0, 1, 1]
+    assert list(format_of_row(row).unused(row)) == ["conversation.x"]
+
+
+@pytest.mark.parametrize("prompt", ["Q", " Q\n", "Human: Q0 Assistant: A0 Human: Q"])
+def test_a_prompt_as_text_beside_whole_conversations_has_the_words_of_the_user(prompt):
+    earlier = [{"role": "user", "content": "Q0"}, {"role": "assistant", "content": "A0"}]
+    sides = {"chosen": [*earlier, ASK, ANSWER], "rejected": [*earlier, ASK, WORSE]}
+    pair = {"prompt": [*earlier, ASK], "chosen": [ANSWER], "rejected": [WORSE]}
+    assert read({"prompt": prompt} | sides, "preferences") == pair
+    assert "begin with other messages" in refusal({"prompt": "Name a fruit."} | sides, "preferences")
+
+
+def test_unread_keys_are_counted_in_json_and_beside_messages_too():
+    form = format_of_row({"chosen": "A", "rejected": "B"}, "preferences")
+    row = {"input": {"messages": [ASK], "parallel_tool_calls": True}, "chosen": json.dumps([{**ANSWER, "id": 1}])}
+    row = form.unfolded(row | {"rejected": "B"}, "a.jsonl:7")
+    assert sorted(form.unused(row)) == ["chosen.id", "input.parallel_tool_calls"]

@@ -5,8 +5,8 @@ from transformers import GenerationConfig
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.text.tokenizers.bpe import train_bpe
-from hmm_datasets.text.tokenizers.chat_encoding import check_chat_template, encode_conversation
-from hmm_datasets.text.tokenizers.chat_templates import end_of_turn, load_tokenizer, stop_tokens
+from hmm_datasets.text.tokenizers.chat_encoding import check_chat_template, encode_conversation, encode_marked
+from hmm_datasets.text.tokenizers.chat_templates import end_of_turn, load_tokenizer, marked_template, stop_tokens
 
 WORDS = ["What is the answer? It is a question of words, and of the answer to them."] * 8
 
@@ -117,3 +117,28 @@ def test_completions_of_a_chat_model_end_where_its_turns_do():
     model.__class__ = Scripted
     found = complete(model, tokenizer, facts=[("What is the answer? It", "is")], open_prompts=[], samples=0)
     assert found["prompts"][0]["greedy"] == tokenizer.decode([word])
+
+
+@pytest.mark.outside(
+    "https://github.com/huggingface/transformers/pull/31429",
+    "tokenizers with several chat templates, each with a name",
+    "that named default is used; without one: expected one chat template, or one named default, found rag, tool_use",
+)
+def test_of_several_templates_the_default_is_used_and_without_one_they_are_refused_by_name(tmp_path):
+    tokenizer = train_bpe(WORDS, 290, show_progress=False)
+    whole, end = marked_template(tokenizer), end_of_turn(tokenizer)
+    messages = [{"role": "user", "content": "What?"}, {"role": "assistant", "content": "words"}]
+    expected = encode_marked(tokenizer, messages, whole)
+    for others in ({}, {"tool_use": PLAIN}, {"rag": PLAIN, "tool_use": PLAIN}):
+        tokenizer.chat_template = {"default": whole, **others}
+        tokenizer.save_pretrained(tmp_path)
+        loaded = load_tokenizer(tmp_path)
+        assert (marked_template(loaded), end_of_turn(loaded)) == (whole, end)
+        assert encode_marked(loaded, messages, marked_template(loaded)) == expected
+        if others:
+            tokenizer.chat_template = others
+            for function in (marked_template, end_of_turn):
+                with pytest.raises(InputError) as caught:
+                    function(tokenizer)
+                named = f"expected one chat template, or one named default, found {', '.join(others)}; set"
+                assert named in str(caught.value)
