@@ -214,6 +214,21 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:_LONGEST_LINE]
 
 
+def check_distinct(what: str, names: Iterable[str]) -> None:
+    """Check that no two names of symbols are equal, since a name in a text means one symbol.
+
+    Raises:
+        `InputError`: two are; the message gives both places.
+    """
+    numbers: dict[str, int] = {}
+    for number, name in enumerate(names):
+        if numbers.setdefault(name, number) != number:
+            raise InputError(
+                f"{what}[{numbers[name]}] and {what}[{number}] are both {name!r}; expected a name of its own for each "
+                "symbol"
+            )
+
+
 def suggestion(name: str, known: Iterable[str]) -> str:
     """The end of an error about an unknown name: the known one that means it or is most like it, if any is.
 

@@ -257,7 +257,17 @@ def _read_data(settings: CorpusSettings, hmm_settings: HMMSettings, initial) -> 
                 )
             known["states"] = states.tokens
         test = None if settings.test is None else read_token_rows(settings.test)
-        scored = {} if test is None else {"test": test} | _distinct(test, train)
+        scored = {} if test is None else {"test": test}
+        unique_test = None if test is None else test.distinct(train)
+        if unique_test is not None and len(unique_test.ends):
+            scored["unique_test"] = unique_test
+        if settings.sentences == "unique":
+            if known:
+                raise InputError(
+                    f"sentences is unique, but {' and '.join(known)} are given for every sequence; leave them out, or "
+                    "fit to all sequences"
+                )
+            train = train.distinct()
         return _Data(train, test, settings.num_symbols, identity, scored, known)
     words, seed, length = _words(settings), hmm_settings.seed, settings.length
     if initial is not None and initial.vocabulary != words.vocabulary:
@@ -279,21 +289,6 @@ def _read_data(settings: CorpusSettings, hmm_settings: HMMSettings, initial) -> 
     )
     identity["vocabulary_size"] = settings.vocabulary_size
     return _Data(train, test, settings.vocabulary_size, identity, scored, {}, words, text)
-
-
-def _distinct(test, train) -> dict[str, Any]:
-    """Each distinct held-out sequence that is not among the training sequences, if there are any."""
-    seen = set(_keys(train))
-    first = {key: number for number, key in reversed(list(enumerate(_keys(test)))) if key not in seen}
-    rows = sorted(first.values())
-    return {"unique_test": test.part(rows)} if rows else {}
-
-
-def _keys(rows) -> list[bytes]:
-    """The tokens of each sequence as bytes."""
-    tokens = rows.tokens.astype("i8")
-    ends = [tokens.shape[1]] * len(tokens) if rows.lengths is None else rows.lengths.tolist()
-    return [row[:end].tobytes() for row, end in zip(tokens, ends, strict=True)]
 
 
 def _fit(data: _Data, settings: FitSettings, output: Path, initial, device, requests, observer):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TextIO
 
 from ..errors import InputError
 from ..files import atomic_file, atomic_folder
+from ..foreign.text_files import opened_text
 from ..report.tables import NO_ERROR, text_table
 from ..runtime.progress import progress_bar
 from ..runtime.setting_rules import Void
@@ -159,17 +160,16 @@ def _print_losses(arguments: "DescribeCommand", name: str, path: Path) -> int:
     rows = _tokens_to_score(hmm, name, path, arguments)
     if rows.lengths is not None and not isinstance(hmm, HMM):
         raise InputError(f"{path}: has sequences of several lengths, but {name} is not an HMM; cut them to one length")
-    count, length = rows.tokens.shape
+    count, length = rows.shape
     losses, last = window_losses(hmm, *rows)
     observed = rows.row_counts
     mean, weights, last = losses[observed > 0], observed[observed > 0], last[~np.isnan(last)]
-    missing = (rows.tokens.size if rows.lengths is None else int(rows.lengths.sum())) - int(observed.sum())
-    tokens = np.where(rows.observed, rows.tokens, -1) if rows.lengths is not None else rows.tokens
+    missing = int(rows.ends.sum()) - int(observed.sum())
     if len(mean) == 0:
         raise InputError(f"{path}: all {missing:,} tokens are missing; give sequences of which some are observed")
     impossible = int(np.isinf(mean).sum())
     symbols = (
-        _rows_by_symbol(hmm, *symbol_losses(hmm, tokens)) if impossible == 0 and hmm.has_exact_distribution else []
+        _rows_by_symbol(hmm, *symbol_losses(hmm, *rows)) if impossible == 0 and hmm.has_exact_distribution else []
     )
     if arguments.json:
         sizes = {"sequences": count, "length": length, "missing": missing, "impossible": impossible}
@@ -276,12 +276,10 @@ def _tokens_to_score(hmm: "Process", name: str, path: Path, arguments: "Describe
         corpus = WordCorpus.load(path)
         if corpus.vocabulary != vocabulary:
             raise InputError(f"{path}: has other words than {name}; give the words that it was fitted to")
-        return files.TokenRows(corpus.as_windows(arguments.split, arguments.length))
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as text ({error}); give a .npy file, a text, or words/") from None
-    named = files.read_named_rows(text, vocabulary)
+        return TokenRows(corpus.as_windows(arguments.split, arguments.length))
+    with opened_text(path) as file:
+        text = file.read()
+    named = read_named_rows(text, vocabulary)
     if named is not None:
         return named
     sentences, count = sentences_of(text, vocabulary)

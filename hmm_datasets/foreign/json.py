@@ -25,11 +25,21 @@ def parse_json(text: str | bytes, where: str | os.PathLike, *, as_file: bool = F
             that the error gives the line.
 
     Raises:
-        `InputError`: it is not UTF-8, not JSON, has an integer of more than 4,300 digits, or is nested more than 200
-            deep.
+        `InputError`: it is not UTF-8, not JSON, has a key twice or an integer of more than 4,300 digits, or is nested
+            more than 200 deep.
     """
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        value = dict(pairs)
+        if len(value) < len(pairs):
+            twice = next(key for number, (key, _) in enumerate(pairs) if key in dict(pairs[:number]))
+            raise InputError(f"{where}: an object has the key {twice!r} twice; expected each once")
+        return value
+
     try:
-        value = json.loads(text.removeprefix("\ufeff") if isinstance(text, str) else text)
+        value = json.loads(text.removeprefix("\ufeff") if isinstance(text, str) else text, object_pairs_hook=once)
+    except InputError:
+        raise
     except json.JSONDecodeError as error:
         line = f":{error.lineno}" if as_file else ""
         raise InputError(f"{where}{line}: not JSON ({error.msg.removesuffix(' at')})") from None

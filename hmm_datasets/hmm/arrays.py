@@ -5,12 +5,12 @@ tensors, or NumPy arrays for compiled loops, and results have the kind of array 
 command line sequences are read from a `.npy` file.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from ..array_input import (
     FILL_IN,
@@ -23,7 +23,7 @@ from ..array_input import (
     numbers,
     observed,
 )
-from ..errors import InputError
+from ..errors import InputError, check_distinct
 from ..foreign.arrays import load_array
 from .analysis.stationary import cesaro_limit
 from .kernels.threads import in_parallel
@@ -51,6 +51,8 @@ _RAGGED = "tokens are ragged; expected a (B, T) array, padded, with lengths="
 _MOST_SYMBOLS = 1 << 63
 _MAX_DENSE = 1 << 13  # states of a dense transition table, which takes 512 MB then
 _OPERATIONS_PER_THREAD = 1 << 20
+_LITTLE = 1 << 20  # tokens that may be padded whatever their lengths
+_MOST_PADDING = 64
 
 
 def check_dense(states: int) -> None:
@@ -232,6 +234,17 @@ def rows_of_column(tokens: Any, lengths: Any = None) -> tuple[np.ndarray, np.nda
 
     ```
     """
+    column, lengths = checked_column(tokens, lengths)
+    if are_uneven(lengths) and len(lengths) * int(lengths.max()) > _MOST_PADDING * len(column):
+        raise InputError(
+            f"rows of {lengths.max():,} tokens for each of {len(lengths):,} sequences would be over {_MOST_PADDING} "
+            "times the column; give sequences of similar lengths at a time"
+        )
+    return padded(column, np.cumsum(lengths) - lengths, lengths), lengths
+
+
+def checked_column(tokens: Any, lengths: Any = None) -> tuple[Int[np.ndarray, "N"], Int[np.ndarray, "B"]]:
+    """The integers in one column, -1 where missing, and the lengths of its sequences; see [`rows_of_column`]."""
     values, missing = integers_with_gaps("tokens", tokens)
     column = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
     if missing is not None and missing.any():
@@ -241,9 +254,49 @@ def rows_of_column(tokens: Any, lengths: Any = None) -> tuple[np.ndarray, np.nda
     lengths = integer_array("lengths", [len(column)] if lengths is None else lengths).astype(np.int64)
     if lengths.ndim != 1 or (lengths < 0).any() or lengths.sum() != len(column):
         raise InputError(f"lengths sum to {lengths.sum()}; expected {len(column)}, the number of tokens")
-    rows = np.zeros((len(lengths), lengths.max(initial=0)), column.dtype)
-    rows[np.arange(rows.shape[1]) < lengths[:, None]] = column.ravel()
-    return rows, lengths
+    return column.ravel(), lengths
+
+
+def is_column(tokens: Any, lengths: Any) -> bool:
+    """Whether tokens are one column of sequences with these lengths, and not rows of one token at most."""
+    shape = np.shape(tokens)
+    return len(shape) > 0 and shape[1:] in ((), (1,)) and int(np.sum(lengths)) == shape[0] != len(lengths)
+
+
+def are_uneven(lengths: Int[np.ndarray, "B"]) -> bool:
+    """Whether rows padded to the longest would be more than twice as large as the tokens, and not small."""
+    return len(lengths) * int(lengths.max(initial=0)) > max(2 * int(lengths.sum()), _LITTLE)
+
+
+def padded(
+    column: Int[np.ndarray, "N"], starts: Int[np.ndarray, "B"], lengths: Int[np.ndarray, "B"], width: int | None = None
+) -> Int[np.ndarray, "B T"]:
+    """Sequences of a column as rows, 0 beyond their ends, of the longest length or `width`."""
+    rows = np.zeros((len(lengths), lengths.max(initial=0) if width is None else width), column.dtype)
+    for row, start, length in zip(rows, starts, lengths, strict=True):
+        row[:length] = column[start : start + length]
+    return rows
+
+
+def in_similar_lengths(lengths: Int[np.ndarray, "B"], entries: int) -> Iterator[Int[np.ndarray, "R"]]:
+    """Numbers of sequences in groups, of which padding is less than half; each has `entries` at most, or one row."""
+    scale = np.frexp(lengths)[1] if are_uneven(lengths) else np.zeros(len(lengths))
+    for value in np.unique(scale):
+        group = np.flatnonzero(scale == value)
+        size = max(1, entries // max(1, int(lengths[group].max())))
+        yield from (group[first : first + size] for first in range(0, len(group), size))
+
+
+def counts_in_rows(chosen: Bool[np.ndarray, "N"], lengths: Int[np.ndarray, "B"]) -> Int[np.ndarray, "B"]:
+    """How many of some tokens of a column are in each of its sequences."""
+    rows = np.searchsorted(np.cumsum(lengths), np.flatnonzero(chosen), "right")
+    return np.bincount(rows, minlength=len(lengths))
+
+
+def place_in_rows(index: int, lengths: Int[np.ndarray, "B"]) -> str:
+    """The sequence that a token of a column is in, and its position there, as a subscript."""
+    row = int(np.searchsorted(np.cumsum(lengths), index, "right"))
+    return f"[{row}, {index - int(lengths[:row].sum())}]"
 
 
 def array(name: str, values: Any, ndim: int) -> np.ndarray:
@@ -294,6 +347,7 @@ def checked_names(vocabulary: Any, num_symbols: int, note: str = "") -> tuple[st
     names = None if vocabulary is None else tuple(map(str, vocabulary))
     if names is not None and len(names) != num_symbols:
         raise InputError(f"vocabulary has {len(names)} names; expected {num_symbols}, one per symbol{note}")
+    check_distinct("vocabulary", names or ())
     return names
 
 

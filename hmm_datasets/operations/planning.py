@@ -151,7 +151,7 @@ def plan_fit_recipe(
     num_tokens, length, num_symbols = corpus.assumed_tokens, corpus.length, corpus.vocabulary_size
     if corpus.is_array and os.path.exists(corpus.corpus):
         rows = read_token_rows(corpus.corpus, corpus.lengths)
-        num_tokens, length = rows.num_tokens, rows.tokens.shape[1]
+        num_tokens, length = rows.num_tokens, rows.shape[1]
         num_symbols = corpus.num_symbols or int(rows.tokens[rows.observed].max()) + 1
     if num_tokens is None:
         if required:

@@ -71,7 +71,7 @@ def test_text_is_sampled_and_scored_by_the_names_of_symbols(worded, folder, tmp_
     assert "no sentence consists of the words" in failing(
         capsys, "describe", words, "--sequences", str(tmp_path / "other.txt")
     )
-    assert "cannot be read as text" in failing(capsys, "describe", words, "--sequences", str(tmp_path / "no.txt"))
+    assert "no.txt: no such file" in failing(capsys, "describe", words, "--sequences", str(tmp_path / "no.txt"))
 
 
 def test_losses_and_accuracy_by_symbol_are_those_of_each_prediction(worded, tmp_path, capsys):

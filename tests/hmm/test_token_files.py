@@ -19,7 +19,7 @@ def as_lists(rows) -> list[list[int]]:
 
 @pytest.mark.parametrize(
     "text",
-    ["0 1 2\n2 0\n1 1 0 2\n", "0,1,2\r\n2,0\r\n\r\n1, 1, 0, 2", "\ufeff0\t1\t2\n2;0;\n 1 1 0 2 "],
+    ["0 1 2\n2 0\n1 1 0 2\n", "0,1,2\r\n2,0\r\n\r\n1, 1, 0, 2", "\ufeff0\t1\t2\n2;0\n 1 1 0 2 "],
     ids=["spaces", "commas", "tabs"],
 )
 @pytest.mark.parametrize("suffix", ["txt", "csv"])

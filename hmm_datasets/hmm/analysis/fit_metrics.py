@@ -70,20 +70,20 @@ class FitMetrics:
             self._ngrams = always, ngrams.following, *entropies
         always, bigram, entropy, bigram_entropy = self._ngrams
         totals = torch.zeros(3, dtype=torch.float64, device=self._device)
-        length = max(self._measured.tokens.shape[1], 1)
-        measured = self._measured.part(slice(max(1, min(_MEASURED_TOKENS, _MEASURED_ENTRIES // symbols) // length)))
-        all_counted = torch.from_numpy(measured.observed)
-        tokens = torch.from_numpy(np.where(measured.observed, measured.tokens.astype(np.int64), -1))
-        rows = max(1, _CHUNK_ENTRIES // (length * symbols))
-        for part, counted in zip(tokens.split(rows), all_counted.split(rows), strict=True):
-            part, counted = part.to(self._device), counted.to(self._device)
+        most, count = max(1, min(_MEASURED_TOKENS, _MEASURED_ENTRIES // symbols)), 0
+        measured = self._measured.part(slice(max(1, np.searchsorted(np.cumsum(self._measured.ends), most, "right"))))
+        for _, rows in measured.parts(_CHUNK_ENTRIES // symbols):
+            tokens = torch.from_numpy(np.where(rows.observed, rows.tokens.astype(np.int64), -1)[:, :most])
+            part = tokens.to(self._device)
+            counted = part >= 0
             before = torch.nn.functional.pad(part.masked_fill(part < 0, symbols), (1, -1), value=symbols)[counted]
             # That of 0 is a number, since the probability of the n-gram may be 0 too.
             log_hmm = hmm.next_token_probs(part)[:, :-1][counted].log_().clamp_(min=-_LARGE)
             totals[:2] -= (log_hmm @ always.T + entropy).sum(0)
             totals[2] -= torch.linalg.vecdot(log_hmm, bigram[before]).sum() + bigram_entropy[before].sum()
+            count += int(counted.sum())
         names = ("kl_uniform", "kl_unigram", "kl_bigram")
-        means = (totals / int(all_counted.sum())).tolist()
+        means = (totals / count).tolist()
         return {name: mean if mean < _LARGE / 1e50 else np.inf for name, mean in zip(names, means, strict=True)}
 
 
@@ -94,10 +94,13 @@ def ngrams_of(
 
     The last of the distributions after a symbol is that after a missing token: the frequencies of symbols.
     """
-    table, counted = np.asarray(tokens).astype(np.int64), TokenRows(tokens, lengths).observed
-    symbol = np.bincount(table[counted], minlength=num_symbols) / counted.sum()
-    pairs = (table[:, :-1] * num_symbols + table[:, 1:])[counted[:, :-1] & counted[:, 1:]]
-    following = np.bincount(pairs, minlength=num_symbols**2).reshape(num_symbols, num_symbols)
+    symbol, following = np.zeros(num_symbols), np.zeros(num_symbols**2)
+    for _, part in TokenRows(np.asarray(tokens), lengths).parts(_CHUNK_ENTRIES):
+        table, counted = part.tokens.astype(np.int64), part.observed
+        symbol += np.bincount(table[counted], minlength=num_symbols)
+        pairs = (table[:, :-1] * num_symbols + table[:, 1:])[counted[:, :-1] & counted[:, 1:]]
+        following += np.bincount(pairs, minlength=num_symbols**2)
+    symbol, following = symbol / symbol.sum(), following.reshape(num_symbols, num_symbols)
     count = following.sum(1, keepdims=True)
     following = np.vstack([np.where(count > 0, following / np.maximum(count, 1), symbol), symbol])
     return StationaryDistributions(torch.tensor(symbol, device=device), torch.tensor(following, device=device))

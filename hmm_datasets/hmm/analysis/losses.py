@@ -50,30 +50,31 @@ def window_losses(
 
     ```
     """
-    tokens = token_table(tokens)
-    tokens = tokens.numpy(force=True) if isinstance(tokens, torch.Tensor) else tokens
-    count, length = tokens.shape
+    sequences = _sequences(tokens, lengths)
+    count, length = sequences.shape
     if length == 0:
         raise InputError(f"tokens have shape {tokens.shape}; expected (N, L) with one token or more in each sequence")
     # An HMM keeps one belief per row, other processes the distributions of all tokens.
     width = source.num_states if isinstance(source, HMM) else length * source.num_symbols
-    rows = max(1, _CHUNK_TOKENS // max(length, width))
-    total, before = np.empty(count), np.empty(count)
-    with progress_bar(tokens.size, " tokens", shown=show_progress) as bar:
-        for start in range(0, count, rows):
-            part = np.asarray(tokens[start : start + rows])
-            ends = None if lengths is None else lengths[start : start + rows]
-            total[start : start + rows] = _log_likelihood(source, part, device, ends)
+    total, before, is_last = np.empty(count), np.empty(count), np.empty(count, bool)
+    with progress_bar(sequences.tokens.size, " tokens", shown=show_progress) as bar:
+        for rows, (part, ends) in sequences.parts(_CHUNK_TOKENS, width):
+            total[rows] = _log_likelihood(source, part, device, ends)
             shorter = (part[:, :-1], None) if ends is None else (part, np.maximum(ends - 1, 0))
-            before[start : start + rows] = _log_likelihood(source, shorter[0], device, shorter[1])
+            before[rows] = _log_likelihood(source, shorter[0], device, shorter[1])
+            stops = TokenRows(part, ends).ends
+            is_last[rows] = (stops > 0) & (part[np.arange(len(part)), np.maximum(stops, 1) - 1].astype(np.int64) >= 0)
             bar.update(part.size)
     impossible = np.isinf(total)
     before[impossible] = 0.0
     last = np.where(impossible, np.inf, before - total)
-    observed = TokenRows(tokens, lengths).row_counts
-    ends = np.full(count, length) if lengths is None else np.asarray(lengths)
-    has_last = (ends > 0) & (tokens[np.arange(count), np.maximum(ends, 1) - 1].astype(np.int64) >= 0)
-    return -total / np.where(observed > 0, observed, np.nan), np.where(has_last, last, np.nan)
+    observed = sequences.row_counts
+    return -total / np.where(observed > 0, observed, np.nan), np.where(is_last, last, np.nan)
+
+
+def _sequences(tokens: Any, lengths: Any) -> TokenRows:
+    tokens = token_table(tokens)
+    return TokenRows(tokens.numpy(force=True) if isinstance(tokens, torch.Tensor) else tokens, lengths)
 
 
 def mean_losses(
@@ -92,14 +93,15 @@ def mean_losses(
         raise InputError("tokens hold no sequence; expected one or more")
     names = ("cross_entropy", "final_token_cross_entropy")
     losses, last = window_losses(source, tokens, lengths, **options)
-    observed = TokenRows(np.asarray(tokens), lengths).row_counts
-    if (observed < tokens.shape[1]).any():
+    sequences = TokenRows(np.asarray(tokens), lengths)
+    observed, (count, length) = sequences.row_counts, sequences.shape
+    if (observed < length).any():
         kept = observed > 0
         means = float(np.average(losses[kept], weights=observed[kept])), float(last[~np.isnan(last)].mean())
     else:
         means = float(losses.mean()), float(last.mean())
     finite_means = {name: mean if np.isfinite(mean) else None for name, mean in zip(names, means, strict=True)}
-    return {**finite_means, "windows": len(tokens), "length": tokens.shape[1]}
+    return {**finite_means, "windows": count, "length": length}
 
 
 class SymbolLosses(NamedTuple):
@@ -116,10 +118,12 @@ class SymbolLosses(NamedTuple):
     accuracy: Float[np.ndarray, "E"]
 
 
-def symbol_losses(source: Process, tokens: Int[Any, "N L"]) -> SymbolLosses:
+def symbol_losses(
+    source: Process, tokens: Int[Any, "N L"], lengths: Int[np.ndarray, "N"] | None = None
+) -> SymbolLosses:
     """The mean loss and the accuracy of a process at each symbol; of equal probabilities the first symbol counts.
 
-    Missing tokens (-1) do not count.
+    Missing tokens (-1), and those beyond `lengths`, do not count.
 
     ```python
     >>> from hmm_datasets.hmm import processes
@@ -129,17 +133,14 @@ def symbol_losses(source: Process, tokens: Int[Any, "N L"]) -> SymbolLosses:
 
     ```
     """
-    tokens = token_table(tokens)
-    tokens = tokens.numpy(force=True) if isinstance(tokens, torch.Tensor) else tokens
-    count, length = tokens.shape
+    sequences = _sequences(tokens, lengths)
     sums = np.zeros((3, source.num_symbols))
-    rows = max(1, _CHUNK_TOKENS // max(1, length * source.num_symbols))
-    with progress_bar(tokens.size, " tokens") as bar:
-        for start in range(0, count, rows):
-            part = np.asarray(tokens[start : start + rows])
-            symbols = part.reshape(-1).astype(np.int64)
-            observed = symbols >= 0
-            symbols = symbols[observed]
+    with progress_bar(sequences.tokens.size, " tokens") as bar:
+        for _, counted in sequences.parts(_CHUNK_TOKENS // source.num_symbols):
+            observed, part = counted.observed.ravel(), counted.tokens
+            if counted.lengths is not None:
+                part = np.where(counted.observed, part, -1)
+            symbols = part.reshape(-1).astype(np.int64)[observed]
             probs = source.next_token_probs(part)[:, :-1].reshape(-1, source.num_symbols)[observed]
             with np.errstate(divide="ignore"):
                 nats = -np.log(probs[np.arange(len(symbols)), symbols])

@@ -32,6 +32,7 @@ from typing_extensions import TypeVar
 from ...errors import InputError, first_line
 from ...runtime.stop_requests import STOP, Stopped, StopRequests
 from .. import inference
+from ..arrays import in_similar_lengths, padded
 from ..model import HMM
 from ..structured.block_tables import BlockTables
 from ..structured.blocked import BlockedHMM
@@ -58,23 +59,36 @@ class Sequences:
     """Checked tokens, and the number of tokens in each row.
 
     Attributes:
-        tokens (`torch.Tensor` of shape `(N, L)`): symbols, `E` where a token was not observed.
+        tokens (`torch.Tensor` of shape `(N, L)` or `(M,)`): symbols, `E` where a token was not observed; a row for
+            each sequence, or all of them one after the other.
         lengths (`torch.Tensor` of shape `(N,)` or `None`): number of tokens in each row; the rest is padding.
         observed (`torch.Tensor` of shape `(N,)` or `None`): how many of them were observed, if some were not.
         pairs ([`Pairs`] or `None`): if states are known, the pairs of which `tokens` are the numbers.
         weights (`torch.Tensor` of shape `(N,)` or `None`): weight of each row, float64, if it is not 1.
     """
 
-    tokens: Int[Tensor, "N L"]
+    tokens: Int[Tensor, "N L"] | Int[Tensor, "M"]
     lengths: Int[Tensor, "N"] | None = None
     observed: Int[Tensor, "N"] | None = None
     pairs: Pairs | None = None
     weights: Float[Tensor, "N"] | None = None
 
+    @cached_property
+    def shape(self) -> tuple[int, int]:
+        """The number of sequences, and of tokens in the longest."""
+        if self.tokens.ndim == 1:
+            return len(self.lengths), int(self.lengths.max())
+        return len(self.tokens), self.tokens.shape[1]
+
+    @cached_property
+    def starts(self) -> Int[np.ndarray, "N"]:
+        """Where each sequence of a column begins."""
+        return (self.lengths.cumsum(0) - self.lengths).numpy()
+
     @property
     def num_tokens(self) -> int:
         """The number of observed tokens."""
-        return self.num_tokens_of(np.arange(len(self.tokens)))
+        return self.num_tokens_of(np.arange(self.shape[0]))
 
     def num_tokens_of(self, rows: Int[np.ndarray, "B"]) -> int:
         """The number of observed tokens in some rows."""
@@ -84,7 +98,7 @@ class Sequences:
     @cached_property
     def weight(self) -> float:
         """Number of observed tokens, each times the weight of its row."""
-        return self.weight_of(np.arange(len(self.tokens)))
+        return self.weight_of(np.arange(self.shape[0]))
 
     def weight_of(self, index: Int[np.ndarray, "B"]) -> float:
         """Number of observed tokens in some rows, each times its weight."""
@@ -106,7 +120,7 @@ class Sequences:
     def num_sequences(self, index: Int[np.ndarray, "B"] | None = None) -> float:
         """Number of rows, or of some of them, each times its weight."""
         if self.weights is None:
-            return len(self.tokens if index is None else index)
+            return self.shape[0] if index is None else len(index)
         return float(self.weights.sum() if index is None else self.weights[torch.from_numpy(index)].sum())
 
     def parameters(
@@ -124,9 +138,20 @@ class Sequences:
 
     def rows(self, index: Int[np.ndarray, "B"], device: torch.device) -> tuple[Tensor, Tensor | None]:
         """The tokens (B, T) and lengths (B,) of some rows."""
-        index = torch.from_numpy(index)
-        lengths = None if self.lengths is None else self.lengths[index].to(device)
-        return self.tokens[index].to(device), lengths
+        rows = torch.from_numpy(index)
+        lengths = None if self.lengths is None else self.lengths[rows]
+        if lengths is not None and self.tokens.ndim == 1:
+            tokens = torch.from_numpy(padded(self.tokens.numpy(), self.starts[index], lengths.numpy())).long()
+        else:
+            tokens = self.tokens[rows]
+        return tokens.to(device), None if lengths is None else lengths.to(device)
+
+    def parts(self, batch: Int[np.ndarray, "B"]) -> Iterator[Int[np.ndarray, "R"]]:
+        """Which of the rows of a batch to take together, so that padding is no more than their tokens."""
+        if self.lengths is None or self.tokens.ndim == 2:
+            return iter([np.arange(len(batch))])
+        mean = -(-len(self.tokens) // self.shape[0])
+        return in_similar_lengths(self.lengths.numpy()[batch], len(batch) * mean)
 
 
 @dataclass
@@ -269,12 +294,18 @@ def sum_counts(
     parameters = data.parameters(hmm, dtype, workers.device)
 
     def counts_of(batch: Int[np.ndarray, "B"]) -> Tensor:
-        weights = data.weights_of(batch, workers.device)
-        counts, scores = parameters.sums(*data.rows(batch, workers.device), weights)
+        vectors = [counts_of_part(batch, rows) for rows in data.parts(batch)]
+        total = torch.stack(vectors).sum(0) if len(vectors) > 1 else vectors[0]
+        total[1] = max(vector[1] for vector in vectors)
+        return total
+
+    def counts_of_part(batch: Int[np.ndarray, "B"], rows: Int[np.ndarray, "R"]) -> Tensor:
+        weights = data.weights_of(batch[rows], workers.device)
+        counts, scores = parameters.sums(*data.rows(batch[rows], workers.device), weights)
         scores = _weighted(scores, weights)
         impossible = (~torch.isfinite(scores)).to(torch.float64)
-        # Index of the first impossible row of the batch, or -1.
-        index = torch.where(impossible.any(), impossible.argmax(), -1)
+        # Index of an impossible row of the batch, or -1.
+        index = torch.where(impossible.any(), torch.from_numpy(rows).to(scores.device)[impossible.argmax()], -1)
         parts = (scores.sum(), index, *counts.values())
         return torch.cat([part.to(torch.float64).reshape(-1) for part in parts])
 
@@ -325,8 +356,11 @@ def mean_log_likelihood(
     parameters = data.parameters(hmm, dtype, workers.device)
 
     def score(batch: Int[np.ndarray, "B"]) -> Tensor:
-        scores = parameters.log_likelihood(*data.rows(batch, workers.device))
-        return _weighted(scores.to(torch.float64), data.weights_of(batch, workers.device)).sum().reshape(1)
+        sums = []
+        for rows in (batch[part] for part in data.parts(batch)):
+            scores = parameters.log_likelihood(*data.rows(rows, workers.device))
+            sums.append(_weighted(scores.to(torch.float64), data.weights_of(rows, workers.device)).sum())
+        return torch.stack(sums).sum().reshape(1)
 
     return float(sum(workers.in_order(score, batches, 1))[0]) / data.weight
 

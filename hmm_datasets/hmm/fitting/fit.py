@@ -28,6 +28,7 @@ import copy
 import itertools
 import logging
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -45,12 +46,21 @@ from ...runtime import heartbeats
 from ...runtime.lock import exclusive_lock
 from ...runtime.progress import progress_bar
 from ...runtime.stop_requests import Stopped, StopRequests
-from ..arrays import ONE_COLUMN, CheckedTokens, rows_of_column, tokens_with_gaps
+from ..arrays import (
+    ONE_COLUMN,
+    CheckedTokens,
+    checked_column,
+    counts_in_rows,
+    is_column,
+    place_in_rows,
+    tokens_with_gaps,
+)
 from ..integers import integer
 from ..model import HMM
 from ..named_tokens import symbols_of_names
 from ..structured.block_tensors import numbers_per_token
 from ..structured.blocked import BlockedHMM
+from ..token_files import TokenRows
 from .baum_welch import (
     Fitted,
     ImpossibleSequence,
@@ -175,18 +185,18 @@ def fit_hmm(
     elif names is not None:
         num_symbols = len(names)
     _check_initial(initial, settings, num_symbols)
-    checked = tokens_with_gaps(tokens, num_symbols, lengths)
+    checked = _checked(tokens, num_symbols, lengths)
     num_symbols = num_symbols or _number_of_symbols(checked)
     data = _sequences(checked, num_symbols)
     if data.num_tokens == 0:
         raise InputError("there is no token to fit an HMM to; give at least one sequence")
-    if data.tokens.shape[1] == 1 < min(len(data.tokens), settings.num_states):
+    if data.shape[1] == 1 < min(data.shape[0], settings.num_states):
         raise InputError(f"no sequence has two tokens, so that no transition can be fitted{ONE_COLUMN}")
     data = _with_known(data, states, weights, settings, initial)
     held_out = None
     if test_tokens is not None:
         with errors_of_test_tokens():
-            held_out = _sequences(tokens_with_gaps(test_tokens, num_symbols, test_lengths), num_symbols)
+            held_out = _sequences(_checked(test_tokens, num_symbols, test_lengths), num_symbols)
         if held_out.num_tokens == 0:
             raise InputError("test_tokens hold no token; give at least one held-out sequence, or None")
     folder = None if checkpoint_dir is None else Path(checkpoint_dir)
@@ -244,11 +254,17 @@ def _sequences(checked: CheckedTokens, num_symbols: int) -> Sequences:
     """The sequences on the CPU, symbol `E` where a token is missing."""
     tokens, lengths, has_missing = checked
     lengths = None if lengths is None else lengths.cpu()
+    tokens = tokens.int() if tokens.ndim == 1 else tokens  # half the memory of those that may be many
     if not has_missing:
         return Sequences(tokens.cpu(), lengths)
     missing = tokens.cpu() < 0
+    symbols = tokens.cpu().masked_fill(missing, num_symbols)
+    if tokens.ndim == 1:
+        return Sequences(
+            symbols, lengths, lengths - torch.from_numpy(counts_in_rows(missing.numpy(), lengths.numpy()))
+        )
     ends = torch.full((len(tokens),), tokens.shape[1]) if lengths is None else lengths
-    return Sequences(tokens.cpu().masked_fill(missing, num_symbols), lengths, ends - missing.sum(1))
+    return Sequences(symbols, lengths, ends - missing.sum(1))
 
 
 def _with_known(
@@ -263,11 +279,14 @@ def _with_known(
             raise InputError(f"states are given, but initial is {initial}, whose fit takes none; leave them out")
         if settings.init != "random":
             raise InputError(f"init is {settings.init}, whose states are not those of states; leave init out")
-        known = check_states(states, tuple(data.tokens.shape), data.lengths, settings.num_states)
+        if data.tokens.ndim == 1:
+            known = check_states(states, (len(data.tokens), 1), None, settings.num_states).ravel()
+        else:
+            known = check_states(states, data.shape, data.lengths, settings.num_states)
         codes, pairs = paired(data.tokens, known, data.lengths)
         data = replace(data, tokens=codes, pairs=pairs)
     if weights is not None:
-        data = replace(data, weights=check_weights(weights, len(data.tokens)))
+        data = replace(data, weights=check_weights(weights, data.shape[0]))
         if data.weight == 0:
             raise InputError("the sequences with a weight above 0 have no token; give one with tokens a weight")
     return data
@@ -276,16 +295,16 @@ def _with_known(
 def _number_of_symbols(checked: CheckedTokens) -> int:
     """One more than the largest token, unless the tokens are labels that are not numbered from 0 without gaps."""
     observed = checked.tokens >= 0
-    if checked.lengths is not None:
+    if checked.lengths is not None and observed.ndim == 2:
         observed &= torch.arange(observed.shape[1], device=observed.device) < checked.lengths.unsqueeze(1)
-    symbols = checked.tokens[observed].unique()
+    symbols = checked.tokens[observed]
     if len(symbols) == 0:
         return 1
-    least, largest = int(symbols[0]), int(symbols[-1])
-    if largest >= _MANY_SYMBOLS and largest > 16 * len(symbols):
+    least, largest = int(symbols.min()), int(symbols.max())
+    if largest >= _MANY_SYMBOLS and largest > 16 * len(used := symbols.unique()):
         raise InputError(
             f"the largest token is {largest:,}, so that the tables would have {largest + 1:,} columns, of which the "
-            f"tokens use {len(symbols):,}; number the symbols without gaps, as "
+            f"tokens use {len(used):,}; number the symbols without gaps, as "
             "numpy.unique(tokens, return_inverse=True)[1].reshape(tokens.shape) does, or give num_symbols"
         )
     if least == 1 < largest:
@@ -316,7 +335,9 @@ class _Fit:
         width = self.settings.num_states if self.initial is None else self.initial.belief_width
         if blocked:
             width = numbers_per_token(self.initial.rank, self.initial.block_size, device)
-        shape = self.data.tokens.shape
+        shape = self.data.shape
+        if self.data.tokens.ndim == 1:  # of which long ones are taken alone
+            shape = shape[0], -(-len(self.data.tokens) // shape[0])
         self.batch_size = self.settings.batch_size or batch_rows(shape, width, self.dtype, device, blocked=blocked)
         if self.settings.backend == "pomegranate":
             check_pomegranate(self.settings, self.folder, self.workers.num_ranks, self.initial, self.data)
@@ -499,7 +520,7 @@ class _Fit:
 
     def _updates(self, epoch: int) -> list[list[np.ndarray]]:
         """The rows of every batch, for every update of an epoch."""
-        rows, every = np.arange(len(self.data.tokens)), self.settings.update_every
+        rows, every = np.arange(self.data.shape[0]), self.settings.update_every
         if every is None:
             return [even_batches(rows, self.batch_size)]
         rows = np.random.default_rng([self.settings.seed, epoch]).permutation(rows)
@@ -545,7 +566,7 @@ class _Fit:
         return hmm.with_tables(hmm.tables(), self.vocabulary)
 
     def _score(self, hmm: Fitted, data: Sequences) -> float:
-        batches = even_batches(np.arange(len(data.tokens)), self.batch_size)
+        batches = even_batches(np.arange(data.shape[0]), self.batch_size)
         return mean_log_likelihood(hmm, data, batches, self.workers, self.dtype)
 
     def _write_history(self, rows: list[dict]) -> None:
@@ -570,7 +591,20 @@ def _check_initial(initial: Fitted | None, settings: FitSettings, num_symbols: i
 
 
 def _rows(tokens: Any, lengths: Any) -> tuple[Any, Any]:
-    """Tokens and lengths, of which a column of sequences is made into rows if the lengths are those of a column."""
-    shape = np.shape(tokens) if lengths is not None else ()
-    is_column = shape[1:] in ((), (1,)) and len(shape) > 0 and np.sum(lengths) == shape[0] != len(lengths)
-    return rows_of_column(tokens, lengths) if is_column else (tokens, lengths)
+    """Tokens and lengths, of which a column of sequences is made into rows unless those would be much larger."""
+    if lengths is None or not is_column(tokens, lengths):
+        return tokens, lengths
+    rows = TokenRows.of_column(*checked_column(tokens, lengths))
+    return rows.tokens, rows.lengths
+
+
+def _checked(tokens: Any, num_symbols: int | None, lengths: Any) -> CheckedTokens:
+    """The checked tokens, of shape `(N, L)`, or of a column `(M,)`."""
+    if lengths is None or not is_column(tokens, lengths):
+        return tokens_with_gaps(tokens, num_symbols, lengths)
+    lengths = np.asarray(lengths, np.int64)
+    try:
+        checked = tokens_with_gaps(tokens, num_symbols)
+    except InputError as error:
+        raise InputError(re.sub(r"\[(\d+), 0\]", lambda at: place_in_rows(int(at[1]), lengths), str(error))) from None
+    return CheckedTokens(checked.tokens.ravel(), torch.from_numpy(lengths), checked.has_missing)

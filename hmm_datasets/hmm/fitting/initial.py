@@ -76,7 +76,7 @@ def guess_from_contexts(
     """A first guess from k-means of the contexts of tokens; the docstring of the module gives the algorithm.
 
     Args:
-        tokens (`torch.Tensor` of shape `(N, L)`): symbols, `E` where they are missing.
+        tokens (`torch.Tensor` of shape `(N, L)` or `(M,)`): symbols, `E` where they are missing; rows, or a column.
         lengths (`torch.Tensor` of shape `(N,)`, *optional*): number of tokens in each row; the rest is padding.
         num_states (`int`): `H`.
         num_symbols (`int`): `E`.
@@ -86,22 +86,23 @@ def guess_from_contexts(
         [`HMM`]: an HMM whose probabilities are all positive.
     """
     generator = np.random.default_rng(seed)
-    symbols = tokens.cpu().numpy()
-    live = np.ones(symbols.shape, dtype=bool)
-    if lengths is not None:
-        live = np.arange(symbols.shape[1]) < lengths.cpu().numpy()[:, None]
-    live &= symbols < num_symbols
-    before = np.full_like(symbols, num_symbols)  # the first token of a row has no symbol before it
-    before[:, 1:] = symbols[:, :-1]
+    symbols = tokens.long().cpu().numpy()
+    ends = np.full(len(symbols), symbols.shape[-1]) if lengths is None else lengths.cpu().numpy()
+    if symbols.ndim == 2:
+        symbols = symbols[np.arange(symbols.shape[1]) < ends[:, None]]
+    is_first = np.zeros(len(symbols), dtype=bool)
+    is_first[(np.cumsum(ends) - ends)[ends > 0]] = True
+    live = symbols < num_symbols
+    before = np.where(is_first, num_symbols, np.roll(symbols, 1))  # a first token has no symbol before it
     kinds, kind_of_live, counts = np.unique(
         before[live] * num_symbols + symbols[live], return_inverse=True, return_counts=True
     )
     kind = np.zeros_like(symbols)
     kind[live] = kind_of_live
-    followed = live[:, :-1] & live[:, 1:]  # where there is a next token
+    followed = live[:-1] & live[1:] & ~is_first[1:]  # where there is a next token
     points = np.hstack(
         [
-            _successors(kind[:, :-1][followed], symbols[:, 1:][followed], len(kinds), num_symbols, generator),
+            _successors(kind[:-1][followed], symbols[1:][followed], len(kinds), num_symbols, generator),
             _directions(num_symbols, generator)[kinds % num_symbols],
         ]
     )
@@ -114,10 +115,10 @@ def guess_from_contexts(
         total = count.sum(1, keepdims=True)
         return np.where(total > 0, (1 - _RANDOM_SHARE) * count / np.maximum(total, 1) + _RANDOM_SHARE * other, other)
 
-    first = state[:, 0][live[:, 0]]
+    first = state[is_first & live]
     return HMM(
         start=table(np.zeros_like(first), first, random.start[None])[0],
-        transition=table(state[:, :-1][followed], state[:, 1:][followed], random.transition),
+        transition=table(state[:-1][followed], state[1:][followed], random.transition),
         emission=table(state[live], symbols[live], random.emission),
         normalize=True,
     )

@@ -109,7 +109,7 @@ class KnownPaths:
 def paired(
     tokens: Int[Tensor, "N L"], states: Int[np.ndarray, "N L"], lengths: Int[Tensor, "N"] | None
 ) -> tuple[Int[Tensor, "N L"], Pairs]:
-    """The number of the pair of every token, 0 beyond the ends of rows, and the pairs.
+    """The number of the pair of every token, of rows or a column, 0 beyond the ends of rows, and the pairs.
 
     ```python
     >>> codes, pairs = paired(torch.tensor([[2, 0, 2]]), np.array([[-1, 1, -1]]), None)
@@ -119,7 +119,7 @@ def paired(
     ```
     """
     live = np.ones(tokens.shape, dtype=bool)
-    if lengths is not None:
+    if lengths is not None and tokens.ndim == 2:
         live = np.arange(tokens.shape[1]) < lengths.numpy()[:, None]
     pairs, number = np.unique(np.stack([tokens.numpy()[live], states[live]]), axis=1, return_inverse=True)
     codes = np.zeros(tokens.shape, np.int64)

@@ -50,9 +50,9 @@ def check_pomegranate(
             "emission_pseudocount to 0, or use backend torch, which keeps it"
         )
     if data is not None and data.observed is not None:
-        row, position = (data.tokens == data.tokens.max()).nonzero()[0].tolist()  # symbol `E` is the largest
+        place = (data.tokens == data.tokens.max()).nonzero()[0].tolist()  # symbol `E` is the largest
         raise InputError(
-            f"tokens[{row}, {position}] is missing, which the pomegranate backend does not take; leave such sequences "
+            f"tokens{place} is missing, which the pomegranate backend does not take; leave such sequences "
             "out, or use backend torch"
         )
     refused = (
@@ -87,7 +87,7 @@ def pomegranate_epoch(
     for number, (rows, length) in enumerate(_batches(data, settings)):
         if length == 1:
             raise InputError(f"sequence {rows[0]} has 1 token, but pomegranate needs 2 or more; use backend torch")
-        tokens = data.tokens[torch.from_numpy(rows), :length].unsqueeze(-1).to(device)
+        tokens = data.rows(rows, device)[0][:, :length].unsqueeze(-1)
         scores = state.model.summarize(tokens)
         if not torch.isfinite(scores).all():
             row = rows[int((~torch.isfinite(scores)).int().argmax())]
@@ -107,7 +107,7 @@ def pomegranate_epoch(
 
 def _batches(data: Sequences, settings: FitSettings) -> Iterator[tuple[Int[np.ndarray, "B"], int]]:
     """Batches of rows of equal length, and their length."""
-    lengths = np.full(len(data.tokens), data.tokens.shape[1]) if data.lengths is None else data.lengths.numpy()
+    lengths = np.full(*data.shape) if data.lengths is None else data.lengths.numpy()
     for length in np.unique(lengths[lengths > 0]).tolist():
         size = settings.batch_size or max(1, _TABLE_BYTES // (4 * length * settings.num_states**2))
         for rows in even_batches(np.flatnonzero(lengths == length), size):

@@ -6,6 +6,7 @@ the rest of the fit depends on, so a resumed fit is bit-identical to an uninterr
 """
 
 import hashlib
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,13 +19,15 @@ from ...errors import InputError
 from ...files import atomic_folder, check_digests, restore_all, write_digests, write_json
 from ...records import Count, Finite, read_record
 from ...runtime.run_identity import IDENTITY_NAME, Identity, check_identity, read_identity, write_identity
+from ..arrays import padded
 from ..process_storage import load_process
 from ..storage import read_tables
-from .baum_welch import Fitted, Model, Sequences, Statistics
+from .baum_welch import Fitted, Model, Sequences, Statistics, even_batches
 from .settings import FitSettings
 
 HISTORY_NAME = "history.jsonl"
 _STATISTICS_NAME = "statistics.safetensors"
+_MOST_PADDED, _PADDED_TOGETHER = 1 << 27, 1 << 18  # tokens
 
 # Settings that may differ between the runs of one fit, because they change only how long it runs and what it saves.
 _FREE = {"max_epochs", "tolerance", "patience", "save_every"}
@@ -292,10 +295,14 @@ def chosen_restart(states: Sequence[FitState]) -> FitState:
 
 def _digest(data: Sequences) -> str:
     """SHA-256 of the data (32 hexadecimal digits)."""
-    digest = hashlib.sha256(str(tuple(data.tokens.shape)).encode())
-    for table in (data.tokens, data.lengths):
-        if table is not None:
-            digest.update(np.ascontiguousarray(table.numpy(), dtype="<i8"))
+    digest = hashlib.sha256(str(data.shape).encode())
+    parts = [data.tokens.numpy()]
+    if data.tokens.ndim == 1 and math.prod(data.shape) < _MOST_PADDED:  # as fits that padded such rows have it
+        batches = even_batches(np.arange(data.shape[0]), max(1, _PADDED_TOGETHER // data.shape[1]))
+        lengths = data.lengths.numpy()
+        parts = (padded(data.tokens.numpy(), data.starts[rows], lengths[rows], data.shape[1]) for rows in batches)
+    for table in itertools.chain(parts, [] if data.lengths is None else [data.lengths.numpy()]):
+        digest.update(np.ascontiguousarray(table, dtype="<i8"))
     if data.pairs is not None:
         digest.update(np.stack([data.pairs.symbols, data.pairs.states]).astype("<i8"))
     if data.weights is not None:

@@ -15,6 +15,7 @@ import multiprocessing
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -38,7 +39,7 @@ from .corpus import Corpus
 from .filters import DocumentFilter, FirstSeen, with_digests
 from .formats import FORMATS, PROMPT_FORMATS, format_of_row
 from .keys import LABELS, OBEYED, UnusedKeys
-from .local_files import has_rows, local_files, read_rows, shorten, without_fillers
+from .local_files import SUFFIXES, files_of_folder, has_rows, local_files, read_rows, shorten, without_fillers
 from .message_rows import MESSAGE_COLUMNS, MessageColumns, conversations_of_messages
 from .presets import corpus_names, named_corpus
 from .splits import divided
@@ -84,9 +85,8 @@ def load_corpus(
         name_or_path (`str` or `os.PathLike`):
             A named corpus; a `.txt` (one document, or several separated by `<|endoftext|>`), `.jsonl`, `.ndjson`,
             `.json`, `.csv`, `.tsv` or `.parquet` file, all but the last also as `.gz` or `.zst`; a pattern of such
-            files, as `"data/*.jsonl"`, or a folder of nothing but `.txt` files, which are read in the order of their
-            names; `NAME:FILE` for such a file that is read as the corpus of that name; another folder that `datasets`
-            can load; or an id on the Hub.
+            files, as `"data/*.jsonl"`, or a folder of such files of one kind, which are read in the order of their
+            names; `NAME:FILE` for such a file that is read as the corpus of that name; or an id on the Hub.
         split (`str`, *optional*, defaults to `"train"`):
             `"train"` or `"test"`; for a folder or a data set on the Hub also the name of any of its splits.
         streaming (`bool`, *optional*, defaults to `True`):
@@ -283,19 +283,41 @@ def _source(name: str, kind: Kind | None, test_fraction: float | None) -> _Sourc
         raise InputError(f"test_fraction={test_fraction}: expected at least 0 and below 1")
     with path_errors(name):
         corpus, files = find_corpus(name)
-    splits = _named_splits(Path(name)) if files and Path(name).is_dir() else {}
-    if len(splits) > 1:
-        return _Source(corpus, splits.get("train", ()), kind, test_fraction, splits)
+    if files and Path(name).is_dir():
+        _, unread = files_of_folder(Path(name))
+        if unread:
+            names = [str(path.relative_to(name)) for path in unread]
+            more = f" and {len(names) - 8:,} more" if len(names) > 8 else ""
+            _print_once(f"{name}: not read: {', '.join(names[:8])}{more}")
+        splits = _named_splits(Path(name), files)
+        if splits:
+            return _Source(corpus, splits.get("train", ()), kind, test_fraction, splits)
     if test_fraction is None:
         test_fraction = _TEST_FRACTION if files else corpus.test_fraction
     return _Source(corpus, files, kind, test_fraction)
 
 
-def _named_splits(folder: Path) -> dict[str, tuple[Path, ...]]:
-    """The files of each split of a folder by their names, as `datasets` divides them."""
-    patterns = get_data_patterns(str(folder.absolute()))
-    files = DataFilesDict.from_patterns(patterns, base_path=str(folder.absolute()))
-    return {str(split): tuple(map(Path, paths)) for split, paths in files.items()}
+def _named_splits(folder: Path, files: Sequence[Path]) -> dict[str, tuple[Path, ...]]:
+    """The files of each split of a folder by their names, as `datasets` divides them; none if all are in train.
+
+    Raises:
+        `InputError`: some names are those of splits, but a file is in none or several of them.
+    """
+    base = str(folder.absolute())
+    named = DataFilesDict.from_patterns(get_data_patterns(base), base_path=base)
+    paths = {str(split): tuple(path for path in files if str(path.absolute()) in named[split]) for split in named}
+    paths = {split: members for split, members in paths.items() if members}
+    if paths.keys() == {"train"}:
+        return {}
+    for path in files:
+        splits = [split for split, members in paths.items() if path in members]
+        if len(splits) != 1:
+            wrong = f"in the splits {' and '.join(splits)}" if splits else "in no split"
+            raise InputError(
+                f"{path}: is {wrong} by its name, but {folder} has files that are named after splits "
+                f"({', '.join(map(str, named))}); rename it, or name files by a pattern in quotes"
+            )
+    return paths
 
 
 def find_corpus(name: str) -> tuple[Corpus, tuple[Path, ...]]:
@@ -309,7 +331,7 @@ def find_corpus(name: str) -> tuple[Corpus, tuple[Path, ...]]:
         return named, (Path(named.path),) if named.bundled else ()
     corpus = Corpus(name, name, kind=None, licence="unknown", test_split="test", column=None)
     refuse_foreign(name, foreign_data, "text, conversations or preferences")
-    files = local_files(name)
+    files = () if _is_of_datasets(Path(name)) else local_files(name)
     if files:
         return corpus, files
     known, colon, file = name.partition(":")
@@ -533,10 +555,24 @@ def _read_row(
     return [] if isinstance(document, str) else [document]
 
 
+def _is_of_datasets(folder: Path) -> bool:
+    """Whether a folder says itself which files are which split: a README.md as on the Hub, or one of save_to_disk."""
+    if (folder / "state.json").is_file() or (folder / "dataset_dict.json").is_file():
+        return True
+    readme = folder / "README.md"
+    text = readme.read_text("utf-8", "replace") if readme.is_file() else ""
+    return re.match(r"---\s.*?^configs:", text, re.DOTALL | re.MULTILINE) is not None
+
+
 def _check_remote(name: str) -> None:
-    """Raise an error unless `name` is a folder or has the form of an id on the Hub."""
-    if Path(name).is_dir():
+    """Raise an error unless `name` has the form of an id on the Hub, or is a folder of `datasets`."""
+    folder = Path(name)
+    if _is_of_datasets(folder):
         return
+    if folder.is_dir():
+        counts = Counter(path.suffix or path.name for path in files_of_folder(folder)[1])
+        present = ", ".join(f"{count:,} {suffix}" for suffix, count in counts.most_common(8)) or "no file"
+        raise InputError(f"{name}: expected files that end in {', '.join(SUFFIXES)}, found {present}; convert them")
     known = f"known corpora: {', '.join(corpus_names())}"
     if has_rows(name) or glob.has_magic(name) or name.startswith((".", "/", "~")):
         raise InputError(f"{name}: no such file; {known}")
@@ -609,6 +645,10 @@ def _load_verified(
 ) -> "datasets.IterableDataset | datasets.Dataset":
     """`datasets.load_dataset`, but the pages of Parquet files are compared with their checksums, if they have some."""
     builder = datasets.load_dataset_builder(path, config)
+    if Path(path).is_dir() and hasattr(builder.config, "sample_by"):
+        raise InputError(
+            "its README.md names text, of which datasets makes each line a document; name the files instead"
+        )
     if hasattr(builder.config, "fragment_scan_options"):
         builder.config.fragment_scan_options = ParquetFragmentScanOptions(page_checksum_verification=True)
     if streaming:

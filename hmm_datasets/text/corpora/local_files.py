@@ -6,21 +6,28 @@ One row is in memory at a time; of `.json`, all rows.
 import contextlib
 import csv
 import glob
-import gzip
 import io
-import zlib
+import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
-from ...errors import InputError, first_line, is_path_error, path_error
+from ...errors import InputError, first_line, path_error
 from ...foreign.json import parse_json
 from ...foreign.sizes import check_expansion, most_bytes
+from ...foreign.text_files import COMPRESSED, lines_of_text, opened_text, read_error, suffixes_of
 
 SUFFIXES = (".txt", ".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
-COMPRESSED = (".gz", ".zst")
-"""Further suffixes of all of them but Parquet, which is compressed within."""
+"""Suffixes of what is read; all of them but Parquet, which is compressed within, also with one of [`COMPRESSED`]."""
+
+_BESIDE = re.compile(
+    r"(readme|licen[cs]e|copying|citation|changelog|contributing)(\..*)?"
+    r"|(meta|metadata|dataset_infos?|dataset_dict|config|state)\.(json|jsonl|csv|tsv)",
+    re.IGNORECASE,
+)
+"""Names of files about a data set, which are not its rows."""
 
 _BATCH_BYTES = 1 << 25
 
@@ -30,38 +37,54 @@ DOCUMENT_SEPARATOR = "<|endoftext|>"
 
 
 def local_files(name: str) -> tuple[Path, ...]:
-    """The files that a name means: one, those that match a pattern, or the `.txt` files of which a folder consists.
+    """The files that a name means: one, those that match a pattern, or those that are read of a folder.
 
-    Files in folders are sorted by name, and those whose name begins with a dot, or is README.md, are not counted. Of
+    They are sorted by name, and of a pattern those whose name begins with a dot, or is README.md, are not counted. Of
     any other name there are none.
+
+    Raises:
+        `InputError`: a folder has files of several kinds, see [`files_of_folder`].
     """
     try:
         if Path(name).is_file():
             return (Path(name),)
         if Path(name).is_dir():
-            paths = [path for path in sorted(Path(name).rglob("*")) if path.is_file()]
-            files = [path for path in paths if _is_data(path.relative_to(name))]
-            return tuple(files) if files and all(_format_of(path)[0] == ".txt" for path in files) else ()
+            return files_of_folder(Path(name))[0]
         matching = sorted(glob.glob(name, recursive=True)) if glob.has_magic(name) else []
     except OSError as error:
         raise path_error(name, error) from None
-    return tuple(path for path in map(Path, matching) if path.is_file() and _is_data(path))
+    paths = [path for path in map(Path, matching) if path.is_file()]
+    return tuple(path for path in paths if path.name != "README.md" and not _is_hidden(path))
 
 
-def _is_data(path: Path) -> bool:
-    return path.name != "README.md" and not any(part.startswith(".") and part != ".." for part in path.parts)
+def files_of_folder(folder: Path) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+    """The files in a folder and its subfolders that are read, and those that are not, each sorted by name.
+
+    Read are files with a suffix of [`SUFFIXES`], unless they are hidden, or about the data, as a README or a licence.
+
+    Raises:
+        `InputError`: those that would be read are of several kinds.
+    """
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    files = [path for path in paths if has_rows(path.name) and not _BESIDE.fullmatch(path.name)]
+    files = [path for path in files if not _is_hidden(path.relative_to(folder))]
+    kinds = Counter(suffixes_of(path)[0].replace("ndjson", "jsonl") for path in files).most_common()
+    if len(kinds) > 1:
+        counts = " and ".join(f"{count:,} {suffix}" for suffix, count in kinds)
+        raise InputError(
+            f"{folder}: has files of several kinds, {counts}; expected one kind in a folder: name the files by a "
+            f"pattern in quotes, as '{folder}/**/*{kinds[0][0]}*'"
+        )
+    return tuple(files), tuple(path for path in paths if path not in set(files))
 
 
-def _format_of(path: Path) -> tuple[str, str]:
-    """The suffix of a file without that of its compression, and that."""
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    compression = suffixes.pop() if suffixes and suffixes[-1] in COMPRESSED else ""
-    return suffixes[-1] if suffixes else "", compression
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith(".") and part not in (".", "..") for part in path.parts)
 
 
 def has_rows(name: str) -> bool:
     """Whether a file of this name is one that [`read_rows`] reads, by its suffix."""
-    suffix, compression = _format_of(Path(name))
+    suffix, compression = suffixes_of(Path(name))
     return suffix in SUFFIXES and not (suffix == ".parquet" and compression)
 
 
@@ -85,70 +108,21 @@ def read_rows(path: Path, wanted: Collection[str] | None = None) -> Iterator[tup
     Raises:
         `InputError`: the file has another suffix, or it cannot be read; the message gives the line of the failure.
     """
-    suffix, compression = _format_of(path)
+    suffix = suffixes_of(path)[0]
     if not has_rows(path.name):
         raise InputError(
             f"{path}: expected a file name that ends in {', '.join(SUFFIXES)}; all but the last also with "
             f"{' or '.join(COMPRESSED)}"
         )
-    try:
-        if suffix == ".parquet":
+    if suffix == ".parquet":
+        try:
             yield from _read_parquet(path, wanted)
-        else:
-            with _opened(path, compression) as content:
-                encoding = "utf-16" if content.peek(2)[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
-                ends = "" if suffix in (".csv", ".tsv") else None
-                readers = {".txt": _read_txt, ".json": _read_json, ".csv": _read_csv, ".tsv": _read_csv}
-                read = readers.get(suffix, _read_jsonl)
-                yield from read(path, io.TextIOWrapper(content, encoding, newline=ends))
-    except UnicodeDecodeError as error:
-        byte = f"0x{error.object[error.start]:02x}, {error.reason}"
-        location = f"{path}:{_breaking_line(path, compression)}"
-        raise InputError(
-            f"{location}: cannot be read as UTF-8 text ({byte}); convert the file, for example with "
-            "iconv -f WINDOWS-1252 -t UTF-8"
-        ) from None
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        location = f"{path}:{_breaking_line(path, compression)}"
-        raise InputError(f"{location}: cannot be read as gzip ({error}); copy or download it again") from None
-    except OSError as error:
-        if is_path_error(error):
-            raise path_error(path, error) from None
-        kind = f" as {compression[1:]}" if compression else ""
-        raise InputError(
-            f"{path}: cannot be read{kind} ({error.strerror or first_line(error)}); copy or download it again"
-        ) from None
-
-
-class _Decompressed(io.RawIOBase):
-    """The bytes of a compressed file, which must not be out of proportion to it."""
-
-    def __init__(self, path: Path, file: Any):
-        self._path, self._stored, self._count, self._file = path, path.stat().st_size, 0, file
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        content = self._file.read1(len(buffer))
-        self._count += len(content)
-        check_expansion(self._path, self._stored, self._count)
-        buffer[: len(content)] = content
-        return len(content)
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
-
-
-def _opened(path: Path, compression: str) -> io.BufferedReader:
-    """A file of bytes, decompressed."""
-    if not compression:
-        return path.open("rb")
-    import pyarrow
-
-    file = gzip.GzipFile(path) if compression == ".gz" else pyarrow.input_stream(path, compression="zstd")
-    return io.BufferedReader(_Decompressed(path, file))
+        except OSError as error:
+            raise read_error(path, error) from None
+        return
+    with opened_text(path, newline="" if suffix in (".csv", ".tsv") else None) as file:
+        readers = {".txt": _read_txt, ".json": _read_json, ".csv": _read_csv, ".tsv": _read_csv}
+        yield from readers.get(suffix, _read_jsonl)(path, file)
 
 
 def shorten(value: Any) -> str:
@@ -210,19 +184,9 @@ def without_fillers(row: Mapping[str, Any], features: Any = None, *, encoded: bo
     return {name: cleaned(value, types.get(name)) for name, value in row.items()}
 
 
-def _breaking_line(path: Path, compression: str) -> int:
-    """The line, counted from 1, at which a file cannot be decoded; it is read again to find out."""
-    number = 1
-    with contextlib.suppress(UnicodeDecodeError, EOFError, OSError, zlib.error), _opened(path, compression) as file:
-        for line in file:
-            line.decode("utf-8")
-            number += 1
-    return number
-
-
 def _read_txt(path: Path, file: IO[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     number, lines = 0, []
-    for line in file:
+    for line in lines_of_text(path, file):
         *ended, rest = line.split(DOCUMENT_SEPARATOR)
         for piece in ended:
             lines.append(piece)
@@ -256,10 +220,11 @@ def _read_json(path: Path, file: IO[str]) -> Iterator[tuple[str, dict[str, Any]]
         yield _json_row(row, f"{path}: row {number}")
 
 
-def _read_csv(path: Path, file: IO[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _read_csv(path: Path, text: IO[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Rows of text; the first has the names. Fields are separated by commas, tabs or semicolons, as the names are."""
     names: list[str] | None = None
-    first = file.readline()
+    file = lines_of_text(path, text)
+    first = next(file, "")
     delimiter = max("\t,;" if ".tsv" in path.suffixes else ",\t;", key=first.count)
     csv.field_size_limit(1 << 30)  # a field may be as long as a document
     lines = csv.reader(chain([first], file), delimiter=delimiter, strict=True)
@@ -283,11 +248,14 @@ def _read_csv(path: Path, file: IO[str]) -> Iterator[tuple[str, dict[str, Any]]]
 
 
 def _json_row(row: Any, where: str) -> tuple[str, dict[str, Any]]:
-    if isinstance(row, list):
+    if isinstance(row, list) and any(isinstance(turn, dict | list | str) for turn in row):
         return where, {"messages": row}
     if not isinstance(row, dict):
+        numbers = "; a list of numbers is a sequence of symbols, which `hmm-datasets fit` reads" * isinstance(
+            row, list
+        )
         raise InputError(
-            f"{where}: expected an object with named columns, found {shorten(row)}; a list would be a conversation"
+            f"{where}: expected an object with named columns, or a list of turns, found {shorten(row)}{numbers}"
         )
     return where, row
 

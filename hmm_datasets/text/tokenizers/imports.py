@@ -22,8 +22,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...errors import InputError, path_errors
+from ...errors import InputError
 from ...files import read_json
+from ...foreign.text_files import opened_text
 from .bpe import SPECIAL_TOKENS, byte_level_pieces, chat_tokenizer
 
 if TYPE_CHECKING:
@@ -140,13 +141,8 @@ def byte_characters() -> list[str]:
 
 
 def _lines(path: str | os.PathLike) -> list[str]:
-    try:
-        with path_errors(path):
-            return Path(path).read_text(encoding="utf-8").split("\n")
-    except InputError:
-        raise
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read ({error})") from None
+    with opened_text(Path(path)) as file:
+        return file.read().split("\n")
 
 
 def _read_ranks(path: str | os.PathLike) -> dict[bytes, int]:

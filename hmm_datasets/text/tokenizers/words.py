@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from jaxtyping import Int64, UInt16
 
-from ...errors import InputError
+from ...errors import InputError, check_distinct
 from ...files import atomic_folder, check_digests, write_digests, write_json
 from ...records import Count, Finite, read_record
 from ...shuffle import epoch_order
@@ -213,6 +213,7 @@ class WordCorpus:
                 f"{path}: format_version is {index.format_version}, expected {FORMAT_VERSION}; build it again"
             )
         check_digests(folder)
+        check_distinct(f"{path}: vocabulary", index.vocabulary)
         try:
             arrays = load_file(arrays_path)
         except (SafetensorError, FileNotFoundError) as error:
@@ -356,9 +357,7 @@ def word_tokenizer(vocabulary: Sequence[str]) -> "PreTrainedTokenizerFast":
     from transformers import PreTrainedTokenizerFast
 
     ids = {word: number for number, word in enumerate(vocabulary)}
-    if len(ids) < len(vocabulary):
-        twice = next(word for number, word in enumerate(vocabulary) if ids[word] != number)
-        raise InputError(f"vocabulary: {twice!r} occurs twice")
+    check_distinct("vocabulary", vocabulary)
     pattern = pattern_of(vocabulary)
     if pattern is None:
         word = next((word for word in vocabulary if words_of(word, RUNS) != [word]), vocabulary[0])

@@ -255,9 +255,13 @@ def test_a_folder_or_a_data_set_of_the_hub_takes_the_same_recognizers(name, stre
     folder = tmp_path / "someone" / "chats"
     folder.mkdir(parents=True)
     parquet.write_table(pa.Table.from_pylist(rows), folder / "train.parquet")
-    found = load_corpus("someone/chats", streaming=streaming)
-    assert list(found) == [{"messages": first}, {"messages": OTHER}]
-    assert list(found.features) == ["messages"]
+    for form in ("folder", "hub"):
+        if form == "hub":
+            names = "---\nconfigs:\n- config_name: default\n  data_files: train.parquet\n---\n"
+            (folder / "README.md").write_text(names)
+        read = load_corpus("someone/chats", streaming=streaming, test_fraction=0.0 if form == "folder" else None)
+        assert list(read) == [{"messages": first}, {"messages": OTHER}]
+        assert list(read.features) == ["messages"]
 
 
 @pytest.mark.parametrize("name", PREFERENCES)

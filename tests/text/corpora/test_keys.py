@@ -318,6 +318,7 @@ def test_what_a_data_set_of_the_hub_has_beside_its_text_is_named_too_and_again_f
     folder.mkdir(parents=True)
     rows = [{"prompt": f"{n}?", "completion": "A.", "label": n >= 300, "id": n} for n in range(601)]
     parquet.write_table(pa.Table.from_pylist(rows), folder / "train.parquet")
+    (folder / "README.md").write_text("---\nconfigs:\n- config_name: default\n  data_files: train.parquet\n---\n")
     for _ in range(2):
         loading._recognized.clear()
         assert len(list(load_corpus("someone/chats", streaming=streaming))) == 301

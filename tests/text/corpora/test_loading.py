@@ -548,7 +548,7 @@ def test_a_split_left_empty_is_refused(tmp_path):
     ("name", "content", "told"),
     [
         ("a.jsonl", b'{"text": "A"}\n{"text"\n', "a.jsonl:2: not JSON"),
-        ("a.jsonl", b"3\n", "a.jsonl:1: expected an object with named columns, found 3"),
+        ("a.jsonl", b"3\n", "a.jsonl:1: expected an object with named columns, or a list of turns, found 3"),
         ("a.json", b'{"text": "A"}', "a.json: expected a list of rows"),
         ("a.json", b'{"text": "A"\n{"text": "B"}\n', "name a file with one row per line .jsonl"),
         ("a.json", b'{"text": "A"}\n{"text": \n', "a.json:2: not JSON"),

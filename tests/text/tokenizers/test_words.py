@@ -316,7 +316,7 @@ def test_special_tokens_have_their_parts_after_saving(corpus, tmp_path):
 @pytest.mark.parametrize(
     ("vocabulary", "told"),
     [
-        ([".", "a", "a"], "'a' occurs twice"),
+        ([".", "a", "a"], "vocabulary[1] and vocabulary[2] are both 'a'"),
         ([".", "A"], "'A' is not one lower-case word"),
         ([".", "new york"], "'new york' is not one lower-case word"),
         ([".", "<bos>"], "'<bos>' is not one lower-case word"),
