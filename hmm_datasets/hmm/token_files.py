@@ -162,8 +162,8 @@ def is_token_file(path: str | Path) -> bool:
             return _are_numbers(next(_json_rows(path), ("", []))[1][:_LOOKED_AT], _of_value)
         return False
     with opened_text(path) as file:
-        lines = [line for line in islice(file, _LOOKED_AT) if line.strip()]
-    return _are_numbers([word for line in lines for word in next(_words(line.strip("\n ")))], _of_word)
+        lines = [line.strip("\n ") for line in islice(file, _LOOKED_AT)]
+    return _are_numbers([word for line in lines for word in next(_words(line))], _of_word)
 
 
 def read_token_rows(path: str | Path, lengths: str | Path | None = None) -> TokenRows:
@@ -273,7 +273,7 @@ def _refuse_labels(path: Path, column: Int[np.ndarray, "M"], lengths: Int[np.nda
 def _text_rows(path: Path) -> Iterator[tuple[str, Iterator[list[str]]]]:
     with opened_text(path) as file:
         for number, line in enumerate(lines_of_text(path, file), 1):
-            if line.strip():
+            if line.strip("\r\n "):
                 yield f"{path}, line {number}", _words(line.strip("\r\n "))
 
 
@@ -331,7 +331,7 @@ def _of_word(word: str) -> int | float | None:
         return None
     if _INTEGER.fullmatch(word):
         return int(word)
-    if "_" in word:
+    if "_" in word or not word.isascii():
         raise ValueError
     return _of_value(float(word))
 
