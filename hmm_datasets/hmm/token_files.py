@@ -254,14 +254,14 @@ def _of_text(path: Path) -> TokenRows:
 
 def _refuse_labels(path: Path, column: Int[np.ndarray, "M"], lengths: Int[np.ndarray, "N"]) -> None:
     """Refuse a table with the numbers of columns or rows that pandas writes, which are no symbols."""
-    if (lengths != lengths[0]).any():
+    if (lengths != lengths[0]).any() or min(len(lengths), lengths[0]) < 3:
         return
     table = column.reshape(len(lengths), -1)
     (rows, columns), top, side = table.shape, table[0], table[:, 0]
-    both = np.array_equal(top[1:], range(columns - 1)) and np.array_equal(side[1:], range(rows - 1))
-    wrong = ["line and column"] if both and top[0] == MISSING and min(rows, columns) > 2 else []
+    both = np.array_equal(top[1:], np.arange(columns - 1)) and np.array_equal(side[1:], np.arange(rows - 1))
+    wrong = ["line and column"] if both and top[0] == MISSING else []
     for name, numbers, others in (("line", top, table[1:]), ("column", side, table[:, 1:])):
-        if min(rows, columns) > 3 and np.array_equal(numbers, range(len(numbers))) and others.max() < numbers[-1]:
+        if min(rows, columns) > 3 and np.array_equal(numbers, np.arange(len(numbers))) and others.max() < numbers[-1]:
             wrong.append(name)
     if wrong:
         raise InputError(

@@ -273,3 +273,49 @@ def test_fit_tells_bad_input_and_leaves_nothing(path, tmp_path, capsys):
     message = failing(capsys, "fit", path, "--num_states", "3", "--device", "cuda:99", *output)
     assert "device is 'cuda:99', and cannot be used" in message
     assert not (tmp_path / "run" / "hmm").exists()
+
+
+@pytest.mark.parametrize("name", ["txt", "csv", "jsonl", "npy"])
+def test_sequences_of_integers_that_are_identical_count_once_with_sentences_unique(name, tmp_path, capsys):
+    lines = [[0, 1, 2, 1], [1, 2, 0, 0], [0, 1, 2, 1], [2, 2, 1, 0], [1, 2, 0, 0]]
+    file, once = tmp_path / f"a.{name}", [lines[0], lines[1], lines[3]]
+    if name == "npy":
+        np.save(file, lines)
+    elif name == "jsonl":
+        file.write_text("".join(f"{line}\n" for line in lines))
+    else:
+        np.savetxt(file, lines, fmt="%d", delimiter="," if name == "csv" else " ")
+    command = ["fit", str(file), "--num_states", "2", "--max_epochs", "2", "--sentences", "unique"]
+    assert main([*command, "--output_dir", str(tmp_path / "run")]) == 0
+    expected = fit_hmm(once, FitSettings(2, max_epochs=2), show_progress=False)
+    assert HMM.from_pretrained(tmp_path / "run" / "hmm") == expected.hmm
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["train_tokens"] == 12
+    np.save(tmp_path / "weights.npy", np.ones(5))
+    command += ["--weights", str(tmp_path / "weights.npy")]
+    error = failing(capsys, *command, "--output_dir", str(tmp_path / "other"))
+    assert "sentences is unique, but weights are given for every sequence; leave them out" in error
+
+
+@pytest.mark.parametrize("form", ["lines", "lists", "column"])
+def test_uneven_lines_are_fitted_scored_and_planned(form, tmp_path, capsys):
+    generator = np.random.default_rng(0)
+    lines = [generator.integers(0, 4, length).tolist() for length in (60_000, *generator.integers(1, 6, 3_000))]
+    file, lengths = tmp_path / ("a.npy" if form == "column" else "a.jsonl" if form == "lists" else "a.txt"), []
+    if form == "column":
+        np.save(file, np.concatenate(lines)[:, None])
+        np.save(tmp_path / "lengths.npy", list(map(len, lines)))
+        lengths = ["--lengths", str(tmp_path / "lengths.npy")]
+    else:
+        file.write_text("".join(f"{line if form == 'lists' else ' '.join(map(str, line))}\n" for line in lines))
+    output = tmp_path / "run"
+    command = ["fit", str(file), *lengths, "--num_states", "2", "--max_epochs", "2", "--output_dir", str(output)]
+    assert main([*command, "--test", str(file)] if form != "column" else command) == 0
+    summary = json.loads((output / "summary.json").read_text())
+    assert summary["train_tokens"] == sum(map(len, lines))
+    assert main(["plan", "fit", "--corpus", str(file), *command[2:]]) == 0
+    if form != "column":
+        capsys.readouterr()
+        assert main(["describe", str(output / "hmm"), "--sequences", str(file), "--json"]) == 0
+        scores = json.loads(capsys.readouterr().out)
+        assert (scores["sequences"], scores["length"]) == (3_001, 60_000)
+        assert scores["nats"] == pytest.approx(-summary["train_log_likelihood"], abs=1e-4)

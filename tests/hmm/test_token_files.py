@@ -1,12 +1,17 @@
 """Sequences in files and by name: what users of other tools have at hand."""
 
+import hypothesis
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import strategies as st
 
 from hmm_datasets import HMM, InputError, fit_hmm
+from hmm_datasets.hmm.generalized import GeneralizedHMM
 from hmm_datasets.hmm.named_tokens import symbols_of_names
 from hmm_datasets.hmm.token_files import is_token_file, read_named_rows, read_token_rows
+from hmm_datasets.text.tokenizers.imports import import_gpt2
+from hmm_datasets.text.tokenizers.words import word_tokenizer
 
 ROWS = [[0, 1, 2], [2, 0], [1, 1, 0, 2]]
 WEATHER = ("rain", "snow", "sun")
@@ -153,3 +158,34 @@ def test_labels_that_are_no_symbols_are_answered_with_a_remedy_that_works(tokens
     if symbols.max() > 100:
         symbols = np.unique(tokens, return_inverse=True)[1].reshape(np.shape(tokens))
     fit_hmm(symbols, num_states=2, lengths=lengths, max_epochs=1, show_progress=False)
+
+
+@hypothesis.settings(max_examples=60, deadline=None)
+@hypothesis.given(st.lists(st.sampled_from("abcde"), min_size=2, max_size=5))
+@pytest.mark.outside(
+    "https://github.com/PaddlePaddle/PaddleNLP/issues/5974",
+    "a vocabulary with the same token in two lines, of which an id is lost",
+    "two equal names of symbols are refused by their places, in HMMs, words and files of tokenizers",
+)
+def test_two_equal_symbols_of_a_vocabulary_are_refused_wherever_one_is_given(names):
+    symbols = len(names)
+    table = np.full((2, symbols), 1 / symbols)
+    takers = (
+        lambda: HMM(transition=np.full((2, 2), 0.5), emission=table, vocabulary=names),
+        lambda: GeneralizedHMM(np.full((symbols, 1, 1), 1 / symbols), vocabulary=names),
+        lambda: word_tokenizer([".", *names]),
+        lambda: fit_hmm([names], num_states=1, vocabulary=names, max_epochs=1, show_progress=False),
+    )
+    for take in takers:
+        if len(set(names)) == symbols:
+            take()
+            continue
+        with pytest.raises(InputError, match=r"vocabulary\[\d\] and vocabulary\[\d\] are both '[a-e]'"):
+            take()
+
+
+def test_a_token_that_stands_twice_in_the_vocabulary_of_a_tokenizer_is_refused(tmp_path):
+    (tmp_path / "vocab.json").write_text('{"a": 0, "b": 1, "a": 2}')
+    (tmp_path / "merges.txt").write_text("")
+    with pytest.raises(InputError, match=r"vocab\.json: an object has the key 'a' twice"):
+        import_gpt2(tmp_path / "vocab.json", tmp_path / "merges.txt")

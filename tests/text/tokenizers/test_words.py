@@ -1,6 +1,7 @@
 import json
 import re
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -325,3 +326,9 @@ def test_special_tokens_have_their_parts_after_saving(corpus, tmp_path):
 )
 def test_a_vocabulary_the_pipeline_would_not_give_is_refused(vocabulary, told):
     assert told in message(word_tokenizer, vocabulary)
+
+
+def test_words_in_a_folder_of_which_two_are_equal_are_refused(tmp_path):
+    corpus = build_word_corpus(["The cat sat. The dog sat."] * 30, k=4)
+    replace(corpus, vocabulary=(*corpus.vocabulary[:-1], corpus.vocabulary[0])).save(tmp_path / "words")
+    assert "words.json: vocabulary[0] and " in message(WordCorpus.load, tmp_path / "words")
