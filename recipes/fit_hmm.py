@@ -38,7 +38,7 @@ class CorpusSettings:
     output_dir: str = setting(MISSING, "Output folder.")
     corpus: str = setting(
         "tinystories-sample",
-        "A named corpus, a local file, a data set on the Hub; or symbols: .npy, .npz, or a text of integers.",
+        "A named corpus, a local file, a data set on the Hub; or symbols: .npy, .npz, a text or .jsonl of integers.",
     )
     lengths: str | None = setting(
         None, "Lengths of the sequences in another .npy file, of rows that end early or of one column as in hmmlearn."
@@ -57,7 +57,7 @@ class CorpusSettings:
         "MODULE:FUNCTION that cuts text of scripts without spaces into words, as jieba:lcut; by default each of its "
         "characters is a word.",
     )
-    sentences: str = setting("train", "Sentences to fit to: train, or unique (each distinct one once).")
+    sentences: str = setting("train", "Sentences or lines of integers to fit to: train, or unique (each once).")
     length: int = setting(64, "Symbols per window.", least=1)
     time_limit: str | None = setting(
         None, "Save and stop before this time is up, written as in Slurm: 3:55:00 or 2-00:00:00."
@@ -87,7 +87,7 @@ class CorpusSettings:
         if not self.is_array and self.corpus.endswith((".csv", ".tsv", ".pt", ".pkl")):
             raise InputError(
                 f"{self.corpus}: symbols are read from .npy (by numpy.save, integers of shape (N, L)), .npz, and "
-                "lines of integers in .txt, .csv and .tsv; text from .txt, .jsonl, .json and .parquet"
+                "lines of integers in .txt, .csv, .tsv and .jsonl; text from .txt, .jsonl, .json and .parquet"
             )
 
     @cached_property

@@ -9,9 +9,9 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation.targets import open_target
 from hmm_datasets.files import read_json, read_log, read_yaml
 from hmm_datasets.foreign.tensors import safetensors_header
-from hmm_datasets.hmm.arrays import read_tokens
 from hmm_datasets.hmm.convert import from_file
 from hmm_datasets.hmm.loading import load_source
+from hmm_datasets.hmm.token_files import read_token_rows
 from hmm_datasets.operations.checkpoints.weights import read_weights
 from hmm_datasets.text.corpora.loading import load_corpus
 from hmm_datasets.text.stream import TokenStream
@@ -26,7 +26,7 @@ READERS = {
     "csv.gz": [load_corpus],
     "parquet": [load_corpus],
     "npz": [from_file],
-    "npy": [read_tokens],
+    "npy": [read_token_rows],
     "json": [read_json, lambda path: model_config(f"./{path}", vocab_size=9, max_length=9)],
     "yaml": [lambda path: read_yaml(Path(path))],
     "safetensors": [safetensors_header],

@@ -262,9 +262,10 @@ def _tokens_to_score(hmm: "Process", name: str, path: Path, arguments: "Describe
     """The sequences of a file of symbols or of lines of names, or windows of the sentences in a text or words/."""
     import numpy as np
 
-    files = _token_files()
-    if files.is_token_file(path):
-        return files.read_token_rows(path)
+    from ..hmm.token_files import TokenRows, is_token_file, read_named_rows, read_token_rows
+
+    if is_token_file(path):
+        return read_token_rows(path)
     from ..text.tokenizers.words import INDEX_NAME, WordCorpus, sentences_of
 
     vocabulary = hmm.vocabulary
@@ -288,7 +289,7 @@ def _tokens_to_score(hmm: "Process", name: str, path: Path, arguments: "Describe
     if not len(tokens):
         raise InputError(f"{path}: no sentence consists of the words of {name}; give another text")
     length = min(arguments.length, len(tokens))
-    return files.TokenRows(tokens[: len(tokens) // length * length].reshape(-1, length))
+    return TokenRows(tokens[: len(tokens) // length * length].reshape(-1, length))
 
 
 def _draw_emissions(arguments: "DescribeCommand", name: str) -> int:
@@ -419,13 +420,9 @@ class DescribeCommand:
 
 
 def _has_symbols(path: Path) -> bool:
-    return _token_files().is_token_file(path)
+    from ..hmm.token_files import is_token_file
 
-
-def _token_files() -> types.ModuleType:
-    from ..hmm import token_files  # imports NumPy
-
-    return token_files
+    return is_token_file(path)
 
 
 def describe_command(arguments: DescribeCommand) -> int:

@@ -1,12 +1,10 @@
 """Arrays in and out of an HMM: tables must be distributions, tokens must be symbols.
 
 Each check raises [`~hmm_datasets.errors.InputError`] with the name and index of the wrong value. Tokens become
-tensors, or NumPy arrays for compiled loops, and results have the kind of array that the tokens came in. For the
-command line sequences are read from a `.npy` file.
+tensors, or NumPy arrays for compiled loops, and results have the kind of array that the tokens came in.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -24,7 +22,6 @@ from ..array_input import (
     observed,
 )
 from ..errors import InputError, check_distinct
-from ..foreign.arrays import load_array
 from .analysis.stationary import cesaro_limit
 from .kernels.threads import in_parallel
 
@@ -240,7 +237,7 @@ def rows_of_column(tokens: Any, lengths: Any = None) -> tuple[np.ndarray, np.nda
             f"rows of {lengths.max():,} tokens for each of {len(lengths):,} sequences would be over {_MOST_PADDING} "
             "times the column; give sequences of similar lengths at a time"
         )
-    return padded(column, np.cumsum(lengths) - lengths, lengths), lengths
+    return rows_from(column, np.cumsum(lengths) - lengths, lengths), lengths
 
 
 def checked_column(tokens: Any, lengths: Any = None) -> tuple[Int[np.ndarray, "N"], Int[np.ndarray, "B"]]:
@@ -268,7 +265,7 @@ def are_uneven(lengths: Int[np.ndarray, "B"]) -> bool:
     return len(lengths) * int(lengths.max(initial=0)) > max(2 * int(lengths.sum()), _LITTLE)
 
 
-def padded(
+def rows_from(
     column: Int[np.ndarray, "N"], starts: Int[np.ndarray, "B"], lengths: Int[np.ndarray, "B"], width: int | None = None
 ) -> Int[np.ndarray, "B T"]:
     """Sequences of a column as rows, 0 beyond their ends, of the longest length or `width`."""
@@ -278,12 +275,15 @@ def padded(
     return rows
 
 
-def in_similar_lengths(lengths: Int[np.ndarray, "B"], entries: int) -> Iterator[Int[np.ndarray, "R"]]:
-    """Numbers of sequences in groups, of which padding is less than half; each has `entries` at most, or one row."""
+def in_similar_lengths(lengths: Int[np.ndarray, "B"], entries: int, width: int = 1) -> Iterator[Int[np.ndarray, "R"]]:
+    """Numbers of sequences in groups, of which padding is less than half; each has `entries` at most, or one row.
+
+    A row counts as `width` entries at least.
+    """
     scale = np.frexp(lengths)[1] if are_uneven(lengths) else np.zeros(len(lengths))
     for value in np.unique(scale):
         group = np.flatnonzero(scale == value)
-        size = max(1, entries // max(1, int(lengths[group].max())))
+        size = max(1, entries // max(width, int(lengths[group].max())))
         yield from (group[first : first + size] for first in range(0, len(group), size))
 
 
@@ -382,24 +382,6 @@ def over_rows(work: Callable[[slice], None], rows: int, operations: int) -> None
     threads = max(1, min(torch.get_num_threads(), rows, operations // _OPERATIONS_PER_THREAD))
     bounds = [rows * part // threads for part in range(threads + 1)]
     in_parallel(lambda part: work(slice(bounds[part], bounds[part + 1])), range(threads), threads)
-
-
-def read_tokens(path: str | Path) -> "np.ndarray":
-    """The memory-mapped array in a file: integers of shape `(N, L)`; or floats of which some are NaN, read with -1.
-
-    Raises:
-        `InputError`: there is no such file, it is not an array, or its type or shape is another.
-    """
-    tokens = load_array(path, mmap_mode="r")
-    if tokens.dtype.kind == "f" and np.isnan(tokens).any():
-        try:
-            tokens = tokens_with_gaps(tokens, None).tokens.numpy()
-        except InputError as error:
-            raise InputError(f"{path}: {error}") from None
-    if tokens.ndim != 2 or tokens.dtype.kind not in "iu" or tokens.size == 0:
-        description = f"{tokens.dtype} of shape {tokens.shape}"
-        raise InputError(f"{path}: {description}; expected integers of shape (N, L), N and L at least 1")
-    return tokens
 
 
 def kronecker_product(tables: Sequence[np.ndarray]) -> np.ndarray:

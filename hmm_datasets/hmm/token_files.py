@@ -41,8 +41,7 @@ from .arrays import (
     counts_in_rows,
     in_similar_lengths,
     is_column,
-    padded,
-    read_tokens,
+    rows_from,
     rows_of_column,
     tokens_with_gaps,
 )
@@ -128,11 +127,10 @@ class TokenRows(NamedTuple):
             slices = (slice(first, first + size) for first in range(0, len(self.tokens), size))
             yield from ((rows, self.part(rows)) for rows in slices)
             return
-        column, starts, size = self.tokens.ravel(), np.cumsum(self.ends) - self.ends, max(1, entries // width)
-        for group in in_similar_lengths(self.ends, entries):
-            for rows in (group[first : first + size] for first in range(0, len(group), size)):
-                ends = self.ends[rows]
-                yield rows, TokenRows(padded(column, starts[rows], ends), None if (ends == ends[0]).all() else ends)
+        column, starts = self.tokens.ravel(), np.cumsum(self.ends) - self.ends
+        for rows in in_similar_lengths(self.ends, entries, width):
+            ends = self.ends[rows]
+            yield rows, TokenRows(rows_from(column, starts[rows], ends), None if (ends == ends[0]).all() else ends)
 
     def distinct(self, others: "TokenRows | None" = None) -> "TokenRows":
         """The sequences that are none of others, each once, in their order."""
@@ -183,9 +181,8 @@ def read_token_rows(path: str | Path, lengths: str | Path | None = None) -> Toke
     if suffix == ".npz":
         return _of_archive(path)
     if suffix == ".npy":
-        if lengths is None:
-            return TokenRows(read_tokens(path))
-        return _with_lengths(path, load_array(path), load_array(lengths))
+        tokens = load_array(path, mmap_mode="r" if lengths is None else None)
+        return _with_lengths(path, tokens, None if lengths is None else load_array(lengths))
     return _of_text(path)
 
 
@@ -206,7 +203,8 @@ def _of_archive(path: Path) -> TokenRows:
 
 def _with_lengths(path: Path, tokens: np.ndarray, lengths: np.ndarray | None) -> TokenRows:
     try:
-        if (tokens.ndim == 1 or tokens.shape[1:] == (1,)) and (lengths is None or len(lengths) != len(tokens)):
+        one = path.suffix.lower() == ".npz"  # without lengths a column of .npy is that of an array (N, 1)
+        if tokens.shape[1:] in ((), (1,)) and (one if lengths is None else len(lengths) != len(tokens)):
             return TokenRows.of_column(*checked_column(tokens, lengths))
         if tokens.ndim == 2 and tokens.dtype.kind == "f" and np.isnan(tokens).any():
             tokens = tokens_with_gaps(tokens, None, lengths).tokens.numpy()
@@ -215,10 +213,13 @@ def _with_lengths(path: Path, tokens: np.ndarray, lengths: np.ndarray | None) ->
     if (
         tokens.ndim != 2
         or tokens.dtype.kind not in "iu"
+        or tokens.size == 0
         or (lengths is not None and lengths.shape != tokens.shape[:1])
     ):
         shapes = f"{tokens.dtype} of shape {tokens.shape}" + ("" if lengths is None else f", lengths {lengths.shape}")
-        raise InputError(f"{path}: {shapes}; expected integers of shape (N, L) and lengths (N,), or one column")
+        raise InputError(
+            f"{path}: {shapes}; expected integers of shape (N, L), N and L at least 1, and lengths (N,), or one column"
+        )
     return TokenRows(tokens, lengths)
 
 

@@ -32,8 +32,8 @@ from tiny_gguf import save_gguf
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from hmm_datasets.files import read_yaml
-from hmm_datasets.hmm.arrays import read_tokens
 from hmm_datasets.hmm.convert import from_file
+from hmm_datasets.hmm.token_files import read_token_rows
 from hmm_datasets.hub.gguf import read_header
 from hmm_datasets.operations.checkpoints.weights import read_weights
 from hmm_datasets.text.corpora.conversations import ROLE_NAMES
@@ -418,7 +418,7 @@ KINDS = (
     Kind(
         "tokens (.npy)",
         write_npy,
-        lambda folder: read_tokens(folder / "tokens.npy").tolist(),
+        lambda folder: read_token_rows(folder / "tokens.npy").tokens.tolist(),
         lambda folder: np.load(folder / "tokens.npy", allow_pickle=False).tolist(),
     ),
     Kind(

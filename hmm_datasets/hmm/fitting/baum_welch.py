@@ -32,7 +32,7 @@ from typing_extensions import TypeVar
 from ...errors import InputError, first_line
 from ...runtime.stop_requests import STOP, Stopped, StopRequests
 from .. import inference
-from ..arrays import in_similar_lengths, padded
+from ..arrays import in_similar_lengths, rows_from
 from ..model import HMM
 from ..structured.block_tables import BlockTables
 from ..structured.blocked import BlockedHMM
@@ -141,7 +141,7 @@ class Sequences:
         rows = torch.from_numpy(index)
         lengths = None if self.lengths is None else self.lengths[rows]
         if lengths is not None and self.tokens.ndim == 1:
-            tokens = torch.from_numpy(padded(self.tokens.numpy(), self.starts[index], lengths.numpy())).long()
+            tokens = torch.from_numpy(rows_from(self.tokens.numpy(), self.starts[index], lengths.numpy())).long()
         else:
             tokens = self.tokens[rows]
         return tokens.to(device), None if lengths is None else lengths.to(device)

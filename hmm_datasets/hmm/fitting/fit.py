@@ -279,10 +279,8 @@ def _with_known(
             raise InputError(f"states are given, but initial is {initial}, whose fit takes none; leave them out")
         if settings.init != "random":
             raise InputError(f"init is {settings.init}, whose states are not those of states; leave init out")
-        if data.tokens.ndim == 1:
-            known = check_states(states, (len(data.tokens), 1), None, settings.num_states).ravel()
-        else:
-            known = check_states(states, data.shape, data.lengths, settings.num_states)
+        shape, ends = ((len(data.tokens), 1), None) if data.tokens.ndim == 1 else (data.shape, data.lengths)
+        known = check_states(states, shape, ends, settings.num_states).reshape(data.tokens.shape)
         codes, pairs = paired(data.tokens, known, data.lengths)
         data = replace(data, tokens=codes, pairs=pairs)
     if weights is not None:

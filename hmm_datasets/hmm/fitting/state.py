@@ -19,7 +19,7 @@ from ...errors import InputError
 from ...files import atomic_folder, check_digests, restore_all, write_digests, write_json
 from ...records import Count, Finite, read_record
 from ...runtime.run_identity import IDENTITY_NAME, Identity, check_identity, read_identity, write_identity
-from ..arrays import padded
+from ..arrays import rows_from
 from ..process_storage import load_process
 from ..storage import read_tables
 from .baum_welch import Fitted, Model, Sequences, Statistics, even_batches
@@ -300,7 +300,7 @@ def _digest(data: Sequences) -> str:
     if data.tokens.ndim == 1 and math.prod(data.shape) < _MOST_PADDED:  # as fits that padded such rows have it
         batches = even_batches(np.arange(data.shape[0]), max(1, _PADDED_TOGETHER // data.shape[1]))
         lengths = data.lengths.numpy()
-        parts = (padded(data.tokens.numpy(), data.starts[rows], lengths[rows], data.shape[1]) for rows in batches)
+        parts = (rows_from(data.tokens.numpy(), data.starts[rows], lengths[rows], data.shape[1]) for rows in batches)
     for table in itertools.chain(parts, [] if data.lengths is None else [data.lengths.numpy()]):
         digest.update(np.ascontiguousarray(table, dtype="<i8"))
     if data.pairs is not None:

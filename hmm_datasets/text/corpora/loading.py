@@ -287,8 +287,9 @@ def _source(name: str, kind: Kind | None, test_fraction: float | None) -> _Sourc
         _, unread = files_of_folder(Path(name))
         if unread:
             names = [str(path.relative_to(name)) for path in unread]
-            more = f" and {len(names) - 8:,} more" if len(names) > 8 else ""
-            _print_once(f"{name}: not read: {', '.join(names[:8])}{more}")
+            _print_once(
+                f"{name}: not read: {', '.join(names[:8])}" + f" and {len(names) - 8:,} more" * (len(names) > 8)
+            )
         splits = _named_splits(Path(name), files)
         if splits:
             return _Source(corpus, splits.get("train", ()), kind, test_fraction, splits)
