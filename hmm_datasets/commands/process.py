@@ -5,7 +5,6 @@ import json
 import math
 import shutil
 import sys
-import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
