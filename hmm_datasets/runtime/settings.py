@@ -22,12 +22,11 @@ from typing import Any, NoReturn
 
 from ..errors import InputError, suggestion
 from ..files import parse_yaml
+from ..truth_values import truth_value
 from .setting_rules import NumberRange, condition_of, defaults_of
 
 _LINES = 48
 """Lines of a help with settings, of which the last are only named if they do not fit."""
-
-_TRUE, _FALSE = ("yes", "true", "t", "y", "1"), ("no", "false", "f", "n", "0")
 
 
 def whole_number(text: str) -> int:
@@ -200,8 +199,8 @@ def converter(hint: Any) -> Callable[[str], Any]:
     def read(text: str) -> Any:
         if type(None) in kinds and str not in kinds and text.lower() in ("none", "null"):
             return None
-        if bool in kinds and text.lower() in _TRUE + _FALSE:
-            return text.lower() in _TRUE
+        if bool in kinds and (answer := truth_value(text)) is not None:
+            return answer
         for kind, convert in ((int, whole_number), (float, _finite)):
             if kind in kinds:
                 with contextlib.suppress(ValueError):

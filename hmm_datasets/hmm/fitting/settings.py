@@ -76,7 +76,7 @@ class FitSettings:
             value, kinds, name = getattr(self, field.name), members(field.type), field.name
             if value is not None or field.default is not None:
                 if int in kinds:
-                    object.__setattr__(self, name, integer(name, value, ranges[name].least, 63))
+                    object.__setattr__(self, name, integer(name, value, int(ranges[name].least), 63))
                 elif float in kinds:
                     object.__setattr__(self, name, finite_number(name, value, 0))
         for name, choices in CHOICES.items():
