@@ -20,6 +20,7 @@ from ..files import write_json
 from ..records import Count, Finite, read_record
 from ..runtime import environment
 from ..runtime.events import append_event
+from ..runtime.setting_rules import check_object
 from ..runtime.settings import option
 from .run_state import FINISHED, RunState, format_state
 
@@ -44,6 +45,8 @@ class AlertSettings:
 
     command: str | None = option(None, "COMMAND", "run this if the run needs somebody, and when it ends")
     quiet: float = option(3600.0, "SECONDS", "before the same alert is repeated, default 3600")
+
+    __post_init__ = check_object
 
 
 @dataclass(frozen=True)

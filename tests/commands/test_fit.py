@@ -162,7 +162,7 @@ def test_fit_grows_blocks_of_states_from_a_smaller_fit(path, tmp_path, capsys):
     for arguments, words in (
         (command[:2] + command[4:], "block_size needs initial, a fit whose states become the blocks"),
         ([*command[:4], "--rank", "5", "--output_dir", "x"], "rank is 5, but has no effect without block_size"),
-        ([*command, "--num_states", "3"], "and no num_states"),
+        ([*command, "--num_states", "3"], "but has no effect with block_size"),
     ):
         assert words in failing(capsys, *arguments)
 

@@ -282,3 +282,41 @@ def test_every_default_is_within_its_range(kind):
         default = defaults_of([field]).get(field.name)
         if isinstance(default, int | float) and not isinstance(default, bool):
             assert ranges_of([kind])[field.name].allow(default)
+
+
+MAPPING = {"max_new_tokens": 100, "do_sample": True, "temperature": 0.8}
+FORMS = (
+    "{max_new_tokens: 100, do_sample: true, temperature: 0.8}",
+    '{"max_new_tokens": 100, "do_sample": true, "temperature": 0.8}',
+    "{max_new_tokens: 100, do_sample: yes, temperature: 8e-1}",
+)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("where", ["flag", "file", "quoted in a file"])
+@pytest.mark.parametrize("name", ["sample_kwargs", "lr_scheduler_kwargs", "learning_rate_factors"])
+def test_a_mapping_is_read_in_the_form_of_the_help_as_in_json(form, where, name, tmp_path):
+    assert "{max_new_tokens: 100, do_sample: true" in fields_of(ALL["pretrain"])["sample_kwargs"].metadata["help"]
+    words = ["--hmm", "mess3", "--sample_prompts", "a"]
+    file = tmp_path / "run.yaml"
+    file.write_text(f"{name}: " + (f"'{form}'" if where == "quoted in a file" else form) + "\n")
+    words += [f"--{name}", form] if where == "flag" else ["--config", str(file)]
+    assert CommandLine.read(words).values(*ALL["pretrain"])[name] == MAPPING
+
+
+@pytest.mark.parametrize("name", ["save_strategy", "output_dir", "optimizer_from", "train_budget"])
+@pytest.mark.parametrize("text", ["no", "on", "yes", "off", "2026-01-31", "12", "1_000", "1.5", ".inf"])
+def test_what_yaml_takes_for_no_text_is_refused_or_read_as_it_stands(name, text, tmp_path):
+    file = tmp_path / "run.yaml"
+    file.write_text(f"hmm: mess3\n{name}: {text}\n")
+    with pytest.raises(InputError, match=f"{file}: {name} is .*(in quotes|a finite number)"):
+        CommandLine.read(["--config", str(file)]).values(*ALL["pretrain"])
+
+
+@pytest.mark.parametrize("folder", ["", " ", "/", "//", "/tmp/..", "a\udcff", "\udc80/b"])
+@pytest.mark.parametrize("command", [name for name in ALL if "output_dir" in fields_of(ALL[name])])
+def test_an_output_folder_that_nobody_means_is_refused(command, folder):
+    if fields_of(ALL[command])["output_dir"].metadata.get("positional"):
+        pytest.skip("an argument")
+    with pytest.raises(InputError, match="output_dir"):
+        parse(command, required(command) | {"output_dir": folder})

@@ -37,12 +37,8 @@ def test_the_measures_of_a_process_are_among_the_metrics(tmp_path):
 
 @pytest.mark.parametrize("metric", ["loss", "eval_loss", "chat_loss"])
 def test_a_metric_that_evaluations_have_is_taken(metric, tmp_path):
-    run = trainer(
-        *(tmp_path,),
-        rows=random_rows(16),
-        held_out=PARTS,
-        max_steps=1,
-        metric_for_best_model=metric,
-        eval_strategy="epoch",
-    )
+    chosen = {"metric_for_best_model": metric, "evaluations_per_doubling": 1, "max_steps": 2}
+    run = trainer(tmp_path, rows=random_rows(200), **chosen)
+    run.eval_dataset = PARTS
     train_and_save(run, settings={}, data={})
+    assert run.state.best_metric is not None

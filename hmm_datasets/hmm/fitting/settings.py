@@ -36,7 +36,7 @@ class FitSettings:
     tolerance: float = setting(
         1e-5, "Stop when an epoch gains less than this, in nats per token, of the log-likelihood plus the log-prior."
     )
-    patience: int = setting(5, "With held-out data, stop after this many epochs without improvement on them.", least=1)
+    patience: int = setting(5, "With held-out data, stop after this many epochs without improvement on them.")
     pseudocount: float = setting(1e-2, "Added to every expected count; it is the prior Dirichlet(1 + pseudocount).")
     emission_pseudocount: float | None = setting(None, "The same for the emissions alone; pseudocount by default.")
     fixed: list[str] = setting([], "Tables of initial that are not updated: start, transition, emission.")

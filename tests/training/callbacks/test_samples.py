@@ -51,7 +51,7 @@ def pretrain(folder, tokenizer, dropout=0.1, **changes) -> Pretrainer:
         "save_steps": 100,
         "eval_strategy": "steps",
         "eval_steps": 2,
-        "sample_kwargs": {"max_new_tokens": 5},
+        **({"sample_kwargs": {"max_new_tokens": 5}} if "sample_prompts" in changes else {}),
         **changes,
     }
     trainer = Pretrainer(
