@@ -159,8 +159,10 @@ class Format:
 
         Other keys of such an object become columns, which are not read.
         """
+        columns = self.columns_of(row)
+        plain = {"instruction", *ABOUT} if columns[0] == "instruction" else set()
         row, tools = dict(row), {"tools": row.get("tools")}
-        for name in self.columns_of(row) if self.kind != "text" else ():
+        for name in [name for name in columns if name not in plain and self.kind != "text"]:
             value = row[name] = _or_messages(row.get(name), f"{where}: {name}")
             if isinstance(value, Mapping) and "messages" in value:
                 row |= {f"{name}.{key}": value[key] for key in value.keys() - {"messages", "tools"}}
@@ -365,8 +367,13 @@ def _message(message: Any, where: str) -> dict[str, Any]:
             raise InputError(f"{where} has tool_calls and function_call; keep one of them")
         calls = [_parsed(keys["function_call"], f"{where}: function_call")]
     first, second = ("role", "content") if "role" in keys else ("from", "value")
-    if first not in keys or (second not in keys and not calls):
-        raise InputError(f"{where} needs role and content, or from and value, found {shorten(message)}")
+    # A null in Parquet is a key that is not there.
+    is_silent = {*keys} == {first} and str(keys[first]).strip().lower() in ASSISTANTS
+    if first not in keys or (second not in keys and not calls and not is_silent):
+        raise InputError(
+            f"{where} needs role and content, or from and value, found {shorten(message)}; write these, or what is "
+            "meant as text as the content of a message"
+        )
     name, content = keys[first], keys.get(second)
     spelt = name.strip().lower() if isinstance(name, str) else ""
     role = ROLE_NAMES.get(spelt)

@@ -244,11 +244,11 @@ def test_an_empty_answer_among_good_ones_is_left_out_and_counted(container, tmp_
 
 
 @pytest.mark.parametrize("last", [assistant(""), assistant(" "), assistant(None), {"from": "gpt", "value": ""}])
-def test_a_last_turn_without_words_is_no_answer_and_those_before_it_are_learnt(last, tmp_path):
-    assert read(tmp_path, {"messages": [*ASKED, user("And?"), last]}, {"messages": ASKED}) == [
-        {"messages": [*ASKED, user("And?")]},
-        {"messages": ASKED},
-    ]
+@pytest.mark.parametrize("container", ["jsonl", "parquet", "folder of jsonl", "folder of parquet"])
+def test_a_last_turn_without_words_is_no_answer_and_those_before_it_are_learnt(last, container, tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    place = write_as(container, tmp_path, [{"messages": [*ASKED, user("And?"), last]}, {"messages": ASKED}])
+    assert load(place) == [{"messages": [*ASKED, user("And?")]}, {"messages": ASKED}]
 
 
 @pytest.mark.parametrize("container", CONTAINERS)

@@ -217,3 +217,20 @@ def test_unread_keys_are_counted_in_json_and_beside_messages_too():
     row = {"input": {"messages": [ASK], "parallel_tool_calls": True}, "chosen": json.dumps([{**ANSWER, "id": 1}])}
     row = form.unfolded(row | {"rejected": "B"}, "a.jsonl:7")
     assert sorted(form.unused(row)) == ["chosen.id", "input.parallel_tool_calls"]
+
+
+@pytest.mark.parametrize("answers", [{"output": "A"}, {"response": "A"}, {"chosen": "A", "rejected": "B"}])
+@pytest.mark.parametrize("text", [json.dumps([ASK]), json.dumps({"content": "x"}), str([ASK])])
+def test_what_an_instruction_is_about_is_text_whatever_it_is_written_in(answers, text):
+    kind = "preferences" if "chosen" in answers else "conversations"
+    document = read({"instruction": "Read this.", "input": text} | answers, kind)
+    asked = document["messages" if kind == "conversations" else "prompt"][0]
+    assert asked == {"role": "user", "content": f"Read this.\n\n{text}"}
+
+
+def test_an_answer_that_begins_as_messages_do_is_refused_and_the_remedy_works():
+    text = '{"content": "A"}'
+    assert "meant as text as the content of a message" in refusal({"prompt": "Q", "completion": text}, "conversations")
+    turn = {"role": "assistant", "content": text}
+    for answer in (turn, [turn], json.dumps(turn)):
+        assert read({"prompt": "Q", "completion": answer}, "conversations") == {"messages": [ASK, turn]}
