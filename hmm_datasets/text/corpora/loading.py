@@ -304,8 +304,11 @@ def _named_splits(folder: Path, files: Sequence[Path]) -> dict[str, tuple[Path, 
     Raises:
         `InputError`: some names are those of splits, but a file is in none or several of them.
     """
-    base = str(folder.absolute())
-    named = DataFilesDict.from_patterns(get_data_patterns(base), base_path=base)
+    base = glob.escape(str(folder.absolute()))
+    try:
+        named = DataFilesDict.from_patterns(get_data_patterns(base), base_path=base)
+    except (FileNotFoundError, ValueError) as error:  # of names that no split may have, or that it does not look at
+        raise InputError(f"{folder}: {first_line(error)}; rename files, or name them by a pattern in quotes") from None
     paths = {str(split): tuple(path for path in files if str(path.absolute()) in named[split]) for split in named}
     paths = {split: members for split, members in paths.items() if members}
     if paths.keys() == {"train"}:

@@ -146,3 +146,15 @@ def test_a_nul_character_in_a_text_is_named_with_its_line(tmp_path):
 def test_a_key_that_stands_twice_in_json_is_refused(line, tmp_path):
     (tmp_path / "a.jsonl").write_text(f'{{"text": "A"}}\n{line}\n')
     assert "a.jsonl:2: an object has the key '" in refused(tmp_path / "a.jsonl", test_fraction=0.0)
+
+
+@pytest.mark.parametrize(("folder", "name"), [("data[1]", "a.jsonl"), ("a*b", "a.jsonl"), ("sp ace", "a b.jsonl")])
+def test_signs_of_patterns_in_the_name_of_a_folder_are_none(folder, name, tmp_path):
+    write(tmp_path / folder / name, DOCUMENTS)
+    assert texts(tmp_path / folder, test_fraction=0.0) == DOCUMENTS
+
+
+@pytest.mark.parametrize("name", ["__x/a.jsonl", "data/a b-00000-of-00001.jsonl"])
+def test_names_that_datasets_refuses_are_refused_in_a_line(name, tmp_path):
+    write(tmp_path / name, DOCUMENTS)
+    assert "rename files, or name them by a pattern in quotes" in refused(tmp_path)
