@@ -30,8 +30,9 @@ class ReportSettings:
 
 def main(settings: ReportSettings) -> None:
     """Read the runs, draw, write cards and report, print the table."""
+    from history_plots import plot_divergence, plot_loss, plot_stages
+
     from hmm_datasets.files import read_json, read_log, write_json
-    from hmm_datasets.report.history_plots import plot_divergence, plot_loss, plot_stages
     from hmm_datasets.report.plots import plot_positions
     from hmm_datasets.report.tables import error_text, hmm_table, out_of_order
 

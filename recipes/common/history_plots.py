@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from .plots import SIZE, predictor_styles, save_plot
+from hmm_datasets.report.plots import SIZE, predictor_styles, save_plot
 
 
 def plot_loss(history: Sequence[dict[str, Any]], path: str | os.PathLike, *, title: str) -> None:
