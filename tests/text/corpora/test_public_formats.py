@@ -436,15 +436,6 @@ SFT = {
             "is read",
         ),
     ),
-    "NeMo, input and output": pytest.param(
-        {"input": "Q", "output": "A", "category": "closed_qa"},
-        PLAIN,
-        marks=pytest.mark.outside(
-            "https://docs.nvidia.com/nemo-framework/user-guide/24.07/playbooks/llmsft.html",
-            "Dolly's rows as NeMo writes them: input, output, category",
-            "is read; category is counted as not used",
-        ),
-    ),
     "Aya": pytest.param(
         {"inputs": "Q", "targets": "A", "language": "German", "annotation_type": "original"},
         PLAIN,
@@ -683,15 +674,6 @@ DPO = {
             "https://huggingface.co/datasets/lvwerra/stack-exchange-paired",
             "question, response_j and response_k",
             "refused: no preferences, found qid, question, response_j, response_k",
-        ),
-    ),
-    "OpenRLHF": pytest.param(
-        {"input": "Q", "chosen": "A", "rejected": "B"},
-        PAIR,
-        marks=pytest.mark.outside(
-            "https://huggingface.co/datasets/OpenRLHF/preference_dataset_mixture2_and_safe_pku",
-            "a prompt in a column input, beside chosen and rejected",
-            "is read with its prompt",
         ),
     ),
     "distilabel": pytest.param(
