@@ -212,13 +212,20 @@ def _default(field) -> str:
 
 def trainer_settings_page() -> str:
     """Which settings of transformers and TRL work here."""
+    from hmm_datasets.cli import settings_of_commands
+    from hmm_datasets.runtime.setting_rules import VOID_HEADER, void_rows
     from hmm_datasets.training.supported import support_table
 
+    rows = [VOID_HEADER, ("---",) * len(VOID_HEADER), *void_rows(settings_of_commands())]
+    voids = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     return (
         "# Settings of transformers and TRL\n\n"
         "`pretrain` and `midtrain` have all settings of transformers' `TrainingArguments`; `sft`, `dpo` and `grpo` "
         "have those of TRL. The table lists the ones that reach a training step or its evaluations. What does not "
-        f"work is refused before data are read.\n\n{support_table()}\n"
+        f"work is refused before data are read.\n\n{support_table()}\n\n"
+        "## Settings without effect beside others\n\n"
+        "Of all commands, as `hmm-datasets --settings` prints them; beside these a setting is refused.\n\n"
+        f"{voids}\n"
     )
 
 

@@ -107,7 +107,7 @@ def test_a_command_that_fails_is_run_again_until_it_succeeds(dead, running, tmp_
 
 
 def test_a_wrong_quiet_time_is_refused():
-    with pytest.raises(InputError, match=r"--quiet is -1; expected 0 or more"):
+    with pytest.raises(InputError, match=r"quiet is -1; expected 0 or more"):
         AlertSettings(quiet=-1.0)
 
 
