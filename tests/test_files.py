@@ -481,7 +481,22 @@ def test_on_a_file_system_that_cannot_sync_files_are_written(tmp_path, monkeypat
 AMBIGUOUS = ["3:55:00", "12:30", "-1:30", "1:30.5", "190:20:30", "0755", "007", "-010", "1_0:30"]
 
 
+@pytest.mark.outside(
+    "https://github.com/yaml/pyyaml/issues/395",
+    "read `a: 1:10` as the text 1:10, or refuse it, but not as 70",
+    "refused: `run.yaml:1: 1:10 is a number of base 60 in YAML; quote it, as in '1:10'`",
+)
 @pytest.mark.parametrize("text", AMBIGUOUS)
+@pytest.mark.outside(
+    "https://github.com/yaml/pyyaml/issues/165",
+    "refuse a key that is twice in a YAML file, of which PyYAML takes the last",
+    "refused: `run.yaml:4: a is there twice, first in line 1; leave one of them out`",
+)
+@pytest.mark.outside(
+    "https://github.com/snowflakedb/ArcticTraining/issues/85",
+    "refuse `max_length` twice in a file of settings",
+    "refused: `run.yaml:3: max_length is there twice, first in line 2; leave one of them out`",
+)
 @pytest.mark.parametrize("form", ["a: 1\nb: {}", "a:\n  b: {}", "a:\n  - {}", "a: 1\nb: [1, {}]", "a: 1\n{}: 2"])
 def test_a_number_of_base_60_or_8_is_refused_by_its_line_until_it_is_quoted(tmp_path, text, form):
     path = tmp_path / "settings.yaml"

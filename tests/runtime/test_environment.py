@@ -100,6 +100,11 @@ def test_one_process_is_rank_0_or_the_variables_are_refused(rank, size, local_ra
             take(**variables)
 
 
+@pytest.mark.outside(
+    "https://github.com/meta-llama/llama/issues/391",
+    "start one process with `RANK=1` set by hand",
+    "refused before it waits for others: `the variable RANK is 1, but WORLD_SIZE is not set; ...`",
+)
 @pytest.mark.parametrize("words", [["describe", "mess3"], ["fit", "x.npy"], ["preflight"]])
 def test_every_command_refuses_a_rank_without_a_number_of_ranks(words, tmp_path):
     variables = {name: value for name, value in os.environ.items() if name not in OURS} | {"RANK": "1"}
