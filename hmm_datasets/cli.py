@@ -17,10 +17,10 @@ from .operations.experiments import experiment_names, experiment_script, name_of
 from .operations.launching import (
     RECIPE_COMMANDS,
     command_of,
+    declared_kinds,
     installed_recipes,
     recipe_commands,
     recipe_of,
-    recipe_settings,
     start,
 )
 from .operations.preflight.versions import environment_report
@@ -31,6 +31,7 @@ from .runtime.one_line_errors import one_line_errors
 from .runtime.plain_output import plain_output
 from .runtime.setting_rules import VOID_HEADER, checked, void_rows
 from .runtime.settings import SettingsParser, settings_from, takes_rest, underscored
+from .runtime.shipped import shipped
 
 COMMANDS = {
     "describe": "process:describe_command",
@@ -178,7 +179,10 @@ def function_of(where: str) -> tuple[Callable[..., int], type]:
 
 def settings_of_commands() -> dict[str, Sequence[type]]:
     """The classes of settings of every command, by its name."""
-    recipes = {" ".join(command_of(name)): recipe_settings(name) for name in RECIPE_COMMANDS}
+    folder = shipped("recipes")
+    recipes = {
+        " ".join(command_of(name)): declared_kinds(folder / recipe.script) for name, recipe in RECIPE_COMMANDS.items()
+    }
     return {name: [function_of(where)[1]] for name, where in COMMANDS.items()} | recipes
 
 

@@ -17,9 +17,9 @@ from hmm_datasets.cli import COMMANDS, main, settings_of_commands
 from hmm_datasets.errors import InputError
 from hmm_datasets.runtime.command_line import CommandLine
 from hmm_datasets.runtime.setting_rules import NumberRange, checked, defaults_of, fields_of, ranges_of, voids_of
-from hmm_datasets.runtime.settings import SettingsParser, members
+from hmm_datasets.runtime.settings import SettingsParser, complete, members
 
-ALL = {name: tuple(kinds) for name, kinds in settings_of_commands().items() if kinds}
+ALL = {name: tuple(map(complete, kinds)) for name, kinds in settings_of_commands().items() if kinds}
 FACTS = {
     "hmm is one process": ({"hmm": ["mess3"]}, {"hmm": ["mess3", "even"]}),
     "sequences is a file of symbols": ({"sequences": "rows.npy"}, {"sequences": "words.txt"}),
