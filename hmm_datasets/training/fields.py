@@ -158,7 +158,6 @@ class RunFields:
             "dataloader_prefetch_factor dataloader_persistent_workers dataloader_multiprocessing_context",
             "without dataloader_num_workers",
         ),
-        Void("dataloader_multiprocessing_context", "without dataloader_num_workers"),
         Void(
             "activation_checkpointing_kwargs gradient_checkpointing_kwargs",
             "without activation_checkpointing or gradient_checkpointing",
