@@ -75,7 +75,8 @@ def open_target(
     folder, known = Path(name), known or TrainedOn()
     with path_errors(name):
         refuse_foreign(name, foreign_data, "a process, a token stream or text")
-    if folder.is_dir():
+        is_folder = folder.is_dir()
+    if is_folder:
         if (folder / INDEX_NAME).exists():
             stream = TokenStream(name)
             if stream.index.sha256 in known.streams:
@@ -87,7 +88,7 @@ def open_target(
             return _held_out_words(name)
         if any((folder / file).exists() for file in (PROCESS_NAME, FAMILY_NAME, CONFIG_NAME)):
             return load_source(name)
-    if folder.is_dir() and not local_files(name):
+    if is_folder and not local_files(name):
         raise InputError(
             f"{name}: has no {CONFIG_NAME} of an HMM, {FAMILY_NAME} of a family, {PROCESS_NAME} of another process, "
             f"{INDEX_NAME} of a token stream or {WORDS_NAME} of words"

@@ -335,7 +335,8 @@ def find_corpus(name: str) -> tuple[Corpus, tuple[Path, ...]]:
         return named, (Path(named.path),) if named.bundled else ()
     corpus = Corpus(name, name, kind=None, licence="unknown", test_split="test", column=None)
     refuse_foreign(name, foreign_data, "text, conversations or preferences")
-    files = () if _is_of_datasets(Path(name)) else local_files(name)
+    with path_errors(name):
+        files = () if _is_of_datasets(Path(name)) else local_files(name)
     if files:
         return corpus, files
     known, colon, file = name.partition(":")
@@ -571,9 +572,11 @@ def _is_of_datasets(folder: Path) -> bool:
 def _check_remote(name: str) -> None:
     """Raise an error unless `name` has the form of an id on the Hub, or is a folder of `datasets`."""
     folder = Path(name)
-    if _is_of_datasets(folder):
-        return
-    if folder.is_dir():
+    with path_errors(name):
+        is_folder = folder.is_dir()
+        if is_folder and _is_of_datasets(folder):
+            return
+    if is_folder:
         counts = Counter(path.suffix or path.name for path in files_of_folder(folder)[1])
         present = ", ".join(f"{count:,} {suffix}" for suffix, count in counts.most_common(8)) or "no file"
         raise InputError(f"{name}: expected files that end in {', '.join(SUFFIXES)}, found {present}; convert them")
