@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from ..errors import InputError, first_line, is_path_error, path_error
+from ..errors import InputError, first_line, is_path_error, path_error, path_errors
 from .sizes import check_expansion
 
 COMPRESSED = (".gz", ".zst")
@@ -46,7 +46,7 @@ def opened_text(path: Path, newline: str | None = None) -> Iterator[IO[str]]:
     """
     compression = suffixes_of(path)[1]
     try:
-        with _opened(path, compression) as content:
+        with path_errors(path), _opened(path, compression) as content:
             encoding = "utf-16" if content.peek(2)[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
             yield io.TextIOWrapper(content, encoding, newline=newline)
     except UnicodeDecodeError as error:
