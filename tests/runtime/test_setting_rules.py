@@ -276,7 +276,9 @@ def test_help_prints_beside_what_a_setting_has_no_effect(capsys):
     assert "(no effect without save)" in text
 
 
-@pytest.mark.parametrize("kind", {kind for kinds in ALL.values() for kind in kinds}, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "kind", dict.fromkeys(kind for kinds in ALL.values() for kind in kinds), ids=lambda kind: kind.__name__
+)
 def test_every_default_is_within_its_range(kind):
     for field in dataclasses.fields(kind):
         default = defaults_of([field]).get(field.name)

@@ -1,12 +1,15 @@
 """Prompts for GRPO are read with all that their rows have, and rewards that say nothing end the run."""
 
+import inspect
 import json
 import math
+import re
 
 import pytest
 from datasets import Dataset
 from tiny_chat import save_tiny_chat
 from transformers import LlamaForCausalLM
+from trl import GRPOTrainer
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.training.post_training.conversations import prompt_splits, prompts_of
@@ -104,6 +107,17 @@ def test_a_reward_whose_column_is_missing_is_refused_before_training(name, rows,
         return
     with pytest.raises(InputError, match=message):
         check_columns(*check)
+
+
+def test_a_column_named_as_what_trl_gives_to_rewards_is_refused():
+    source = inspect.getsource(GRPOTrainer._calculate_rewards)
+    names = {*re.findall(r'(?<!_)reward_kwargs\["(\w+)"\] =', source), "prompts", "completions", "completion_ids"}
+    assert "prompts=prompts, completions=completions, completion_ids=" in source
+    assert {"trainer_state", "log_metric"} < names
+    for name in names:
+        rows = Dataset.from_list([{"prompt": [ASK], name: "text"}])
+        with pytest.raises(InputError, match=f"it has the column '{name}', which TRL gives to rewards itself; rename"):
+            check_columns({"length:4": reward("length:4")}, rows, "it")
 
 
 def test_answers_may_be_numbers():

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 Reward = Callable[..., list[float | None]]
-_GIVEN = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
+_GIVEN = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric", "environments")
 """What TRL gives to every reward, beside the columns of the rows."""
 
 _MARKED = re.compile(r"####\s*(-?[$€£]?\s?-?[0-9.,]+)")
@@ -137,10 +137,10 @@ def check_columns(rewards: Mapping[str, Reward], rows: "Dataset", name: str) -> 
         `InputError`: a column is missing, or, for `gsm8k` and `exact`, an answer; or one has the name of an argument
             that TRL gives itself.
     """
-    taken = [column for column in rows.column_names if column in _GIVEN]
-    if taken:
+    hidden = [column for column in rows.column_names if column in _GIVEN]
+    if hidden:
         raise InputError(
-            f"{name} has the column {taken[0]!r}, which TRL gives to rewards itself; rename it in the rows"
+            f"{name} has the column {hidden[0]!r}, which TRL gives to rewards itself; rename it in the rows"
         )
     for setting, function in rewards.items():
         for parameter in inspect.signature(function).parameters.values():
