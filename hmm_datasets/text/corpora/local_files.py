@@ -24,10 +24,11 @@ SUFFIXES = (".txt", ".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 
 _BESIDE = re.compile(
     r"(readme|licen[cs]e|copying|citation|changelog|contributing)(\..*)?"
-    r"|(meta|metadata|dataset_infos?|dataset_dict|config|state)\.(json|jsonl|csv|tsv)",
+    r"|(meta|metadata|dataset_infos?|dataset_dict|state)\.(json|jsonl|csv|tsv)"
+    r"|(.*config|tokenizer|vocab|special_tokens_map|added_tokens|.*_state|.*index|process|family|digests)\.json",
     re.IGNORECASE,
 )
-"""Names of files about a data set, which are not its rows."""
+"""Names of files about a data set, a model or a process, which are not rows."""
 
 _BATCH_BYTES = 1 << 25
 

@@ -275,7 +275,8 @@ def test_held_out_data_choose_among_restarts():
     by_test = max(last, key=lambda row: row["test_log_likelihood"])["restart"]
     by_train = max(last, key=lambda row: row["train_log_likelihood"])["restart"]
     assert by_test != by_train, "or they could not be told apart"
-    expected = fit(TOKENS[:6], replace(chosen, num_restarts=1, seed=2 + by_test), test_tokens=held_out, num_symbols=4)
+    single = replace(chosen, num_restarts=1, restart_epochs=FitSettings.restart_epochs, seed=2 + by_test)
+    expected = fit(TOKENS[:6], single, test_tokens=held_out, num_symbols=4)
     assert found.hmm == expected.hmm
 
 
@@ -283,8 +284,9 @@ def test_held_out_data_choose_among_restarts():
 
 
 def test_the_least_of_every_setting_is_accepted():
-    ones = dict.fromkeys(("patience", "update_every", "batch_size", "num_restarts", "restart_epochs", "save_every"), 1)
-    assert FitSettings(num_states=1, max_epochs=0, seed=0, tolerance=0, pseudocount=0, **ones).restart_epochs == 1
+    ones = dict.fromkeys(("patience", "update_every", "batch_size", "restart_epochs", "save_every"), 1)
+    least = FitSettings(num_states=1, max_epochs=0, seed=0, tolerance=0, pseudocount=0, num_restarts=2, **ones)
+    assert least.restart_epochs == FitSettings(num_states=1, num_restarts=1).num_restarts == 1
     assert FitSettings(num_states=1).seed == 0, "a fit that names no seed is always the same"
 
 
