@@ -18,7 +18,7 @@ from dataclasses import MISSING, asdict, dataclass
 
 from hmm_datasets.runtime.parent_watch import preload_in_fork_server
 from hmm_datasets.runtime.program import run
-from hmm_datasets.runtime.setting_rules import Void
+from hmm_datasets.runtime.setting_rules import Void, check_object
 from hmm_datasets.runtime.settings import setting
 
 
@@ -51,6 +51,7 @@ class ClusterSettings:
     def __post_init__(self):
         from hmm_datasets.errors import InputError
 
+        check_object(self)
         if self.executor not in ("local", "slurm", "ray"):
             raise InputError(f"executor is {self.executor!r}, expected local, slurm or ray")
         if self.executor == "slurm" and (self.partition is None or self.time is None):

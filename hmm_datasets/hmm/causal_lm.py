@@ -182,7 +182,7 @@ class BeliefCache(StateCache):
 class SymbolsAtEnd(StoppingCriteria):
     """Stops a sequence that ends with some symbols, as `stop_strings` stop the models of text.
 
-    Without an EOS token, as there, rows go on until all have stopped.
+    Without an EOS token, as there, rows continue until all have stopped.
 
     Args:
         endings (`str` or list of `str`): symbols by name, separated by spaces.

@@ -211,7 +211,10 @@ def checked(
 
     for void in voids_of(kinds):
         names = [name for name in left.keys() & fields if void.covers(name)]
-        names = sorted(name for name in names if _asks(left[name], defaults_of([fields[name]]).get(name)))
+        defaults = defaults_of([fields[name] for name in names])
+        # A file may list all settings, as a run records them; what it has as the default is not meant to change.
+        names = [name for name in names if name in flags or left[name] != defaults.get(name)]
+        names = sorted(name for name in names if _asks(left[name], defaults.get(name)))
         for name in names if names and void.holds(get, facts) else ():
             why = f" ({void.why})" * bool(void.why)
             value = "set" if left[name] is True else _word(left[name])

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
-from ..runtime.setting_rules import Void
+from ..runtime.setting_rules import Void, check_object
 from ..runtime.settings import setting
 from .model_configs import check_packed
 from .pretrained import load_pretrained
@@ -94,6 +94,7 @@ class MixtureSettings:
     num_test_sequences: int = setting(256, "Maximum number of held-out windows per stream.", least=1)
 
     def __post_init__(self):
+        check_object(self)
         if len(self.streams) != len(self.weights):
             raise InputError(f"{len(self.streams)} streams and {len(self.weights)} weights; expected one per stream")
         for folder in self.packed_streams:

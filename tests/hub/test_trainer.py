@@ -27,7 +27,8 @@ RUN = """
     torch.manual_seed(1)
     rows = [{"input_ids": row, "labels": row} for row in torch.randint(0, 16, (64, 8))]
     how = {"max_steps": 4, "save_steps": 2, "per_device_train_batch_size": 4, "report_to": "none", "use_cpu": True,
-           "disable_tqdm": True, "hub_always_push": True, "lr_scheduler_type": "constant"}
+           "disable_tqdm": True, "lr_scheduler_type": "constant"}
+    always = {"push_to_hub": True, "hub_always_push": True}
 
     def model():
         torch.manual_seed(0)
@@ -46,17 +47,17 @@ RUN = """
 
     for strategy in ("end", "every_save", "checkpoint", "all_checkpoints"):
         name = f"plain-{strategy}"
-        args = TrainingArguments(name, push_to_hub=True, hub_strategy=strategy, hub_model_id=f"tester/{name}", **how)
+        args = TrainingArguments(name, **always, hub_strategy=strategy, hub_model_id=f"tester/{name}", **how)
         trainer = Trainer(model=model(), args=args, train_dataset=rows, data_collator=default_data_collator)
         trainer.train()
         trainer.push_to_hub()
         name = f"ours-{strategy}"
-        ours(name, push_to_hub=True, hub_strategy=strategy, hub_model_id=f"tester/{name}", save_total_limit=1)
+        ours(name, **always, hub_strategy=strategy, hub_model_id=f"tester/{name}", save_total_limit=1)
     name = "ours-only-model"
-    ours(name, push_to_hub=True, hub_strategy="checkpoint", hub_model_id=f"tester/{name}", save_only_model=True)
+    ours(name, **always, hub_strategy="checkpoint", hub_model_id=f"tester/{name}", save_only_model=True)
 
     # A run that goes on from what the Hub has of its first half.
-    ours("half", max_steps=2, push_to_hub=True, hub_strategy="checkpoint", hub_model_id="tester/half")
+    ours("half", max_steps=2, **always, hub_strategy="checkpoint", hub_model_id="tester/half")
     pulled = Path(snapshot_download("tester/half", allow_patterns="last-checkpoint/*"))
     if (pulled / "last-checkpoint").exists():
         shutil.copytree(pulled / "last-checkpoint", "second/checkpoint-2")
@@ -66,11 +67,11 @@ RUN = """
 
     Path("failing/.push.of-a-killed-run").mkdir(parents=True)
     try:
-        summary = ours("failing", [Tracker()], push_to_hub=True, hub_model_id="tester/failing")
+        summary = ours("failing", [Tracker()], **always, hub_model_id="tester/failing")
     except Exception as error:
         summary = {"steps": repr(error)}
     try:
-        ours("refused", push_to_hub=True, hub_model_id="stranger/x")
+        ours("refused", **always, hub_model_id="stranger/x")
     except InputError as error:
         refusal = str(error)
     left = [str(path) for path in Path(".").rglob(".push.*")]

@@ -192,11 +192,14 @@ def test_a_tokenizer_that_cannot_be_used_is_refused_before_work(tokenize, storie
     assert "corpus is none" in message(tokenize, tmp_path / "a", "none", corpus)
 
 
+SAID = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]
+
+
 @pytest.mark.parametrize(
     ("rows", "told"),
     [
         ([*[{"question": "A?", "answer": "B"}] * 60, {"question": "C?"}], "chats.jsonl:61: no column 'answer'"),
-        ([*[["Hello", "Hi"]] * 60, ["Hello", 3]], "chats.jsonl:61: message 0 needs role and content"),
+        ([*[{"messages": SAID}] * 60, {"messages": [*SAID, 3]}], "chats.jsonl:61: message 2 needs role and content"),
         ([{"text": "A"}], "contains text (text), expected conversations"),
         ([{"question": "A?", "answer": "B"}], "no documents in split"),
     ],
