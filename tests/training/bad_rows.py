@@ -60,7 +60,8 @@ class Without(Dataset):
 def settings(folder, **given) -> PretrainSettings:
     defaults = {
         **{"max_steps": 30, "global_batch_size": GLOBAL_BATCH, "per_device_train_batch_size": 2, "logging_steps": 1},
-        **{"learning_rate": 1e-2, "save_steps": 5, "report_to": "none", "log_indices": True, "spike_margin": 1},
+        **{"learning_rate": 1e-2, "save_steps": 5, "report_to": "none", "log_indices": True},
+        **({"spike_margin": 1} if given.get("on_spike") == "rollback" else {}),
     }
     return PretrainSettings(str(folder), **defaults | given)
 

@@ -48,7 +48,7 @@ def test_the_newest_and_every_kth_checkpoint_are_kept_and_deletions_are_logged(t
 
 
 def test_checkpoints_at_log_spaced_steps_are_kept_beside_the_newest(tmp_path):
-    train(tmp_path, max_steps=9, save_strategy="no", saves_per_doubling=2, save_total_limit=1)
+    train(tmp_path, max_steps=9, save_strategy="no", save_steps=500, saves_per_doubling=2, save_total_limit=1)
     assert steps(tmp_path) == [1, 2, 3, 4, 6, 8]
     train(tmp_path / "also", max_steps=6, save_steps=5, saves_per_doubling=1, save_total_limit=1)
     assert steps(tmp_path / "also") == [1, 2, 4, 6]

@@ -162,10 +162,10 @@ def test_the_forecast_of_a_settings_file(hmm, tmp_path):
 
 @pytest.mark.launch
 def test_a_plan_before_the_data_exist_is_the_plan_with_them(hmm, tokens, tmp_path):
-    rest = f"length: 15\noutput_dir: {tmp_path / 'run'}\ntrain_tokens: 9000\nepochs_ok: 5\nglobal_batch_size: 8\n"
+    rest = f"length: 15\noutput_dir: {tmp_path / 'run'}\ntrain_tokens: 9000\nglobal_batch_size: 8\n"
     rest += "per_device_train_batch_size: 4\nassumed_rate: H100\n"
-    exist = {"hmm": f"hmm: {hmm}\n", "text": f"tokens: {tokens}\ntokenizer: {tokens}/tokenizer\n"}
-    missing = {"hmm": "hmm: nowhere\n", "text": "tokens: nowhere/text\ntokenizer: nowhere/tokenizer\n"}
+    exist = {"hmm": f"hmm: {hmm}\n", "text": f"tokens: {tokens}\ntokenizer: {tokens}/tokenizer\nepochs_ok: 5\n"}
+    missing = {"hmm": "hmm: nowhere\n", "text": "tokens: nowhere/text\ntokenizer: nowhere/tokenizer\nepochs_ok: 5\n"}
     streams = "model: nowhere\nstreams: [a, b]\nweights: [0.3, 0.7]\npacked_streams: [b]\n"
     for kind in exist:
         path, later = tmp_path / "a.yaml", tmp_path / "b.yaml"
@@ -180,7 +180,7 @@ def test_a_plan_before_the_data_exist_is_the_plan_with_them(hmm, tokens, tmp_pat
             key: assumed[key] for key in assumed.keys() - differing
         }
         assert assumed["assumed_vocab_size"] == symbols
-        later.write_text(streams + rest)
+        later.write_text(streams + "epochs_ok: 5\n" + rest)
         midtrain = plan_recipe(later, ["--model", "d2"], assumed_vocab_size=symbols)
         assert midtrain["parameters_without_embeddings"] == found["parameters_without_embeddings"]
     later.write_text(f"conversations: lima\nmodel: nowhere\noutput_dir: {tmp_path / 'run'}\n")
