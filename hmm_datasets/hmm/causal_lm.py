@@ -86,6 +86,8 @@ class HMMConfig(PreTrainedConfig):
     model_type = "hmm"
     # Some tools read `hidden_size` from the config of any language model.
     attribute_map = {"hidden_size": "num_states"}  # noqa: RUF012
+    # No layer has keys and values, so transformers makes an empty cache, which `forward` accepts. It is no field.
+    num_hidden_layers = 0
 
     num_states: int = 1
     num_symbols: int = 2
@@ -120,11 +122,6 @@ class HMMConfig(PreTrainedConfig):
     def vocab_size(self) -> int:
         """`V`: the symbols, and the beginning-of-sequence token where there is one."""
         return self.num_symbols + (self.bos_token_id is not None)
-
-    @property
-    def num_hidden_layers(self) -> int:
-        """Layers with keys and values: none, so that transformers makes an empty cache, which `forward` accepts."""
-        return 0
 
 
 class StateCache(Cache):
