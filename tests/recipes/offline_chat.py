@@ -36,7 +36,7 @@ def main(model: str, conversations: str, output_dir: str, **settings) -> None:
     from hmm_datasets.training.settings import SFTSettings
     from hmm_datasets.training.sources import ConversationSettings
 
-    sys.path.insert(0, str(Path(__file__).parents[2] / "recipes"))
+    sys.path[:0] = [str(Path(__file__).parents[2] / folder) for folder in ("recipes", "recipes/common")]
     chat = ConversationSettings(model, conversations, max_new_tokens=2, num_questions=2)
     importlib.import_module("sft").main(chat, SFTSettings(output_dir, **settings))
     chosen = {"tasks": ["chat"], "chat_data": conversations, "chat_max_new_tokens": 2, "num_sequences": 4}
