@@ -49,4 +49,6 @@ def test_an_evaluation_writes_them_or_says_why_not(tmp_path, capsys):
     capsys.readouterr()
     with pytest.raises(SystemExit):
         main([*evaluate, "--tasks", "optimum"])
-    assert "--activations is ['hidden_states'], but has no effect if tasks are without beliefs" in capsys.readouterr().err
+    assert (
+        "--activations is ['hidden_states'], but has no effect if tasks are without beliefs" in capsys.readouterr().err
+    )

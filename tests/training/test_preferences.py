@@ -237,7 +237,9 @@ def test_settings_that_preferences_cannot_have_are_refused(tmp_path):
         settings(tmp_path, z_loss=1e-4)
     with pytest.raises(InputError, match=r"label_smoothing is 0.1, but has no effect unless loss_type is robust"):
         settings(tmp_path, label_smoothing=0.1)
-    with pytest.raises(InputError, match=r"f_alpha_divergence_coef is 0\.3, but has no effect unless f_divergence_type"):
+    with pytest.raises(
+        InputError, match=r"f_alpha_divergence_coef is 0\.3, but has no effect unless f_divergence_type"
+    ):
         settings(tmp_path, f_alpha_divergence_coef=0.3)
     assert settings(tmp_path, loss_type=["sft", "robust"], label_smoothing=0.1).label_smoothing == 0.1
     with pytest.raises(InputError, match="sync_ref_model"):

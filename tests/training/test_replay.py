@@ -53,7 +53,7 @@ def pretrain(folder, data_settings, **given):
     """What recipes/pretrain.py does, in one process."""
     defaults = {
         **{"max_steps": 20, "global_batch_size": 8, "per_device_train_batch_size": 2, "logging_steps": 1},
-        **{"learning_rate": 1e-2, "save_steps": 5, "report_to": "none", "spike_margin": 1, "disable_tqdm": True},
+        **{"learning_rate": 1e-2, "save_steps": 5, "report_to": "none", "disable_tqdm": True},
     }
     settings = PretrainSettings(str(folder), **defaults | given)
     set_seed(settings.seed)

@@ -137,7 +137,7 @@ def test_other_things_an_import_cannot_do_are_reported(tmp_path):
     path = write_ranks(tmp_path / "a.tiktoken", {bytes([byte]): byte for byte in range(256)})
     assert "is possessive in tiktoken, but a repetition here" in message(import_tiktoken, path, CL100K)
     assert "found [7]" in message(import_tiktoken, path, "gpt4", special_tokens={"<|endoftext|>": 7})
-    assert "none.tiktoken: cannot be read" in message(import_tiktoken, tmp_path / "none.tiktoken", "gpt4")
+    assert "none.tiktoken: no such file" in message(import_tiktoken, tmp_path / "none.tiktoken", "gpt4")
 
 
 # GPT-2
