@@ -42,6 +42,6 @@ def test_bad_settings_give_an_error_of_one_line(program, tmp_path):
     result = program.run(*RECIPE, "--output_dir", tmp_path / "run", "--step_exponent", 0.2)
     assert result.returncode == 2
     assert result.stderr.strip().splitlines()[-1] == (
-        "error: step_exponent is 0.2; expected more than 0.5, and at most 1"
+        "error: --step_exponent is 0.2; expected more than 0.5, and at most 1"
     )
     assert not (tmp_path / "run").exists()
