@@ -54,6 +54,7 @@ def pretrain(folder, data_settings, **given):
     defaults = {
         **{"max_steps": 20, "global_batch_size": 8, "per_device_train_batch_size": 2, "logging_steps": 1},
         **{"learning_rate": 1e-2, "save_steps": 5, "report_to": "none", "disable_tqdm": True},
+        **({"spike_margin": 1} if given.get("on_spike") == "rollback" else {}),
     }
     settings = PretrainSettings(str(folder), **defaults | given)
     set_seed(settings.seed)

@@ -87,7 +87,7 @@ def test_a_stopped_sweep_stops_its_cells_and_the_same_command_continues(tmp_path
     """Cells that fail once, three times and never; the sweep is stopped once a cell counts; then it goes on."""
     folder = tmp_path / "sweep"
     cells = [{"a": 1, "fails": 1}, {"a": 2, "fails": 3}, {"a": 3, "fails": 0}]
-    path = write_sweep(tmp_path / "s.yaml", folder, cells=cells, grid=None, settings={"steps": 30})
+    path = write_sweep(tmp_path / "s.yaml", folder, cells=cells, grid=None, settings={"steps": 120})
     sweep = start_sweep(path, "--jobs", 3)
     try:
         wait_for(lambda: len(list(folder.glob("*/run/started"))) == 3)
