@@ -197,6 +197,7 @@ def checked(
             was typed.
     """
     fields, bounds, facts = fields_of(kinds), ranges_of(kinds), _merged(kinds, "void_facts")
+    defaults = defaults_of([*fields.values()])
     places = {name: f"--{name}" if name in flags else name if file is None else f"{file}: {name}" for name in values}
     check_output_dir(places.get("output_dir", ""), values.get("output_dir"))
     for name, value in values.items():
@@ -207,11 +208,10 @@ def checked(
     left = dict(values)
 
     def get(name: str) -> Any:
-        return values[name] if name in values else defaults_of([fields[name]]).get(name)
+        return values[name] if name in values else defaults.get(name)
 
     for void in voids_of(kinds):
         names = [name for name in left.keys() & fields if void.covers(name)]
-        defaults = defaults_of([fields[name] for name in names])
         # A file may list all settings, as a run records them; what it has as the default is not meant to change.
         names = [name for name in names if name in flags or left[name] != defaults.get(name)]
         names = sorted(name for name in names if _asks(left[name], defaults.get(name)))
