@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from hmm_datasets import HMM, InputError, fit_hmm
 from hmm_datasets.hmm import arrays
+from hmm_datasets.hmm.analysis import losses
 from hmm_datasets.hmm.analysis.fit_metrics import FitMetrics
 from hmm_datasets.hmm.analysis.losses import mean_losses, symbol_losses, window_losses
 from hmm_datasets.hmm.fitting import state as fit_state
@@ -30,12 +31,16 @@ OPTIONS = {
 PROGRAM = """
 import sys, tracemalloc
 from pathlib import Path
+from hmm_datasets import HMM
+from hmm_datasets.hmm.analysis.losses import symbol_losses
 from hmm_datasets.hmm.token_files import read_token_rows
 path = Path(sys.argv[1])
 tracemalloc.start()
 rows = read_token_rows(path)
 held, peak = tracemalloc.get_traced_memory()
-print(path.stat().st_size, held, peak, *rows.shape)
+tracemalloc.reset_peak()
+symbol_losses(HMM(transition=[[0.9, 0.1], [0.2, 0.8]], emission=[[1 / 90] * 90] * 2), *rows)
+print(path.stat().st_size, held, peak, *rows.shape, tracemalloc.get_traced_memory()[1])
 """
 
 
@@ -124,6 +129,20 @@ def test_losses_and_metrics_of_a_column_are_those_of_its_rows(lengths, seed):
     assert FitMetrics(table, {"test": table})(EMITTING) == pytest.approx(FitMetrics(rows, {"test": rows})(EMITTING))
 
 
+def test_losses_of_one_long_sequence_are_computed_in_pieces(monkeypatch):
+    tokens = np.random.default_rng(6).integers(-1, 4, 1000)[None]
+    edges = HMM(edges=np.random.default_rng(7).dirichlet(np.ones(12), 3).reshape(3, 4, 3).transpose(1, 0, 2))
+    for hmm in (EMITTING, edges):
+        whole = symbol_losses(hmm, tokens)
+        short = np.abs(tokens[:, :300]).astype(np.uint8), np.array([200])
+        assert symbol_losses(hmm, *short).count.sum() == 200
+        for chunk in (4, 28, 2000):
+            monkeypatch.setattr(losses, "_CHUNK_TOKENS", chunk)
+            for one, other in zip(symbol_losses(hmm, tokens), whole, strict=True):
+                assert np.allclose(one, other, atol=1e-12)
+        monkeypatch.undo()
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(st.integers(-1, 2), min_size=1, max_size=3), min_size=1, max_size=12), st.booleans())
 def test_identical_sequences_are_counted_once(lines, has_long):
@@ -159,10 +178,11 @@ def test_reading_takes_less_than_ten_times_the_file_however_uneven_its_lines_are
         path = tmp_path / f"{name}.txt"
         path.write_text("".join(" ".join(map(str, line)) + "\n" for line in lines))
         result = subprocess.run([sys.executable, "-c", PROGRAM, path], capture_output=True, text=True, check=True)
-        size, held, peak, count, length = map(int, result.stdout.split())
+        size, held, peak, count, length, of_losses = map(int, result.stdout.split())
         assert (count, length) == (len(lines), longest)
         assert peak < 10 * size
         assert held < 3 * size
+        assert of_losses < 2e8  # the predictions of all tokens of the one line are 5e8
 
 
 def test_rows_that_would_be_much_larger_than_their_column_are_refused_before_they_are_made():

@@ -4,6 +4,7 @@ The latter is `log P(x_1 .. x_(L-1)) - log P(x_1 .. x_L)`, the loss with the lon
 Two forward passes compute both, for an HMM in `O(N L H^2)` time and `O(B H)` memory for batches of `B` rows.
 """
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -136,12 +137,10 @@ def symbol_losses(
     sequences = _sequences(tokens, lengths)
     sums = np.zeros((3, source.num_symbols))
     with progress_bar(sequences.tokens.size, " tokens") as bar:
-        for _, counted in sequences.parts(_CHUNK_TOKENS // source.num_symbols):
-            observed, part = counted.observed.ravel(), counted.tokens
-            if counted.lengths is not None:
-                part = np.where(counted.observed, part, -1)
-            symbols = part.reshape(-1).astype(np.int64)[observed]
-            probs = source.next_token_probs(part)[:, :-1].reshape(-1, source.num_symbols)[observed]
+        for process, part in _pieces(source, sequences, _CHUNK_TOKENS // source.num_symbols):
+            observed = part.ravel() >= 0
+            symbols = part.reshape(-1)[observed]
+            probs = process.next_token_probs(part)[:, :-1].reshape(-1, source.num_symbols)[observed]
             with np.errstate(divide="ignore"):
                 nats = -np.log(probs[np.arange(len(symbols)), symbols])
             weights = None, nats, probs.argmax(-1) == symbols
@@ -149,6 +148,17 @@ def symbol_losses(
             bar.update(part.size)
     with np.errstate(invalid="ignore"):
         return SymbolLosses(sums[0].astype(np.int64), sums[1] / sums[0], sums[2] / sums[0])
+
+
+def _pieces(source: Process, sequences: TokenRows, size: int) -> Iterator[tuple[Process, Int[np.ndarray, "B T"]]]:
+    """Rows of about `size` tokens, -1 where there is none; of a longer one, pieces with the HMM after those before."""
+    for _, part in sequences.parts(size):
+        tokens, process = np.where(part.observed, part.tokens.astype(np.int64), -1), source
+        step = size if isinstance(source, HMM) and len(tokens) == 1 else tokens.shape[1]
+        for first in range(0, tokens.shape[1], step):
+            if first > 0:
+                process = process._after(tokens[0, first - step : first])
+            yield process, tokens[:, first : first + step]
 
 
 def _log_likelihood(
