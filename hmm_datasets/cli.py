@@ -178,12 +178,13 @@ def function_of(where: str) -> tuple[Callable[..., int], type]:
 
 
 def settings_of_commands() -> dict[str, Sequence[type]]:
-    """The classes of settings of every command, by its name."""
-    folder = shipped("recipes")
-    recipes = {
-        " ".join(command_of(name)): declared_kinds(folder / recipe.script) for name, recipe in RECIPE_COMMANDS.items()
+    """The classes of settings of every command and every experiment, by its name."""
+    scripts = {
+        " ".join(command_of(name)): shipped("recipes") / recipe.script for name, recipe in RECIPE_COMMANDS.items()
     }
-    return {name: [function_of(where)[1]] for name, where in COMMANDS.items()} | recipes
+    scripts |= {f"experiment {name}": experiment_script(name) for name in experiment_names()}
+    own = {name: [function_of(where)[1]] for name, where in COMMANDS.items()}
+    return own | {name: declared_kinds(script) for name, script in scripts.items()}
 
 
 def _headings() -> dict[str, tuple[str, ...]]:

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.runtime.program import run
+from hmm_datasets.runtime.setting_rules import Void
 from hmm_datasets.runtime.settings import setting
 
 MAX_PROMPTS = 4000
@@ -34,6 +35,8 @@ CORE_TASKS = "arc_easy copa winograd"
 @dataclass
 class ChatLadderSettings:
     """Settings of the experiment."""
+
+    voids = (Void("text", "without model"),)
 
     output_dir: str = setting("outputs/chat_ladder", "Output folder.")
     model: str | None = setting(None, "A pretrained chat model to begin with; by default one is trained from text.")

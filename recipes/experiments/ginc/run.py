@@ -25,6 +25,7 @@ from typing import Any
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.runtime.program import run
+from hmm_datasets.runtime.setting_rules import Void
 from hmm_datasets.runtime.settings import setting
 
 NOTEBOOK = "notebooks/plots.ipynb"
@@ -54,6 +55,8 @@ ROWS = 100
 @dataclass
 class GINCSettings:
     """Settings of the experiment."""
+
+    voids = (Void("layers width batch_size learning_rate", "if steps is 0"),)
 
     output_dir: str = setting(MISSING, "Output folder.")
     example_lengths: list[int] = setting([3, 5, 8, 10], "Tokens of an example, with its answer.")

@@ -31,6 +31,7 @@ from pathlib import Path
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.runtime.program import run
+from hmm_datasets.runtime.setting_rules import Void
 from hmm_datasets.runtime.settings import setting
 
 BATCH_SIZE = 4
@@ -41,6 +42,12 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 @dataclass
 class ICLTransitionSettings:
     """Settings of the experiment."""
+
+    voids = (
+        Void("alpha", "with zipf"),
+        Void("max_steps", "with models"),
+        Void("separator", "without models"),
+    )
 
     output_dir: str = setting("outputs/icl_transition", "Output folder.")
     num_states: int = setting(3, "Symbols of a chain.")

@@ -26,6 +26,7 @@ from typing import Any
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.runtime.program import run
+from hmm_datasets.runtime.setting_rules import Void
 from hmm_datasets.runtime.settings import setting
 
 ALPHABET = "ABCDEFGHIJKLMNOP"
@@ -39,6 +40,8 @@ TRAIN_HMMS = 512
 @dataclass
 class LLMOnHMMsSettings:
     """Settings of the experiment."""
+
+    voids = (Void("train_tokens", "with model"),)
 
     model: str | None = setting(None, "Folder or Hub name of a causal language model; by default one is trained.")
     output_dir: str = setting("outputs/llm_on_hmms", "Output folder.")

@@ -22,6 +22,7 @@ from typing import Any
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.runtime.program import run
+from hmm_datasets.runtime.setting_rules import Void
 from hmm_datasets.runtime.settings import setting
 
 TRAINED_PAIRS = [20, 10]
@@ -48,6 +49,11 @@ number of pairs or symbols. A multilayer perceptron has 1.85 on bijections and 0
 @dataclass
 class WindTunnelSettings:
     """Settings of the experiment."""
+
+    voids = (
+        Void("bijection_* num_values", "unless tasks is bijection"),
+        Void("hmm_* trained_symbols", "unless tasks is hmm"),
+    )
 
     output_dir: str = setting(MISSING, "Output folder.")
     tasks: list[str] = setting(["bijection", "hmm"], "bijection, hmm.")

@@ -15,6 +15,7 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 
 from hmm_datasets.runtime.program import run
+from hmm_datasets.runtime.setting_rules import Void
 from hmm_datasets.runtime.settings import setting
 
 TEST_FRACTION = 0.1
@@ -26,6 +27,8 @@ PROMPTS = ["The ", "What ", "I "]
 @dataclass
 class WordplaySettings:
     """Settings of the experiment."""
+
+    voids = (Void("num_processes bf16 strategy_steps", "without strategies"),)
 
     text: str = setting(MISSING, "The text: a file, or the name of a corpus.")
     output_dir: str = setting("outputs/wordplay", "Output folder.")
