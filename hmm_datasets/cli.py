@@ -26,6 +26,7 @@ from .operations.launching import (
 from .operations.preflight.versions import environment_report
 from .report.tables import text_table
 from .runtime import environment
+from .runtime.credentials import remember_words
 from .runtime.once import one_command
 from .runtime.one_line_errors import one_line_errors
 from .runtime.plain_output import plain_output
@@ -76,6 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
         with plain_output(), one_line_errors(), one_command():
+            remember_words(argv)
             environment.check_ranks()
             name, rest = argv[:1], argv[1:]
             if name == ["experiment"] and rest and not rest[0].startswith("-"):

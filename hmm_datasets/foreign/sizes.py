@@ -3,14 +3,9 @@
 What is limited is the ratio: text and tables that somebody wanted to keep shrink by far less than this.
 """
 
-import contextlib
 import os
-from collections.abc import Generator
 
 from ..errors import InputError
-
-with contextlib.suppress(ImportError):  # Windows has none
-    import resource
 
 MOST_EXPANSION = 300
 """Maximum number of bytes that a byte of a file may stand for, once they are more than fit into memory with ease."""
@@ -41,24 +36,3 @@ def check_expansion(where: str | os.PathLike, stored: int, expanded: int, harmle
             f"{where}: {stored:,} bytes that stand for {expanded:,} or more, over {MOST_EXPANSION} times as many; "
             "expected data that are not made to fill memory; write them uncompressed if they are what you want"
         )
-
-
-@contextlib.contextmanager
-def limited_memory(room: int) -> Generator[None]:
-    """A context in which this process raises `MemoryError` rather than take that many bytes more; not on Windows.
-
-    The limit holds for all threads of the process, and counts what they reserve.
-    """
-    try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            size = int(file.read().split()[0]) * resource.getpagesize()
-    except OSError:  # not on Linux
-        yield
-        return
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    limit = size + room if before[0] == resource.RLIM_INFINITY else min(before[0], size + room)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, before)

@@ -9,6 +9,7 @@ Masks know the issuers of whom a run may hold a token. A push searches files for
 (`hub.secret_scan`).
 """
 
+import itertools
 import json
 import os
 import re
@@ -71,6 +72,7 @@ SECRET_FORMS = "|".join(
 LOGIN_IN_URL = r"(\b[a-z][a-z0-9+.-]*://[^\s/:@\"'`<>{}$*]*:)([^\s/@\"'`<>{}$*]+)(?=@[\w\[])"
 """Regular expression of a URL with a password; its second group is the password."""
 
+_GIVEN: set[str] = set()  # values of the secret settings of this process, whatever they look like
 _FORM, _LOGIN = re.compile(SECRET_FORMS), re.compile(LOGIN_IN_URL, re.IGNORECASE)
 _HEADER = re.compile(
     r"(?i)((?:authorization|x-[a-z-]*(?:key|token))[\"']?\s*[:=]\s*[\"']?(?:(?:bearer|basic|token)\s+)?|\bbearer\s+(?=\S*[0-9]))"
@@ -80,7 +82,7 @@ _HEADER = re.compile(
 _IN_WORDS = (
     re.compile(rf"(?i)((?:^|[^a-z])(?:{SECRET_NAMES}|token)[\"']?\s*[:=]\s*[\"']?)(?:bearer\s+)?[^\s\"'<]+"),
     re.compile(r"(?i)(\bauthorization:\s*(?:bearer|basic|token)?\s*)[^\s\"'<]+"),
-    re.compile(r"(\w://)[^\s/@]+@"),
+    re.compile(r"(\w:/{1,2})[^\s/@]+@"),  # one slash in what became a path
     re.compile(r"(?i)(https?://[^\s/]*\b(?:hooks?|webhooks?)\b[^\s/]*/)[^\s\"'<]+"),
 )
 
@@ -198,6 +200,33 @@ def refuse_masks(settings: Mapping[str, Any], where: str = "settings") -> None:
             )
 
 
+def remember(settings: Any, name: str = "") -> None:
+    """Let [`masked`] mask the values of secret settings wherever they stand, and the passwords in addresses.
+
+    Args:
+        settings: mappings and lists of any type.
+        name (`str`, *optional*): the name of the setting.
+    """
+    if isinstance(settings, Mapping):
+        for key, value in settings.items():
+            remember(value, str(key))
+    elif isinstance(settings, list | tuple | set):
+        for value in settings:
+            remember(value, name)
+    else:
+        text = str(reveal(settings))
+        found = [text] if is_secret_name(name) else [match[2] for match in _LOGIN.finditer(text)]
+        _GIVEN.update(secret for secret in found if len(secret) >= MIN_SECRET_LENGTH and secret != _mask_of(name))
+
+
+def remember_words(words: Sequence[str]) -> None:
+    """[`remember`] the values of flags."""
+    for word, following in itertools.pairwise([*words, ""]):
+        flag, equals, value = word.partition("=")
+        remember(value if equals else following, flag.lstrip("-").replace("-", "_"))
+        remember(word)
+
+
 def known_secrets(environment: Mapping[str, str] = os.environ) -> list[str]:
     """The values of environment variables whose names mean secrets, such as `HF_TOKEN`.
 
@@ -220,7 +249,7 @@ def masked(value: Any, secrets: Sequence[str] | None = None) -> Any:
 
     ```
     """
-    secrets = known_secrets() if secrets is None else secrets
+    secrets = [*known_secrets(), *_GIVEN] if secrets is None else secrets
     if isinstance(value, Secret):
         return str(value)
     if isinstance(value, str):
@@ -263,8 +292,20 @@ def masked_arguments(arguments: Sequence[str]) -> list[str]:
     return shown
 
 
-def _masked_words(text: str) -> str:
-    for pattern in _IN_WORDS:
+def masked_line(text: str) -> str:
+    """A text for people with secrets masked, as of [`masked`], and with what logs in or opens a web hook in addresses.
+
+    ```python
+    >>> masked_line("https://mine@host/corpus: no such file")
+    'https://<SECRET>@host/corpus: no such file'
+
+    ```
+    """
+    return _masked_words(text, _IN_WORDS[2:])
+
+
+def _masked_words(text: str, patterns: Sequence[re.Pattern] = _IN_WORDS) -> str:
+    for pattern in patterns:
         text = pattern.sub(lambda match: f"{match[1]}{MASK}" + ("@" if match[0].endswith("@") else ""), text)
     return masked(text)
 

@@ -24,12 +24,13 @@ from ..errors import (
     printable,
 )
 from . import environment
+from .credentials import masked_line
 
 
 @contextlib.contextmanager
 def one_line_errors() -> Generator[None]:
-    """A context that turns an [`InputError`], a full disk or a read-only one into one line, `error: ...`, and exit
-    code 2.
+    """A context that turns an [`InputError`], a full disk or a read-only one into one line, `error: ...`, without
+    secrets, and exit code 2.
 
     Other exceptions pass. Of several processes, rank 0 reports immediately. Other ranks, and processes that lost a
     peer, wait five seconds first, so that the launcher can end them if another process failed first. So the error of a
@@ -45,7 +46,7 @@ def one_line_errors() -> Generator[None]:
         origin = f"rank {rank} on {socket.gethostname()}: " if rank > 0 or isinstance(error, RankError) else ""
         if rank > 0 or isinstance(error, LostPeer):
             time.sleep(5)
-        line = printable(f"error: {origin}{error}")
+        line = printable(masked_line(f"error: {origin}{error}"))
         if not report_to_launcher(line, moment):
             print(line, file=sys.stderr, flush=True)
         sys.exit(2)

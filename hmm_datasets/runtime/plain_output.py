@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, TextIO
 
 from ..errors import printable
+from .credentials import masked_line
 
 # What tqdm writes before a bar, and between the lines of several.
 _OF_BARS = re.compile(r"\r|\n*(?:\x1b\[A)+")
@@ -24,17 +25,19 @@ class PlainStream:
 
     Args:
         stream (text stream): where to write.
-        with_bars (`bool`): whether a text may begin with the codes of a progress bar.
+        is_for_people (`bool`): whether it is stderr, where a text may begin with the codes of a progress bar, and
+            where secrets are masked; what is written to stdout may be data.
     """
 
-    def __init__(self, stream: TextIO, with_bars: bool):
-        self.stream, self._with_bars = stream, with_bars
+    def __init__(self, stream: TextIO, is_for_people: bool):
+        self.stream, self._is_for_people = stream, is_for_people
 
     def write(self, text: str) -> int:
         """Write a text; returns its length, as streams do."""
-        bar = _OF_BARS.match(text) if self._with_bars else None
+        bar = _OF_BARS.match(text) if self._is_for_people else None
         begin = bar.end() if bar else 0
-        self.stream.write(text[:begin] + printable(text[begin:]))
+        shown = masked_line(text[begin:]) if self._is_for_people else text[begin:]
+        self.stream.write(text[:begin] + printable(shown))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -63,7 +66,7 @@ def plain_output() -> Iterator[None]:
     if isinstance(sys.stdout, PlainStream):
         yield
         return
-    sys.stdout, sys.stderr = PlainStream(before[0], with_bars=False), PlainStream(before[1], with_bars=True)
+    sys.stdout, sys.stderr = PlainStream(before[0], is_for_people=False), PlainStream(before[1], is_for_people=True)
     try:
         yield
     finally:

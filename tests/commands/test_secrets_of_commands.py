@@ -3,6 +3,7 @@
 Here every command that writes is run; `tests/training/test_secrets.py` has all ways of giving a secret to one.
 """
 
+import io
 import json
 import shlex
 import sys
@@ -112,3 +113,73 @@ def test_what_commands_write_has_no_secret(inputs, tmp_path, monkeypatch, comman
         if name == "evaluate":
             run(monkeypatch, words.replace("--length 7", "--length 9").replace("new/evaluation", "new/another"))
         assert list(secrets_in(tmp_path / "new")) == [], name
+
+
+URL, ENDPOINT = "https://joe:my-password-of-7@127.0.0.1:9/x", "https://joe:my-other-word-of-8@127.0.0.1:9"
+OF_LINES = (*SECRETS, "my-password-of-7", "my-other-word-of-8", "a-fifth-pass-phrase")
+ON_HUB = f"someone/{TOKEN}"  # a name on the Hub, which does not answer
+FAULTS = [
+    f"{command} {words}"
+    for name in (URL, ON_HUB)
+    for command, words in {
+        "describe": name,
+        "sample": f"{name} --output new/x.npy",
+        "fit": f"{name} --output_dir new/fit",
+        "tokenize": f"--corpus {name} --output_dir new/tokens",
+        "plan pretrain": f"--hmm {name}",
+        "pretrain": f"--hmm {name} --model IN/tiny.json {STEPS} {FLAG} --output_dir new/run",
+        "midtrain": f"--model {name} --streams new/tokens/text {STEPS} {FLAG} --output_dir new/run",
+        "sft": f"--model {name} --conversations IN/chat.jsonl {STEPS} {YAML} --output_dir new/run",
+        "dpo": f"--model IN/chat --preferences {name} {STEPS} {YAML} --output_dir new/run",
+        "grpo": f"--model IN/chat --prompts {name} --rewards exact {STEPS} {FLAG} --output_dir new/run",
+        "evaluate": f"{name} --targets IN/mess3 --output_dir new/evaluation",
+        "benchmark": f"{name} --process mess3 --output-dir new/benchmark",
+        "compare": f"{name} new/another",
+        "experiment": f"llm-on-hmms --model {name} --train_tokens 5",
+        "push": f"new/none {name}",
+        "chat": name,
+        "verify": name,
+        "watch": name,
+        "checkpoint list": name,
+        "checkpoint convert": f"{name} new/x",
+        "supervise": f"--output-dir new/x --attempts {name} -- true",
+        "sweep": name,
+        "preflight": f"--timeout {name}",
+        "configs copy": name,
+    }.items()
+] + [
+    f"pretrain --hmm mess3 --length 16 --config IN/{name}.yaml --output_dir new/run"
+    for name in ("list", "nested", "key")
+] + [
+    f"pretrain --hmm mess3 --length 16 {STEPS} --hub_token=a-fifth-pass-phrase --output_dir /",
+    f"pretrain --hmm mess3 --length 16 {STEPS} --hub_model_id {URL} --push_to_hub true --no --output_dir new/run",
+    f"pretrain --hmm mess3 --length 16 {STEPS} --seed a-fifth-pass-phrase {FLAG} --hub-token a-fifth-pass-phrase",
+]  # fmt: skip
+"""Commands that fail, with a secret in each place that they quote."""
+
+
+def test_every_command_has_a_fault():
+    assert {words.split()[0] for words in FAULTS} >= {
+        name for group in HEADINGS.values() for name in group if name != "demo"
+    }
+
+
+def test_no_line_about_a_fault_has_a_secret(inputs, tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("HF_ENDPOINT", ENDPOINT)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", ENDPOINT)
+    (inputs / "list.yaml").write_text("hub_token: [a-fifth-pass-phrase]\n")
+    (inputs / "nested.yaml").write_text("env: {HF_TOKEN: a-fifth-pass-phrase}\nmax_steps: a-fifth-pass-phrase\n")
+    (inputs / "key.yaml").write_text(f"hub_token: a-fifth-pass-phrase\n'{TOKEN}': 5\n")
+    for words in FAULTS:
+        argv = shlex.split(words.replace("IN/", f"in-{TOKEN}/"))
+        monkeypatch.setattr(sys, "argv", ["hmm-datasets", *argv])
+        monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+        try:
+            code = main(argv)
+        except SystemExit as end:
+            code = end.code
+        shown = "".join(capfd.readouterr())
+        assert code, words
+        assert "error: " in shown, words
+        assert [secret for secret in OF_LINES if secret in shown] == [], shown
+        assert list(secrets_in(tmp_path / "new")) == []

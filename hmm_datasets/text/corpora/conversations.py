@@ -164,7 +164,7 @@ class Format:
         row, tools = dict(row), {"tools": row.get("tools")}
         for name in [name for name in columns if name not in plain and self.kind != "text"]:
             value = row[name] = _or_messages(row.get(name), f"{where}: {name}")
-            if isinstance(value, Mapping) and "messages" in value:
+            if isinstance(value, Mapping) and not isinstance(value.get("messages", ""), str):
                 row |= {f"{name}.{key}": value[key] for key in value.keys() - {"messages", "tools"}}
                 row[name], tools[f"{name}.tools"] = value["messages"], value.get("tools")
         merged = single(tools, tools, where)

@@ -3,15 +3,11 @@
 import contextlib
 import functools
 import os
-import signal
-import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import InputError, first_line
-from ...foreign.sizes import limited_memory
 from ...hub.download import ModelName, reading_hub, reason_of_hub, without_network
 from ...hub.gguf import load_gguf
 from ..corpora.conversations import Messages
@@ -24,8 +20,6 @@ if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 _ASKED, _ANSWERED = "Question", "Answer"
-_PATIENCE = 20.0  # seconds for the template of one conversation
-_ROOM = 1 << 30  # bytes of memory for it
 _MOST_CHARACTERS = 1 << 24  # that it may write beside a hundred times the conversation
 
 
@@ -74,35 +68,14 @@ def check_messages(tokenizer: "PreTrainedTokenizerBase", messages: Messages) -> 
 
 @contextlib.contextmanager
 def quoting_the_template() -> Iterator[None]:
-    """A context in which errors of the template are of one line, and its time (in the main thread) and memory limited.
+    """A context in which errors of the template are of one line.
 
-    transformers renders templates in jinja's sandbox, which limits what they reach, but not how long they take nor how
-    much they write.
+    A template is the model's own program: transformers renders it in jinja's sandbox, as long as it takes.
     """
     from jinja2 import TemplateError
 
-    def too_long(*_: object) -> None:
-        raise _TooLong
-
-    usual, left, every, began = None, 0.0, 0.0, time.monotonic()
-    if threading.current_thread() is threading.main_thread() and hasattr(signal, "SIGALRM"):
-        usual = signal.getsignal(signal.SIGALRM)
-    if usual is not None:
-        signal.signal(signal.SIGALRM, too_long)
-        left, every = signal.setitimer(signal.ITIMER_REAL, _PATIENCE)  # the timer of the program itself continues
     try:
-        with limited_memory(_ROOM):
-            yield
-    except MemoryError:
-        raise InputError(
-            f"the chat template needs more than {_ROOM >> 30} GiB of memory for one conversation; take the model from "
-            "where it was made, or give its tokenizer another template"
-        ) from None
-    except _TooLong:
-        raise EndlessTemplate(
-            f"the chat template does not end within {_PATIENCE:.0f} s; take the model from where it was made, or give "
-            "its tokenizer another template"
-        ) from None
+        yield
     except (
         TemplateError,
         TypeError,
@@ -116,12 +89,6 @@ def quoting_the_template() -> Iterator[None]:
             f"the chat template refuses the conversation ({' '.join(str(error).split())[:500]}); change the "
             "conversation or the template"
         ) from None
-    finally:
-        if usual is not None:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, usual)
-            if left:
-                signal.setitimer(signal.ITIMER_REAL, max(left - (time.monotonic() - began), 1e-3), every)
 
 
 def check_written(written: str, messages: Sequence[Mapping[str, Any]]) -> str:
@@ -132,14 +99,6 @@ def check_written(written: str, messages: Sequence[Mapping[str, Any]]) -> str:
             "where it was made, or give its tokenizer another template"
         )
     return written
-
-
-class EndlessTemplate(InputError):
-    """A chat template takes too long for one conversation."""
-
-
-class _TooLong(BaseException):
-    """A template takes too long; no `except Exception` within it stops this."""
 
 
 def marked_template(tokenizer: "PreTrainedTokenizerBase") -> str | None:
@@ -175,8 +134,6 @@ def _written(
                 messages, chat_template=template, add_generation_prompt=add_generation_prompt, tokenize=False
             )
         return check_written(written, messages)
-    except EndlessTemplate:
-        raise
     except InputError:
         return None
 

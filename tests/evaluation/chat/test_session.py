@@ -2,9 +2,13 @@
 
 import io
 import re
+import resource
 import signal
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import torch
 from memorized import FRANCE, PARIS, WINDOW
@@ -19,7 +23,7 @@ from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.model import HMM
 from hmm_datasets.text.corpora.loading import load_corpus
 from hmm_datasets.text.tokenizers.chat_encoding import encode_conversation
-from hmm_datasets.text.tokenizers.chat_templates import check_messages, end_of_turn
+from hmm_datasets.text.tokenizers.chat_templates import check_messages
 
 GREEDY = Sampling(temperature=0)
 
@@ -280,19 +284,24 @@ def test_an_hmm_is_continued_by_exact_draws(tmp_path, talk):
         loaded.answer([{"role": "user", "content": "one two"}], lambda _: None)
 
 
-@pytest.mark.parametrize(
-    "template", ["{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"]
-)
-def test_a_template_without_end_is_given_up_in_one_line(chat_model, template, monkeypatch):
-    monkeypatch.setattr("hmm_datasets.text.tokenizers.chat_templates._PATIENCE", 0.3)
+def test_other_threads_are_as_free_while_a_template_is_rendered(chat_model):
     tokenizer = AutoTokenizer.from_pretrained(chat_model)
-    tokenizer.chat_template = template
-    for action in (
-        lambda: end_of_turn(tokenizer),
-        lambda: check_messages(tokenizer, [{"role": "user", "content": "x"}]),
-    ):
-        with pytest.raises(InputError, match="does not end within"):
-            action()
+    slow = "{% for i in range(300) %}{% for j in range(2000) %}{% endfor %}{% endfor %}"
+    tokenizer.chat_template = slow + "{% for message in messages %}{{ message.content }}{% endfor %}"
+    limits, ended = [], threading.Event()
+
+    def work() -> None:
+        while not ended.is_set():
+            np.empty(1_600_000_000, np.uint8)  # reserved, and never touched
+            limits.append((resource.getrlimit(resource.RLIMIT_AS), signal.getsignal(signal.SIGALRM)))
+
+    with ThreadPoolExecutor(1) as pool:
+        working = pool.submit(work)
+        check_messages(tokenizer, [{"role": "user", "content": "x"}])
+        ended.set()
+        working.result()
+    assert len(limits) > 1
+    assert set(limits) == {(resource.getrlimit(resource.RLIMIT_AS), signal.getsignal(signal.SIGALRM))}
 
 
 def test_no_code_of_a_symbol_reaches_the_terminal(tmp_path, talk):
