@@ -92,6 +92,12 @@ def test_a_byte_level_vocabulary_has_the_bytes_of_its_tokens():
     (sized,) = sized_texts(tokenizer, ["éé né €"], LostText())
     np.testing.assert_array_equal(sized.bytes, sizes[sized.tokens])
     assert (sized.bytes.sum(), sized.characters.sum()) == (len("éé né €".encode()), len("éé né €"))
+    tokenizer.add_tokens(["<|y|>"], special_tokens=True)  # special where it was added, though of no use
+    number = tokenizer.convert_tokens_to_ids("<|y|>")
+    assert number not in tokenizer.all_special_ids
+    assert token_bytes(tokenizer)[number] == token_characters(tokenizer)[number] == 0
+    tokenizer.pad_token = "né"  # special by its use, though not where it was added
+    assert token_bytes(tokenizer)[tokenizer.pad_token_id] == token_characters(tokenizer)[tokenizer.pad_token_id] == 0
 
 
 def test_an_unknown_byte_counts_as_one_byte_and_no_character():
@@ -104,6 +110,8 @@ def test_only_what_changes_letters_is_a_changing_normalizer():
     assert changing_normalizer(with_bytes("a", normalizer=normalizers.Lowercase())) == "Sequence"
     plain = train_bpe(["low lower"] * 9, 264, show_progress=False)
     assert changing_normalizer(plain) is None
+    plain.backend_tokenizer.normalizer = normalizers.Prepend(" ")
+    assert changing_normalizer(plain) is None, "a space before the text"
     for normalizer, name in ((normalizers.Strip(), None), (normalizers.NFC(), "NFC"), (normalizers.NFKC(), "NFKC")):
         plain.backend_tokenizer.normalizer = normalizer
         assert changing_normalizer(plain) == name
