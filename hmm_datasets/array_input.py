@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 FILL_IN = "give every entry a value"
 LEAVE_OUT = "leave these rows out, or cut them off there"
-_MAX_WHOLE = 2.0**53  # from which a float may have been rounded from another integer
 
 
 class Ragged(InputError):
@@ -125,7 +124,9 @@ def integers_with_gaps(name: str, values: Any) -> Observed:
         array = plain.detach().cpu().double().numpy() if _is_tensor(plain) else plain
         missing = np.isnan(array) if missing is None else missing | np.isnan(array)
         array = np.where(missing, 0, array)
-        if missing.any() and (np.abs(array) < _MAX_WHOLE).all() and (array == np.floor(array)).all():
+        # From there on a float may have been rounded from another integer: 2**53 of float64, 2**24 of float32.
+        limit = 2 / (sys.modules["torch"] if _is_tensor(plain) else np).finfo(plain.dtype).eps
+        if missing.any() and (np.abs(array) < limit).all() and (array == np.floor(array)).all():
             whole = array.astype(np.int64)
             plain = plain.new_tensor(whole, dtype=sys.modules["torch"].int64) if _is_tensor(plain) else whole
     return Observed(integers(name, Observed(plain, missing)), missing)

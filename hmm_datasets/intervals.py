@@ -9,7 +9,11 @@ there is a method for each kind of number:
   Econometrics 29, 1985). Its distribution is that for normal residuals with the sizes of these documents, drawn by a
   parametric bootstrap; from an effective 200 degrees of freedom on (Bell and McCaffrey, Survey Methodology 28, 2002)
   Student's t is the same.
+  Where most documents agree and fewer than ten differ, for example rare large losses, there is no interval: it would
+  cover 59% to 75% at 3 to 8 documents. Of 3 to 20 documents of very uneven (lognormal) losses it covers 82%.
 - an accuracy: Wilson's score interval (J. Am. Stat. Assoc. 22, 1927).
+- a mean of shares over runs: Wilson's, for as many questions as would have their variance and with Student's quantile,
+  so that it ends at 0 and 1.
 - a mean of accuracies over tasks: Wilson's, with the number of questions that would have the same variance (Korn and
   Graubard, Survey Methodology 24, 1998).
 - a difference of accuracies on the same questions: Bonett and Price (J. Educ. Behav. Stat. 37, 2012), and for a mean
@@ -28,6 +32,8 @@ import numpy as np
 from jaxtyping import Float, Num
 
 _DRAWN = 1 << 20  # residuals that are in memory at once
+_LEAST_REST = 1e-3  # with less beside it the largest document decides alone
+_LEAST_UNTIED = 10  # documents that differ from a majority of equals, for an interval to be right 19 times in 20
 _MANY = 200  # degrees of freedom from which on the sizes of documents make no difference
 
 
@@ -103,17 +109,19 @@ def influence_interval(
         resamples (`int`), level (`float`), seed (`int`): settings of the bootstrap.
 
     Returns:
-        [`Bounds`], or None where there are not two documents of a size, or the value is not finite.
+        [`Bounds`], or None where no interval would cover what it says: there are not two documents of a size, one has
+        99.9% of it, the value is not finite, or most documents agree (their losses per size differ by less than 1e-9)
+        and fewer than ten differ from them.
     """
     sized = shares > 0
     if sized.sum() < 2 or not math.isfinite(value) or not np.isfinite(influence).all():
         return None
-    rest = 1 - shares
-    if not (rest > 1e-12).all():
+    rest, beyond = 1 - shares, influence[sized] / shares[sized]
+    median = float(np.median(beyond))
+    tied = np.abs(beyond - median) <= 1e-9 * max(abs(value), abs(median))
+    if rest.min() < _LEAST_REST or (~tied).sum() < min(_LEAST_UNTIED, tied.sum()):
         return None
     error = math.sqrt(float((influence**2 / rest).sum()))
-    if error == 0:
-        return Bounds(value, value)
     half = error * _critical(shares[sized], resamples, level, seed)
     return Bounds(value - half, value + half)
 
@@ -148,8 +156,13 @@ def _effective_degrees(shares: Float[np.ndarray, "D"]) -> float:
     return trace**2 / (float(square_sum) + off)
 
 
-def wilson(right: float, total: float, level: float = 0.95) -> Bounds | None:
+def wilson(right: float, total: float, level: float = 0.95, degrees: float = math.inf) -> Bounds | None:
     """Wilson's interval of a share; None of nothing.
+
+    Args:
+        right, total (`float`): questions answered rightly, and all.
+        level (`float`, *optional*, defaults to 0.95): how often it covers the truth.
+        degrees (`float`, *optional*): degrees of freedom of `total`, if that is estimated.
 
     ```python
     >>> [round(bound, 3) for bound in wilson(10, 10)]
@@ -159,7 +172,7 @@ def wilson(right: float, total: float, level: float = 0.95) -> Bounds | None:
     """
     if total <= 0:
         return None
-    z, share = NormalDist().inv_cdf((1 + level) / 2), right / total
+    z, share = t_quantile(level, degrees), right / total
     spread = z**2 / total
     centre = (share + spread / 2) / (1 + spread)
     half = z / (1 + spread) * math.sqrt(max(share * (1 - share), 0.0) / total + spread / (4 * total))
@@ -220,16 +233,29 @@ def mean_of_changes(
     return Bounds(value - float(np.linalg.norm(below)), value + float(np.linalg.norm(above)))
 
 
-def mean_text(values: Sequence[float], form: str = ".4f") -> str:
-    """The mean of independent runs with half of its 95% interval, by Student's t; of one run its value.
+def mean_text(values: Sequence[float], form: str = ".4f", *, is_share: bool = False) -> str:
+    """The mean of independent runs with half of its 95% interval, by Student's t; of one run, and where
+    all runs agree, the value alone.
+
+    Args:
+        values (sequence of `float`): a value of each run.
+        form (`str`, *optional*, defaults to ".4f"): how numbers are written.
+        is_share (`bool`, *optional*, defaults to `False`): whether values are between 0 and 1. Then it is Wilson's
+            interval, written by its bounds.
 
     ```python
     >>> mean_text([1.0, 2.0, 3.0], ".2f")
     '2.00 ± 2.48'
+    >>> mean_text([1.0, 1.0, 0.1], ".2f", is_share=True)
+    '0.70 (0.05 .. 0.99)'
 
     ```
     """
-    if len(values) == 1:
+    if len(set(values)) == 1:
         return format(values[0], form)
-    half = half_width(statistics.stdev(values) / math.sqrt(len(values)), len(values))
-    return f"{statistics.mean(values):{form}} ± {half:{form}}"
+    mean, error = statistics.mean(values), statistics.stdev(values) / math.sqrt(len(values))
+    if not is_share:
+        return f"{mean:{form}} ± {half_width(error, len(values)):{form}}"
+    questions = mean * (1 - mean) / error**2
+    low, high = wilson(mean * questions, questions, degrees=len(values) - 1)
+    return f"{mean:{form}} ({low:{form}} .. {high:{form}})"

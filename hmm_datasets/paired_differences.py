@@ -47,14 +47,15 @@ def ratio_interval(
             *optional*, defaults to 0): settings of the bootstrap.
 
     Returns:
-        Two `float`; None twice where fewer than two documents have a size, or a value is infinite.
+        Two `float`; None twice where no interval covers the ratio: see [`~hmm_datasets.intervals.influence_interval`].
 
     Raises:
         `InputError`: a number is NaN or missing.
 
     ```python
-    >>> ratio_interval(np.array([2.0, 4.0]), np.array([1, 2]))
-    (2.0, 2.0)
+    >>> low, high = ratio_interval(np.array([2.0, 4.0, 7.0]), np.array([1, 2, 3]))
+    >>> round(low, 2), round(high, 2)
+    (1.56, 2.77)
 
     ```
     """
@@ -107,7 +108,6 @@ def paired_difference(
 
     ```
     """
-    check_bootstrap(resamples, level)
     first, second, sizes = (_finite(n, v) for n, v in (("first", first), ("second", second), ("sizes", sizes)))
     if not len(first) == len(second) == len(sizes) or len(sizes) < 2 or not sizes.sum() > 0:
         raise InputError(

@@ -65,32 +65,20 @@ def clustered_mean(values: Float[np.ndarray, "N T"], *, padded: bool = False) ->
         `InputError`: an empty array, or a value that is NaN; the message gives its index.
     """
     values = as_table("values", values)
-    if padded:
-        return _mean_of_padded(values)
-    wrong = np.argwhere(np.isnan(values))
-    if len(wrong) > 0:
-        raise InputError(f"values[{wrong[0][0]}, {wrong[0][1]}] is NaN; expected a number")
-    count = len(values)
-    with np.errstate(invalid="ignore"):
-        spread = values.std(axis=0, ddof=1) if count > 1 else np.full(values.shape[1], np.nan)
-    mean, root = float(values.mean()), np.sqrt(count)
-    has_error = count > 1 and math.isfinite(mean)
-    error = float(values.mean(axis=1).std(ddof=1) / root) if has_error else None
-    return ClusteredMean(mean, error, values.mean(axis=0), spread / root)
-
-
-def _mean_of_padded(values: Float[np.ndarray, "N T"]) -> ClusteredMean:
     kept = ~np.isnan(values)
+    if not padded and not kept.all():
+        row, column = np.argwhere(~kept)[0]
+        raise InputError(f"values[{row}, {column}] is NaN; expected a number")
     values, kept = values[:, kept.any(axis=0)], kept[:, kept.any(axis=0)]
     filled, counts = np.where(kept, values, 0.0), kept.sum(axis=0)
     mean, positions = float(filled.sum() / counts.sum()), filled.sum(axis=0) / counts
-    error, errors = None, np.full(len(counts), np.nan)
-    if len(values) > 1 and math.isfinite(mean):
-        beyond = filled.sum(axis=1) - mean * kept.sum(axis=1)
-        error = float(beyond.std(ddof=1) * math.sqrt(len(values)) / counts.sum())
-        several = counts > 1
-        squares = (np.where(kept, values - positions, 0.0) ** 2).sum(axis=0)[several]
-        errors[several] = np.sqrt(squares / (counts[several] - 1) / counts[several])
+    with np.errstate(invalid="ignore", divide="ignore"):  # of one value there is no error
+        squares = (np.where(kept, values - positions, 0.0) ** 2).sum(axis=0)
+        errors = np.where(counts > 1, np.sqrt(squares / (counts - 1) / counts), np.nan)
+    if len(values) < 2 or not math.isfinite(mean):
+        return ClusteredMean(mean, None, positions, errors)
+    beyond = filled.sum(axis=1) - mean * kept.sum(axis=1)
+    error = float(beyond.std(ddof=1) * math.sqrt(len(values)) / counts.sum())
     return ClusteredMean(mean, error, positions, errors)
 
 

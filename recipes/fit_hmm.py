@@ -30,6 +30,8 @@ from hmm_datasets.runtime.program import run
 from hmm_datasets.runtime.setting_rules import Void
 from hmm_datasets.runtime.settings import setting
 
+_RESTARTS_OF_SIZES = 10  # that none finds what one in five does has a probability of 0.1
+
 
 @dataclass
 class CorpusSettings:
@@ -116,6 +118,11 @@ class HMMSettings(FitSettings):
         [], "Numbers of states in the block of a symbol: each is fitted, from the fit before it or initial.", least=1
     )
     rank: int | None = setting(None, "The rank of transitions; by default that of initial.", least=1)
+    num_restarts: int | None = setting(
+        None,
+        "Number of first guesses of each fit; the most likely after restart_epochs is kept. By default 1, or 10 where "
+        "several num_states are compared.",
+    )
 
     voids = (
         Void("rank", "without block_size"),
@@ -160,6 +167,10 @@ class HMMSettings(FitSettings):
 
     def _of_size(self, num_states: int) -> FitSettings:
         values = {field.name: getattr(self, field.name) for field in fields(FitSettings)}
+        if self.num_restarts is None:
+            # Of one guess each, the table would compare local maxima. All guesses of one state have the same maximum.
+            is_compared = len(self.num_states) > 1 < num_states and self.backend == "torch"
+            values["num_restarts"] = _RESTARTS_OF_SIZES if is_compared else 1
         return FitSettings(**values | {"num_states": num_states})
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from hmm_datasets import HMM, FitSettings, GeneralizedHMM, TiltedHMM, processes
-from hmm_datasets.array_input import integer_array, numbers
+from hmm_datasets.array_input import integer_array, integers_with_gaps, numbers
 from hmm_datasets.data.interleaving import InterleavedRows
 from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation.metrics import load_metric
@@ -272,3 +272,30 @@ def test_every_combination_of_entries_is_read_or_named():
             with contextlib.suppress(InputError):
                 found = numbers("row", list(row))
                 assert np.isnan(found[lost]).all()
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize(
+    ("kind", "bits"),
+    [
+        (np.float64, 53),
+        (np.float32, 24),
+        (np.float16, 11),
+        (torch.float64, 53),
+        (torch.float32, 24),
+        (torch.bfloat16, 8),
+    ],
+)
+def test_beside_gaps_floats_are_integers_up_to_2_to_the_53(kind, bits, sign):
+    """From there on a float may have been rounded from another integer: 2**53 + 1 is 2**53, and in float32 2**24 + 1
+    is 2**24."""
+
+    def convert(number: int):
+        row = [float(sign * number), float("nan"), 0.0]
+        return np.array(row, kind) if isinstance(kind, type) else torch.tensor(row, dtype=kind)
+
+    values, missing = integers_with_gaps("tokens", convert(2**bits - 1))
+    assert [int(values[0]), bool(missing[1]), int(values[2])] == [sign * (2**bits - 1), True, 0]
+    assert float(convert(2**bits + 1)[0]) == sign * 2.0**bits, "two integers are this float"
+    with pytest.raises(InputError, match=r"tokens have type b?float"):
+        integers_with_gaps("tokens", convert(2**bits))

@@ -38,7 +38,7 @@ def test_an_interval_covers_the_truth_as_often_as_it_says():
 def test_a_model_beside_itself_differs_by_nothing():
     losses = np.array([3.0, 1.0, 4.0])
     found = paired_difference(losses, losses, np.array([3, 0, 2]))
-    assert (found.value, found.low, found.high) == (0.0, 0.0, 0.0)
+    assert (found.value, found.low, found.high) == (0.0, None, None)
 
 
 @pytest.mark.parametrize(
@@ -71,3 +71,22 @@ def test_an_error_that_cannot_be_estimated_is_absent(values):
     assert found["standard_error"] is None
     assert None in found["by_position_error"]
     assert "NaN" not in json.dumps(found)
+
+
+def test_errors_of_padded_sequences_are_those_of_a_ratio_and_of_each_position():
+    """By hand: three sequences of 3, 2 and 1 tokens with the mean 2, whose sums are 0, 1 and -1 beyond it."""
+    values = np.array([[1.0, 2.0, 3.0], [2.0, 3.0, np.nan], [1.0, np.nan, np.nan]])
+    found = clustered_mean(values, padded=True)
+    assert found.mean == 2.0
+    beyond = np.array([6 - 3 * 2, 5 - 2 * 2, 1 - 2], float)
+    variance = (beyond**2).sum() / 2  # an unbiased one, of three sequences
+    assert found.standard_error == pytest.approx((3 * variance) ** 0.5 / 6, rel=1e-14)
+    np.testing.assert_allclose(found.by_position_error[:2], [(2 / 3 / 2 / 3) ** 0.5, (0.5 / 2) ** 0.5], rtol=1e-14)
+    assert np.isnan(found.by_position_error[2])
+
+
+def test_errors_without_padding_are_those_of_sequence_means():
+    values = np.random.default_rng(0).normal(size=(7, 5))
+    found = clustered_mean(values)
+    assert found.standard_error == pytest.approx(values.mean(axis=1).std(ddof=1) / 7**0.5, rel=1e-12)
+    np.testing.assert_allclose(found.by_position_error, values.std(axis=0, ddof=1) / 7**0.5, rtol=1e-12)

@@ -294,12 +294,14 @@ class GeneralizedHMM(Process):
         return vector
 
     def _stationary(self, total: Float[np.ndarray, "H H"]) -> Float[np.ndarray, "H"]:
+        start = np.full(len(total), 1 / len(total))
+        shares, closed = eliminate(start, total) if _is_chain(total, self.final) else (start, ())
         try:
-            return _fixed_vector("initial", total.T)
+            # The vector has rounding where states are transient.
+            return np.where(shares > 0, _fixed_vector("initial", total.T), 0.0)
         except InputError:
             # An SVD has too few digits to tell the fixed point of a chain from those of its almost closed parts.
-            start = np.full(len(total), 1 / len(total))
-            if not _is_chain(total, self.final) or len(eliminate(start, total)[1]) > 1:
+            if len(closed) != 1:
                 raise
             return cesaro_limit(start, total)
 

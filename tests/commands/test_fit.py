@@ -110,6 +110,7 @@ def test_fit_compares_numbers_of_states_and_continues(path, tmp_path, capsys):
     held_out, output = tmp_path / "test.npy", tmp_path / "run"
     np.save(held_out, TOKENS[:9])
     command = ["fit", path, "--num_states", "2", "3", "--output_dir", str(output), "--test", str(held_out)]
+    command += ["--restart_epochs", "1"]
     main([*command, "--max_epochs", "2"])
     first = HMM.from_pretrained(output / "states-3" / "hmm")
     capsys.readouterr()
@@ -117,7 +118,8 @@ def test_fit_compares_numbers_of_states_and_continues(path, tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     for states in (2, 3):
         folder = output / f"states-{states}"
-        expected = fit_hmm(TOKENS, FitSettings(states, max_epochs=4), test_tokens=TOKENS[:9], show_progress=False)
+        settings = FitSettings(states, max_epochs=4, num_restarts=10, restart_epochs=1)
+        expected = fit_hmm(TOKENS, settings, test_tokens=TOKENS[:9], show_progress=False)
         assert HMM.from_pretrained(folder / "hmm") == expected.hmm != first
         summary = json.loads((folder / "summary.json").read_text())
         assert (summary["parameters"], summary["bic"]) == (expected.num_parameters, expected.bic)
@@ -202,7 +204,8 @@ def test_ragged_lines_are_fitted_scored_and_compared(tmp_path, capsys):
     hmm = HMM.from_pretrained(tmp_path / "run" / "states-3" / "hmm")
     lengths = np.array([len(row) for row in rows])
     expected = fit_hmm(
-        TOKENS[:50, :11], FitSettings(3, max_epochs=2), lengths=lengths[:50], num_symbols=4, show_progress=False,
+        TOKENS[:50, :11], FitSettings(3, max_epochs=2, num_restarts=10), lengths=lengths[:50], num_symbols=4,
+        show_progress=False,
         test_tokens=TOKENS[50:, :11], test_lengths=lengths[50:],
     )  # fmt: skip
     assert hmm == expected.hmm

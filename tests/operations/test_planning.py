@@ -104,6 +104,8 @@ def test_a_fit_of_blocks_is_planned_from_the_fit_before_it(tmp_path, capsys):
     assert (continued["parameters"], continued["flops_per_epoch"]) == (free_parameters(first), 1000 * 14 * 8 * 2)
     dense = plan_fit_recipe("fit", flags)
     assert (dense["parameters"], dense["flops_per_epoch"]) == (free_parameters(smaller), 6 * 1000 * 6**2)
+    sizes = ["--output_dir", str(tmp_path / "run"), "--num_states", "1", "2", "4", *flags[4:]]
+    assert plan_fit_recipe("fit", sizes)["tokens"] == 1000 * (3 + 2 * 10 * 3), "ten first guesses of each size"
     assert main(["plan", "fit", *flags, *blocks]) == 0
     assert "14 N L R S" in capsys.readouterr().out
     with pytest.raises(

@@ -14,7 +14,7 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
 from ...errors import InputError
 from ..arrays import operators
@@ -30,6 +30,7 @@ MAX_CAUSAL_STATES = 1024
 
 _MAX_STATES = 1 << 14  # of a tree
 _MAX_DEPTH = 2048
+_MAX_PAIRS = 4096  # of a set of states that are possible after a word, and one of them
 _SLOW = 0.99  # ratio of consecutive terms from which a sum is not taken for a convergent one
 _ROUNDING = 1e-13
 
@@ -125,28 +126,64 @@ def synchronization(hmm: "HMM") -> Synchronization:
     tree = Tree(machine, machine.start[None], np.ones(1))
     while tree.depth < _MAX_DEPTH and tree.grow(_MAX_STATES):
         pass
-    unknown, point = entropy(tree.beliefs), tree.beliefs.max(axis=1) > 1 - 1e-12
-    unknown[point] = 0.0
-    uncertainty, synchronized = [], []
-    for row in itertools.islice(tree.distributions(), _MAX_DEPTH):
-        uncertainty.append(float(row @ unknown))
-        synchronized.append(float(row[point].sum()))
-        if uncertainty[-1] < _ROUNDING and 1 - synchronized[-1] < _ROUNDING:
+    unknown = np.maximum(entropy(tree.beliefs), 0.0)
+    sets, following = _supports(machine)
+    tables = operators(machine)
+    pairs = [(number, state) for number, states in enumerate(sets) for state in sorted(states)]
+    places = {pair: place for place, pair in enumerate(pairs)}
+    chain = np.zeros((len(pairs) + 1,) * 2)  # of sets and states, in the end all that are synchronized
+    chain[-1, -1] = 1.0
+    for (number, state), place in places.items():
+        for symbol, after in zip(*np.nonzero(tables[:, state]), strict=True):
+            pair = following[number][symbol], int(after)
+            chain[place, places.get(pair, -1)] += tables[symbol, state, after]
+    start = weights = np.append(machine.start, np.zeros(len(chain) - machine.num_states))
+    uncertain, synchronized = [], []
+    for distribution in itertools.islice(tree.distributions(), _MAX_DEPTH):
+        uncertain.append(float(distribution @ unknown))
+        synchronized.append(float(weights[-1]))
+        weights = weights @ chain
+        if uncertain[-1] < _ROUNDING and 1 - synchronized[-1] < _ROUNDING:
             break
-    waiting = 1 - np.array(synchronized)
-    error = max(_tail(np.array(uncertainty)), _tail(waiting))
-    order = _markov_order(tree, point)
-    length = float(waiting.sum()) if math.isfinite(_tail(waiting)) else math.inf
-    return Synchronization(
-        np.array(uncertainty), np.array(synchronized), float(np.sum(uncertainty)), length, order, error
-    )
+    length = math.inf
+    if not eliminate(start, chain)[0][:-1].any():  # or some words never synchronize
+        leaving = np.eye(len(pairs)) - chain[:-1, :-1]
+        length = float(np.linalg.solve(leaving.T, start[:-1]).sum())
+    known, left = np.array(synchronized), np.array(uncertain)
+    return Synchronization(left, known, float(left.sum()), length, _longest(following), _tail(left))
+
+
+def _supports(machine: "HMM") -> tuple[list[frozenset[int]], list[list[int]]]:
+    """The sets of two or more states that are possible after words, that of all first, by subset construction; and
+    for each the numbers of the sets that follow its symbols, -1 where there is one state or none."""
+    moves = [(table.argmax(axis=1), table.max(axis=1) > 0) for table in operators(machine)]
+    sets = [frozenset(range(machine.num_states))] * (machine.num_states > 1)
+    following = []
+    for states in sets:  # which grow
+        images = [frozenset(int(after[state]) for state in states if can[state]) for after, can in moves]
+        sets += [image for image in dict.fromkeys(images) if len(image) > 1 and image not in sets]
+        if sum(map(len, sets)) > _MAX_PAIRS:
+            more = f"after words more than {len(sets) - 1:,} different sets of its states are possible"
+            raise InputError(f"{machine!r}: {more}; expected a smaller machine, or use statistical_complexity")
+        following.append([sets.index(image) if len(image) > 1 else -1 for image in images])
+    return sets, following
+
+
+def _longest(following: list[list[int]]) -> float:
+    """Symbols after which no set of several states is left; inf if there are words that always leave one."""
+    reached = {0} if following else set()
+    for order in range(len(following) + 1):
+        if not reached:
+            return float(order)
+        reached = {number for states in reached for number in following[states] if number >= 0}
+    return math.inf
 
 
 def _grown(hmm: "HMM", max_closed: int, max_states: int) -> CausalTree:
     """A closed tree of at most `max_closed` states if there is one, else that from the stationary distribution.
 
     A tree whose beliefs only approach the causal states closes too, once they are nearer than the tolerance. So of two
-    that close, the one with fewer recurrent states is exact.
+    that close, the one with fewer recurrent states is exact, or of as many that from the states.
     """
     stationary = hmm.stationary()
     unknown, known = (stationary[None], np.ones(1)), (np.eye(hmm.num_states), stationary)
@@ -157,7 +194,7 @@ def _grown(hmm: "HMM", max_closed: int, max_states: int) -> CausalTree:
             pass
         return tree
 
-    closed = [tree for tree in (grown(unknown, max_closed), grown(known, max_closed)) if tree.closed]
+    closed = [tree for tree in (grown(known, max_closed), grown(unknown, max_closed)) if tree.closed]
     if closed:
         return min(closed, key=lambda tree: np.count_nonzero(_chain(tree)[0]))
     return grown(unknown, max_states)
@@ -172,21 +209,6 @@ def _chain(tree: Tree) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     start = np.pad(tree.weights, (0, len(chain) - len(tree.weights)))
     shares, _ = eliminate(start, chain)
     return shares, rows, symbols, moves
-
-
-def _markov_order(tree: Tree, point: Bool[np.ndarray, "M"]) -> float:
-    """Symbols after which every word leaves a single state; inf if some words never do."""
-    if not tree.closed:
-        return math.inf
-    reached = np.zeros(len(point), bool)
-    reached[0] = True
-    for order in range(int((~point).sum()) + 1):
-        if not reached[~point].any():
-            return float(order)
-        following = tree.following[reached]
-        reached = np.zeros(len(point), bool)
-        reached[following[following >= 0]] = True
-    return math.inf
 
 
 def _tail(terms: Float[np.ndarray, "N"]) -> float:

@@ -11,10 +11,11 @@ def cesaro_limit(start: Float[np.ndarray, "H"], transition: Float[np.ndarray, "H
 
     It is computed by powers of the transition matrix, squared at most 64 times in `O(H^3)` each, and by
     [`eliminate`], whose result is taken where they differ by more than rounding. So every entry has a relative error
-    of at most about 1e-10, or an absolute one of 1e-15, however rarely the chain moves between its parts.
+    of at most about 1e-10, or an absolute one of 1e-15, however rarely the chain moves between its parts. The share of
+    a transient state, which the powers only approach, is 0.
     """
     exact, _ = eliminate(start, transition)
-    powers = _limit_of_powers(start, transition)
+    powers = np.where(exact > 0, _limit_of_powers(start, transition), 0.0)
     # A start that is not given is part of a fingerprint and of the draws, so its last bits are those of the powers.
     return powers if (np.abs(powers - exact) <= 1e-15 + 1e-10 * exact).all() else exact
 

@@ -378,7 +378,7 @@ class _Fit:
                     self._compile(state.hmm)
                 finally:
                     shown.cancel()
-            while state.epoch < until and not state.finished(self.settings):
+            while state.epoch < until and state.ending(self.settings) is None:
                 if self.requests is not None and self.workers.rank == 0:
                     # An epoch that the time limit would end is not begun.
                     self.requests.look(needed=seconds + measuring)
@@ -397,7 +397,7 @@ class _Fit:
                 if self.on_epoch is not None and self.workers.rank == 0:
                     self.on_epoch(row, before_epoch)
                     measuring = time.monotonic() - began - seconds
-                last = state.epoch == until or state.finished(self.settings)
+                last = state.epoch == until or state.ending(self.settings) is not None
                 if self.writes:
                     append_jsonl(self.folder / HISTORY_NAME, row)
                     if save_every is not None and (last or state.epoch % save_every == 0):
@@ -437,8 +437,8 @@ class _Fit:
             return Ending(True, "all states are known, so that one step is the maximum")
         ending = state.ending(self.settings)
         if ending is None:
-            gain = state.gain()
-            last = "" if gain is None else f", the last of which gained {gain[1]:.2g} nats per token"
+            values = state.objectives()
+            last = f", the last of which gained {values[-1] - values[-2]:.2g} nats per token" if values[1:] else ""
             ending = Ending(False, f"max_epochs={self.settings.max_epochs} were done{last}")
         tied = self._still_tied(state.hmm)
         return ending if tied is None else Ending(ending.converged, f"{ending.reason}; {tied}")

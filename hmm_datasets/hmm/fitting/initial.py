@@ -100,12 +100,8 @@ def guess_from_contexts(
     kind = np.zeros_like(symbols)
     kind[live] = kind_of_live
     followed = live[:-1] & live[1:] & ~is_first[1:]  # where there is a next token
-    points = np.hstack(
-        [
-            _successors(kind[:-1][followed], symbols[1:][followed], len(kinds), num_symbols, generator),
-            _directions(num_symbols, generator)[kinds % num_symbols],
-        ]
-    )
+    following = _successors(kind[:-1][followed], symbols[1:][followed], len(kinds), num_symbols, generator)
+    points = np.hstack([following, _directions(num_symbols, generator)[kinds % num_symbols]])
     state = _k_means(torch.from_numpy(points), torch.from_numpy(counts), num_states, generator)[kind]
     random = random_guess(num_states, num_symbols, seed=int(generator.integers(1 << 32)))
 

@@ -34,7 +34,7 @@ class FitSettings:
     num_states: int = setting(MISSING, "Number of hidden states.")
     max_epochs: int = setting(100, "Maximum number of passes over the data.")
     tolerance: float = setting(
-        1e-5, "Stop when an epoch gains less than this, in nats per token, of the log-likelihood plus the log-prior."
+        1e-5, "Stop when what is left to gain, as gains of the last epochs predict it, is less (nats per token)."
     )
     patience: int = setting(5, "With held-out data, stop after this many epochs without improvement on them.")
     pseudocount: float = setting(1e-2, "Added to every expected count; it is the prior Dirichlet(1 + pseudocount).")

@@ -3,6 +3,15 @@
 A checkpoint is a folder `epoch-N/` that is written atomically. It has the HMM, the best one so far, the statistics
 that stochastic EM keeps from update to update, the history, and the identity of settings and data. That is everything
 the rest of the fit depends on, so a resumed fit is bit-identical to an uninterrupted one.
+
+EM converges linearly near a maximum, often slowly, and on a plateau it may gain less per epoch than it will later. So
+a small gain of one epoch does not show that a fit has converged. A fit ends when what is left to gain is less than
+`tolerance`, by Aitken's estimate over steps of five epochs: where the last five gained `b`, and the five before them
+`a > b`, it is `b^2 / (a - b)` (Böhning, Dietz, Schaub, Schlattmann and Lindsay, Ann. Inst. Stat. Math. 46, 1994).
+While gains grow there is no estimate. It is of the maximum that this first guess leads to; another may lead to a
+higher one.
+Updates of stochastic EM have noise and shrink as a power of their number, so that such an estimate fails: with
+`update_every` a fit ends when five epochs together gained less than `tolerance`.
 """
 
 import hashlib
@@ -28,6 +37,8 @@ from .settings import FitSettings
 HISTORY_NAME = "history.jsonl"
 _STATISTICS_NAME = "statistics.safetensors"
 _MOST_PADDED, _PADDED_TOGETHER = 1 << 27, 1 << 18  # tokens
+
+_STEP = 5  # epochs, over which rounding of float32 is far below the gains
 
 # Settings that may differ between the runs of one fit, because they change only how long it runs and what it saves.
 _FREE = {"max_epochs", "tolerance", "patience", "save_every"}
@@ -76,36 +87,37 @@ class FitState:
         """The rows of the history that belong to this first guess."""
         return [row for row in self.history if row["restart"] == self.restart]
 
-    def gain(self) -> tuple[str, float] | None:
-        """What the last epoch gained in nats per token, and of what: the quantity that the updates maximize."""
-        rows = self.rows()[-2:]
-        if len(rows) < 2:
-            return None
+    def objectives(self) -> list[float]:
+        """What the updates maximize, in nats per token, of the last epochs that [`left`] compares."""
+        rows = self.rows()[-2 * _STEP - 1 :]
         # Rows of fits that began before it was written have no objective.
         name = "objective" if all("objective" in row for row in rows) else "train_log_likelihood"
-        return name, rows[1][name] - rows[0][name]
+        return [row[name] for row in rows]
+
+    def left(self, settings: FitSettings) -> float:
+        """Aitken's estimate of what is left to gain, in nats per token, or what the last epochs gained if that is
+        more or updates are stochastic; infinite while gains grow, and before there are enough epochs."""
+        values = self.objectives()
+        if len(values) <= 2 * _STEP:
+            return math.inf
+        before, last = abs(values[_STEP] - values[0]), abs(values[-1] - values[_STEP])
+        if last == 0 or settings.update_every:
+            return last
+        return max(last, last**2 / (before - last)) if last < before else math.inf
 
     def ending(self, settings: FitSettings) -> Ending | None:
-        """Why the fit is finished: the last epoch gained less than the tolerance, or held-out data has not improved
+        """Why the fit is finished: what is left to gain is less than the tolerance, or held-out data has not improved
         for too long. None if it is not."""
-        last = self.gain()
-        if last is None:
-            return None
-        gain = last[1]
-        stale = self.epoch - 1 - self.best_epoch
-        if abs(gain) < settings.tolerance:
+        left, stale = self.left(settings), self.epoch - 1 - self.best_epoch
+        if left < settings.tolerance:
             of = "log-posterior" if any(settings.pseudocounts.values()) else "log-likelihood"
-            reason = (
-                f"an epoch changed the {of} by {gain:.2g} nats per token, less than tolerance={settings.tolerance:g}"
-            )
-            return Ending(True, reason)
-        if "test_log_likelihood" in self.rows()[-1] and stale >= settings.patience:
+            reason = f"an estimated {left:.2g} nats per token of the {of} are left to gain from this first guess"
+            if settings.update_every:
+                reason = f"the last {_STEP} epochs changed the {of} by {left:.2g} nats per token"
+            return Ending(True, f"{reason}, less than tolerance={settings.tolerance:g}")
+        if self.epoch > 1 and "test_log_likelihood" in self.rows()[-1] and stale >= settings.patience:
             return Ending(False, f"held-out data had not improved for {stale} epochs, patience={settings.patience}")
         return None
-
-    def finished(self, settings: FitSettings) -> bool:
-        """Whether the fit is finished."""
-        return self.ending(settings) is not None
 
 
 @dataclass(frozen=True)
@@ -117,8 +129,8 @@ class FitResult(Generic[Model]):
         epoch (`int`): number of epochs after which `hmm` was reached.
         train_log_likelihood (`float`): nats per observed token on the training data under `hmm`.
         test_log_likelihood (`float` or `None`): the same on held-out data.
-        converged (`bool`): whether the fit ended because an epoch gained less than `tolerance`, and not at
-            `max_epochs` or because held-out data no longer improved.
+        converged (`bool`): whether the fit ended because an estimate of what is left to gain is below `tolerance`, and
+            not at `max_epochs` or because held-out data no longer improved. The maximum is a local one.
         reason (`str`): why it ended, in a sentence, which also names states that the fit cannot tell apart.
         history (list of `dict`): a row per epoch, as in `history.jsonl`. It has `epoch`, counted from 0; `restart` and
             `seed` of the first guess; `train_log_likelihood` of the HMM that the epoch started with (with

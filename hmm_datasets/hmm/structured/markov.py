@@ -8,11 +8,12 @@ Constructors draw tables by `sampling.dirichlet`, in a fixed order of operations
 everywhere.
 """
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from jaxtyping import Float, Int, UInt
+from jaxtyping import Bool, Float, Int, UInt
 
 from ...errors import InputError
 from ..analysis.stationary import cesaro_limit, eliminate, entropy
@@ -237,7 +238,7 @@ class MarkovChain(Process):
             weights = after / after.sum()
             # Changes fall by a constant factor in the end. Where it is near one, their sum is far larger than one.
             if change == 0 or (change < 1e-15 and change <= _ENOUGH * (1 - change / before)):
-                return weights
+                return np.where(self._recurrent(weights), weights, 0.0)
             if change < 1e-15 and small:
                 break
             before = change
@@ -247,6 +248,25 @@ class MarkovChain(Process):
             f"the stationary distribution of {self.num_contexts:,} contexts is not reached in {_MAX_STEPS:,} steps; "
             "expected a chain that mixes faster, or give start="
         )
+
+    def _recurrent(self, weights: Float[np.ndarray, "..."]) -> Bool[np.ndarray, "..."]:
+        """Which contexts are in a closed class of contexts that has some weight."""
+        possible = self.table > 0
+
+        def reached(seen: np.ndarray, step: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+            while (more := seen | step(seen)).sum() > seen.sum():
+                seen = more
+            return seen
+
+        recurrent, decided = np.zeros((2, *weights.shape), bool)
+        while (left := np.where(decided, 0.0, weights)).any():
+            context = np.arange(left.size).reshape(left.shape) == left.argmax()
+            after = reached(context, lambda seen: (seen[..., None] & possible).any(axis=0))
+            before = reached(context, lambda seen: (seen & possible).any(axis=-1))
+            decided |= before  # where not all that follows leads back, what leads here is transient
+            if (before | ~after).all():
+                recurrent, decided = recurrent | after, decided | after
+        return recurrent
 
     def _moves(self) -> Float[np.ndarray, "C C"]:
         # The chain of contexts: the oldest token leaves, a new one comes.

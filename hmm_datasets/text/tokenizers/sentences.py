@@ -20,6 +20,9 @@ import regex
 
 from ...errors import InputError
 
+REPLACED = (("’", "'"), ("\u00ad", ""))
+"""What is replaced in texts before they are composed: a form of the apostrophe, and soft hyphens."""
+
 FULL_STOP = "."
 
 FULL_STOPS = frozenset(".。｡．۔।॥։።။។៕།᠃")
@@ -91,10 +94,12 @@ def fold(text: str) -> str:
     """The text in NFC and lower case, with one form of the apostrophe and no soft hyphens."""
     if text.isascii():
         return text.lower()
+    # A soft hyphen may stand between a letter and its accent, and lower case may be composed where capitals are not.
     # The capital sigma is replaced first, since str.lower considers its neighbours and the tokenizers library does
     # not.
-    text = unicodedata.normalize("NFC", text).replace("Σ", "σ").lower()
-    return text.replace("’", "'").replace("\u00ad", "")
+    for written, plain in REPLACED:
+        text = text.replace(written, plain)
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).replace("Σ", "σ").lower())
 
 
 def is_mark(word: str) -> bool:

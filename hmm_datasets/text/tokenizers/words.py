@@ -30,6 +30,7 @@ from .sentences import (
     CHARACTERS,
     FULL_STOP,
     FULL_STOPS,
+    REPLACED,
     RUNS,
     Segmenter,
     is_mark,
@@ -365,13 +366,9 @@ def word_tokenizer(vocabulary: Sequence[str]) -> "PreTrainedTokenizerFast":
     ids |= {token: len(vocabulary) + number for number, token in enumerate(SPECIAL_TOKENS)}
     bos, eos, pad, unk = SPECIAL_TOKENS
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token=unk))
+    replaced = [normalizers.Replace(*pair) for pair in REPLACED]
     tokenizer.normalizer = normalizers.Sequence(
-        [
-            normalizers.NFC(),
-            normalizers.Lowercase(),
-            normalizers.Replace("’", "'"),
-            normalizers.Replace("\u00ad", ""),
-        ]
+        [*replaced, normalizers.NFC(), normalizers.Lowercase(), normalizers.NFC()]
     )
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "removed", invert=True)
     return PreTrainedTokenizerFast(

@@ -53,7 +53,7 @@ def plan_fit(
     device: str | None = None,
     flops_per_second: float | None = None,
 ) -> dict[str, Any]:
-    """The plan of a fit that runs for all of its `max_epochs`.
+    """The plan of a fit that runs for all of its `max_epochs`, and all of `num_restarts` first guesses.
 
     Args:
         settings ([`FitSettings`]): settings of the fit.
@@ -92,12 +92,13 @@ def plan_fit(
     width = states if blocks is None else numbers_per_token(blocks.rank, blocks.block_size, on)
     rows = min(shape[0], settings.batch_size or batch_rows(shape, width, dtype, on, blocked=blocks is not None))
     per_epoch = num_tokens * tables.flops_per_token
+    epochs = settings.max_epochs + (settings.num_restarts - 1) * min(settings.restart_epochs, settings.max_epochs)
     plan = {
         "parameters": tables.parameters,
         "tokens_per_epoch": num_tokens,
         "flops_per_epoch": per_epoch,
-        "tokens": num_tokens * settings.max_epochs,
-        "flops": per_epoch * settings.max_epochs,
+        "tokens": num_tokens * epochs,
+        "flops": per_epoch * epochs,
         # Tables in the type of the recursions; counts, and those of stochastic EM, in float64.
         "memory": rows * length * width * dtype.itemsize + tables.numbers * (tables.copies * dtype.itemsize + 2 * 8),
         "where": "in one thread" if on.type == "cpu" else "on a GPU",

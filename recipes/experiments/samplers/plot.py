@@ -15,6 +15,7 @@ from hmm_datasets.report.plots import PAPER, WIDTH, save_figure
 from hmm_datasets.report.tables import Table
 
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
+_SHARES = {"variation", "lost", "detected", "found"}
 _FLOOR = 1e-9  # nats per token, below which a divergence is 0
 
 Results = dict[str, list[list[dict[str, Any]]]]
@@ -37,7 +38,10 @@ def write_report(folder: Path, results: Results, settings: dict[str, Any]) -> No
 def _cells(found: Sequence[Sequence[dict[str, Any]]], names: Sequence[str], form: str = ".4f") -> list[list[str]]:
     # A row for each row of a seed, with intervals over seeds; an empty cell for what a row does not have.
     return [
-        [mean_text([row[name] for row in rows], form) if name in rows[0] else "" for name in names]
+        [
+            mean_text([row[name] for row in rows], form, is_share=name in _SHARES) if name in rows[0] else ""
+            for name in names
+        ]
         for rows in zip(*found, strict=True)
     ]
 
@@ -80,11 +84,11 @@ def assisted_table(found: Sequence[Sequence[dict[str, Any]]]) -> Table:
         cells.append(
             [
                 rows[0]["name"],
-                mean_text([row["variation"] for row in rows]),
+                mean_text([row["variation"] for row in rows], is_share=True),
                 f"{np.mean([row['chance'] for row in rows]):.4f}",
                 f"{np.mean([row['most_by_chance'] for row in rows]):.4f}",
                 ", ".join(f"{value:.4f}" for value in by_position),
-                mean_text(accepted) if accepted else "",
+                mean_text(accepted, is_share=True) if accepted else "",
                 f"{np.mean([row['expected'] for row in rows]):.4f}" if accepted else "",
                 "lossless" if lossless else "differs",
             ]

@@ -106,6 +106,49 @@ def test_synchronization_is_that_of_enumerated_paths(name):
     assert observer.error < 1e-9
 
 
+@pytest.mark.parametrize("leaving", [0.01, 1e-4])
+def test_almost_certain_is_not_synchronized(leaving):
+    """After symbols 0 a belief approaches state 0; only symbols 1 and 2 make it certain. Thresholds ended after 18."""
+    edges = np.zeros((3, 2, 2))
+    edges[0, 0, 0], edges[1, 0, 1], edges[0, 1, 1], edges[2, 1, 0] = 1 - leaving, leaving, 0.5, 0.5
+    hmm = HMM(edges=edges)
+    observer = hmm.synchronization()
+    assert observer.mean_length == pytest.approx(hmm.start @ [1 / leaving, 2], rel=1e-10)
+    waiting = hmm.start @ np.array([1 - leaving, 0.5])[:, None] ** np.arange(500)
+    np.testing.assert_allclose(observer.synchronized[:500], 1 - waiting, atol=1e-12)
+    assert observer.markov_order == math.inf
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_synchronization_is_that_of_supports(seed):
+    """The words after which the support of the belief, computed with whole numbers, has one state."""
+    machine = random_unifilar(4, 3, seed).epsilon_machine()
+    possible = (machine.edges > 0).astype(int)
+    observer = machine.synchronization()
+    for length in range(5):
+        expected = 0.0
+        for word in words(3, length):
+            support = np.ones(4, int)
+            for symbol in word:
+                support = np.minimum(support @ possible[symbol], 1)
+            expected += probability(machine, word) * (support.sum() == 1)
+        assert observer.synchronized[length] == pytest.approx(expected, abs=1e-12)
+    waiting = 1 - observer.synchronized
+    if waiting[-1] < 1e-12:
+        assert observer.mean_length == pytest.approx(waiting.sum(), rel=1e-9)
+        assert math.isfinite(observer.mean_length)
+
+
+def test_a_machine_that_is_never_certain_has_no_mean_length():
+    """Every symbol exchanges or keeps the two states, so that all words leave both possible."""
+    edges = np.zeros((2, 2, 2))
+    edges[0, 0, 0], edges[1, 0, 1], edges[0, 1, 1], edges[1, 1, 0] = 0.7, 0.3, 0.2, 0.8
+    observer = HMM(edges=edges).synchronization()
+    assert (observer.mean_length, observer.markov_order) == (math.inf, math.inf)
+    assert observer.synchronized.max() < 1e-12
+    assert HMM(edges=np.full((2, 1, 1), 0.5)).synchronization().mean_length == 0
+
+
 def test_published_values_of_named_processes():
     """Crutchfield and Feldman, Chaos 13, 2003, sections V and VI: in bits."""
     third = math.log2(3) - 2 / 3  # of the distribution (1/3, 2/3)

@@ -57,6 +57,35 @@ def test_rates_below_rounding_have_their_shares_in_every_process():
     np.testing.assert_allclose(pair.stationary(), np.kron(SHARES, SHARES), rtol=1e-12)
 
 
+def test_transient_states_have_a_share_of_exactly_0():
+    """Powers only approach it: sequences of impossible beginnings had a likelihood of -106."""
+    moves = np.array([[0.9, 0.1, 0], [0, 0.25, 0.75], [0, 0.5, 0.5]])
+    expected = [0, 0.4, 0.6]
+    look = np.eye(3)
+    hmm = HMM(transition=moves, emission=look)
+    assert hmm.log_likelihood([[0, 0, 1]])[0] == -np.inf
+    driven = InputOutputHMM(transition=[moves, moves], emission=[look, look])
+    general = GeneralizedHMM(look[:, :, None] * moves)
+    chains = ChainMixture([moves, moves])
+    pair = FactoredProcess([hmm, hmm])
+    for start in (
+        hmm.start,
+        hmm.stationary(),
+        MarkovChain(moves).start,
+        driven.start,
+        general.initial,
+        chains.start[0],
+    ):
+        np.testing.assert_allclose(start, expected, rtol=1e-12)
+        assert start[0] == 0
+    joint = pair.joint_hmm().start
+    assert (joint == 0).tolist() == [bool(0 in divmod(state, 3)) for state in range(9)]
+    for size in (30, 600):  # by powers, and by steps
+        table = np.zeros((size, size))
+        table[0, :2], table[1:, 1:] = 0.5, np.random.default_rng(0).dirichlet(np.ones(size - 1), size - 1)
+        assert (MarkovChain(table).start == 0).tolist() == [True] + [False] * (size - 1)
+
+
 @pytest.mark.parametrize("rate", [1e-3, 1e-13, 1e-18])
 def test_blocks_with_few_moves_between_them_have_the_shares_of_fractions(rate):
     transition = two_blocks(rate=rate)

@@ -25,11 +25,53 @@ def fit(tokens=TOKENS, initial=None, **settings):
     return fit_hmm(tokens, settings, initial=initial, show_progress=False)
 
 
+def left_by_aitken(values, update_every):
+    """The limit by Aitken's formula from three values five epochs apart, less the last of them."""
+    if len(values) < 11:
+        return np.inf
+    first, second, third = values[-11], values[-6], values[-1]
+    if update_every:
+        return abs(third - second)
+    if abs(third - second) >= abs(second - first):
+        return 0.0 if third == second else np.inf
+    limit = (first * third - second**2) / (first + third - 2 * second)
+    return max(abs(limit - third), abs(third - second))
+
+
+def test_a_fit_on_a_plateau_has_not_converged():
+    """From seed 9 a fit ended after 20 epochs with 29 nats left; from seed 3 gains fall to 4e-5 and grow to 5e-2."""
+    tokens, common = processes.mess3().sample(2000, 100, seed=1).astype(int), {"num_states": 3, "show_progress": False}
+    plateau, slow = (fit_hmm(tokens, seed=seed, **common) for seed in (3, 9))
+    gains = np.diff([row["objective"] for row in plateau.history])
+    least = int(gains[:25].argmin())
+    assert gains[least] < 1e-3 * gains[least:].max()
+    for result in (plateau, slow):
+        assert result.converged
+        assert result.reason.endswith("left to gain from this first guess, less than tolerance=1e-05")
+    longer = fit_hmm(tokens, seed=9, max_epochs=200, tolerance=0, **common)
+    assert 0 < (longer.train_log_likelihood - slow.train_log_likelihood) * tokens.size < 5
+    cut = fit_hmm(tokens, seed=3, max_epochs=30, tolerance=1.5e-4, **common)
+    assert np.diff([row["objective"] for row in cut.history]).min() < 5e-5
+    assert (cut.converged, "left to gain" in cut.reason) == (False, False), "gains grow again"
+
+
+def test_first_guesses_find_the_maximum_that_one_in_two_misses():
+    """https://github.com/hmmlearn/hmmlearn/issues/162: half of the fits of this model, of knowledge that is gained
+    once and for all, end in a lower maximum, however many sequences there are."""
+    source = HMM(start=[0.7, 0.3], transition=[[0.9, 0.1], [0, 1]], emission=[[0.75, 0.25], [0.05, 0.95]])
+    tokens = source.sample(1000, 20, seed=1).astype(int)
+    settings = {"num_states": 2, "show_progress": False, "max_epochs": 300}
+    for seed in range(0, 30, 10):
+        result = fit_hmm(tokens, seed=seed, num_restarts=10, **settings)
+        assert result.train_log_likelihood * tokens.size > source.log_likelihood(tokens).sum() - 1, seed
+
+
 @pytest.mark.parametrize("pseudocount", [0.0, 1.0, 10.0, 100.0])
-@pytest.mark.parametrize(("update_every", "tolerance"), [(None, 1e-6), (1, 3e-5)])
+@pytest.mark.parametrize(("update_every", "tolerance"), [(None, 1e-5), (1, 3e-4)])
 def test_a_fit_stops_where_the_log_posterior_no_longer_rises(pseudocount, update_every, tolerance):
     """Where it stopped by the likelihood alone, 10 pseudocounts cost it 12.8 nats here."""
-    options = {"pseudocount": pseudocount, "update_every": update_every, "tolerance": tolerance, "seed": 3}
+    options = {"pseudocount": pseudocount, "update_every": update_every, "tolerance": tolerance}
+    options["seed"] = 3 if pseudocount else 0  # from others the likelihood still rises after 400 epochs
     result = fit(**options)
     whole = fit(**options | {"tolerance": 0.0})
     assert result.converged
@@ -40,8 +82,10 @@ def test_a_fit_stops_where_the_log_posterior_no_longer_rises(pseudocount, update
         found.train_log_likelihood * TOKENS.size + log_prior(found.hmm, priors) for found in (result, whole)
     )
     assert update_every is not None or reached > most - 1.0
-    gains = np.diff([row["objective"] for row in result.history])
-    assert abs(gains[-1]) < tolerance <= np.abs(gains[:-1]).min()
+    objectives = [row["objective"] for row in result.history]
+    estimates = [left_by_aitken(objectives[:count], update_every) for count in range(1, len(objectives) + 1)]
+    assert estimates[-1] < tolerance <= min(estimates[:-1])
+    gains = np.diff(objectives)
     if update_every is None:
         assert gains.min() > -1e-12
         row = result.history[-1]

@@ -71,6 +71,31 @@ def test_sentences_and_words_of_a_script_in_either_normal_form(script, form):
     assert plain(unicodedata.normalize(form, text)) == [unicodedata.normalize("NFC", line) for line in expected]
 
 
+@settings(max_examples=300, deadline=None)
+@given(
+    st.text(
+        st.one_of(st.characters(exclude_categories=["Cs"]), st.sampled_from("\u00ad’ΣIİẞK\u0301\u0307\u0345ÅJ\u030c"))
+    )
+)
+def test_text_that_was_folded_is_folded(text):
+    """Soft hyphens were left out, and letters lower-cased, after the text was composed."""
+    folded = fold(text)
+    assert fold(folded) == folded == unicodedata.normalize("NFC", folded)
+    assert word_tokenizer(("a", ".")).backend_tokenizer.normalizer.normalize_str(text) == folded
+
+
+@pytest.mark.parametrize("word", ["cafe\u00ad\u0301", "J\u030cx", "W\u030a\u00ada"])
+def test_a_corpus_has_no_word_in_two_forms(word):
+    """A vocabulary with café twice refused its own corpus. Case folding must be followed by composition:
+    https://github.com/w3c/charmod-norm/issues/172."""
+    plain = fold(word)
+    corpus = build_word_corpus([f"the {word} {plain}. a {plain} {word}."], 4, 0.0)
+    assert sorted(corpus.vocabulary) == sorted({".", "the", "a", plain})
+    ids = word_tokenizer(corpus.vocabulary)(f"the {word} {plain}.")["input_ids"]
+    assert ids == corpus.train[0].tolist()
+    assert ids[1] == ids[2]
+
+
 @pytest.mark.parametrize("script", sorted(TEXTS.keys() - WITHOUT_RULES - {"Tibetan"}))
 def test_words_are_those_of_the_default_rules_of_unicode(script):
     """As `regex` implements them."""
