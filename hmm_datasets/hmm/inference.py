@@ -454,6 +454,7 @@ def _expected_edge_counts(
             edges[symbol] += leaving.T @ arriving.clamp_(max=counts.backward_bound(hmm.start.dtype)).double()
         edges[symbol] *= moves
     start = filtered.beliefs[:, 0] * values[:, 0]
+    weight_B = torch.where(live[:, :1].any(1), weight_B, 0.0)  # a row of no tokens has no first state that emits
     start = (start / divisor(start.sum(1)) * weight_B.unsqueeze(1)).sum(0)
     scores = filtered.log_scale.double().sum(1)
     tables = (table.to(start.dtype) for table in (edges.sum(0), edges.sum(2).T.contiguous()))

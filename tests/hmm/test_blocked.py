@@ -115,9 +115,10 @@ def _log_likelihoods(tables, blocks, tokens, lengths) -> torch.Tensor:
     for row, end in zip(tokens, lengths, strict=True):
         belief = start
         for symbol in row[:end]:
-            belief = (belief @ enter * dense[symbol]) @ leave
-        # A row without tokens has no first class to count.
-        rows.append(belief.sum().log() if end > 0 else torch.zeros(()))
+            emitted = belief @ enter * dense[symbol]
+            belief = emitted @ leave
+        # A row without tokens has no first class to count, and none draws a class after its last token.
+        rows.append(emitted.sum().log() if end > 0 else torch.zeros(()))
     return torch.stack(rows)
 
 

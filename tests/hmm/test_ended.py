@@ -12,6 +12,7 @@ from hmm_datasets import HMMSequences, InputError, PermutedSymbols, load_source,
 from hmm_datasets.cli import main
 from hmm_datasets.data.builders import registration  # noqa: F401
 from hmm_datasets.evaluation.baselines import BaselineComparison
+from hmm_datasets.hmm.model import HMM
 from hmm_datasets.hmm.structured.ended import EndedProcess
 from hmm_datasets.statistics import clustered_mean
 from hmm_datasets.training.sources import DataSettings
@@ -135,3 +136,10 @@ def test_what_cannot_end_is_refused():
         EndedProcess(processes.mess3(), "z")
     named = EndedProcess(processes.matching_parentheses(), ")")
     assert (named.end, named.vocabulary) == (1, ("(", ")", "<pad>"))
+
+
+def test_after_a_token_that_the_process_cannot_emit_nothing_is_possible():
+    ended = EndedProcess(HMM(transition=[[0, 1], [1, 0]], emission=[[1, 0, 0], [0, 0.5, 0.5]], start=[1, 0]), end=1)
+    probs = ended.next_token_probs([[0, 0, 1, 3], [0, 1, 3, 3]])
+    assert not probs[0, 2:].any()
+    assert probs[1, 2:].tolist() == [[0, 0, 0, 1]] * 3

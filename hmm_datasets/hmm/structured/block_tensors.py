@@ -125,6 +125,7 @@ class BlockTensors:
             block_B, inverse_B = self._blocks[symbol_B], inverse_TB[t, :rows, None]
             factor_BS = self._emission[symbol_B] * inverse_B
             kept.after[t, :rows] = after_BR
+            kept.after[t, num_live[t + 1] if t + 1 < length else 0 : rows] = 0  # after the last token there is no move
             ahead_BS = rows_times(after_BR, self._leave.transpose(1, 2), block_B)
             leaving_BS = rows_times(belief_BR, self._enter, block_B) * factor_BS
             arriving_BS = (ahead_BS * factor_BS).clamp(max=bound)
@@ -135,7 +136,7 @@ class BlockTensors:
                 inverse_B, leaving_BR, after = inverse_B[missing_B], belief_BR[missing_B], after_BR[missing_B]
                 arriving_BH = (after @ self._all_leaving.T * inverse_B).clamp(max=bound)
                 entered += leaving_BR.T @ arriving_BH
-                left += (leaving_BR @ self._all_entering * inverse_B).T @ after
+                left += (leaving_BR @ self._all_entering * inverse_B).T @ kept.after[t, :rows][missing_B]
                 before_BR[missing_B] = arriving_BH @ self._all_entering.T
             before_BR = before_BR.clamp(max=bound)
             # The sum is the weight but for rounding, which would multiply from step to step.

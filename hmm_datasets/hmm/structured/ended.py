@@ -76,9 +76,10 @@ class EndedProcess(WrappedProcess):
         ended = _shifted(torch.eq(values, self.end).cummax(dim=1).values)
         inner = torch.as_tensor(self.process.next_token_probs(values.masked_fill(is_padding, self.end))).double()
         probs = torch.cat([inner * ~ended.unsqueeze(-1), ended.unsqueeze(-1).double()], dim=-1)
-        # Padding before the end, and other symbols after it, are impossible.
-        wrong = _shifted(torch.ne(is_padding, ended[:, :-1]).cummax(dim=1).values)
-        return probs * ~wrong.unsqueeze(-1)
+        # Padding before the end, and other symbols after it, are impossible, and so is what the process cannot emit.
+        wrong = _shifted(torch.ne(is_padding, ended[:, :-1]))
+        wrong |= (inner == 0).all(-1) & ~_shifted(ended[:, :-1])
+        return probs * ~wrong.cummax(dim=1).values.unsqueeze(-1)
 
     def __repr__(self) -> str:
         return f"EndedProcess({self.process!r}, end={self.end})"
