@@ -22,7 +22,8 @@ class FinalTokenCrossEntropy(metrics.CheckedMetric):
         >>> import evaluate
         >>> from hmm_datasets.evaluation.metrics import metric_path
         >>> metric = evaluate.load(metric_path("final_token_cross_entropy"))
-        >>> metric.compute(predictions=[[-1.0, -2.0], [-1.0, -3.0]])
+        >>> found = metric.compute(predictions=[[-1.0, -2.0], [-1.0, -3.0]])
+        >>> {name: round(value, 6) for name, value in found.items()}
         {'cross_entropy': 2.5, 'standard_error': 0.5}
     """
 
