@@ -63,6 +63,9 @@ _DEVICES = {
 """By a pattern of the driver's name, of which the first that is found decides: name in reports, peaks in float16 and
 bfloat16 in TFLOP/s, memory and link in GB and GB/s; see [`Device`]."""
 
+_FLOAT32 = {"V100 PCIe": 14.0, "V100 SXM": 15.7, "T4": 8.1, "P100 SXM": 10.6, "P100 PCIe": 9.3}
+"""Peaks in float32 in TFLOP/s of cards whose tensor cores, if they have any, do not take it; from the data sheets."""
+
 
 @dataclass(frozen=True)
 class Device:
@@ -83,7 +86,12 @@ class Device:
     link: float
 
     def peak(self, precision: str) -> float:
-        """Peak in FLOP/s in `"bf16"` or `"fp16"`; of a device without units for it, the peak in the other."""
+        """Peak in FLOP/s in `"bf16"` or `"fp16"`; of a device without units for it, the peak in the other.
+
+        In `"fp32"` it is that in bfloat16, which TF32 is half of, but of cards without such units their own.
+        """
+        if precision == "fp32" and self.name in _FLOAT32:
+            return _FLOAT32[self.name] * 1e12
         return (self.fp16 or self.bf16) if precision == "fp16" else (self.bf16 or self.fp16)
 
 

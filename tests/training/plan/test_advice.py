@@ -243,5 +243,9 @@ def test_names_of_tpus_are_those_that_people_and_drivers_write():
         assert (whole.bf16, whole.memory) == (parts * one.bf16, one.memory), "each part has all weights"
     assert find_device("TPU v3-32") is find_device("TPU v6e-16") is find_device("TPU v9") is None
     assert (find_device("TPU v3").peak("fp16"), find_device("T4").peak("bf16")) == (61.5e12, 65e12)
+    for name in ("Tesla T4", "Tesla V100-SXM2-32GB", "Tesla P100-PCIE-16GB"):  # no TF32: 8, 8 and 2 times slower
+        device = find_device(name)
+        assert device.fp16 / device.peak("fp32") == pytest.approx(2 if "P100" in name else 8, rel=0.02)
+    assert find_device("H100").peak("fp32") == find_device("H100").peak("bf16")
     boards = map(find_device, ("V100", "V100 PCIe", "Tesla V100-SXM2-16GB"))
     assert [board.peak("fp16") for board in boards] == [125e12, 112e12, 125e12]
