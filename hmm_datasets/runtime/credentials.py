@@ -84,6 +84,7 @@ _IN_WORDS = (
     re.compile(r"(?i)(\bauthorization:\s*(?:bearer|basic|token)?\s*)[^\s\"'<]+"),
     re.compile(r"(\w:/{1,2})[^\s/@]+@"),  # one slash in what became a path
     re.compile(r"(?i)(https?://[^\s/]*\b(?:hooks?|webhooks?)\b[^\s/]*/)[^\s\"'<]+"),
+    re.compile(rf"(?i)([?&;](?:[\w-]*[_-])?(?:{SECRET_NAMES}|token|signature|sig)=)[^\s&\"'<]+"),
 )
 
 
@@ -236,7 +237,7 @@ def known_secrets(environment: Mapping[str, str] = os.environ) -> list[str]:
 
     ```
     """
-    secrets = {value for name, value in environment.items() if name != "PWD" and _SECRET_VARIABLE.search(name)}
+    secrets = {value.strip() for name, value in environment.items() if name != "PWD" and _SECRET_VARIABLE.search(name)}
     return sorted(value for value in secrets if len(value) >= MIN_SECRET_LENGTH)
 
 

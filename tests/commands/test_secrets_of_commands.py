@@ -17,6 +17,8 @@ from tiny_chat import WORDS, message, save_tiny_chat
 from hmm_datasets.cli import HEADINGS, main
 from hmm_datasets.files import write_jsonl
 from hmm_datasets.hmm import processes
+from hmm_datasets.runtime.credentials import MASK, remember_words
+from hmm_datasets.runtime.plain_output import PlainStream
 
 TOKEN = "hf_" + "aBcDeFgHiJ" * 3 + "kLmN"
 OF_ENVIRONMENT, OF_FLAG, OF_YAML = "my-own-hub-pass-phrase", "another-pass-phrase", "a-third-pass-phrase"  # no form
@@ -183,3 +185,71 @@ def test_no_line_about_a_fault_has_a_secret(inputs, tmp_path, monkeypatch, capfd
         assert "error: " in shown, words
         assert [secret for secret in OF_LINES if secret in shown] == [], shown
         assert list(secrets_in(tmp_path / "new")) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "secret"),
+    [
+        pytest.param(
+            "Looking in indexes: https://my-token:@repo.example/simple",
+            "my-token",
+            marks=pytest.mark.outside(
+                "https://github.com/pypa/pip/issues/9973",
+                "an address whose login is a token and whose password is empty, in what a program prints",
+                "no login in an address is printed on stderr",
+            ),
+        ),
+        pytest.param(
+            "Command ['pip', '--index-url', 'https://user:password@host:80/simple'] errored",
+            "password",
+            marks=pytest.mark.outside(
+                "https://github.com/python-poetry/poetry/issues/2901",
+                "the words of a command in an error, with a password in an address",
+                "passwords in addresses are masked, whatever quotes them",
+            ),
+        ),
+        pytest.param(
+            "GET https://host/agents?page=1&access_token=super-secret-token&x=1 failed",
+            "super-secret-token",
+            marks=pytest.mark.outside(
+                "https://github.com/nexus-research-lab/nexus/issues/116",
+                "a token in the query of an address, in a log",
+                "values of secret names in a query are masked, signatures too",
+            ),
+        ),
+        pytest.param(
+            "Failed to fetch organization x. (Bearer abc1-def2-ghi3)",
+            "abc1-def2-ghi3",
+            marks=pytest.mark.outside(
+                "https://github.com/TriplyDB/TriplyDB-JS/issues/20",
+                "a token that ends with a line break, quoted by the error about it",
+                "the header of a request is masked, and the value of a variable without spaces around it",
+            ),
+        ),
+        pytest.param(
+            "RuntimeWarning: pass token='with-a-line-break' instead",
+            "with-a-line-break",
+            marks=pytest.mark.outside(
+                "https://github.com/huggingface/datasets/issues/6412",
+                "a warning of a library with the value of a token",
+                "what libraries write to stderr is masked too",
+            ),
+        ),
+        pytest.param(
+            "Failed to execute insanely-fast-whisper --hf-token flag-pass-phrase",
+            "flag-pass-phrase",
+            marks=pytest.mark.outside(
+                "https://github.com/zackees/transcribe-anything/issues/93",
+                "a command with its flags in the error of a program that it starts",
+                "values of secret flags are masked wherever they stand",
+            ),
+        ),
+    ],
+)
+def test_lines_that_printed_secrets_elsewhere_have_none_here(line, secret, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "with-a-line-break\n")
+    remember_words(["supervise", "--", "run", "--hf-token", "flag-pass-phrase"])
+    stream = PlainStream(io.StringIO(), is_for_people=True)
+    stream.write(line)
+    assert secret not in stream.stream.getvalue()
+    assert MASK in stream.stream.getvalue()
