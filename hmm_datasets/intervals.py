@@ -247,7 +247,7 @@ def mean_text(values: Sequence[float], form: str = ".4f", *, is_share: bool = Fa
     >>> mean_text([1.0, 2.0, 3.0], ".2f")
     '2.00 ± 2.48'
     >>> mean_text([1.0, 1.0, 0.1], ".2f", is_share=True)
-    '0.70 (0.05 .. 0.99)'
+    '0.70 (0.06 .. 0.99)'
 
     ```
     """

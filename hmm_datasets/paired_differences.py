@@ -53,9 +53,9 @@ def ratio_interval(
         `InputError`: a number is NaN or missing.
 
     ```python
-    >>> low, high = ratio_interval(np.array([2.0, 4.0, 7.0]), np.array([1, 2, 3]))
+    >>> low, high = ratio_interval(np.array([2.0, 5.0, 7.0]), np.array([1, 2, 3]))
     >>> round(low, 2), round(high, 2)
-    (1.56, 2.77)
+    (1.9, 2.77)
 
     ```
     """
