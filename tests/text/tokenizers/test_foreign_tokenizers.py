@@ -38,21 +38,10 @@ def test_a_pattern_that_takes_exponential_time_is_refused_in_one_line(pattern, t
     assert "panicked" not in capfd.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("template", "message"),
-    [
-        ("{{ 'a' * 10 ** 10 }}", "needs more than 1 GiB of memory"),
-        ("{{ '%09999999999d' % 1 }}", "the chat template"),
-        ("{% set ns = namespace(x='ab') %}{% for _ in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}{{ ns.x }}",
-         "needs more than 1 GiB of memory"),
-        ("{{ 'a' * 2 ** 25 }}", "writes 33,554,432 characters for 2 messages"),
-    ],
-)  # fmt: skip
-def test_a_template_that_builds_gigabytes_is_refused_in_one_line(template, message, tokenizer):
-    tokenizer.chat_template = template
-    for use in (lambda: encode_conversation(tokenizer, CHAT),):
-        with pytest.raises(InputError, match=message):
-            use()
+def test_a_template_that_writes_much_more_than_the_conversation_is_refused_in_one_line(tokenizer):
+    tokenizer.chat_template = "{{ 'a' * 2 ** 25 }}"
+    with pytest.raises(InputError, match="writes 33,554,432 characters for 2 messages"):
+        encode_conversation(tokenizer, CHAT)
     assert end_of_turn(tokenizer) is None  # asks the template without anything of the user
 
 
