@@ -62,6 +62,15 @@ def _scatter(source, width, chosen, count, step, offset, out):
 
 
 @compiled
+def _clear_ended(going, chosen, count, width, out):
+    # Zeros for rows that have no further token, after which there is no move.
+    for i in range(count):
+        if chosen[i] >= going:
+            for r in range(width):
+                out[np.uint64(i) * width + r] = 0
+
+
+@compiled
 def _fill_rows(value, count, width, step, offset, out):
     for row in range(count):
         for r in range(width):
@@ -139,7 +148,6 @@ def count_blocks(
         value[np.uint64(row) * rank : np.uint64(row + 1) * rank] = weights[row]
     for t in range(length - 1, -1, -1):
         live, here = num_live[t], np.uint64(t) * rank
-        going = num_live[t + 1] if t + 1 < length else 0
         _order(symbols, t, live, blocks, num_blocks, begin, order)
         _fill_rows(zero, live, rank, rank, np.uint64(0), before)
         for k in range(num_blocks):
@@ -151,10 +159,7 @@ def count_blocks(
                 times_panels(z, np.uint64(0), full, rank, rank, enter, table, states, y)
                 times_panels(after, np.uint64(0), full, rank, rank, to_leave, table, states, g)
                 _count_symbols(symbols, scales, t, chosen, count, emission, states, bound, y, g, emitted)
-                for i in range(count):
-                    if chosen[i] >= going:  # after the last token there is no move
-                        for r in range(rank):
-                            after[np.uint64(i) * rank + r] = 0
+                _clear_ended(num_live[t + 1] if t + 1 < length else 0, chosen, count, rank, after)
                 add_outer(y, np.uint64(0), np.uint64(count), states, states, after, rank, in_leave, table)
                 add_outer(z, np.uint64(0), np.uint64(count), rank, rank, g, states, in_enter, table)
                 times_panels(g, np.uint64(0), full, states, states, to_enter, table, rank, moved)
