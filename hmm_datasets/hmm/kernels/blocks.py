@@ -141,9 +141,8 @@ def count_blocks(
     batch, length = symbols.shape
     step = np.uint64(length + 1) * rank
     begin, order, chosen, z, y, moved = _room(num_blocks, batch, rank, states, enter.dtype)
-    after, g = np.empty_like(z), np.empty_like(y)
+    after, g, in_enter, in_leave = np.empty_like(z), np.empty_like(y), np.zeros_like(enter), np.zeros_like(leave)
     value, before = np.empty(np.uint64(batch) * rank, enter.dtype), np.empty(np.uint64(batch) * rank, enter.dtype)
-    in_enter, in_leave = np.zeros_like(enter), np.zeros_like(leave)
     for row in range(batch):
         value[np.uint64(row) * rank : np.uint64(row + 1) * rank] = weights[row]
     for t in range(length - 1, -1, -1):
