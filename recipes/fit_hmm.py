@@ -169,8 +169,10 @@ class HMMSettings(FitSettings):
         values = {field.name: getattr(self, field.name) for field in fields(FitSettings)}
         if self.num_restarts is None:
             # Of one guess each, the table would compare local maxima. All guesses of one state have the same maximum.
-            is_compared = len(self.num_states) > 1 < num_states and self.backend == "torch"
-            values["num_restarts"] = _RESTARTS_OF_SIZES if is_compared else 1
+            is_compared = len(self.num_states) > 1 and self.backend == "torch"
+            values["num_restarts"] = _RESTARTS_OF_SIZES if is_compared and num_states > 1 else 1
+            if is_compared and num_states == 1:
+                del values["restart_epochs"]  # given for the other sizes
         return FitSettings(**values | {"num_states": num_states})
 
 

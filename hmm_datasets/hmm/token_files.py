@@ -109,6 +109,11 @@ class TokenRows(NamedTuple):
             return present
         return present & (np.arange(self.tokens.shape[1]) < self.lengths[:, None])
 
+    @property
+    def marked(self) -> Int[np.ndarray, "N L"]:
+        """The padded rows with -1 where there is no token, in a type that has it."""
+        return np.where(self.observed, np.asarray(self.tokens).astype(np.int64), MISSING)
+
     def part(self, rows: Any) -> "TokenRows":
         """Some rows, by a slice or their numbers."""
         if not self.is_column:

@@ -14,7 +14,7 @@ from ..compat.accelerate import shard_on_cpu
 from ..errors import InputError, suggestion
 from ..files import read_yaml
 from . import environment
-from .credentials import refuse_masks, remember, remember_words, revealed
+from .credentials import refuse_masks, remember, revealed
 from .setting_rules import checked, defaults_of
 from .settings import SettingsParser, check_required, file_value, settings_from, underscored
 from .shipped import local_or_shipped
@@ -58,7 +58,6 @@ class CommandLine:
             if not value:
                 raise InputError("--config needs a YAML file")
             names.append(value)
-        remember_words(others)
         if len(names) > 1:
             raise InputError(f"--config is given twice ({' and '.join(names)}); join them in one file")
         if not names:

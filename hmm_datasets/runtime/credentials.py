@@ -78,13 +78,17 @@ _HEADER = re.compile(
     r"(?i)((?:authorization|x-[a-z-]*(?:key|token))[\"']?\s*[:=]\s*[\"']?(?:(?:bearer|basic|token)\s+)?|\bbearer\s+(?=\S*[0-9]))"
     r"([^\s\"'<]{8,})"
 )
-# In the words of a command: the value after a name, whatever it looks like, and what logs in.
-_IN_WORDS = (
-    re.compile(rf"(?i)((?:^|[^a-z])(?:{SECRET_NAMES}|token)[\"']?\s*[:=]\s*[\"']?)(?:bearer\s+)?[^\s\"'<]+"),
-    re.compile(r"(?i)(\bauthorization:\s*(?:bearer|basic|token)?\s*)[^\s\"'<]+"),
+# In any text: what logs in, or opens a web hook, in addresses.
+_IN_ADDRESSES = (
     re.compile(r"(\w:/{1,2})[^\s/@]+@"),  # one slash in what became a path
     re.compile(r"(?i)(https?://[^\s/]*\b(?:hooks?|webhooks?)\b[^\s/]*/)[^\s\"'<]+"),
     re.compile(rf"(?i)([?&;](?:[\w-]*[_-])?(?:{SECRET_NAMES}|token|signature|sig)=)[^\s&\"'<]+"),
+)
+# In the words of a command: also the value after a name, whatever it looks like.
+_IN_WORDS = (
+    re.compile(rf"(?i)((?:^|[^a-z])(?:{SECRET_NAMES}|token)[\"']?\s*[:=]\s*[\"']?)(?:bearer\s+)?[^\s\"'<]+"),
+    re.compile(r"(?i)(\bauthorization:\s*(?:bearer|basic|token)?\s*)[^\s\"'<]+"),
+    *_IN_ADDRESSES,
 )
 
 
@@ -224,8 +228,7 @@ def remember_words(words: Sequence[str]) -> None:
     """[`remember`] the values of flags."""
     for word, following in itertools.pairwise([*words, ""]):
         flag, equals, value = word.partition("=")
-        remember(value if equals else following, flag.lstrip("-").replace("-", "_"))
-        remember(word)
+        remember({flag.lstrip("-").replace("-", "_"): value if equals else following, "": word})
 
 
 def known_secrets(environment: Mapping[str, str] = os.environ) -> list[str]:
@@ -302,7 +305,7 @@ def masked_line(text: str) -> str:
 
     ```
     """
-    return _masked_words(text, _IN_WORDS[2:])
+    return _masked_words(text, _IN_ADDRESSES)
 
 
 def _masked_words(text: str, patterns: Sequence[re.Pattern] = _IN_WORDS) -> str:

@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 from ..errors import InputError, LostPeer, RolledBack, with_causes
 from . import environment, heartbeats
 from .command_line import CommandLine
-from .credentials import masked_arguments
+from .credentials import masked_arguments, remember_words
 from .lock import exclusive_lock
 from .once import one_command
 from .one_line_errors import one_line_errors
@@ -138,6 +138,7 @@ def run(main: Callable[..., None]) -> None:
         problem = environment.read_mpi_variables()
         if problem is not None:
             raise InputError(problem)
+        remember_words(sys.argv)
         command = CommandLine.read(sys.argv[1:])
         if not {*_HELP, _HELP_ALL}.isdisjoint(command.words):
             print(_help(main, is_whole=_HELP_ALL in command.words))

@@ -106,6 +106,14 @@ def test_fit_reads_known_states_and_weights_from_files(path, tmp_path, capsys):
     assert "short.npy: weights have shape (9,); expected (60,)" in message
 
 
+def test_epochs_of_restarts_are_those_of_the_sizes_that_have_several_guesses(path, tmp_path):
+    command = ["fit", path, "--num_states", "1", "2", "--restart_epochs", "1", "--max_epochs", "2"]
+    assert main([*command, "--output_dir", str(tmp_path)]) == 0
+    expected = fit_hmm(TOKENS, FitSettings(2, max_epochs=2, num_restarts=10, restart_epochs=1), show_progress=False)
+    assert HMM.from_pretrained(tmp_path / "states-2" / "hmm") == expected.hmm
+    assert HMM.from_pretrained(tmp_path / "states-1" / "hmm").num_states == 1
+
+
 def test_fit_compares_numbers_of_states_and_continues(path, tmp_path, capsys):
     held_out, output = tmp_path / "test.npy", tmp_path / "run"
     np.save(held_out, TOKENS[:9])

@@ -136,7 +136,8 @@ def test_losses_of_one_long_sequence_are_computed_in_pieces(monkeypatch):
         whole = symbol_losses(hmm, tokens)
         short = np.abs(tokens[:, :300]).astype(np.uint8), np.array([200])
         assert symbol_losses(hmm, *short).count.sum() == 200
-        for chunk in (4, 28, 2000):
+        assert symbol_losses(hmm, tokens[:, :0]).count.tolist() == [0] * 4
+        for chunk in (3, 4, 28, 2000):
             monkeypatch.setattr(losses, "_CHUNK_TOKENS", chunk)
             for one, other in zip(symbol_losses(hmm, tokens), whole, strict=True):
                 assert np.allclose(one, other, atol=1e-12)

@@ -73,8 +73,7 @@ class FitMetrics:
         most, count = max(1, min(_MEASURED_TOKENS, _MEASURED_ENTRIES // symbols)), 0
         measured = self._measured.part(slice(max(1, np.searchsorted(np.cumsum(self._measured.ends), most, "right"))))
         for _, rows in measured.parts(_CHUNK_ENTRIES // symbols):
-            tokens = torch.from_numpy(np.where(rows.observed, rows.tokens.astype(np.int64), -1)[:, :most])
-            part = tokens.to(self._device)
+            part = torch.from_numpy(rows.marked[:, :most]).to(self._device)
             counted = part >= 0
             before = torch.nn.functional.pad(part.masked_fill(part < 0, symbols), (1, -1), value=symbols)[counted]
             # That of 0 is a number, since the probability of the n-gram may be 0 too.

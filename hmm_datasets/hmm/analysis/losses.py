@@ -153,8 +153,8 @@ def symbol_losses(
 def _pieces(source: Process, sequences: TokenRows, size: int) -> Iterator[tuple[Process, Int[np.ndarray, "B T"]]]:
     """Rows of about `size` tokens, -1 where there is none; of a longer one, pieces with the HMM after those before."""
     for _, part in sequences.parts(size):
-        tokens, process = np.where(part.observed, part.tokens.astype(np.int64), -1), source
-        step = size if isinstance(source, HMM) and len(tokens) == 1 else tokens.shape[1]
+        tokens, process = part.marked, source
+        step = max(1, size if isinstance(source, HMM) and len(tokens) == 1 else tokens.shape[1])
         for first in range(0, tokens.shape[1], step):
             if first > 0:
                 process = process._after(tokens[0, first - step : first])

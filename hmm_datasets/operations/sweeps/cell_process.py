@@ -24,7 +24,6 @@ from ...runtime.one_line_errors import one_line_errors
 from ..stages import with_this_interpreter
 from .cells import FAILED, FINISHED, LOG_NAME, RUNNING, STOPPED, CellState, failure
 
-_MODULE = "hmm_datasets.operations.sweeps.cell_process"
 _LOOK_EVERY = 0.25  # seconds
 
 
