@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from experiments import load
+from mixture_predictors import mixture_predictors
 
-from hmm_datasets.hmm.analysis.mixture_predictors import mixture_predictors
 from hmm_datasets.hmm.families.mixture import random_chain_mixture
 
 measure = load("four_phases", "measure")

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
+from mixture_predictors import mixture_predictors
 from torch import Tensor
 
 from hmm_datasets.data.sequences import TEST_FIRST
 from hmm_datasets.evaluation.symbol_predictions import symbol_log_probs
 from hmm_datasets.hmm.analysis.divergence import kl_divergence
-from hmm_datasets.hmm.analysis.mixture_predictors import mixture_predictors
 from hmm_datasets.hmm.families.chains import RandomChains
 from hmm_datasets.hmm.families.mixture import ChainMixture
 
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 ALGORITHMS = ("unigram_retrieval", "unigram_inference", "bigram_inference", "bigram_retrieval")
-"""The algorithms, as [`mixture_predictors`][hmm_datasets.hmm.analysis.mixture_predictors.mixture_predictors] names
-them."""
+"""The algorithms, as [`mixture_predictors`] names them."""
 
 
 class NearestAlgorithm:

@@ -2,9 +2,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from mixture_predictors import independent_mixture
 
 from hmm_datasets import HMM, FactoredProcess, GeneralizedHMM, MarkovChain
-from hmm_datasets.hmm.analysis.mixture_predictors import independent_mixture
 from hmm_datasets.hmm.analysis.predictors import stationary_distributions
 from hmm_datasets.hmm.analysis.stationary import cesaro_limit, eliminate
 from hmm_datasets.hmm.families.mixture import ChainMixture

@@ -20,10 +20,10 @@ import numpy as np
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..families.chains import RandomChains
-from ..families.mixture import ChainMixture
-from .predictors import Predictor, unigram
-from .stationary import cesaro_limit
+from hmm_datasets.hmm.analysis.predictors import Predictor, unigram
+from hmm_datasets.hmm.analysis.stationary import cesaro_limit
+from hmm_datasets.hmm.families.chains import RandomChains
+from hmm_datasets.hmm.families.mixture import ChainMixture
 
 
 def mixture_predictors(mixture: ChainMixture, alpha: float = 1.0) -> dict[str, Predictor]:

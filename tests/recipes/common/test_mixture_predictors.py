@@ -3,8 +3,8 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from mixture_predictors import mixture_predictors
 
-from hmm_datasets.hmm.analysis.mixture_predictors import mixture_predictors
 from hmm_datasets.hmm.analysis.predictors import cross_entropy
 from hmm_datasets.hmm.families.mixture import random_chain_mixture
 
