@@ -313,7 +313,7 @@ def test_a_sweep_is_an_array_and_only_what_is_unfinished_is_submitted_again(slur
 @pytest.mark.launch
 @pytest.mark.slow
 def test_tasks_of_srun_are_ranks(slurm):
-    quick = ("--min_disk_gib", 0, "--min_memory_gib", 0, "--min_shm_gib", 0)
+    quick = ("--min_disk_gib", 0)
     program = (sys.executable, "-m", "hmm_datasets.commands.preflight", slurm.folder, *quick)
     said = slurm.run("srun", "--nodes=1", "--ntasks=2", *program, timeout=200)
     assert "preflight of 2 ranks on 1 host: a run can start" in said

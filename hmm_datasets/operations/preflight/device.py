@@ -1,7 +1,6 @@
 """The check of the device of a rank: whether it is there, computes, and has its memory free."""
 
 import os
-import shutil
 import subprocess
 
 from ...errors import first_line
@@ -12,8 +11,6 @@ _HELD = 2.0  # GiB of a GPU that are in use; the context of this process and mon
 
 def gpu_drivers() -> list[str]:
     """The version of the driver of each GPU of this host; none if there is no `nvidia-smi`."""
-    if shutil.which("nvidia-smi") is None:
-        return []
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30)

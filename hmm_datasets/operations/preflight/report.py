@@ -1,12 +1,12 @@
 """The results of checks, what can only be seen on all ranks together, and the report of all ranks.
 
-Compared are versions, GPUs that ranks share, and the output folder. The report has a line for each
-group of ranks on like devices, a line for each check that passed everywhere, and the failures and warnings.
+Compared are versions, and GPUs that ranks share. The report has a line for each group of ranks on like devices, a line
+for each check that passed everywhere, and the failures and warnings.
 """
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -14,6 +14,8 @@ from ...report.tables import text_table
 from ...runtime.process_identity import Place
 
 GIB = 1 << 30
+UNKNOWN_HOST = "unknown host"
+"""The host of a rank that has written nothing."""
 
 T = TypeVar("T")
 
@@ -52,27 +54,23 @@ class RankReport:
     Attributes:
         place ([`~hmm_datasets.runtime.process_identity.Place`]): where it is.
         checks (`list` of [`Check`]): its own checks.
-        facts (`dict`): what is compared between ranks, by name.
+        versions (`dict`): what must be the same on all ranks, by name; empty of a rank that did not answer.
     """
 
     place: Place
     checks: list[Check] = field(default_factory=list)
-    facts: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
 
-
-@dataclass(frozen=True)
-class MissingRank:
-    """A rank that did not answer: its number, its place if it has written it, and what is known, as a sentence."""
-
-    rank: int
-    place: Place | None
-    detail: str
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "RankReport":
+        """The report whose fields were written as JSON."""
+        return cls(Place(**values["place"]), [Check(**check) for check in values["checks"]], values["versions"])
 
 
 def format_ranks(ranks: Sequence[int]) -> str:
     """Ranks in short: `0-7, 9`."""
     ranges: list[list[int]] = []
-    for rank in sorted(ranks):
+    for rank in sorted({*ranks}):
         if ranges and rank == ranges[-1][1] + 1:
             ranges[-1][1] = rank
         else:
@@ -82,11 +80,7 @@ def format_ranks(ranks: Sequence[int]) -> str:
 
 def compare(reports: Sequence[RankReport]) -> list[Check]:
     """All comparisons between ranks."""
-    return [
-        check_versions_agree(reports),
-        check_gpus_are_separate(reports),
-        check_output_is_shared(reports),
-    ]
+    return [check_versions_agree(reports), check_gpus_are_separate(reports)]
 
 
 def group_by(items: Sequence[T], value: Callable[[T], Hashable]) -> list[tuple[Any, list[T]]]:
@@ -112,17 +106,15 @@ def ranks_of(reports: Sequence[RankReport]) -> tuple[int, ...]:
 
 def check_versions_agree(reports: Sequence[RankReport]) -> Check:
     """The same Python, packages, sources, driver, CUDA and NCCL everywhere."""
-    known = [report for report in reports if "versions" in report.facts]
-    names = dict.fromkeys(name for report in known for name in report.facts["versions"])
-    wrong, ranks = [], set()
-    for name in names:
-        usual, *others = group_by(known, lambda report, name=name: report.facts["versions"].get(name, "missing"))
+    known = [report for report in reports if report.versions]
+    wrong, same, ranks = [], [], set()
+    for name in dict.fromkeys(name for report in known for name in report.versions):
+        usual, *others = group_by(known, lambda report, name=name: report.versions.get(name, "missing"))
+        same.append(f"{name} {usual[0]}")
         for version, differing in others:
             ranks |= {*ranks_of(differing)}
             wrong.append(f"{name} is {version} on {hosts_of(differing)}, but {usual[0]} on {hosts_of(usual[1])}")
-    detail = f"{'; '.join(wrong)}; use the same environment on every host"
-    if not wrong:
-        detail = f"{len(names)} versions are the same on {len(known)} ranks"
+    detail = f"{'; '.join(wrong)}; use the same environment on every host" if wrong else ", ".join(same)
     return Check("same versions", not wrong, detail, ranks=tuple(ranks))
 
 
@@ -142,68 +134,42 @@ def check_gpus_are_separate(reports: Sequence[RankReport]) -> Check:
     return Check("own GPU", False, f"{'; '.join(parts)}; {remedy}", ranks=ranks)
 
 
-def check_output_is_shared(reports: Sequence[RankReport]) -> Check:
-    """Every host sees what rank 0 writes into the output folder."""
-    answers = [report for report in reports if report.facts.get("sees_output") is not None]
-    blind = [report for report in answers if not report.facts["sees_output"]]
-    detail = f"seen from {len(answers) + 1} hosts" if answers else "one host"
-    if blind:
-        detail = (
-            f"{hosts_of(blind)} does not see the file that rank 0 wrote into {blind[0].facts['output']}; choose an "
-            "output_dir on a disk that all hosts share"
-        )
-    return Check("shared output", not blind, detail, ranks=ranks_of(blind))
-
-
-def format_report(
-    reports: Sequence[RankReport], compared: Sequence[Check], missing: Sequence[MissingRank] = ()
-) -> str:
+def format_report(reports: Sequence[RankReport], compared: Sequence[Check]) -> str:
     """The report as text.
 
     Args:
-        reports (sequence of [`RankReport`]): the ranks that answered.
+        reports (sequence of [`RankReport`]): all ranks.
         compared (sequence of [`Check`]): checks of all ranks together.
-        missing (sequence of [`MissingRank`], *optional*): the ranks that did not answer.
     """
-    table = text_table(["ranks", "host", "device", "result"], _place_rows(reports, compared, missing), left=range(4))
-    failed, hosts = count_failures(reports, compared, missing), len({report.place.host for report in reports})
-    total = len(reports) + len(missing)
+    table = text_table(["ranks", "host", "device", "result"], _place_rows(reports, compared), left=range(4))
+    failed, hosts = count_failures(reports, compared), len({report.place.host for report in reports} - {UNKNOWN_HOST})
     result = f"{failed} failure{'s' if failed > 1 else ''}" if failed else "a run can start"
-    places = f"{total} rank{'s' if total > 1 else ''} on {hosts} host{'s' if hosts > 1 else ''}"
-    return "\n\n".join([table, "\n".join(_lines(reports, compared, missing)), f"preflight of {places}: {result}"])
+    places = f"{len(reports)} rank{'s' if len(reports) > 1 else ''} on {hosts} host{'s' if hosts > 1 else ''}"
+    return "\n\n".join([table, "\n".join(_lines(reports, compared)), f"preflight of {places}: {result}"])
 
 
-def count_failures(
-    reports: Sequence[RankReport], compared: Sequence[Check], missing: Sequence[MissingRank] = ()
-) -> int:
-    """The number of checks that failed, and of ranks that did not answer."""
-    checks = [*compared, *(check for report in reports for check in report.checks)]
-    return sum(not check.ok for check in checks) + len(missing)
+def count_failures(reports: Sequence[RankReport], compared: Sequence[Check]) -> int:
+    """The number of checks that failed."""
+    return sum(not check.ok for check in [*compared, *(check for report in reports for check in report.checks)])
 
 
-def _place_rows(
-    reports: Sequence[RankReport], compared: Sequence[Check], missing: Sequence[MissingRank]
-) -> list[list[str]]:
+def _place_rows(reports: Sequence[RankReport], compared: Sequence[Check]) -> list[list[str]]:
     def result(report: RankReport) -> str:
         checks = [*report.checks, *(check for check in compared if report.place.rank in check.ranks)]
         names = {mark: ", ".join(check.name for check in checks if check.mark == mark) for mark in ("FAIL", "warn")}
         return "; ".join(f"{mark} {name}" for mark, name in names.items() if name) or "ok"
 
-    groups = group_by(reports, lambda one: (one.place.host, one.place.device_type, result(one)))
-    rows = {}
-    for (host, device, outcome), same in groups:
+    groups = group_by(reports, lambda report: (report.place.host, report.place.device_type, result(report)))
+    rows = []
+    for (host, device, outcome), same in sorted(groups, key=lambda group: group[1][0].place.rank):
         many = f"{len(same)} x {device}" if len(same) > 1 else same[0].place.device_with_uuid
-        rows[same[0].place.rank] = [format_ranks(ranks_of(same)), host, many, outcome]
-    for rank in missing:
-        where = ["?", "?"] if rank.place is None else [rank.place.host, rank.place.device_with_uuid]
-        rows[rank.rank] = [str(rank.rank), *where, "FAIL no answer"]
-    return [rows[rank] for rank in sorted(rows)]
+        rows.append([format_ranks(ranks_of(same)), host, many, outcome])
+    return rows
 
 
-def _lines(reports: Sequence[RankReport], compared: Sequence[Check], missing: Sequence[MissingRank]) -> list[str]:
+def _lines(reports: Sequence[RankReport], compared: Sequence[Check]) -> list[str]:
     """One line for each check that passed, then the warnings and failures; the same of many ranks is one line."""
-    lines = [f"FAIL  {rank.detail}" for rank in missing]
-    lines += [f"{check.mark:<4}  {check.name}: {check.detail}" for check in compared]
+    lines = [f"{check.mark:<4}  {check.name}: {check.detail}" for check in compared]
     pairs = [(report, check) for report in reports for check in report.checks]
     groups = group_by(pairs, lambda pair: _key(pair[1]))
     for (mark, name, _), same in groups:

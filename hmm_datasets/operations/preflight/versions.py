@@ -1,4 +1,4 @@
-"""Versions: those that this package requires, those that must be equal on all ranks, and what a bug report needs."""
+"""Versions: those that must be equal on all ranks, and what a bug report needs."""
 
 import hashlib
 import os
@@ -6,33 +6,12 @@ import platform
 from functools import cache
 from pathlib import Path
 
-from ...compat.versions import untried_versions
+from ...compat.versions import LIBRARIES
 from ...runtime.environment import package_version, usable_cores
 from .device import gpu_drivers
-from .report import Check
 
-_PACKAGES = (
-    "torch",
-    "transformers",
-    "accelerate",
-    "datasets",
-    "tokenizers",
-    "trl",
-    "huggingface_hub",
-    "numpy",
-    "numba",
-)
+_PACKAGES = ("torch", "tokenizers", "numpy", "numba", *LIBRARIES)
 _VARIABLES = ("ACCELERATE_", "CUDA_", "DS_", "FSDP_", "HF_", "NCCL_", "OMP_", "PYTORCH_", "SLURM_", "TORCH")
-
-
-def check_versions() -> Check:
-    """Name the installed packages, those that are missing, and those of versions that were not tried."""
-    versions = {name: package_version(name) for name in _PACKAGES}
-    wrong = [*(f"{name} is missing" for name, version in versions.items() if version is None), *untried_versions()]
-    if wrong:
-        return Check("versions", False, f"{'; '.join(wrong)}; install with: pip install -U hmm-datasets")
-    present = [f"{name} {version}" for name, version in versions.items()]
-    return Check("versions", True, ", ".join([f"python {platform.python_version()}", *present]))
 
 
 @cache

@@ -32,13 +32,15 @@ def test_rank_0_collects_what_is_there_and_knows_what_the_others_are_busy_with(r
     began = time.monotonic()
     assert ranks[0].collect("report", timeout=0.5) == {0: {"rank": 0}, 1: {"rank": 1}}
     assert time.monotonic() - began < 5
-    assert Place(**ranks[0].read("place", 1)).process == 2
-    assert ranks[0].read("busy", 1) == "disk"
-    assert ranks[0].read("place", 2) is None
+    places = ranks[0].collect("place", timeout=0)
+    assert Place(**places[1]).process == 2
+    assert places.keys() == {0, 1}
+    assert ranks[0].collect("busy", timeout=0)[1] == "disk"
 
 
 def test_a_rank_waits_for_rank_0_and_not_for_ever(ranks):
-    assert ranks[1].wait("begin", timeout=0.3) is None
+    with pytest.raises(StoreError, match=r"no answer of rank 0 within 0.3 s; see whether it runs"):
+        ranks[1].wait("begin", timeout=0.3)
     ranks[0].post("begin", True)
     assert ranks[1].wait("begin", timeout=10) is True
 
