@@ -1,9 +1,11 @@
 """The checks of the disk of a host: whether a run has room and may write there, and whether hosts share it."""
 
+import contextlib
 import os
 import shutil
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from .report import GIB, Check
@@ -35,6 +37,17 @@ def check_disk(output_dir: str | os.PathLike, min_gib: float) -> Check:
     except OSError as error:
         return Check("disk", False, f"{folder} cannot be written: {error.strerror}; choose another output_dir")
     return Check("disk", True, space)
+
+
+@contextlib.contextmanager
+def file_to_share(output_dir: str | os.PathLike) -> Iterator[str | None]:
+    """The path of a file in the output folder, deleted in the end; None if none can be written there."""
+    with contextlib.ExitStack() as stack:
+        path = None
+        with contextlib.suppress(OSError):  # the check of the disk reports it
+            folder = existing_folder(output_dir)
+            path = stack.enter_context(tempfile.NamedTemporaryFile(prefix=".preflight-", dir=folder)).name
+        yield path
 
 
 def check_shared_output(path: str | None) -> Check:

@@ -4,11 +4,10 @@ Before the all-reduce rank 0 reads the results of all ranks. If one is missing, 
 rank is named with the check that it was busy with.
 """
 
+import contextlib
 import os
-import secrets
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 
 from ...errors import first_line
 from ...runtime.process_identity import Place, this_place, uses_gpu
@@ -16,7 +15,7 @@ from ...runtime.setting_rules import check_object
 from ...runtime.settings import option
 from .collective import check_all_reduce
 from .device import check_device
-from .disk import check_disk, check_shared_output, existing_folder
+from .disk import check_disk, check_shared_output, file_to_share
 from .rank_store import RankStore, StoreError
 from .report import UNKNOWN_HOST, Check, RankReport, compare, count_failures, format_report
 from .versions import versions_to_compare
@@ -97,12 +96,8 @@ class _Preflight:
 
     def run(self) -> int:
         store, leads = self.store, self.place.rank == 0
-        token = existing_folder(self.output_dir) / f".preflight-{secrets.token_hex(8)}" if leads else None
-        try:
-            reports = self._check(token)
-        finally:
-            if token is not None:
-                token.unlink(missing_ok=True)
+        with file_to_share(self.output_dir) if leads else contextlib.nullcontext() as path:
+            reports = self._check(path)
         if leads:
             store.post("failures", _print_report(reports))
         failures = store.wait("failures", self.patience)
@@ -111,17 +106,18 @@ class _Preflight:
             store.collect("end", 5.0)
         return failures
 
-    def _check(self, token: Path | None) -> list[RankReport]:
-        """This rank's part in all checks; on rank 0, which writes the token, the results of all ranks."""
+    def _check(self, path: str | None) -> list[RankReport]:
+        """This rank's part in all checks; on rank 0 the results of all ranks."""
+        leads = self.place.rank == 0
         store, checks = self.store, _own_checks(self.place, self.output_dir, self.settings)
-        if token is not None:
-            store.post("token", _written(token))
+        if leads:
+            store.post("path", path)
         elif self.place.local_rank == 0:
-            checks["shared output"] = lambda: check_shared_output(store.wait("token", self.patience))
+            checks["shared output"] = lambda: check_shared_output(store.wait("path", self.patience))
         report = _own_report(self.place, checks, lambda name: store.post("busy", name))
         store.post("busy", "waiting for the others")
         reports = self._exchange("own checks", report)
-        if token is not None:
+        if leads:
             store.post("complete", all(found.versions for found in reports))
         if store.wait("complete", self.patience):
             store.post("busy", "all-reduce")
@@ -160,12 +156,3 @@ class _Preflight:
         )
         place = replace(self.place, rank=rank, host=UNKNOWN_HOST, device="unknown device", uuid=None)
         return RankReport(place, [Check("answer", False, detail)])
-
-
-def _written(token: Path) -> str | None:
-    """Write an empty file; None if that fails, which the check of the disk reports."""
-    try:
-        token.touch()
-    except OSError:
-        return None
-    return str(token)

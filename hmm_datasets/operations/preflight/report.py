@@ -124,11 +124,7 @@ def check_gpus_are_separate(reports: Sequence[RankReport]) -> Check:
     shared = [same for _, same in groups if len(same) > 1]
     if not shared:
         return Check("own GPU", True, f"each of {len(groups)} GPUs has one rank" if groups else "no GPUs")
-    parts = [
-        f"ranks {format_ranks(ranks_of(same))} are all on {same[0].place.device} ({uuid}) of {same[0].place.host}"
-        for uuid, same in groups
-        if len(same) > 1
-    ]
+    parts = [f"{same[0].place.device_with_uuid} has {len(same)} ranks, {hosts_of(same)}" for same in shared]
     remedy = "give each rank its own LOCAL_RANK, and start no more ranks than the host has GPUs (--num_processes)"
     ranks = tuple(rank for same in shared for rank in ranks_of(same))
     return Check("own GPU", False, f"{'; '.join(parts)}; {remedy}", ranks=ranks)

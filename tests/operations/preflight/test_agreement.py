@@ -54,7 +54,10 @@ def test_two_ranks_on_one_gpu_are_named():
     reports[3] = report(3, uuid="GPU-00000002-0000")
     check = check_gpus_are_separate(reports)
     assert not check.ok
-    assert "ranks 2-3 are all on cuda:0 H200 (GPU-00000002-0000) of node1" in check.detail
+    assert (
+        "cuda:0 H200 (GPU-00000002-0000) has 2 ranks, node1 (rank 2-3); give each rank its own LOCAL_RANK"
+        in check.detail
+    )
 
 
 def test_ranks_are_written_as_ranges():
