@@ -21,6 +21,18 @@ def format_bytes(count: float) -> str:
     return f"{count / 1000:.1f} TB"
 
 
+def counted(count: int, noun: str) -> str:
+    """A number of things.
+
+    ```python
+    >>> counted(1, "evaluation"), counted(2000, "file")
+    ('1 evaluation', '2,000 files')
+
+    ```
+    """
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 def format_duration(seconds: float) -> str:
     """A duration in its two largest units.
 

@@ -389,7 +389,6 @@ def _save(result, data: _Data, output: Path, device, seconds: float) -> None:
     scores = {name: mean_losses(result.hmm, *rows, device=device) for name, rows in data.scored.items()}
     write_json(output / "summary.json", summary | scores)
     write_hmm_card(output)
-    draw_fit(result.history, data.train.num_tokens, output)
     if result.history:
         table = fit_table(result.history)
         print(table.text(), end="\n\n")
@@ -397,6 +396,7 @@ def _save(result, data: _Data, output: Path, device, seconds: float) -> None:
             names = list({name: None for row in result.history for name in row})
             rows = ([row.get(name, "") for name in names] for row in result.history)
             temporary.write_text(csv_text([names, *rows]), encoding="utf-8")
+    draw_fit(result.history, data.train.num_tokens, output)
     held_out = "" if data.test is None else f", {result.test_log_likelihood:.4f} held out"
     print(
         f"{result.hmm} of epoch {result.epoch}: log-likelihood {result.train_log_likelihood:.4f} nats per token "
@@ -439,6 +439,7 @@ def _words(settings: CorpusSettings):
     """The sentences of the corpus that use only its most frequent words."""
     import itertools
 
+    from hmm_datasets.runtime.credentials import masked
     from hmm_datasets.runtime.user_functions import imported_function
     from hmm_datasets.text.corpora.loading import load_corpus
     from hmm_datasets.text.tokenizers.words import build_word_corpus
@@ -450,6 +451,7 @@ def _words(settings: CorpusSettings):
         k=settings.vocabulary_size,
         marks=settings.marks,
         segmenter=segmenter,
+        corpus=masked(settings.corpus, secrets=()),
     )
 
 

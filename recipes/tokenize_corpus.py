@@ -183,9 +183,10 @@ def _trained(settings: TokenizeSettings, chosen: dict):
     """A tokenizer trained on the text of `tokenizer_splits`, or of the characters of both splits."""
     from itertools import chain
 
+    from character_tokenizer import character_tokenizer
+
     from hmm_datasets.text.corpora.loading import load_corpus, read_splits
     from hmm_datasets.text.tokenizers.bpe import train_bpe
-    from hmm_datasets.text.tokenizers.characters import character_tokenizer
 
     if settings.vocabulary == "characters":
         return character_tokenizer(row["text"] for _, row in read_splits(settings.corpus, kind="text", **chosen))

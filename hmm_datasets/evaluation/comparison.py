@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
+from ..hub.weights import refuse_stopped
 from ..intervals import half_width
 from ..paired_differences import Difference
 from ..report.evaluation_tables import read_report
@@ -111,6 +112,8 @@ def _read(folders: Sequence[str | os.PathLike]) -> list[ReportFolder]:
 def _evaluation_in(folder: Path) -> Path:
     """The folder of an evaluation: this one, or that in the folder of a run."""
     inner = folder / "evaluation"
+    if not (folder / "report.json").exists() and not (inner / "report.json").exists():
+        refuse_stopped(folder)
     return inner if not (folder / "report.json").exists() and (inner / "report.json").exists() else folder
 
 

@@ -5,6 +5,7 @@ sequence, document or question, and `report.json` with results, versions, seeds,
 written last, so a folder that has one is complete. `hmm-datasets compare` computes paired intervals from `items/`.
 """
 
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,14 @@ from accelerate import Accelerator
 
 from ..compat.torch_xla import use_all_chips
 from ..files import write_digests, write_json, write_jsonl, written_together
+from ..hub.cards import CARD_NAME
+from ..hub.licences import stated_licence
+from ..hub.weights import has_weights
 from ..report.evaluation_tables import evaluation_text
 from ..report.page import write_page
 from ..runtime.credentials import masked
 from ..runtime.once import one_command
+from ..training.run_card import write_run_card
 from .context import open_context
 from .provenance import data_hashes, provenance
 from .settings import EvaluationSettings
@@ -59,7 +64,17 @@ def evaluate_model(settings: EvaluationSettings) -> dict[str, Any]:
     }
     report |= results
     write_evaluation(report, items, settings.output_dir)
+    _add_to_card(Path(settings.model), settings.output_dir)
     return report
+
+
+def _add_to_card(run: Path, evaluation: str | None) -> None:
+    """Write the evaluation into the card of a finished run on this machine, with its errors."""
+    finished = (run / "summary.json").is_file() and (run / "run.json").is_file() and has_weights(run)
+    if finished and evaluation is not None and os.access(run, os.W_OK):
+        licence = stated_licence(run / CARD_NAME).get("license")
+        if write_run_card(run, licence=licence, evaluations=[evaluation]):
+            print(f"{run / CARD_NAME}: the results are in the card", flush=True)
 
 
 def write_evaluation(report: dict[str, Any], items: dict[str, list[dict]], folder: str | Path) -> None:

@@ -24,8 +24,10 @@ CardKind = Literal["model", "hmm", "dataset", "text", "evaluation"]
 _OPTIONAL: dict[str, dict[str, Any]] = {
     "all": {"repo_id": None, "limits": []},
     "model": {"stages": [], "details": [], "base_model": None, "library": "transformers", "datasets": []}
-    | {"license_name": None, "license_link": None},
-    "hmm": {"summary": None, "is_hmm": True, "is_exact": True, "optimal_loss": None, "versions": {}, "datasets": []},
+    | {"license_name": None, "license_link": None, "expected_loss": None, "has_tokenizer": False},
+    "text": {"decode": None},
+    "hmm": {"summary": None, "is_hmm": True, "is_exact": True, "optimal_loss": None, "versions": {}, "datasets": []}
+    | {"has_names": False},
 }
 """Facts that may be left out in the cards of all kinds, and in those of one."""
 __all__ = ["CardKind", "is_own_card", "template_path", "write_card"]
@@ -44,8 +46,8 @@ _TAGS = {
 _CODE = re.compile(r"((?<![\\`])`[^`\n]+`(?!`))")
 _TAG = re.compile(r"<(?=[A-Za-z/!?])(?!https?://[^\s<>]*>)")
 _FENCE = re.compile(r"^[\s>*+-]*(?:\d+[.)]\s+)?(`{3,}|~{3,})", re.MULTILINE)
-_PARAGRAPHS = ("data", "load", "summary", "tables", "limits")  # facts that may have several lines
-_PROGRAMS = ("command", "load")  # in blocks of code
+_PARAGRAPHS = ("data", "load", "decode", "summary", "tables", "limits")  # facts that may have several lines
+_PROGRAMS = ("command", "load", "decode")  # in blocks of code
 
 
 def checked_facts(kind: CardKind, template: str, facts: dict[str, Any]) -> dict[str, Any]:
@@ -104,13 +106,15 @@ def write_card(kind: CardKind, folder: str | os.PathLike, facts: dict[str, Any])
           (in sequences) (`int`);
         - `learning_rate` (`float`): the maximum; `versions` (`dict`): packages and their versions;
         - `metrics` (`list[dict]`): each with `name`, `value`, `unit` and `standard_error`, which is None if it was not
-          estimated and 0 if the value is exact; `optimal_loss` (`dict` like a metric, or None), or its lower bound;
+          estimated and 0 if the value is exact; `optimal_loss` (`dict` like a metric, or None): the loss of the
+          optimal predictor, or of one with a lower loss, on the same held-out sequences;
         - optional: `stages` (`list[dict]`): each with `stage`, `data` and `tokens`, which are None if unknown;
           `details` (`list[dict]` of `name` and `value`): more rows of the first table;
           `library` (`str`): what loads it: `"transformers"`, `"peft"` or `"hmm-datasets"`;
           `license_name`, `license_link` (`str`): name and address of the license `other`; `base_model` (`str`),
           `datasets` (`list[str]`, names on the Hub), `repo_id` (`str`), `limits` (`list[str]`, added to the section of
-          that name).
+          that name), `has_tokenizer` (`bool`), `expected_loss` (`dict` like a metric): the optimal loss as an
+          expectation.
 
     Facts of an `"hmm"`:
         - `name`, `license`, `command` (`str`); `num_symbols` (`int`), and `num_states`, which is None without states;
@@ -119,7 +123,8 @@ def write_card(kind: CardKind, folder: str | os.PathLike, facts: dict[str, Any])
         - `entropy_rate`, `entropy_rate_standard_error` (`float`, nats per token; an error of 0 means exact);
         - optional: `summary`, `versions`, `datasets`, `repo_id`, `limits`; `is_hmm` (`bool`), False for a process that
           is neither an HMM nor a family of them, `is_exact` (`bool`), whether its optimum is known, and `optimal_loss`
-          (`dict` of `value`, `standard_error`, `length`), for a process without an entropy rate.
+          (`dict` of `value`, `standard_error`, `length`), for a process without an entropy rate; `has_names` (`bool`),
+          whether the symbols have names.
 
     Facts of a `"dataset"`, written by [`~hmm_datasets.hub.kinds.process.write_hmm_dataset`]:
         - `name`, `process` (`str`); `source_file` (`str`): `model.safetensors`, `family.json` or `process.json`;
@@ -137,7 +142,7 @@ def write_card(kind: CardKind, folder: str | os.PathLike, facts: dict[str, Any])
         - `name`, `summary` (`str`); `license` (`str` or None); `load` (`str`): Python that loads it with this package;
         - `configs` (`list[dict]` of `name` and `splits`, a list of `dict` of `split`, `path`, `rows` and `tokens`,
           which is None if unknown), the first of which is the default; `details` (`list[dict]` of `name` and `value`);
-        - optional: `repo_id`, `limits`.
+        - optional: `repo_id`, `limits`; `decode` (`str`): Python that turns the tokens of a row into text.
 
     Facts of an `"evaluation"`, written by [`~hmm_datasets.hub.kinds.evaluation.write_evaluation_dataset`]:
         - `name`, `summary`, `model`, `sha256`, `command` (`str`); `license` (`str` or None); `versions` (`dict`);

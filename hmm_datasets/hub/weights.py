@@ -26,6 +26,23 @@ _KINDS, _NAMED = ("missing", "unexpected"), 5
 # The weights of an adapter that have a row or a column for each token.
 _OF_TOKENS = re.compile(r"(embed|lm_head|wte).*\.(modules_to_save|original_module|base_layer|lora_\w+)\b")
 _ADAPTER_PREFIX, _ADAPTER_WEIGHTS = "base_model.model.", "adapter_model.safetensors"
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json", _ADAPTER_WEIGHTS)
+
+
+def has_weights(folder: Path) -> bool:
+    """Whether a folder has the weights of a model, or of an adapter, as safetensors."""
+    return any((folder / name).is_file() for name in _WEIGHTS)
+
+
+def refuse_stopped(folder: Path) -> None:
+    """Raise [`InputError`] for the folder of a run that was stopped: it has checkpoints, and no model yet."""
+    saved = [path for path in folder.glob("checkpoint-*") if path.name.rpartition("-")[2].isdigit()]
+    if saved and (folder / "run.json").is_file() and not has_weights(folder):
+        newest = max(saved, key=lambda path: int(path.name.rpartition("-")[2]))
+        raise InputError(
+            f"{folder}: is a run that stopped before its end, with its newest checkpoint at step "
+            f"{newest.name.rpartition('-')[2]}, and has no model; start the same command again, or give {newest}"
+        )
 
 
 def load_whole(auto_class: Any, name: str, shown: str | None = None, **how: Any) -> Any:

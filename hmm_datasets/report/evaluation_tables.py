@@ -5,6 +5,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..display import counted
 from ..errors import InputError
 from ..files import (
     DIGESTS_NAME,
@@ -195,7 +196,9 @@ def _training(training: Report) -> list[Table]:
         for phase in training["phases"]
     )
     header = ["predictor", "closest at step", "KL there", "passed at step"]
-    note = f"nearest predictor by step: {phases}\n{len(training['rows'])} evaluations, from {training['from']}"
+    note = (
+        f"nearest predictor by step: {phases}\n{counted(len(training['rows']), 'evaluation')}, from {training['from']}"
+    )
     return [Table("Learning phases", header, rows, note), *_beliefs_by_checkpoint(training["rows"])]
 
 

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 
-from .plots import save_figure
+from .plots import draw_points, save_figure
 
 _CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(3) / 2]])
 _FOUR_COLORS = np.array([[0.0, 0.45, 0.70], [0.90, 0.62, 0.0], [0.0, 0.62, 0.45], [0.80, 0.47, 0.65]])
@@ -106,7 +106,7 @@ def plot_beliefs(beliefs: Float[np.ndarray, "N H"], path: str | os.PathLike, *, 
 
 def belief_colors(beliefs: Float[np.ndarray, "N H"]) -> Float[np.ndarray, "N 3"]:
     """The color of each belief over three or four states: that of its states, mixed by their probabilities."""
-    return np.clip(beliefs if beliefs.shape[1] == 3 else beliefs @ _FOUR_COLORS, 0, 1)
+    return beliefs if beliefs.shape[1] == 3 else beliefs @ _FOUR_COLORS
 
 
 def draw_simplex(
@@ -120,7 +120,7 @@ def draw_simplex(
     axes.plot(*np.vstack([_CORNERS, _CORNERS[:1]]).T, color="black", linewidth=0.8)
     for corner in _CORNERS if len(corners) == 4 else ():
         axes.plot(*np.array([corner, corners[above]]).T, color="0.6", linewidth=0.6, zorder=0)
-    axes.scatter(*(beliefs @ corners).T, c=colors, s=1.5, linewidths=0, rasterized=True)
+    draw_points(axes, beliefs @ corners, colors, s=1.5)
     for state, (x, y) in enumerate(corners):
         side = "center" if 0 < x < 1 else "left" if x == 0 else "right"
         axes.annotate(f"state {state}", (x, y), (0, 6 if y > 0 else -12), textcoords="offset points", ha=side)

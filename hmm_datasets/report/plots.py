@@ -203,6 +203,21 @@ def draw_intervals(axes: Axes, values: Any, lows: Any, highs: Any, heights: Any,
     axes.errorbar(values, heights, xerr=bars, **style)
 
 
+def draw_points(axes: Axes, points: Any, colors: Any, **style: Any) -> None:
+    """Draw many points, each with a color of its own that was computed from its place.
+
+    Matplotlib refuses a color that rounding has put outside of 0 to 1, so that it is clipped here. In a PDF the points
+    are an image.
+
+    Args:
+        axes ([`~matplotlib.axes.Axes`]): where.
+        points (`np.ndarray` of shape `(N, 2)`): the points.
+        colors (`np.ndarray` of shape `(N, 3)` or `(N, 4)`): red, green, blue, and opacity, from 0 to 1.
+        style (*optional*): further settings of `scatter`.
+    """
+    axes.scatter(*points.T, c=np.clip(colors, 0, 1), linewidths=0, rasterized=True, **style)
+
+
 def save_plot(figure: Figure, axes: Axes, path: str | os.PathLike) -> None:
     """Write a figure of [`SIZE`] with its legend beside it."""
     axes.grid(alpha=0.25, linewidth=0.6)

@@ -15,7 +15,15 @@ from ..hmm.tokenizer import reads_symbols
 from ..hub.download import ModelName, check_downloaded, model_file, reading_hub, reason_of_hub, without_network
 from ..hub.foreign_formats import foreign_weights, quantized, refuse_foreign
 from ..hub.gguf import load_gguf
-from ..hub.weights import base_of_adapter, check_adapter, check_counts, check_listed, load_whole, resized_vocabulary
+from ..hub.weights import (
+    base_of_adapter,
+    check_adapter,
+    check_counts,
+    check_listed,
+    load_whole,
+    refuse_stopped,
+    resized_vocabulary,
+)
 from ..runtime import environment
 from ..runtime.once import one_command
 
@@ -108,6 +116,7 @@ def _load(auto_class: Any, name_or_path: str) -> Any:
     name, is_local = model_name.place, Path(model_name.place).is_dir()
     if os.path.exists(name):
         refuse_foreign(name, foreign_weights, "a folder with config.json, or a GGUF file")
+        refuse_stopped(Path(name))
     revision = model_name.pinned().revision
     how: dict[str, Any] = {"trust_remote_code": False}
     if not is_local:

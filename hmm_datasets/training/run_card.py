@@ -13,10 +13,14 @@ from typing import Any
 
 from ..compat.deepspeed import without_zero3_init
 from ..display import describe_weights, format_duration
+from ..errors import InputError
 from ..files import read_json
+from ..hmm.loading import load_source
+from ..hmm.names import process_of_run
 from ..hub.cards import is_own_card, write_card
 from ..hub.download import ModelName
 from ..hub.kinds.evaluation import metric, metrics_of
+from ..hub.kinds.process import expected_loss
 from ..hub.redaction import Redaction
 from ..hub.weights import base_of_adapter
 from ..hub.weights_digest import weights_sha256
@@ -80,12 +84,26 @@ def write_run_card(
             "versions": record.versions,
             "metrics": metrics,
             "optimal_loss": optimal_loss,
+            "expected_loss": optimal_loss and _expected(folder, record),
+            "has_tokenizer": (folder / "tokenizer_config.json").exists(),
             "details": _details(record, summary, lineage.base, redaction),
             "library": _library(folder),
             "base_model": base if base and base.count("/") == 1 and not Path(base).exists() else None,
         },
     )
     return True
+
+
+def _expected(folder: Path, record: RunRecord) -> dict[str, Any] | None:
+    """The optimal loss as an expectation, over sequences as long as those trained on; None if it is not to be had."""
+    named, length = record.settings.get("hmm"), record.data.get("length")
+    if not isinstance(named, str) or length is None:
+        return None
+    try:
+        loss = expected_loss(load_source(process_of_run(folder, named)), length)
+    except InputError:  # the process is no longer where it was
+        return None
+    return loss and metric("Optimal loss (expected)", loss["value"], loss["standard_error"])
 
 
 def _licence(licence: str | None, base: BaseModel | None) -> dict[str, str | None]:
@@ -153,7 +171,7 @@ def _held_out(evaluation: Mapping[str, float]) -> tuple[list[dict[str, Any]], di
         if "bayes_gap" not in evaluation:
             return metrics, None
         metrics.append(metric("Excess over the optimal loss", evaluation["bayes_gap"]))
-        return metrics, metric("Optimal loss", evaluation["cross_entropy_bayes"])
+        return metrics, metric("Optimal predictor on the same sequences", evaluation["cross_entropy_bayes"])
     if "reward" in evaluation:  # the loss is then near zero, whatever the rewards are
         metrics = [metric("Held-out reward", evaluation["reward"], unit="reward")]
         rewards = sorted(key for key in evaluation if key.startswith("rewards/") and key.endswith("/mean"))

@@ -7,7 +7,7 @@ the table.
 import os
 import platform
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -98,10 +98,12 @@ def write_result(
     protocol: str,
     tokens: int,
     seconds: float,
-    pictures: Sequence[str] = (),
+    pictures: Mapping[str, Callable[[Path], None]] | None = None,
     more: dict[str, Any] | None = None,
 ) -> Path:
-    """Write `result.json` and `result.md`, and print the table.
+    """Write `result.json` and `result.md`, print the table, and then draw the pictures.
+
+    What a picture raises costs no result, since the numbers are on disk before it is drawn.
 
     Args:
         folder (path): folder of the experiment.
@@ -110,13 +112,13 @@ def write_result(
         protocol (`str`): how they were measured: models, tokens, seeds, sizes.
         tokens (`int`): tokens trained on, over all models.
         seconds (`float`): time of the whole experiment.
-        pictures (sequence of `str`, *optional*): files in the folder that show the result.
+        pictures (mapping, *optional*): by name of a file in the folder, the function that draws it to a given path.
         more (`dict`, *optional*): anything else to keep, ready for JSON.
 
     Returns:
         `Path`: `result.json`.
     """
-    folder = Path(folder)
+    folder, pictures = Path(folder), pictures or {}
     folder.mkdir(parents=True, exist_ok=True)
     content = {
         "paper": asdict(paper),
@@ -139,7 +141,9 @@ def write_result(
             encoding="utf-8",
         )
     cost = f"{tokens:,} tokens, {format_duration(content['seconds'])}, {content['hardware']}"
-    print(f"\n{paper.title} (arXiv {paper.arxiv}, {paper.figures})\n{table.text()}\n{cost}")
+    print(f"\n{paper.title} (arXiv {paper.arxiv}, {paper.figures})\n{table.text()}\n{cost}", flush=True)
+    for name, draw in pictures.items():
+        draw(folder / name)
     return folder / RESULT_NAME
 
 

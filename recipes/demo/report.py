@@ -10,6 +10,7 @@ HMM as a data set. It fails if the losses are not in the order optimum <= model 
 
 import shutil
 from dataclasses import MISSING, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ class ReportSettings:
 
 
 def main(settings: ReportSettings) -> None:
-    """Read the runs, draw, write cards and report, print the table."""
+    """Read the runs, write cards and report, draw, print the table."""
     from history_plots import plot_divergence, plot_loss, plot_stages
 
     from hmm_datasets.files import read_json, read_log, write_json
@@ -43,19 +44,21 @@ def main(settings: ReportSettings) -> None:
     summaries = {name: read_json(root / name / "summary.json") for name in names}
     report: dict[str, Any] = {"runs": summaries, "versions": read_json(root / names[0] / "run.json")["versions"]}
     lines = [_stage_table(summaries)]
-    faults = []
+    faults, pictures = [], []
     if "pretrain_hmm" in names:
         history = read_log(root / "pretrain_hmm" / "history.jsonl")
-        plot_loss(history, root / "loss.png", title="Loss on sequences of an HMM")
-        plot_divergence(history, root / "divergence.png", title="How far the model is from each predictor")
+        title = "How far the model is from each predictor"
+        pictures += [partial(plot_loss, history, root / "loss.png", title="Loss on sequences of an HMM")]
+        pictures += [partial(plot_divergence, history, root / "divergence.png", title=title)]
     if (root / "evaluate_hmm" / "report.json").exists():
         report["optimum"] = measured = read_json(root / "evaluate_hmm" / "report.json")["optimum"]
-        plot_positions(measured, root / "positions.png", title="Held-out cross-entropy along the sequence")
+        title = "Held-out cross-entropy along the sequence"
+        pictures.append(partial(plot_positions, measured, root / "positions.png", title=title))
         lines = [hmm_table(measured), "", *lines]
         faults = out_of_order(measured)
     stages = {name: read_log(root / name / "history.jsonl") for name in names if name in MODELS[1:]}
     if stages:
-        plot_stages(stages, root / "text_loss.png", title="From text to chat")
+        pictures.append(partial(plot_stages, stages, root / "text_loss.png", title="From text to chat"))
     if (root / "evaluate_text" / "report.json").exists():
         report["text"] = text = read_json(root / "evaluate_text" / "report.json")["text"]
         error = error_text(text["standard_error"])
@@ -67,7 +70,9 @@ def main(settings: ReportSettings) -> None:
         report["answers"] = read_json(root / "sft" / "answers.json")
     _write_cards(root, settings.license, summaries)
     write_json(root / "report.json", report)
-    print("\n".join(lines))
+    print("\n".join(lines), flush=True)
+    for draw in pictures:
+        draw()
     print(f"\n{root}/report.json, {', '.join(path.name for path in sorted(root.glob('*.png')))}")
     if faults:
         raise InputError(f"{root}: the losses are not in the expected order: {'; '.join(faults)}")

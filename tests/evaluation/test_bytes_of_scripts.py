@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 from accelerate import Accelerator
+from character_tokenizer import character_tokenizer
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -14,7 +15,6 @@ from hmm_datasets.evaluation.document_windows import DocumentWindows
 from hmm_datasets.evaluation.text import measure_text
 from hmm_datasets.text.stream import TokenStream, tokenize_corpus
 from hmm_datasets.text.tokenizers.bpe import train_bpe
-from hmm_datasets.text.tokenizers.characters import character_tokenizer
 from hmm_datasets.text.tokenizers.imports import byte_characters
 from hmm_datasets.text.tokenizers.text_sizes import token_bytes, token_characters
 

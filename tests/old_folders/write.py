@@ -15,6 +15,7 @@ import json
 import os
 import re
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -183,9 +184,11 @@ TOKENS = {"shard_tokens": 500, "batch_size": 5, "show_progress": False}
 
 def write_text(folder: Path) -> dict[str, Any]:
     """Tokenizers, token streams (one of them unfinished), and words."""
+    sys.path.append(str(Path(__file__).resolve().parents[2] / "recipes" / "common"))
+    from character_tokenizer import character_tokenizer
+
     from hmm_datasets.text.stream import tokenize_corpus
     from hmm_datasets.text.tokenizers.bpe import train_bpe
-    from hmm_datasets.text.tokenizers.characters import character_tokenizer
     from hmm_datasets.text.tokenizers.words import build_word_corpus, word_tokenizer
 
     words = build_word_corpus(SENTENCES, k=12, test_fraction=0.3)

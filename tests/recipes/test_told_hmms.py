@@ -5,10 +5,9 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from architectures import architecture_config
 from experiments import load
 from scipy.stats import chi2
-
-from hmm_datasets.training.architectures import architecture_config
 
 measure = load("wind_tunnels", "measure")
 

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import torch
+from architectures import architecture_config
 from tiny_trainers import trainer_of
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.data.data_collator import default_data_collator
@@ -12,7 +13,6 @@ from transformers.data.data_collator import default_data_collator
 from hmm_datasets.data.sequences import FiniteSequences
 from hmm_datasets.evaluation.baselines import BaselineComparison
 from hmm_datasets.hmm import processes
-from hmm_datasets.training.architectures import architecture_config
 from hmm_datasets.training.model_configs import new_model
 from hmm_datasets.training.settings import PretrainSettings
 from hmm_datasets.training.trainer import Pretrainer

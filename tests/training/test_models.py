@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from architectures import ARCHITECTURES
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, AutoTokenizer, default_data_collator
 
 import hmm_datasets
@@ -18,7 +19,6 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.files import write_json
 from hmm_datasets.hmm import processes
 from hmm_datasets.operations.planning import plan_recipe
-from hmm_datasets.training.architectures import ARCHITECTURES
 from hmm_datasets.training.model_configs import ModelSettings, check_packed, model_config, new_model, set_attention
 from hmm_datasets.training.plan import forecast
 from hmm_datasets.training.pretrained import load_pretrained, on_device

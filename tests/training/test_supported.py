@@ -5,12 +5,12 @@ from functools import partial
 
 import pytest
 import torch
+from architectures import architecture_config
 from tiny_runs import conversations, history, random_rows, settings, tiny_model, trainer
 from transformers import LlamaForCausalLM
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.text.tokenizers.bpe import train_bpe
-from hmm_datasets.training.architectures import architecture_config
 from hmm_datasets.training.model_configs import model_config, new_model
 from hmm_datasets.training.post_training.trainers import FineTuner
 from hmm_datasets.training.run import train_and_save

@@ -313,6 +313,7 @@ def write_hmm_card(folder: str | os.PathLike, *, licence: str | None = None) -> 
             "entropy_rate_standard_error": summary.entropy_rate_error,
             "command": redaction.without_paths(record.command),
             "versions": record.versions,
+            "has_names": hmm.vocabulary is not None,
         },
     )
     return True
@@ -354,7 +355,8 @@ def write_process_card(
             "summary": _summary_of(source),
             "is_hmm": is_hmm,
             "is_exact": source.has_exact_distribution,
-            "optimal_loss": None if is_hmm or rate is not None else _optimal_loss(source),
+            "optimal_loss": None if is_hmm or rate is not None else expected_loss(source),
+            "has_names": source.vocabulary is not None,
             "repo_id": repo_id,
         },
     )
@@ -369,11 +371,11 @@ def _summary_of(source: Process) -> str | None:
     return f"{described[0].upper()}{described[1:]}. The best possible prediction of its sequences can be computed."
 
 
-def _optimal_loss(source: Process) -> dict[str, Any] | None:
-    """The mean optimal loss of the first tokens of a process; None if it cannot be computed."""
+def expected_loss(source: Process, length: int = _MEASURED_TOKENS) -> dict[str, Any] | None:
+    """The mean of the optimal loss over the first `length` tokens of a process; None if it cannot be computed."""
     if not source.has_exact_distribution:
         return None
-    loss = source.optimal_loss(_MEASURED_TOKENS)
+    loss = source.optimal_loss(length)
     # Positions of a sequence are not independent, so that their errors add up at worst.
     value, error = float(loss.nats.mean()), float(loss.standard_error.mean())
-    return {"value": value, "standard_error": error, "length": _MEASURED_TOKENS}
+    return {"value": value, "standard_error": error, "length": length}

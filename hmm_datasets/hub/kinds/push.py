@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ...display import format_bytes
+from ...display import counted, format_bytes
 from ...errors import InputError
 from ...files import scratch_folder
 from ...hmm.loading import load_source
@@ -27,6 +27,7 @@ _MODEL_FILES = re.compile(
     r"tokenizer.*|special_tokens_map\.json|added_tokens\.json|vocab\..*|merges\.txt|chat_template\..*|trainer_state\.json)"
 )
 """Files of a checkpoint that are pushed: the model, its tokenizer and the history, without what resuming needs."""
+_TITLE = re.compile(r"^# (?!Written by).*$", re.MULTILINE)
 
 
 def push_path(
@@ -103,7 +104,7 @@ def push_path(
 def plan_lines(path: str | os.PathLike, contents: Contents, repo_id: str, settings: PushSettings) -> list[str]:
     """What is going to be pushed, in lines for the user."""
     size = sum(file.stat().st_size for file in contents.files.values())
-    parts = [f"{len(contents.files):,} files, {format_bytes(size)}"] if contents.files else []
+    parts = [f"{counted(len(contents.files), 'file')}, {format_bytes(size)}"] if contents.files else []
     parts += [f"{contents.made}, made now"] if contents.made else []
     visibility = {None: "as the Hub makes it", True: "private", False: "public"}[settings.private]
     where = f"branch {settings.revision}" if settings.revision else "the main branch"
@@ -119,11 +120,11 @@ def plan_lines(path: str | os.PathLike, contents: Contents, repo_id: str, settin
         sizes = [
             sum(file.stat().st_size for file in checkpoint_files(entry).values()) for entry in contents.checkpoints
         ]
-        lines.append(f"{len(branches)} checkpoints ({format_bytes(sum(sizes))}) to the branches {', '.join(branches)}")
+        saved = counted(len(branches), "checkpoint")
+        lines.append(f"{saved} ({format_bytes(sum(sizes))}) to branches: {', '.join(branches)}")
     elif contents.checkpoints:
-        lines.append(
-            f"{len(contents.checkpoints)} checkpoints stay here; --include_checkpoints pushes them to branches"
-        )
+        saved = counted(len(contents.checkpoints), "checkpoint")
+        lines.append(f"not pushed without --include_checkpoints, each to a branch: {saved}")
     if settings.dry_run:
         lines += [f"  {name}" for name in contents.files] + ["nothing was pushed (dry run)"]
     return lines
@@ -163,6 +164,7 @@ def _made(contents: Contents, scratch: Path, repo_id: str, settings: PushSetting
     elif (card is not None or settings.license) and CARD_NAME not in made:
         made[CARD_NAME] = folder / CARD_NAME
         text = "" if card is None else card.read_text(encoding="utf-8").replace(PLACEHOLDER, repo_id)
+        text = _TITLE.sub(lambda title: f"# {name}", text, count=1)
         text = with_licence(text, {"license": settings.license.lower()}) if settings.license else text
         made[CARD_NAME].write_text(text, encoding="utf-8")
     return made
@@ -172,5 +174,6 @@ def _report(result: PushResult, revision: str | None) -> str:
     visibility = "private" if result.private else "public"
     branch = f", branch {revision}" if revision else ""
     return (
-        f"{result.url} ({visibility}{branch}) at {result.commit}: {result.files:,} files, {format_bytes(result.bytes)}"
+        f"{result.url} ({visibility}{branch}) at {result.commit}: {counted(result.files, 'file')}, "
+        f"{format_bytes(result.bytes)}"
     )

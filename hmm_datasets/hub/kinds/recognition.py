@@ -24,13 +24,13 @@ from ...text.tokenizers import words
 from ..cards import CARD_NAME
 from ..contents import DEFAULT_IGNORE, files_in
 from ..download import RepoType
+from ..weights import has_weights, refuse_stopped
 from .evaluation import write_evaluation_dataset
 from .process import SETTINGS_NAME, write_hmm_dataset, write_process_card
 from .text import write_corpus_dataset, write_token_dataset, write_word_dataset
 
 Make = Callable[..., None]
 
-_WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors")
 _REPORT_NAME = "report.json"
 
 
@@ -117,13 +117,16 @@ def _fit(path: Path, repo_type: RepoType | None) -> Contents | None:
     """The HMM of a fit at the top, so that it loads by the repository's name, and the records beside it in `fit/`."""
     if not (path / "run.json").is_file() or _process(path / "hmm", "model") is None:
         return None
+    if repo_type == "dataset":
+        return _process(path / "hmm", repo_type)
     records = files_in(path, [*DEFAULT_IGNORE, "hmm/*", "fit/epoch-*/*", "tokens.npy"])
     files = files_in(path / "hmm", DEFAULT_IGNORE) | {f"fit/{name}": file for name, file in records.items()}
     return Contents("fit of an HMM", "model", path, files)
 
 
 def _model(path: Path, repo_type: RepoType | None) -> Contents | None:
-    if not any((path / name).is_file() for name in _WEIGHTS):
+    refuse_stopped(path)
+    if not has_weights(path):
         return None
     stage = "model"
     if (path / "run.json").is_file():

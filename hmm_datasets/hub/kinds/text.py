@@ -6,7 +6,7 @@ that exists.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
@@ -20,6 +20,8 @@ from ...display import format_bytes
 from ...errors import InputError
 from ...runtime.progress import progress_bar
 from ...text.corpora.loading import load_corpus
+from ...text.corpora.local_files import has_rows
+from ...text.corpora.presets import licence_of
 from ...text.stream.reader import TokenStream
 from ...text.tokenizers.words import WordCorpus
 from ..cards import write_card
@@ -27,6 +29,15 @@ from ..parquet import MAX_SHARD_BYTES, write_split
 
 _ROWS = 1024  # documents in a table
 _WORDS = 20  # of a vocabulary that the card lists
+_ON_HUB = {"odc-by-1.0": "odc-by"}  # identifiers that the Hub has under another name than SPDX
+
+_DECODE = """\
+from huggingface_hub import snapshot_download
+from transformers import AutoTokenizer
+
+folder = snapshot_download("{repo_id}", repo_type="dataset", allow_patterns="{tokenizer}/*")
+tokenizer = AutoTokenizer.from_pretrained(folder + "/{tokenizer}")
+text = tokenizer.decode(default[0]["input_ids"])"""
 
 
 def write_token_dataset(
@@ -75,8 +86,9 @@ def write_token_dataset(
             configs.append({"name": config or "default", "splits": parts})
     repository = f"hf://datasets/{repo_id or 'USER/NAME'}"
     first = next(iter(corpora))
+    corpora_names = list(dict.fromkeys(stream.index.corpus for stream in streams))
     details = [
-        ("Corpora", ", ".join(dict.fromkeys(stream.index.corpus for stream in streams))),
+        ("Corpora", ", ".join(corpora_names)),
         ("Vocabulary", f"{index.vocab_size:,} tokens"),
         ("End of a document", f"token {index.eos_id}, the last of each row"),
         ("Tokenizer", f"`{tokenizer}/`" if tokenizer else "not in this repository"),
@@ -92,12 +104,13 @@ def write_token_dataset(
         "windows = TokenWindows(stream, length=1024)  # shards are downloaded when they are first read",
     ]
     _write_card(
-        *(folder, name, licence, repo_id),
+        *(folder, name, licence, repo_id, corpora_names),
         summary="Token ids of a text corpus, one document per row. The same tokens lie beside them as shards "
         "that are memory-mapped, read by position and checked by their SHA-256.",
         configs=configs,
         details=[{"name": key, "value": value} for key, value in details if value],
         load="\n".join(load),
+        decode=tokenizer and _DECODE.format(repo_id=repo_id or "USER/NAME", tokenizer=tokenizer),
     )
 
 
@@ -117,7 +130,7 @@ def write_word_dataset(
             entries.append(_split(part, "data", len(sentences), len(sentences.tokens)))
     words = corpus.vocabulary[:_WORDS]
     _write_card(
-        *(folder, name, licence, repo_id),
+        *(folder, name, licence, repo_id, [corpus.corpus] if corpus.corpus else []),
         summary=f"Real sentences that consist of the {len(corpus.vocabulary):,} most frequent words only, as "
         "symbols to which a hidden Markov model can be fitted. `unique` has each distinct sentence of `train` "
         "once.",
@@ -158,8 +171,9 @@ def write_corpus_dataset(
             columns, before = list(features), bar.n
             write_split(folder, split, _tables(rows, features), features, on_rows=bar.update)
             parts.append(_split(split, "data", int(bar.n - before), None))
+    files = sorted(Path(source).iterdir()) if Path(source).is_dir() else [source]
     _write_card(
-        *(folder, name, licence, repo_id),
+        *(folder, name, licence, repo_id, [os.fspath(file) for file in files if has_rows(Path(file).name)]),
         summary="Documents with " + " and ".join(f"`{column}`" for column in columns) + ".",
         configs=[{"name": "default", "splits": parts}],
         details=[],
@@ -168,8 +182,25 @@ def write_corpus_dataset(
     )
 
 
-def _write_card(folder: Path, name: str, licence: str | None, repo_id: str | None, **facts: Any) -> None:
-    write_card("text", folder, {"name": name, "license": licence, "repo_id": repo_id, **facts})
+def _write_card(
+    folder: Path,
+    name: str,
+    licence: str | None,
+    repo_id: str | None,
+    corpora: Sequence[str],
+    *,
+    details: list[dict[str, str]],
+    **facts: Any,
+) -> None:
+    """Write a card with the licences of the named corpora among `corpora`; the front matter has one identifier."""
+    stated = {corpus: text for corpus in corpora if (text := licence_of(corpus))}
+    details += [{"name": f"Licence of {Path(corpus).name}", "value": text} for corpus, text in stated.items()]
+    names = {"other" if " " in text else _ON_HUB.get(text.lower(), text.lower()) for text in stated.values()}
+    if licence is None and stated:
+        licence = names.pop() if len(names) == 1 and len(stated) == len(corpora) else "other"
+    limits = [] if licence else ["The licence of the text is not known to the package that wrote this card."]
+    facts |= {"name": name, "license": licence, "repo_id": repo_id, "details": details, "limits": limits}
+    write_card("text", folder, facts)
 
 
 def _tables(rows: Iterable[dict], features: datasets.Features) -> Iterator[pa.Table]:

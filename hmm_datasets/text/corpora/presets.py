@@ -4,6 +4,7 @@ Other distributions register a [`~hmm_datasets.text.corpora.corpus.Corpus`] as a
 `hmm_datasets.corpora`.
 """
 
+import filecmp
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -116,6 +117,28 @@ def named_corpus(name: str) -> Corpus | None:
             f"Corpus with this name"
         )
     return corpus
+
+
+def licence_of(source: str) -> str | None:
+    """The licence of a named corpus, None if it is none of them.
+
+    Args:
+        source (`str`): its name, its data set on the Hub, or a file with the bytes of a bundled corpus.
+
+    ```python
+    >>> licence_of("roneneldan/TinyStories"), licence_of("mine.txt")
+    ('CDLA-Sharing-1.0', None)
+
+    ```
+    """
+    corpus = named_corpus(source) or next((one for one in CORPORA.values() if _is_source(one, Path(source))), None)
+    return None if corpus is None else corpus.licence
+
+
+def _is_source(corpus: Corpus, path: Path) -> bool:
+    if not corpus.bundled:
+        return corpus.path == str(path)
+    return path.is_file() and filecmp.cmp(path, corpus.path, shallow=False)
 
 
 def corpus_rows() -> list[dict[str, Any]]:

@@ -31,7 +31,7 @@ def token_bytes(tokenizer: "PreTrainedTokenizerFast") -> Int[np.ndarray, "V"]:
     """Number of bytes of text that each token of a byte-level tokenizer stands for; 0 for special tokens.
 
     A token that was added and is not special, such as white space in GPT-NeoX, stands for its characters, and one for
-    unknown bytes, as in [`~hmm_datasets.text.tokenizers.characters.character_tokenizer`], for one byte.
+    unknown bytes, as `hmm-datasets tokenize --vocabulary characters` makes it, for one byte.
 
     Args:
         tokenizer (`transformers.PreTrainedTokenizerFast`):

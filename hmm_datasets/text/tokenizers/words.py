@@ -57,7 +57,8 @@ ARRAYS_NAME = "sentences.safetensors"
 
 _PARTS = ("train", "test", "unique")
 SPLITS = (*_PARTS, "unique_test")
-_SAVED = ("vocabulary", "word_counts", "num_documents", "num_sentences", "num_words", "test_fraction", "dropped")
+_COUNTS = ("num_documents", "num_sentences", "num_words")
+_SAVED = ("vocabulary", "word_counts", *_COUNTS, "test_fraction", "dropped", "corpus")
 _RARER_WORD = "a rarer word"
 
 
@@ -74,6 +75,7 @@ class _Index:
     test_fraction: Finite
     sizes: dict[str, Count]
     dropped: dict[str, Count] = field(default_factory=dict)
+    corpus: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,6 +126,7 @@ class WordCorpus:
         test_fraction (`float`): expected share of the distinct sentences that are in `test`.
         dropped (`dict[str, int]`): number of sentences that were not kept, by the first reason, the most frequent
             first; empty if it was read from a folder of version 1.
+        corpus (`str`, *optional*): name of the corpus, if it was given.
     """
 
     vocabulary: tuple[str, ...]
@@ -136,6 +139,7 @@ class WordCorpus:
     num_words: int
     test_fraction: float
     dropped: dict[str, int] = field(default_factory=dict)
+    corpus: str | None = None
 
     @property
     def unique_test(self) -> Sentences:
@@ -233,6 +237,7 @@ def build_word_corpus(
     *,
     marks: str = "",
     segmenter: Segmenter | None = None,
+    corpus: str | None = None,
 ) -> WordCorpus:
     """Keep the sentences that consist of the `k` most frequent words only.
 
@@ -248,6 +253,8 @@ def build_word_corpus(
         segmenter (callable, *optional*):
             Cuts a run of a script without spaces into words, such as `jieba.lcut`; by default every character of such
             a script is a word.
+        corpus (`str`, *optional*):
+            Name of the corpus of the texts, by which a card on the Hub states its licence.
 
     Returns:
         [`WordCorpus`].
@@ -311,6 +318,7 @@ def build_word_corpus(
         num_words=counts.total(),
         test_fraction=test_fraction,
         dropped=_in_order(dropped),
+        corpus=corpus,
     )
 
 

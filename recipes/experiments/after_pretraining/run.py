@@ -177,7 +177,7 @@ def optimum_and_baselines(settings: AfterPretrainingSettings, process: "Process"
 
 
 def report(settings: AfterPretrainingSettings, process: "Process", seconds: float) -> None:
-    """Draw the curves, write and print the table."""
+    """Write and print the table, draw the curves."""
     from hmm_datasets.display import format_duration
     from hmm_datasets.files import atomic_file, read_json, read_jsonl, write_json
     from hmm_datasets.report.plots import STYLES
@@ -199,7 +199,6 @@ def report(settings: AfterPretrainingSettings, process: "Process", seconds: floa
         )
         for name in ("pretrained", *(f"new_{seed}" for seed in settings.seeds))
     }
-    draw(curves, {name: loss - losses["bayes"] for name, loss in losses.items()}, folder / "after_pretraining.png")
     rows = [
         [
             f"{at['symbols']:,}",
@@ -233,7 +232,8 @@ def report(settings: AfterPretrainingSettings, process: "Process", seconds: floa
     )
     with atomic_file(folder / "report.md") as temporary:
         temporary.write_text("\n\n".join(entry.markdown() for entry in tables) + "\n", encoding="utf-8")
-    print("\n\n".join(entry.text() for entry in tables))
+    print("\n\n".join(entry.text() for entry in tables), flush=True)
+    draw(curves, {name: loss - losses["bayes"] for name, loss in losses.items()}, folder / "after_pretraining.png")
     print(f"\n{folder / 'report.md'}: the tables; after_pretraining.png: the curves ({format_duration(seconds)})")
 
 

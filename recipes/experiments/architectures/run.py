@@ -60,7 +60,7 @@ class ArchitectureSettings:
 
 
 def main(settings: ArchitectureSettings) -> None:
-    """Train and measure every model, draw, report."""
+    """Train and measure every model, report, draw."""
     began = time.monotonic()
     trials = [tried(settings, trial) for trial in trials_of(settings)]
     report(settings, trials, time.monotonic() - began)
@@ -105,9 +105,8 @@ def tried(settings: ArchitectureSettings, trial: dict[str, Any]) -> dict[str, An
 
 def measured(source: Any, trial: dict[str, Any], folder: Path) -> dict[str, Any]:
     """What is measured of the model of a trial, trained first if it is not yet, and its number of parameters."""
+    from architectures import architecture_config
     from small_runs import SmallRun, trained_model
-
-    from hmm_datasets.training.architectures import architecture_config
 
     sizes = {"vocab_size": source.num_symbols + 1, "length": trial["length"] + 1, "bos_token_id": source.num_symbols}
     config = architecture_config(trial["architecture"], width=trial["width"], layers=trial["layers"], **sizes)
@@ -192,13 +191,10 @@ def findings(settings: ArchitectureSettings, trials: list[dict[str, Any]]) -> li
 
 
 def report(settings: ArchitectureSettings, trials: list[dict[str, Any]], seconds: float) -> None:
-    """Draw `architectures.png` and write the result."""
+    """Write the result and draw `architectures.png`."""
     from architecture_panels import draw_panels
     from published import Paper, write_result
 
-    folder = Path(settings.output_dir)
-    folder.mkdir(parents=True, exist_ok=True)
-    draw_panels(panels_of(settings, trials), folder / "architectures.png")
     protocol = (
         f"{LAYERS} layers; the same width and steps for every architecture, not the same number of "
         f"parameters; {len(settings.seeds)} seeds. Recall: {settings.num_keys} keys and values, {settings.num_pairs} "
@@ -208,13 +204,13 @@ def report(settings: ArchitectureSettings, trials: list[dict[str, Any]], seconds
         "strings, so that no published number is beside ours."
     )
     write_result(
-        folder,
+        settings.output_dir,
         Paper("Zoology, and In-context language learning", "2312.04927 and 2401.12973", "recall, and random automata"),
         findings(settings, trials),
         protocol=protocol,
         tokens=sum(trial["steps"] * trial["batch_size"] * (trial["length"] + 1) for trial in trials),
         seconds=max(seconds, sum(trial["seconds"] for trial in trials)),
-        pictures=["architectures.png"],
+        pictures={"architectures.png": lambda path: draw_panels(panels_of(settings, trials), path)},
     )
 
 

@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from hmm_datasets.report.hmm_plots import draw_simplex
-from hmm_datasets.report.plots import PAPER, WIDTH, save_figure
+from hmm_datasets.report.plots import PAPER, WIDTH, draw_points, save_figure
 
 PROBES = ("last layer", "all layers")
 _SHOWN = 4000  # points of a panel
@@ -110,15 +110,15 @@ def plot_belief_layers(
 
 def _draw_cloud(axes: Axes, true: Float[np.ndarray, "N H"], points: Float[np.ndarray, "N H"]) -> None:
     if true.shape[1] == 3:
-        draw_simplex(axes, points[:_SHOWN], np.clip(true[:_SHOWN], 0, 1))
+        draw_simplex(axes, points[:_SHOWN], true[:_SHOWN])
         return
     # Each different belief counts once, so that the rare ones, before the phase is known, are not in one spot.
     distinct = np.unique(true.round(6), axis=0)
     mean, directions = principal_axes(distinct)
     low, high = (reduce((distinct - mean) @ directions, axis=0) for reduce in (np.min, np.max))
-    colors = np.clip(((true - mean) @ directions - low) / (high - low), 0, 1)
+    colors = ((true - mean) @ directions - low) / (high - low)
     corners = (distinct - mean) @ directions[:, :2]
-    axes.scatter(*((points - mean) @ directions[:, :2])[:_SHOWN].T, c=colors[:_SHOWN], s=4, linewidths=0, zorder=2)
+    draw_points(axes, ((points - mean) @ directions[:, :2])[:_SHOWN], colors[:_SHOWN], s=4, zorder=2)
     axes.scatter(*corners.T, facecolors="none", edgecolors="black", s=14, linewidths=0.4, zorder=3)
     margin = 0.15 * (high - low)[:2]
     axes.set(xlim=(low[0] - margin[0], high[0] + margin[0]), ylim=(low[1] - margin[1], high[1] + margin[1]))

@@ -24,6 +24,7 @@ continues where it stopped.
 import shlex
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from hmm_datasets.errors import InputError
@@ -107,7 +108,7 @@ def trained_tokens(settings: BeliefGeometrySettings, name: str) -> int:
 
 
 def report(settings: BeliefGeometrySettings, folder: Path, seconds: float) -> None:
-    """Draw the beliefs, and write what was found beside what the paper shows."""
+    """Write what was found beside what the paper shows, and draw the beliefs."""
     from measure import probed_beliefs
     from plot import plot_belief_layers
     from published import Finding, Paper, write_result
@@ -126,7 +127,6 @@ def report(settings: BeliefGeometrySettings, folder: Path, seconds: float) -> No
         for name in settings.processes
     }
     figures = {name: result["beliefs"]["layers"] for name, result in reports.items()}
-    plot_belief_layers(figures, clouds, folder / "beliefs.png")
     shown = {
         "mess3": "represented in the final residual stream",
         "rrxor": "distributed over the residual streams of several layers",
@@ -161,7 +161,7 @@ def report(settings: BeliefGeometrySettings, folder: Path, seconds: float) -> No
         ),
         tokens=sum(trained_tokens(settings, name) for name in reports),
         seconds=seconds,
-        pictures=["beliefs.png"],
+        pictures={"beliefs.png": partial(plot_belief_layers, figures, clouds)},
         more={"layers": figures},
     )
 

@@ -24,6 +24,7 @@ belief that is already sure hardly moves. They approach these powers where a sym
 
 import time
 from dataclasses import MISSING, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ class ConstrainedBeliefsSettings:
 
 
 def main(settings: ConstrainedBeliefsSettings) -> None:
-    """Train, probe, draw, report."""
+    """Train, probe, report, draw."""
     from word_probes import all_words
 
     from hmm_datasets.hmm import processes
@@ -72,8 +73,8 @@ def main(settings: ConstrainedBeliefsSettings) -> None:
             )
             results.append(row)
             drawn.append((words, panels))
-    draw(results, drawn, folder / "constrained_beliefs.png")
-    write(settings, folder, results, time.monotonic() - began)
+    pictures = {"constrained_beliefs.png": partial(draw, results, drawn)}
+    write(settings, folder, results, time.monotonic() - began, pictures)
 
 
 def constrained_beliefs(words: Any) -> Any:
@@ -114,11 +115,11 @@ def measured(
 ) -> tuple[dict, dict]:
     """The figures of one model, trained first if it is not yet, and what is drawn of it."""
     import numpy as np
+    from architectures import architecture_config
     from small_runs import SmallRun, trained_model
     from transformers import set_seed
     from word_probes import fit_words, mean_excess
 
-    from hmm_datasets.training.architectures import architecture_config
     from hmm_datasets.training.model_configs import new_model
 
     process, bos = words.process, words.process.num_symbols
@@ -254,7 +255,7 @@ def draw(results: list[dict], drawn: list[tuple[Any, dict]], path: Path) -> None
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    from hmm_datasets.report.plots import PAPER, save_figure
+    from hmm_datasets.report.plots import PAPER, draw_points, save_figure
 
     titles = ("constrained: theory", "after attention", "full: theory", "output")
     with rc_context(PAPER):
@@ -266,7 +267,7 @@ def draw(results: list[dict], drawn: list[tuple[Any, dict]], path: Path) -> None
             for start, name in ((0, "constrained"), (2, "full")):
                 corners = in_plane(panels["true"][name])
                 for panel, points in zip(axes[start:], (corners, in_plane(panels["probed"][name])), strict=False):
-                    panel.scatter(*points[shown].T, c=0.9 * colors, s=1.2, linewidths=0, rasterized=True)
+                    draw_points(panel, points[shown], 0.9 * colors, s=1.2)
                     span = np.ptp(corners, axis=0).max() * 0.58
                     middle = (corners.max(0) + corners.min(0)) / 2
                     panel.set(xlim=(middle[0] - span, middle[0] + span), ylim=(middle[1] - span, middle[1] + span))
@@ -301,8 +302,10 @@ def _draw_weights(axes: Any, row: dict) -> None:
     axes.legend(loc="best")
 
 
-def write(settings: ConstrainedBeliefsSettings, folder: Path, results: list[dict], seconds: float) -> None:
-    """The numbers beside the predictions of the paper."""
+def write(
+    settings: ConstrainedBeliefsSettings, folder: Path, results: list[dict], seconds: float, pictures: dict
+) -> None:
+    """The numbers beside the predictions of the paper, and then the pictures."""
     from published import Paper, write_result
 
     write_result(
@@ -321,7 +324,7 @@ def write(settings: ConstrainedBeliefsSettings, folder: Path, results: list[dict
         ),
         tokens=len(results) * settings.steps * BATCH_SIZE * (settings.context + 2),
         seconds=seconds,
-        pictures=["constrained_beliefs.png"],
+        pictures=pictures,
         more={"models": results},
     )
 

@@ -1,6 +1,7 @@
 """The result of the experiment on factored beliefs: its table, and its picture."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ _SIZE = (8.4, 3.9)
 def write_factored_beliefs(
     folder: str | Path, results: Mapping[float, Mapping[str, Any]], factors: Sequence[str], protocol: str
 ) -> None:
-    """Write `factored_beliefs.png`, `result.json` and `result.md`.
+    """Write `result.json` and `result.md`, and draw `factored_beliefs.png`.
 
     Args:
         folder (path): folder of the experiment.
@@ -31,8 +32,6 @@ def write_factored_beliefs(
         factors (sequence of `str`): names of the factors.
         protocol (`str`): how the models were trained and measured.
     """
-    folder = Path(folder)
-    plot_factored_beliefs(results, factors, folder / "factored_beliefs.png")
     write_result(
         folder,
         PAPER_OF_FACTORS,
@@ -40,7 +39,7 @@ def write_factored_beliefs(
         protocol=protocol,
         tokens=sum(result["tokens"] for result in results.values()),
         seconds=sum(result["seconds"] for result in results.values()),
-        pictures=["factored_beliefs.png"],
+        pictures={"factored_beliefs.png": partial(plot_factored_beliefs, results, factors)},
         more={"factors": list(factors), "models": {f"{noise:g}": result for noise, result in results.items()}},
     )
 

@@ -50,13 +50,13 @@ class FactoredBeliefsSettings:
 
 def main(settings: FactoredBeliefsSettings) -> None:
     """Train and measure a model for each noise, draw, report."""
+    from architectures import architecture_config
     from measure import FactoredMeasure
     from plot import write_factored_beliefs
     from small_runs import SmallRun, log_spaced_steps, measured_run
 
     from hmm_datasets.hmm.families import load_source
     from hmm_datasets.hmm.structured.factored import FactoredProcess
-    from hmm_datasets.training.architectures import architecture_config
 
     folder = Path(settings.output_dir)
     factors = [load_source(name) for name in settings.factors]

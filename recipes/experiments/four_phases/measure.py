@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from jaxtyping import Float
 from mixture_predictors import mixture_predictors
+from symbol_predictions import symbol_log_probs
 from torch import Tensor
 
 from hmm_datasets.data.sequences import TEST_FIRST
-from hmm_datasets.evaluation.symbol_predictions import symbol_log_probs
 from hmm_datasets.hmm.analysis.divergence import kl_divergence
 from hmm_datasets.hmm.families.chains import RandomChains
 from hmm_datasets.hmm.families.mixture import ChainMixture

@@ -1,6 +1,7 @@
 """The result of the experiment on four algorithmic phases: its table, and its picture."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ _SIZE = (8.4, 3.4)
 
 
 def write_four_phases(folder: str | Path, results: Mapping[int, Mapping[str, Any]], protocol: str) -> None:
-    """Write `four_phases.png`, `result.json` and `result.md`.
+    """Write `result.json` and `result.md`, and draw `four_phases.png`.
 
     Args:
         folder (path): folder of the experiment.
@@ -37,8 +38,6 @@ def write_four_phases(folder: str | Path, results: Mapping[int, Mapping[str, Any
             [`measured_run`][small_runs.measured_run].
         protocol (`str`): how the models were trained and measured.
     """
-    folder = Path(folder)
-    plot_four_phases(results, folder / "four_phases.png")
     write_result(
         folder,
         PAPER_OF_PHASES,
@@ -46,7 +45,7 @@ def write_four_phases(folder: str | Path, results: Mapping[int, Mapping[str, Any
         protocol=protocol,
         tokens=sum(result["tokens"] for result in results.values()),
         seconds=sum(result["seconds"] for result in results.values()),
-        pictures=["four_phases.png"],
+        pictures={"four_phases.png": partial(plot_four_phases, results)},
         more={"models": {str(chains): result for chains, result in results.items()}},
     )
 

@@ -46,12 +46,12 @@ class FourPhasesSettings:
 
 def main(settings: FourPhasesSettings) -> None:
     """Train and measure a model for each number of chains, draw, report."""
+    from architectures import architecture_config
     from measure import NearestAlgorithm
     from plot import write_four_phases
     from small_runs import SmallRun, log_spaced_steps, measured_run
 
     from hmm_datasets.hmm.families.mixture import random_chain_mixture
-    from hmm_datasets.training.architectures import architecture_config
 
     folder = Path(settings.output_dir)
     sizes = {"vocab_size": settings.symbols + 1, "length": settings.length + 1, "bos_token_id": settings.symbols}

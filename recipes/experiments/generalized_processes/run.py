@@ -19,6 +19,7 @@ held-out words, and each layer by itself. When started again the experiment cont
 import re
 import time
 from dataclasses import MISSING, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ class GeneralizedProcessesSettings:
 
 
 def main(settings: GeneralizedProcessesSettings) -> None:
-    """Train, probe, draw, report."""
+    """Train, probe, report, draw."""
     import numpy as np
     from word_probes import all_words
 
@@ -91,8 +92,8 @@ def main(settings: GeneralizedProcessesSettings) -> None:
             )
             results.append(row)
             panels["probed"][kind] = probed.astype(np.float32)
-    draw(results, drawn, folder / "generalized_processes.png")
-    write(settings, folder, results, time.monotonic() - began)
+    pictures = {"generalized_processes.png": partial(draw, results, drawn)}
+    write(settings, folder, results, time.monotonic() - began, pictures)
 
 
 def measured(
@@ -100,11 +101,11 @@ def measured(
 ) -> tuple[dict, Any]:
     """The figures of one network on one process, trained first if it is not yet, and the probed predictive vectors."""
     import numpy as np
+    from architectures import architecture_config
     from small_runs import SmallRun, trained_model
     from transformers import set_seed
     from word_probes import best_of_order, fit_words, hidden_states, markov_states, mean_excess
 
-    from hmm_datasets.training.architectures import architecture_config
     from hmm_datasets.training.model_configs import new_model
 
     process, bos = words.process, words.process.num_symbols
@@ -203,7 +204,7 @@ def draw(results: list[dict], drawn: dict[str, Any], path: Path) -> None:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    from hmm_datasets.report.plots import PAPER, save_figure
+    from hmm_datasets.report.plots import PAPER, draw_points, save_figure
 
     kinds = list(dict.fromkeys(row["architecture"] for row in results))
     with rc_context(PAPER):
@@ -217,10 +218,10 @@ def draw(results: list[dict], drawn: dict[str, Any], path: Path) -> None:
             low, high = limits(true)
             x, y = ((true[shown] - low) / (high - low)).T
             sizes = 1 + 12 * np.sqrt(words.weights[shown] / words.weights.max())
-            style = {"c": np.stack([0.9 * x, 0.75 * y, 0.9 * (1 - x)], axis=1), "s": sizes, "linewidths": 0}
+            colors = np.stack([0.9 * x, 0.75 * y, 0.9 * (1 - x)], axis=1)
             for panel, title in zip(axes, ("true", *kinds), strict=False):
                 vectors = words.beliefs if title == "true" else panels["probed"][title]
-                panel.scatter(*((vectors - centre) @ directions)[shown].T, rasterized=True, **style)
+                draw_points(panel, ((vectors - centre) @ directions)[shown], colors, s=sizes)
                 margin = 0.12 * (high - low)
                 panel.set(
                     xlim=(low[0] - margin[0], high[0] + margin[0]), ylim=(low[1] - margin[1], high[1] + margin[1])
@@ -255,8 +256,10 @@ def _draw_errors(axes: Any, rows: list[dict]) -> None:
     axes.grid(axis="x", visible=False)
 
 
-def write(settings: GeneralizedProcessesSettings, folder: Path, results: list[dict], seconds: float) -> None:
-    """The numbers beside those of the paper."""
+def write(
+    settings: GeneralizedProcessesSettings, folder: Path, results: list[dict], seconds: float, pictures: dict
+) -> None:
+    """The numbers beside those of the paper, and then the pictures."""
     from published import Paper, write_result
 
     models = len(settings.processes) * len(settings.architectures)
@@ -278,7 +281,7 @@ def write(settings: GeneralizedProcessesSettings, folder: Path, results: list[di
         ),
         tokens=models * settings.steps * BATCH_SIZE * (settings.context + 2),
         seconds=seconds,
-        pictures=["generalized_processes.png"],
+        pictures=pictures,
         more={"models": results},
     )
 

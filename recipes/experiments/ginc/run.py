@@ -20,6 +20,7 @@ github.com/p-lambda/incontext-learning at commit 84fab21), for their smallest da
 
 import time
 from dataclasses import MISSING, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ class GINCSettings:
 
 
 def main(settings: GINCSettings) -> None:
-    """Train, answer the prompts, draw, report."""
+    """Train, answer the prompts, report, draw."""
     from hmm_datasets.hmm.families import ginc
 
     began, folder = time.monotonic(), Path(settings.output_dir)
@@ -98,16 +99,13 @@ def main(settings: GINCSettings) -> None:
                 accuracy.setdefault(who, {}).setdefault(length, {})[count] = right
             shown = ", ".join(f"{who} {right.mean():.3f}" for who, right in cell.items())
             print(f"{count} examples of {length} tokens: {shown}", flush=True)
-    folder.mkdir(parents=True, exist_ok=True)
-    draw(settings, accuracy, folder / "accuracy.png")
     report(settings, accuracy, folder, time.monotonic() - began)
 
 
 def trained(settings: GINCSettings, documents: Any, folder: Path) -> Any:
     """A Llama trained on documents."""
+    from architectures import architecture_config
     from small_runs import SmallRun, trained_model
-
-    from hmm_datasets.training.architectures import architecture_config
 
     symbols = documents.num_symbols
     longest = max((size + 1) * max(settings.num_examples) + size for size in settings.example_lengths)
@@ -122,8 +120,8 @@ def answered(
     """For each predictor whether its answer to each prompt is right, an array."""
     import numpy as np
     import torch
+    from symbol_predictions import symbol_log_probs
 
-    from hmm_datasets.evaluation.symbol_predictions import symbol_log_probs
     from hmm_datasets.hmm.families import ginc_prompts
 
     prompts = ginc_prompts(documents, length)
@@ -184,7 +182,7 @@ def draw(settings: GINCSettings, accuracy: dict[str, Any], path: Path) -> None:
 
 
 def report(settings: GINCSettings, accuracy: dict[str, Any], folder: Path, seconds: float) -> None:
-    """Write the accuracies with the most examples, and all of them as JSON."""
+    """Write the accuracies with the most examples, and all of them as JSON; draw them."""
     from published import Finding, Paper, write_result
 
     from hmm_datasets.statistics import clustered_mean
@@ -216,7 +214,7 @@ def report(settings: GINCSettings, accuracy: dict[str, Any], folder: Path, secon
         ),
         tokens=settings.steps * settings.batch_size * (settings.length + 1),
         seconds=seconds,
-        pictures=["accuracy.png"],
+        pictures={"accuracy.png": partial(draw, settings, accuracy)},
         more={
             "accuracy": [
                 {"who": who, "example_length": length, "num_examples": count, "accuracy": float(right.mean())}

@@ -105,10 +105,10 @@ def measure(settings: ICLTransitionSettings) -> None:
         print(tables[-1].text(), flush=True)
     folder = Path(settings.output_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    draw({Path(name).name: rows for name, rows in measured.items()}, folder / "in_context.png")
     write_json(folder / "in_context.json", {"settings": asdict(settings), "models": measured})
     with atomic_file(folder / "in_context.md") as temporary:
         temporary.write_text("\n\n".join(part.markdown() for part in tables) + "\n", encoding="utf-8")
+    draw({Path(name).name: rows for name, rows in measured.items()}, folder / "in_context.png")
     print(f"\n{folder / 'in_context.md'}: the tables; in_context.png: the picture")
 
 

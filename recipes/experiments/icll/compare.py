@@ -35,11 +35,11 @@ def main(settings: ComparisonSettings) -> None:
     tables = [divergences_table(rows), quality_table(rows)]
     for table in tables:
         print(table.text(), end="\n\n")
-    draw(rows, root / "icll.png")
     text = "\n\n".join([*(table.markdown() for table in tables), "Figure: `icll.png`."])
     with atomic_file(root / "report.md") as temporary:
         temporary.write_text(f"{text}\n", encoding="utf-8")
     write_json(root / "report.json", {"models": rows})
+    draw(rows, root / "icll.png")
     print(f"{root}/: report.md, report.json, icll.png, fits/sweep.csv, models/sweep.csv")
 
 

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from datasets import Dataset
 from preferences import preference_pairs
+from symbol_predictions import symbol_log_probs
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, TrainerCallback
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.evaluation.symbol_predictions import symbol_log_probs
 from hmm_datasets.files import append_jsonl
 from hmm_datasets.hmm.causal_lm import HMMForCausalLM
 from hmm_datasets.hmm.tilted import TiltedHMM

@@ -86,10 +86,10 @@ def tried(settings: KnownOptimumSettings, folder: Path, name: str, beta: float, 
     import dataclasses
 
     from measure import MEASUREMENTS_NAME, Measurements, policy_tuner, preference_tuner
+    from policy import measure_policy
     from transformers import AutoModelForCausalLM
 
     from hmm_datasets import TiltedHMM
-    from hmm_datasets.evaluation.policy import measure_policy
     from hmm_datasets.files import read_json, read_log, write_json
     from hmm_datasets.hmm.model import HMM
     from hmm_datasets.training.pretrained import load_pretrained

@@ -21,6 +21,7 @@ no pretrained language model.
 import shlex
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +82,8 @@ def main(settings: LLMOnHMMsSettings) -> None:
         for number, (mixing, noise) in enumerate((m, n) for m in settings.mixing for n in settings.noise)
     }
     measured = measure(settings, name, hmms)
-    draw(measured, hmms, folder / "accuracy.png")
-    report(settings, folder, measured, time.monotonic() - began)
+    pictures = {"accuracy.png": partial(draw, measured, hmms)}
+    report(settings, folder, measured, pictures, time.monotonic() - began)
 
 
 def training_mixture(settings: LLMOnHMMsSettings) -> Any:
@@ -179,8 +180,10 @@ def draw(measured: dict[Any, Any], hmms: dict[Any, Any], path: Path) -> None:
         save_figure(figure, path)
 
 
-def report(settings: LLMOnHMMsSettings, folder: Path, measured: dict[Any, Any], seconds: float) -> None:
-    """Write the figures of the longest contexts, as means over the HMMs."""
+def report(
+    settings: LLMOnHMMsSettings, folder: Path, measured: dict[Any, Any], pictures: dict, seconds: float
+) -> None:
+    """Write the figures of the longest contexts, as means over the HMMs, and draw the pictures."""
     import numpy as np
     from published import Finding, Paper, write_result
 
@@ -217,7 +220,7 @@ def report(settings: LLMOnHMMsSettings, folder: Path, measured: dict[Any, Any], 
         ),
         tokens=0 if settings.model else settings.train_tokens,
         seconds=seconds,
-        pictures=["accuracy.png"],
+        pictures=pictures,
         more={
             "model": who_is,
             "hmms": [

@@ -20,6 +20,7 @@ import math
 import shlex
 import time
 from dataclasses import MISSING, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,6 @@ def main(settings: NonergodicSettings) -> None:
     held_out = {"seed": settings.seed + 1, "predictor": predictor}
     excess["model"] = excess_by_position(sources[largest], settings.num_sequences, settings.length, **held_out)
     fits["model"] = fit_power_law(excess["model"], FIT_FIRST, settings.fit_last)
-    draw(excess, fits, settings, folder / "excess.png")
     report(settings, folder, excess, fits, largest, time.monotonic() - began)
 
 
@@ -116,9 +116,9 @@ def training(settings: NonergodicSettings, folder: Path) -> tuple[str, str]:
 def predictor_of(folder: Path) -> Any:
     """What the model in a folder predicts about the symbols, from tokens `(B, T)` to probabilities `(B, T, E)`."""
     import torch
+    from symbol_predictions import symbol_log_probs
     from transformers import AutoModelForCausalLM
 
-    from hmm_datasets.evaluation.symbol_predictions import symbol_log_probs
     from hmm_datasets.training.pretrained import load_pretrained
 
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
@@ -170,7 +170,7 @@ def report(
     largest: str,
     seconds: float,
 ) -> None:
-    """Write the exponents and the information gained."""
+    """Write the exponents and the information gained, and draw the excess."""
     from published import Finding, Paper, write_result
 
     from hmm_datasets.statistics import clustered_mean
@@ -217,7 +217,7 @@ def report(
         ),
         tokens=settings.train_tokens,
         seconds=seconds,
-        pictures=["excess.png"],
+        pictures={"excess.png": partial(draw, excess, fits, settings)},
         more={"excess": {name: rows.mean(0).tolist() for name, rows in excess.items()}},
     )
 

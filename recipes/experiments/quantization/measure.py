@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
+from symbol_predictions import symbol_log_probs
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from hmm_datasets.data.sequences import TEST_FIRST
 from hmm_datasets.errors import InputError
-from hmm_datasets.evaluation.symbol_predictions import symbol_log_probs
 from hmm_datasets.hmm.analysis.divergence import kl_divergence
 from hmm_datasets.hmm.loading import load_source
 from hmm_datasets.statistics import clustered_mean

@@ -66,8 +66,8 @@ def main(settings: QuantizationSettings) -> None:
     folder, began = Path(settings.output_dir), time.monotonic()
     run_or_exit([Parallel([[training(settings, model)] for model in settings.models])])
     results = {model: measure(folder_of(settings, model), settings) for model in settings.models}
-    draw(results, folder / "quantization.png")
     report(settings, folder, results, time.monotonic() - began)
+    draw(results, folder / "quantization.png")
 
 
 def check_packages(formats: Sequence[str]) -> None:

@@ -42,7 +42,6 @@ def main(settings: ComparisonSettings) -> None:
         for name in ("hmm", "llama")
     }
     tables = [sizes_table(cells["sizes"]), updates_table(curves), llama_table(optimum)]
-    draw_updates(curves, root / "updates.png")
     lists = {"hmm": f"Sentences of the best HMM ({settings.best})", "llama": "Sentences of the Llama"}
     for table in tables:
         print(table.text(), end="\n\n")
@@ -55,6 +54,7 @@ def main(settings: ComparisonSettings) -> None:
         temporary.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     rows = [{**item, "rule": rule, "update_every": every} for (every, rule), item in curves.items()]
     write_json(root / "report.json", {"best": settings.best, "updates": rows, "sentences": said, "llama": optimum})
+    draw_updates(curves, root / "updates.png")
     print(f"{root}/: report.md, report.json, updates.png, emissions.png, sizes/sweep.csv, updates/sweep.csv")
 
 

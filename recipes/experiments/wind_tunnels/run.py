@@ -17,6 +17,7 @@ them by position. When started again the experiment continues with what is missi
 
 import time
 from dataclasses import MISSING, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ class WindTunnelSettings:
 
 
 def main(settings: WindTunnelSettings) -> None:
-    """Train and measure every model, draw, report."""
+    """Train and measure every model, report, draw."""
     began = time.monotonic()
     trials = [tried(settings, trial) for trial in trials_of(settings)]
     report(settings, trials, time.monotonic() - began)
@@ -123,11 +124,11 @@ def tried(settings: WindTunnelSettings, trial: dict[str, Any]) -> dict[str, Any]
 def bijection_errors(trial: dict[str, Any], folder: Path):
     """Errors before each output of all pairs, and the number of parameters."""
     import torch
+    from architectures import architecture_config
     from entropy_errors import entropy_errors, task_log_probs
     from small_runs import SmallRun, trained_model
 
     from hmm_datasets.hmm.families.tasks import Bijection
-    from hmm_datasets.training.architectures import architecture_config
 
     values, trained = trial["num_values"], trial["trained"]
     sizes = {"vocab_size": 2 * values + 1, "length": 2 * values + 1, "bos_token_id": 2 * values}
@@ -142,10 +143,9 @@ def bijection_errors(trial: dict[str, Any], folder: Path):
 def filter_errors(trial: dict[str, Any], folder: Path):
     """Errors after each symbol of the HMMs, and the number of parameters."""
     import torch
+    from architectures import architecture_config
     from entropy_errors import entropy_errors
     from measure import told_sequences, train_filter
-
-    from hmm_datasets.training.architectures import architecture_config
 
     length = trial["measured"] + 2 * trial["num_values"]
     sizes = {"vocab_size": trial["num_values"], "length": length}
@@ -252,9 +252,6 @@ def report(settings: WindTunnelSettings, trials: list[dict[str, Any]], seconds: 
                 trained=trained if trained < length else None,
             )
         )
-    folder = Path(settings.output_dir)
-    folder.mkdir(parents=True, exist_ok=True)
-    draw_panels(panels, folder / "entropy_errors.png")
     protocol = (
         f"Mean over held-out rows ({settings.num_sequences:,}) and positions of the absolute difference of entropies; "
         f"standard errors over {len(settings.seeds)} seeds. Bijections: layers {settings.bijection_layers}, width "
@@ -264,13 +261,13 @@ def report(settings: WindTunnelSettings, trials: list[dict[str, Any]], seconds: 
     )
     title = "The Bayesian geometry of transformer attention"
     write_result(
-        folder,
+        settings.output_dir,
         Paper(title, "2512.22471", "entropy errors of bijections and of HMMs"),
         findings(settings, trials),
         protocol=protocol,
         tokens=tokens,
         seconds=max(seconds, sum(trial["seconds"] for trial in trials)),
-        pictures=["entropy_errors.png"],
+        pictures={"entropy_errors.png": partial(draw_panels, panels)},
     )
 
 

@@ -39,10 +39,11 @@ def main() -> None:
             table = strategy_table(report["strategies"])
             print(f"\n{table.text()}")
             lines.append(table.markdown())
-            draw(report["strategies"], folder / "strategies.png")
         write_json(folder / "report.json", report)
         with atomic_file(folder / "report.md") as temporary:
             temporary.write_text("\n\n".join(lines) + "\n", encoding="utf-8")
+        if arguments.strategies:
+            draw(report["strategies"], folder / "strategies.png")
         print(f"\n{folder}/: report.md, report.json{', strategies.png' * bool(arguments.strategies)}")
 
 

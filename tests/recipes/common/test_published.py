@@ -1,6 +1,7 @@
 """The table of what a paper states beside what was measured."""
 
 import json
+from pathlib import Path
 
 from published import Finding, Paper, write_result
 
@@ -13,7 +14,9 @@ FINDINGS = (
 
 
 def test_a_result_is_printed_and_kept_with_the_published_number_beside_ours(tmp_path, capsys):
-    path = write_result(tmp_path, PAPER, FINDINGS, protocol="One model.", tokens=1000, seconds=61, pictures=["a.png"])
+    path = write_result(
+        tmp_path, PAPER, FINDINGS, protocol="One model.", tokens=1000, seconds=61, pictures={"a.png": Path.touch}
+    )
     kept = json.loads(path.read_text())
     assert kept["findings"][0]["published"] == 0.0138
     printed = capsys.readouterr().out

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
+from architectures import architecture_config
 from small_runs import SmallRun, finished_trial, log_spaced_steps, measured_run, trained_model
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm.families.tasks import Bijection
 from hmm_datasets.hmm.processes import mess3
-from hmm_datasets.training.architectures import architecture_config
 
 
 def test_steps_are_evenly_spaced_on_a_logarithmic_axis():

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from character_tokenizer import character_tokenizer
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from hmm_datasets.text.tokenizers.bpe import train_bpe
-from hmm_datasets.text.tokenizers.characters import character_tokenizer
 from hmm_datasets.text.tokenizers.text_sizes import (
     LostText,
     changing_normalizer,

@@ -1,12 +1,12 @@
 """Character tokenizers: one token per character, decoded byte for byte, with bits per byte."""
 
 import pytest
+from character_tokenizer import CHARACTER_SPECIAL_TOKENS, character_tokenizer
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.text.tokenizers.characters import CHARACTER_SPECIAL_TOKENS, character_tokenizer
 from hmm_datasets.text.tokenizers.encoding import Encoder
 from hmm_datasets.text.tokenizers.text_sizes import token_bytes
 

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from architectures import ARCHITECTURES, architecture_config
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.training.architectures import ARCHITECTURES, architecture_config
 from hmm_datasets.training.model_configs import new_model
 
 

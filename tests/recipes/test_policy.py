@@ -2,13 +2,14 @@
 
 import pytest
 import torch
+from experiments import load
 
-from hmm_datasets.evaluation.policy import measure_policy
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.causal_lm import HMMForCausalLM
 from hmm_datasets.hmm.tilted import TiltedHMM
 from hmm_datasets.hmm.tilted_causal_lm import TiltedHMMForCausalLM
 
+measure_policy = load("known_optimum", "policy").measure_policy
 OPTIMUM = TiltedHMM(processes.mess3(0.05, 0.85), [0.0, 0.3, -0.3], 1.0, 16)
 
 

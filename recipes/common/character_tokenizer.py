@@ -9,7 +9,7 @@ are defined. Building it reads the texts once and keeps the set of their charact
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ...errors import InputError
+from hmm_datasets.errors import InputError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ..errors import InputError
+from hmm_datasets.errors import InputError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -48,7 +48,7 @@ def architecture_config(
     """
     from transformers import LlamaConfig, MambaConfig
 
-    from .recurrent import RecurrentConfig
+    from hmm_datasets.training.recurrent import RecurrentConfig
 
     heads = max(1, width // _HEAD_WIDTH) if heads is None else heads
     if kind not in ARCHITECTURES or heads < 1 or width < 2 or width % (2 * heads):

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..hmm.analysis.divergence import log_probabilities
+from hmm_datasets.hmm.analysis.divergence import log_probabilities
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

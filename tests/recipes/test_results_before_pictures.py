@@ -1,0 +1,106 @@
+"""A picture that cannot be drawn costs no result: every experiment writes its numbers before it draws."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from experiments import load
+from matplotlib.figure import Figure
+from published import Finding, Paper, write_result
+from word_probes import all_words
+
+from hmm_datasets.files import read_json
+from hmm_datasets.hmm.families import load_source
+from hmm_datasets.report.plots import draw_points
+
+ROOT = Path(__file__).resolve().parents[2]
+MODULES = {path: ast.parse(path.read_text()) for path in sorted(ROOT.glob("recipes/**/*.py"))}
+SHARED = [ROOT / "recipes" / "common", ROOT / "hmm_datasets" / "report"]
+WRITERS = {"write_json", "write_jsonl", "atomic_file", "write_result"}
+
+
+def functions(tree: ast.AST) -> Iterator[ast.FunctionDef]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+
+
+def calls(node: ast.AST) -> Iterator[tuple[int, str]]:
+    """Line and name of each call, except in a lambda, which is called later, and where an error is handled."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Call) and isinstance(child.func, ast.Name):
+            yield child.lineno, child.func.id
+        if not isinstance(child, ast.Lambda | ast.ExceptHandler):
+            yield from calls(child)
+
+
+def closure(trees: list[ast.AST], names: set[str]) -> set[str]:
+    """The names, and the functions that call one of them, at any distance."""
+    called = {function.name: {name for _, name in calls(function)} for tree in trees for function in functions(tree)}
+    while True:
+        more = names | {function for function, inside in called.items() if inside & names}
+        if more == names:
+            return names
+        names = more
+
+
+def test_no_function_of_an_experiment_draws_before_it_writes():
+    shared = [ast.parse(path.read_text()) for folder in SHARED for path in folder.glob("*.py")]
+    checked, early = 0, []
+    for folder in {path.parent for path in MODULES}:
+        trees = [tree for path, tree in MODULES.items() if path.parent == folder]
+        drawers, writers = closure([*shared, *trees], {"save_figure", "save_plot"}), closure(trees, set(WRITERS))
+        for function in (function for tree in trees for function in functions(tree)):
+            if function.name == "write_result":  # the pictures come as functions, and a test below calls it
+                continue
+            order = sorted(calls(function))
+            drawn = [line for line, name in order if name in drawers - writers]
+            written = [line for line, name in order if name in writers]
+            checked += bool(drawn)
+            if drawn and written and min(drawn) < max(written):
+                early.append(f"{folder.name}: {function.name} draws in line {min(drawn)}, writes in {max(written)}")
+    assert not early
+    assert checked > 10
+
+
+def test_a_picture_that_fails_leaves_the_result_and_its_table(tmp_path, capsys):
+    def broken(path: Path) -> None:
+        raise ValueError(f"{path.name} cannot be drawn")
+
+    paper, findings = Paper("On coins", "2001.00001", "figure 1"), [Finding("accuracy", 0.5)]
+    with pytest.raises(ValueError, match=r"a\.png cannot be drawn"):
+        write_result(
+            tmp_path / "new", paper, findings, protocol="One.", tokens=1, seconds=1, pictures={"a.png": broken}
+        )
+    assert read_json(tmp_path / "new" / "result.json")["pictures"] == ["a.png"]
+    assert "| accuracy | 0.5 |" in (tmp_path / "new" / "result.md").read_text()
+    assert "accuracy" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("call", ["mess3(x=0.05, a=0.85)", "bloch_walk()", "frdn()", "moon()"])
+def test_the_points_of_each_shipped_process_are_drawn(tmp_path, call):
+    """Of some the coordinate that chooses the color is rounded to a little more than 1."""
+    words = all_words(load_source(f"process:{call}"), 5)
+    row = {"process": "it", "architecture": "gru", "best_of_order_3": 0.1}
+    row |= {"rmse": 0.1, "markov_rmse": 0.2, "untrained_rmse": 0.3}
+    panels = {"it": {"words": words, "probed": {"gru": words.beliefs}}}
+    load("generalized_processes").draw([row], panels, tmp_path / "points.png")
+    assert (tmp_path / "points.png").stat().st_size > 10_000
+
+
+def test_colors_outside_of_their_range_by_rounding_are_clipped():
+    axes = Figure().subplots()
+    draw_points(axes, np.zeros((2, 2)), np.array([[-2e-17, 0.5, 1 + 1e-15], [0, 0, 0]]))
+    assert axes.collections[0].get_facecolors()[0].tolist() == [0, 0.5, 1, 1]
+
+
+def test_colors_that_are_computed_go_through_one_function():
+    """`scatter` with an array of colors, and no color map, is called by `draw_points` alone."""
+    found = []
+    for path in [*MODULES, *(ROOT / "hmm_datasets").glob("**/*.py")]:
+        for node in ast.walk(MODULES.get(path) or ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "scatter":
+                names = {keyword.arg for keyword in node.keywords}
+                if path.name != "plots.py" and ("c" in names or None in names) and "cmap" not in names:
+                    found.append(f"{path.name}: {node.lineno}")
+    assert not found
