@@ -148,6 +148,11 @@ def best_of_order(words: WordSet, order: int) -> float:
     return float(words.weights @ np.square(beliefs - words.beliefs).sum(1)) ** 0.5
 
 
+def constant_rmse(words: WordSet, targets: Float[np.ndarray, "P K"]) -> float:
+    """The RMSE of the best constant: what a probe of nothing has."""
+    return float(words.weights @ np.square(targets - words.weights @ targets).sum(1)) ** 0.5
+
+
 @torch.no_grad()
 def hidden_states(
     model: "PreTrainedModel", words: WordSet, bos_token_id: int, batch_size: int = 2048

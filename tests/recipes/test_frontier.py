@@ -10,7 +10,7 @@ import torch
 from experiments import load
 
 load("frontier")  # which finds the modules of its neighbour
-rewards_of, methods = (load("frontier", name) for name in ("rewards", "methods"))
+rewards_of, methods, plot = (load("frontier", name) for name in ("rewards", "methods", "plot"))
 REWARDS = rewards_of.Rewards.standard()
 TASK = REWARDS.task
 
@@ -56,10 +56,29 @@ def test_the_proxy_is_hacked():
 def test_averages_of_wrong_rewards_come_nearer_to_the_most_that_is_possible():
     """arXiv 2605.07105, where ensembles are proven to help."""
     nats = np.array([0.5, 2.0])
-    gains = [rewards_of.ensemble_gains(REWARDS, members, 60, nats).mean(0) for members in (1, 4, 16)]
+    drawn = [rewards_of.ensemble_gains(REWARDS, members, 60, nats) for members in (1, 4, 16)]
+    gains = [np.average(of, axis=0, weights=weights) for of, weights in drawn]
     most = [REWARDS.gold_totals.at_divergence(one).reward - REWARDS.gold_totals.reference.reward for one in nats]
     for before, after in zip(gains, [*gains[1:], np.array(most)], strict=True):
         assert (before < after).all()
+
+
+def test_the_interval_of_averaged_rewards_has_their_rare_large_losses():
+    """10,000s of plain draws, by a program of its own, gave 2.960, 3.474 and 3.788; 100 gave 2.969 ± 0.003."""
+    gains, weights = rewards_of.ensemble_gains(REWARDS, 16, 300, np.array([2.0, 3.0, 4.0]))
+    assert weights.mean() == pytest.approx(1, abs=0.1)
+    for values, exact in zip(gains.T, (2.960, 3.474, 3.788), strict=True):
+        mean, half = map(float, plot.weighted_text(values, weights).split(" ± "))
+        assert abs(mean - exact) < half < 0.02
+
+
+def test_a_policy_that_has_not_moved_has_no_share():
+    reference = REWARDS.totals.reference
+    assert rewards_of.share_of(REWARDS.totals, reference) is None
+    still = {**reference._asdict(), "share": None, "seconds": 1.0}
+    row = {"method": "dpo", "strength": "1", "learning_rate": 1e-3, "results": [still]}
+    assert "none" in plot.share_table([row]).text()
+    assert "none" in plot.landing_table(REWARDS, [row]).text()
 
 
 def _torchtune():

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 from experiments import load
+from word_probes import all_words, constant_rmse, markov_states
 
 from hmm_datasets.files import read_json
+from hmm_datasets.hmm.families import load_source
 from hmm_datasets.operations.launching import recipe_settings
 from hmm_datasets.runtime.command_line import parse_settings
 from hmm_datasets.runtime.shipped import EXPERIMENTS, shipped
@@ -20,6 +22,7 @@ ROW = {
     "untrained_rmse": 0.2,
     "of_paper": "moon()",
 }
+ROW |= {"r2": 0.9, "markov_r2": 0.7, "untrained_r2": 0.5, "constant_rmse": 0.4, "markov_constant_rmse": 0.8}
 ROW |= {"cosines_r2": 0.9, "best_of_order_3": 0.15, "of_paper": "moon()"}
 
 
@@ -39,10 +42,20 @@ def test_vectors_are_drawn_in_the_plane_in_which_they_vary_most():
     assert abs(directions[3, 1]) == pytest.approx(1, abs=0.01)
 
 
-def test_the_claim_counts_the_networks_whose_error_is_the_lowest_of_the_three():
-    rows = [ROW, ROW | {"untrained_rmse": 0.05}, ROW | {"markov_rmse": 0.09}]
+def test_the_claim_counts_the_networks_whose_share_of_variance_is_the_highest_of_the_three():
+    rows = [ROW, ROW | {"untrained_r2": 0.95}, ROW | {"markov_r2": 0.91}]
     claim = RECIPE.findings(rows, 10)[0]
     assert (claim.measured, claim.published) == (1, "all of 3")
+
+
+def test_a_probe_of_nothing_does_not_support_the_claim():
+    """A constant has a lower error for the predictive vectors of every process, since the Markov states vary more."""
+    for call in RECIPE.OF_PAPER:
+        words = all_words(load_source(f"process:{call}"), 5)
+        errors = [constant_rmse(words, targets) for targets in (words.beliefs, markov_states(words, 3))]
+        assert errors[0] < errors[1]
+        row = ROW | {"rmse": errors[0], "markov_rmse": errors[1], "r2": 0.0, "markov_r2": 0.0, "untrained_r2": 0.0}
+        assert RECIPE.findings([row], 10)[0].measured == 0
 
 
 def test_processes_that_the_paper_has_not_are_compared_with_nothing():
@@ -50,7 +63,7 @@ def test_processes_that_the_paper_has_not_are_compared_with_nothing():
     findings = RECIPE.findings([ROW, other], 10)
     assert [(one.measured, one.published) for one in findings[:2]] == [(1, "all of 1"), (1, None)]
     of_other = [one for one in findings if one.quantity.startswith("mess3")]
-    assert len(of_other) == 3
+    assert len(of_other) == 5
     assert not any(one.published for one in of_other)
     assert of_other[0].difference == "the paper has not this process"
 

@@ -37,6 +37,12 @@ def test_a_model_that_is_an_algorithm_is_nearest_to_it(name):
         assert min(value for other, value in found[kind].items() if other != name) > 0.01
 
 
+def test_a_model_that_has_learned_nothing_is_nearest_to_chance_and_to_no_algorithm():
+    model = Predicting(lambda tokens: torch.full((len(tokens), tokens.shape[1] + 1, 4), 0.25))
+    assert measure.NearestAlgorithm(MIXTURE, 12, 40, alpha=1.0)(model)["nearest"] == measure.CHANCE
+    assert set(load("four_phases", "plot")._COLOURS) == {*measure.ALGORITHMS, measure.CHANCE}
+
+
 def test_the_divergence_is_a_mean_over_positions():
     law, other = torch.tensor([[[1.0, 0.0], [0.5, 0.5]]]), torch.tensor([[[0.5, 0.5], [0.5, 0.5]]])
     assert measure.divergence(law, other.log()) == pytest.approx(torch.log(torch.tensor(2.0)).item() / 2)

@@ -92,6 +92,14 @@ def test_the_excess_of_few_chains_is_not_taken_for_a_power_law(count, straight):
     assert measure.fit_power_law(excess, 32, 256).is_straight == straight
 
 
+def test_an_exponent_whose_interval_has_zero_is_no_power_law():
+    """An excess that does not fall lies on a line as well as one that does."""
+    rows = np.random.default_rng(0).gamma(0.5, 2.0, size=(200, 130))
+    fit = measure.fit_power_law(rows, 8, 128)
+    assert fit.interval[0] < 0 < fit.interval[1]
+    assert not fit.is_straight
+
+
 @pytest.mark.parametrize("config", ["small.yaml", "full.yaml"])
 def test_the_settings_name_processes_with_exact_excess(config):
     flags = ["--config", str(FOLDER / config), "--counts", "3", "5", "--mess3", "2"]

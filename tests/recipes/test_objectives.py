@@ -275,3 +275,18 @@ def test_faults_are_caught(program, succeeded, tmp_path):
     for fault in report["faults"]:
         ((clean,), (faulty,)) = fault["clean"], fault["results"]
         assert clean["from_own"] < 1e-3 < 0.005 < faulty["from_own"]
+
+
+@pytest.mark.parametrize(
+    ("clean", "found", "verdict"),
+    [
+        (0.0002, 0.01, "caught"),
+        (0.0002, 0.0003, "not caught"),
+        (0.02, 0.09, "no verdict"),
+        (0.02, 0.0003, "no verdict"),
+    ],
+)
+def test_a_fault_has_a_verdict_only_where_the_trial_without_it_passes(clean, found, verdict):
+    fault = {"name": "mask shifted", "trial": "dpo", "thread": ""}
+    fault |= {"clean": [{"from_own": clean}] * 2, "results": [{"from_own": found}] * 2}
+    assert load("objectives", "plot").faults_table([fault]).rows[0][4] == verdict

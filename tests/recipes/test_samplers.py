@@ -117,6 +117,19 @@ def test_what_is_lost_and_detected():
     marked = emitted(**decoding.SETTINGS["watermark, bias 2"])
     assert marked.exp().numpy() @ green > EXACT.exp().numpy() @ green + 0.3
     assert watermarks.detection(EXACT, marked, green) > 0.02
+    assert watermarks.best_detection(EXACT, marked) > 1.1 * watermarks.detection(EXACT, marked, green)
+    assert watermarks.best_detection(EXACT, EXACT) == pytest.approx(0.01)
+
+
+def test_the_smallest_difference_that_draws_would_show_is_shown_by_nine_of_ten():
+    probs, count = np.array([0.7, 0.2, 0.05, 0.05]), 500
+    _, most = decoding.chance_of_variation(probs, count)
+    size = decoding.smallest_shown(probs, count, most)
+    share = size / (0.5 * np.abs(probs - 0.25).sum())
+    for scale, low, high in ((1.0, 0.8, 0.97), (0.5, 0.0, 0.6)):
+        other = probs + scale * share * (0.25 - probs)
+        counts = np.random.default_rng(9).multinomial(count, other, 1000)
+        assert low <= (0.5 * np.abs(counts / count - probs).sum(1) > most).mean() <= high
 
 
 def test_synthid_is_a_tournament_and_what_generate_draws():

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 ALGORITHMS = ("unigram_retrieval", "unigram_inference", "bigram_inference", "bigram_retrieval")
 """The algorithms, as [`mixture_predictors`] names them."""
+CHANCE = "uniform"
+"""The predictor that has learned nothing, which a new model is nearest to."""
 
 
 class NearestAlgorithm:
@@ -54,14 +56,20 @@ class NearestAlgorithm:
         predictors = mixture_predictors(self.mixture, self.alpha)
         return {
             kind: {name: predictors[name](tokens)[:, 1:-1].float() for name in ALGORITHMS}
+            | {CHANCE: self._uniform(tokens)}
             for kind, tokens in self.tokens.items()
         }
+
+    def _uniform(self, tokens: Tensor) -> Float[Tensor, "N L-1 E"]:
+        symbols = self.mixture.num_symbols
+        return torch.full((len(tokens), tokens.shape[1] - 1, symbols), 1 / symbols)
 
     def __call__(self, model: "PreTrainedModel") -> dict[str, Any]:
         """The divergences of a model.
 
         Returns:
-            `dict`: `mixture` and `new` with the divergence from each algorithm, and `nearest`, the name of one.
+            `dict`: `mixture` and `new` with the divergence from each algorithm and from the uniform distribution, and
+            `nearest`, the name of one of these.
         """
         divergences = {kind: self._divergences(model, kind) for kind in self.tokens}
         return {**divergences, "nearest": nearest(divergences)}

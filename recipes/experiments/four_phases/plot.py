@@ -25,6 +25,7 @@ _COLOURS = {
     "unigram_inference": "#56B4E9",
     "bigram_inference": "#0072B2",
     "bigram_retrieval": "#D55E00",
+    "uniform": "#BBBBBB",
 }
 _SIZE = (8.4, 3.4)
 
@@ -116,7 +117,14 @@ def _plot_diagram(axes: Axes, results: Mapping[int, Mapping[str, Any]]) -> None:
     levels = np.log2(list(results))
     edges_x, edges_y = np.exp(_edges(steps)), 2 ** _edges(levels)
     colours = ListedColormap(list(_COLOURS.values()))
-    axes.pcolormesh(edges_x, edges_y, codes, cmap=colours, norm=BoundaryNorm(np.arange(5) - 0.5, 4), edgecolor="white")
+    axes.pcolormesh(
+        edges_x,
+        edges_y,
+        codes,
+        cmap=colours,
+        norm=BoundaryNorm(np.arange(len(_COLOURS) + 1) - 0.5, len(_COLOURS)),
+        edgecolor="white",
+    )
     axes.set(title="nearest algorithm", xlabel="optimizer step", ylabel="chains in the mixture", xscale="log")
     axes.set_yscale("log", base=2)
     axes.set_yticks(list(results), [f"{chains:,}" for chains in results])

@@ -16,10 +16,11 @@ from rewards import MEMBERS, NUM_ENSEMBLES, Rewards, ensemble_gains, share_of
 from hmm_datasets.files import atomic_file, write_json
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.analysis.reward_totals import reward_totals
-from hmm_datasets.intervals import mean_text
+from hmm_datasets.intervals import half_width, mean_text
 from hmm_datasets.report.plots import PAPER, WIDTH, save_figure
 from hmm_datasets.report.tables import Table
 
+NO_SHARE = "none"
 DIVERGENCES = (0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)
 """Nats per sequence for which the tables say what can be had."""
 LENGTHS = (16, 64, 256)
@@ -73,7 +74,8 @@ def best_table(rewards: Rewards) -> Table:
         best, bound = rewards.totals.best_of(n), math.log(n) - (n - 1) / n
         numbers = [best.divergence, bound, best.reward, best.gold]
         shares = [share_of(totals, totals.best_of(n)) for totals in (rewards.totals, *others)]
-        cells.append([str(n), *(f"{number:.4f}" for number in numbers), *(f"{share:.1%}" for share in shares)])
+        texts = (NO_SHARE if share is None else f"{share:.1%}" for share in shares)
+        cells.append([str(n), *(f"{number:.4f}" for number in numbers), *texts])
     header = ["n", "divergence", "log n - (n - 1) / n", "proxy", "gold", "share"]
     note = (
         "Exact. The share is that of the gain that is possible at the same divergence; the last columns have it for "
@@ -87,6 +89,7 @@ def landing_table(rewards: Rewards, rows: Sequence[dict[str, Any]]) -> Table:
     cells = []
     for row in rows:
         results = row["results"]
+        shares = [result["share"] for result in results if result["share"] is not None]
         most = rewards.totals.at_divergence(float(np.mean([result["divergence"] for result in results])))
         cells.append(
             [
@@ -95,7 +98,7 @@ def landing_table(rewards: Rewards, rows: Sequence[dict[str, Any]]) -> Table:
                 mean_text([result["divergence"] for result in results], ".3f"),
                 mean_text([result["reward"] for result in results], ".3f"),
                 f"{most.reward:.3f}",
-                mean_text([100 * result["share"] for result in results], ".2f") + " %",
+                mean_text([100 * share for share in shares], ".2f") + " %" if shares else NO_SHARE,
                 mean_text([result["gold"] for result in results], ".3f"),
                 f"{most.gold:.3f}",
                 f"{row['learning_rate']:g}",
@@ -111,24 +114,37 @@ def share_table(rows: Sequence[dict[str, Any]]) -> Table:
     """The share of the possible gain by method."""
     cells = []
     for method, results in _by_method(rows):
-        shares = [result["share"] for result in results]
-        cells.append([method, f"{min(shares):.1%}", f"{np.mean(shares):.1%}", f"{max(shares):.1%}"])
-    note = "Of the gain of proxy reward that is possible at a policy's divergence, over strengths and seeds."
+        shares = [result["share"] for result in results if result["share"] is not None]
+        row = (min(shares), np.mean(shares), max(shares)) if shares else ()
+        cells.append([method, *([f"{share:.1%}" for share in row] or [NO_SHARE] * 3)])
+    note = (
+        "Of the gain of proxy reward that is possible at a policy's divergence, over strengths and seeds; a policy "
+        "that has not moved has none."
+    )
     return Table("Shares", ["method", "least", "mean", "most"], cells, note)
 
 
-def ensemble_table(rewards: Rewards, gains: dict[int, np.ndarray]) -> Table:
+def ensemble_table(rewards: Rewards, gains: dict[int, tuple[np.ndarray, np.ndarray]]) -> Table:
     """Gold reward gained by optimizing the mean of several wrong rewards."""
     before, cells = rewards.gold_totals.reference.reward, []
     for place, nats in enumerate(DIVERGENCES):
         most = rewards.gold_totals.at_divergence(nats).reward - before
-        cells.append([f"{nats:g}", f"{most:.3f}", *(mean_text(gains[members][:, place], ".3f") for members in gains)])
+        cells.append(
+            [f"{nats:g}", f"{most:.3f}", *(weighted_text(of[:, place], weights) for of, weights in gains.values())]
+        )
     header = ["divergence", "most possible", *(f"{members} averaged" for members in gains)]
     note = (
         f"Gain of gold reward when the mean of so many rewards is optimized, each the gold one with an error of its "
-        f"own; mean and 95% interval over {len(gains[MEMBERS[0]])} ensembles. Exact for each of them."
+        f"own; mean and 95% interval over {len(gains[MEMBERS[0]][1])} weighted draws. Exact for each of them."
     )
     return Table("Wrong rewards, averaged", header, cells, note)
+
+
+def weighted_text(values: np.ndarray, weights: np.ndarray) -> str:
+    """The weighted mean of independent draws with its 95% interval."""
+    mean = np.average(values, weights=weights)
+    error = (weights * (values - mean)).std(ddof=1) / weights.sum() * len(weights) ** 0.5
+    return f"{mean:.3f} ± {half_width(float(error), len(values)):.3f}"
 
 
 def _by_method(rows: Sequence[dict[str, Any]]) -> Iterator[tuple[str, list[dict[str, float]]]]:
@@ -149,13 +165,14 @@ def plot_frontier(rewards: Rewards, rows: Sequence[dict[str, Any]], path: Path) 
     proxy_axes, share_axes, gold_axes = figure.subplots(1, 3)
     proxy_axes.plot(nats, [one.reward for one in tilted], color="black", label="the most that is possible")
     gold_axes.plot(nats, gold, color="black", linestyle="--", label="the most gold that is possible")
-    gold_axes.plot(nats, [one.gold for one in tilted], color="black")
+    gold_axes.plot(nats, [one.gold for one in tilted], color="black", linestyle="-.", label="gold of the most proxy")
     turn = rewards.totals.turning_point()
     if turn:
         gold_axes.axvline(
             turn.outcome.divergence, color="gray", linewidth=0.8, linestyle=":", label="where gold turns"
         )
     share_axes.axhline(1, color="black")
+    share_axes.set_ylim(top=1.02)
     _draw(proxy_axes, share_axes, gold_axes, "best of n", [_drawn(rewards, one) for one in best], "gray", "s-")
     for color, (method, results) in zip(_COLORS, landed.items(), strict=False):
         _draw(proxy_axes, share_axes, gold_axes, method, results, color, "o")
@@ -169,14 +186,14 @@ def plot_frontier(rewards: Rewards, rows: Sequence[dict[str, Any]], path: Path) 
     save_figure(figure, path)
 
 
-def _drawn(rewards: Rewards, outcome: Any) -> dict[str, float]:
+def _drawn(rewards: Rewards, outcome: Any) -> dict[str, Any]:
     return {**outcome._asdict(), "share": share_of(rewards.totals, outcome)}
 
 
 def _draw(
-    proxy: Axes, share: Axes, gold: Axes, label: str, results: Sequence[dict[str, float]], color: str, style: str
+    proxy: Axes, share: Axes, gold: Axes, label: str, results: Sequence[dict[str, Any]], color: str, style: str
 ) -> None:
     nats = [result["divergence"] for result in results]
     for axes, key in ((proxy, "reward"), (share, "share"), (gold, "gold")):
-        values = [result[key] for result in results]
+        values = [np.nan if result[key] is None else result[key] for result in results]
         axes.plot(nats, values, style, color=color, markersize=3, linewidth=0.8, alpha=0.8, label=label)

@@ -12,8 +12,10 @@ from torch import Tensor
 from hmm_datasets import HMM
 from hmm_datasets.hmm.analysis.reward_totals import RewardOutcome, RewardTotals, reward_totals
 
-MEMBERS, NUM_ENSEMBLES = (1, 4, 16), 100
+MEMBERS, NUM_ENSEMBLES = (1, 4, 16), 300
 """How many wrong rewards are averaged, and how many such averages are tried."""
+STILL = 1e-6
+"""Divergence in nats per sequence below which a policy is where it began."""
 ERROR = 1.0
 """Standard deviation of the error of a wrong reward, for each letter."""
 
@@ -64,26 +66,40 @@ class Rewards:
         return RewardOutcome(self.task.expected_reward(policy), gold, max(0.0, nats))
 
 
-def share_of(totals: RewardTotals, outcome: RewardOutcome) -> float:
-    """The gain of reward over the HMM's own, divided by the most that is possible at this divergence."""
+def share_of(totals: RewardTotals, outcome: RewardOutcome) -> float | None:
+    """The gain of reward over the HMM's own, divided by the most that is possible at this divergence.
+
+    None for a policy that has not moved, where both are rounding.
+    """
     before = totals.reference.reward
+    if outcome.divergence < STILL:
+        return None
     return (outcome.reward - before) / (totals.at_divergence(outcome.divergence).reward - before)
 
 
 def ensemble_gains(
     rewards: Rewards, members: int, draws: int, divergences: Float[np.ndarray, "D"]
-) -> Float[np.ndarray, "draws D"]:
+) -> tuple[Float[np.ndarray, "N D"], Float[np.ndarray, "N"]]:
     """Gain of gold reward when the mean of so many wrong rewards is optimized, by the divergence that is spent.
 
-    Each wrong reward is the gold one and an independent error of every letter, normally distributed.
+    Each wrong reward is the gold one and an independent error of every letter, normally distributed, so that the mean
+    error is normal too. Large errors are rare and cost much, so that plain draws seldom have one. Half of the draws
+    therefore have twice the deviation, and all have weights, the ratio of the density to that of the draws (importance
+    sampling).
+
+    Returns:
+        `np.ndarray` of shape `(N, D)` for `N` draws: the gains; and of shape `(N,)`: the weights, 1 on average.
     """
     generator, gold = np.random.default_rng([members, draws]), np.array(rewards.gold)
     before = rewards.gold_totals.reference.reward
-    gains = np.empty((draws, len(divergences)))
-    for draw in range(draws):
-        errors = ERROR * generator.normal(size=(members, len(gold) - 1)).mean(0)
+    gains, scale = np.empty((draws, len(divergences))), ERROR / members**0.5
+    normal = generator.normal(size=(draws, len(gold) - 1)) * np.where(np.arange(draws) % 2, 2, 1)[:, None]
+    narrow = np.exp(-np.square(normal).sum(1) / 2)
+    wide = np.exp(-np.square(normal).sum(1) / 8) / 2 ** normal.shape[1]
+    weights = 2 * narrow / (narrow + wide)
+    for draw, errors in enumerate(scale * normal):
         # Multiples of 1/64 keep the totals few.
         proxy = np.round(64 * (gold + np.append(errors, 0.0))) / 64
         totals = reward_totals(rewards.hmm, proxy, rewards.task.length, gold=gold)
         gains[draw] = [totals.at_divergence(nats).gold - before for nats in divergences]
-    return gains
+    return gains, weights

@@ -53,8 +53,11 @@ def known_optimum_table(results: Sequence[dict[str, Any]]) -> Table:
                 f"{result['seconds']:.0f}",
             ]
         )
-    header = ("trial", "beta", "above the optimum", "reward", "optimal", "KL to the HMM", "optimal", "seconds")
-    note = "Nats per token above the optimum, with 95% intervals; reward and KL to the HMM are per sequence."
+    header = ("trial", "beta", "KL from the optimum", "reward", "optimal", "KL to the HMM", "optimal", "seconds")
+    note = (
+        "KL(policy || optimum) in nats per token, with 95% intervals; beta times it is the regret. Reward and KL to "
+        "the HMM are per sequence."
+    )
     return Table("Distance from the exact optimum of post-training", header, rows, note)
 
 

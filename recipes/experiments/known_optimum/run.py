@@ -121,7 +121,7 @@ def tried(settings: KnownOptimumSettings, folder: Path, name: str, beta: float, 
     if "interrupted" in summary:
         return None
     final = measure(load_pretrained(AutoModelForCausalLM, str(run_folder)), settings.num_sequences, seed=1)
-    print(f"{name}, beta {beta:g}: {final['divergence']:.5f} nats per token above the optimum", flush=True)
+    print(f"{name}, beta {beta:g}: {final['divergence']:.5f} nats per token from the optimum (KL)", flush=True)
     points = {
         "expected_reward": optimum.expected_reward,
         "kl_to_reference": optimum.kl_to_reference,

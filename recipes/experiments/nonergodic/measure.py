@@ -99,8 +99,8 @@ class PowerLaw(NamedTuple):
 
     @property
     def is_straight(self) -> bool:
-        """Whether the excess lies on the line to a fifth of its value, so that its slope is an exponent."""
-        return self.deviation < _STRAIGHT
+        """Whether the excess surely falls and lies on the line to a fifth of its value: its slope is an exponent."""
+        return self.deviation < _STRAIGHT and self.interval[0] > 0
 
 
 def fit_power_law(

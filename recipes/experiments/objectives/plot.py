@@ -76,11 +76,15 @@ def faults_table(faults: Sequence[dict[str, Any]]) -> Table:
     rows = []
     for fault in faults:
         clean, found = ([result["from_own"] for result in fault[key]] for key in ("clean", "results"))
-        seen = "caught" if min(found) > PASSED > max(clean) else "not caught"
+        seen = "caught" if min(found) > PASSED else "not caught"
+        seen = seen if max(clean) < PASSED else "no verdict"
         rows.append(
             [fault["name"], fault["trial"], mean_text(clean, ".5f"), mean_text(found, ".5f"), seen, fault["thread"]]
         )
-    note = f"Nats per token from the trial's target. Caught: within {PASSED:g} without the fault, further with it."
+    note = (
+        f"Nats per token from the trial's target. Caught: within {PASSED:g} without the fault, further with it; no "
+        "verdict where the trial without it does not pass."
+    )
     return Table("Faults put back", ["fault", "trial", "without it", "with it", "verdict", "thread"], rows, note)
 
 

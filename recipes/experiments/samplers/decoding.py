@@ -134,3 +134,17 @@ def chance_of_variation(probs: np.ndarray, count: int, draws: int = 200, seed: i
     counts = np.random.default_rng(seed).multinomial(count, probs, draws)
     values = 0.5 * np.abs(counts / count - probs).sum(1)
     return float(np.median(values)), float(np.quantile(values, 0.99))
+
+
+def smallest_shown(probs: np.ndarray, count: int, most: float, draws: int = 200, seed: int = 0) -> float:
+    """The smallest total variation from a distribution that `count` draws would show.
+
+    Of a mixture with the uniform distribution, so far away nine of ten samples are further than `most`.
+    """
+    low, high, target = 0.0, 1.0, np.full(len(probs), 1 / len(probs))
+    for _ in range(12):
+        share = (low + high) / 2
+        counts = np.random.default_rng(seed).multinomial(count, (1 - share) * probs + share * target, draws)
+        is_shown = (0.5 * np.abs(counts / count - probs).sum(1) > most).mean() >= 0.9
+        low, high = (low, share) if is_shown else (share, high)
+    return high * 0.5 * float(np.abs(probs - target).sum())

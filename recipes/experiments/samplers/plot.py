@@ -15,7 +15,7 @@ from hmm_datasets.report.plots import PAPER, WIDTH, save_figure
 from hmm_datasets.report.tables import Table
 
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
-_SHARES = {"variation", "lost", "detected", "found"}
+_SHARES = {"variation", "lost", "detected", "best", "found"}
 _FLOOR = 1e-9  # nats per token, below which a divergence is 0
 
 Results = dict[str, list[list[dict[str, Any]]]]
@@ -28,7 +28,8 @@ def write_report(folder: Path, results: Results, settings: dict[str, Any]) -> No
     write_json(folder / "report.json", {"settings": settings, "results": results})
     with atomic_file(folder / "report.md") as temporary:
         text = "\n\n".join(f"# {table.markdown()}" for table in tables)
-        temporary.write_text(f"{text}\n\n![Samplers](samplers.png)\n", encoding="utf-8")
+        picture = "\n\n![Samplers](samplers.png)" if _PANELS.keys() & results.keys() else ""
+        temporary.write_text(f"{text}{picture}\n", encoding="utf-8")
     plot_samplers(results, folder / "samplers.png")
     for table in tables:
         print(f"\n{table.text()}")
@@ -48,28 +49,34 @@ def _cells(found: Sequence[Sequence[dict[str, Any]]], names: Sequence[str], form
 
 def decoding_table(found: Sequence[Sequence[dict[str, Any]]]) -> Table:
     """Distance of what is emitted from the process."""
-    names = ("divergence", "variation", "lost", "entropy", "detected", "green")
+    names = ("divergence", "variation", "lost", "entropy", "detected", "best", "green")
     rows = [[row["name"], *cells] for row, cells in zip(found[0], _cells(found, names), strict=True)]
     entropy = mean_text([rows[0]["true_entropy"] for rows in found])
     note = (
         f"Exact for each of {len(found)} random HMMs, with 95% intervals over them; sequences of five of eight "
         f"symbols. Divergence from the process and entropy in nats per token; that of the process is {entropy}. Lost "
-        "is the share of the process that is never emitted. Detected: watermarked sequences that the best test of "
-        "green tokens, or of SynthID's values, finds with one false alarm in a hundred; green: how many of five."
+        "is the share of the process that is never emitted. Detected: watermarked sequences that a count of green "
+        "tokens, or of SynthID's values, finds with one false alarm in a hundred; best test: those that the likelihood "
+        "ratio finds, and no test more; green: how many of five."
     )
-    header = ["settings", "divergence", "total variation", "lost", "entropy", "detected", "green"]
+    header = ["settings", "divergence", "total variation", "lost", "entropy", "detected", "best test", "green"]
     return Table("What decoding emits", header, rows, note)
 
 
 def beams_table(found: Sequence[Sequence[dict[str, Any]]]) -> Table:
     """How often beams find the most likely sequence."""
     rows = [
-        [str(row["width"]), *cells]
-        for row, cells in zip(found[0], _cells(found, ("found", "gap", "most"), ".3f"), strict=True)
+        [
+            str(rows[0]["width"]),
+            mean_text([row["found"] for row in rows], ".3f", is_share=True),
+            f"{np.mean([row['gap'] for row in rows]):.3f}",
+            f"{max(row['most'] for row in rows):.3f}",
+        ]
+        for rows in zip(*found, strict=True)
     ]
     note = (
         "Random HMMs, sequences of six of five symbols: the share of HMMs whose most likely sequence is found, and "
-        "how many nats below it the found one is on average and at most; 95% intervals over seeds."
+        "how many nats below it the found one is on average and at most; 95% intervals over seeds of the share."
     )
     return Table("The most likely sequence", ["beams", "found", "nats below", "at most"], rows, note)
 
@@ -80,7 +87,7 @@ def assisted_table(found: Sequence[Sequence[dict[str, Any]]]) -> Table:
     for rows in zip(*found, strict=True):
         accepted = [row["accepted"] / row["proposed"] for row in rows if row["proposed"]]
         by_position = np.mean([row["by_position"] for row in rows], axis=0)
-        lossless = all(row["variation"] <= row["most_by_chance"] for row in rows)
+        is_as_chance = all(row["variation"] <= row["most_by_chance"] for row in rows)
         cells.append(
             [
                 rows[0]["name"],
@@ -90,16 +97,18 @@ def assisted_table(found: Sequence[Sequence[dict[str, Any]]]) -> Table:
                 ", ".join(f"{value:.4f}" for value in by_position),
                 mean_text(accepted, is_share=True) if accepted else "",
                 f"{np.mean([row['expected'] for row in rows]):.4f}" if accepted else "",
-                "lossless" if lossless else "differs",
+                f"{np.mean([row['shown'] for row in rows]):.4f}",
+                "none seen" if is_as_chance else "differs",
             ]
         )
     note = (
         "Total variation between what is emitted and the target's own distribution of sequences of four of three "
         "symbols, and what as many exact draws have: the median and the 99th percentile. Taken: proposals, one at a "
-        "time; 95% intervals over seeds."
+        "time; 95% intervals over seeds. Would be seen: the difference, in total variation towards the uniform "
+        "distribution, that nine of ten samples of this size would show."
     )
-    header = ["draft", "total variation", "by chance", "99% of chance", "by position", "taken", "exact", "verdict"]
-    return Table("Assisted generation", header, cells, note)
+    header = ["draft", "total variation", "by chance", "99% of chance", "by position", "taken", "exact"]
+    return Table("Assisted generation", [*header, "would be seen", "difference"], cells, note)
 
 
 def unmasking_table(found: Sequence[Sequence[dict[str, Any]]]) -> Table:
@@ -143,13 +152,13 @@ TABLES: dict[str, Callable[[Sequence[Sequence[dict[str, Any]]]], Table]] = {
 
 @rc_context(PAPER)
 def plot_samplers(results: Results, path: Path) -> None:
-    """Plot divergence against entropy of decodings, and the error of unmasking by the number of steps."""
-    figure = Figure(figsize=(2 * WIDTH, WIDTH), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    if "decoding" in results:
-        _plot_decoding(left, results["decoding"])
-    if "unmasking" in results:
-        _plot_unmasking(right, results["unmasking"])
+    """Plot the error of decodings, and of unmasking by the number of steps, as far as these parts were measured."""
+    shown = [part for part in _PANELS if part in results]
+    if not shown:
+        return
+    figure = Figure(figsize=(WIDTH * len(shown), WIDTH), layout="constrained")
+    for axes, part in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
+        _PANELS[part](axes, results[part])
     save_figure(figure, path)
 
 
@@ -181,3 +190,9 @@ def _plot_unmasking(axes: Axes, found: Sequence[Sequence[dict[str, Any]]]) -> No
     axes.set_xticks([1, 2, 4, 8], ["1", "2", "4", "8"])
     axes.set_xticks([], minor=True)
     axes.legend(loc="lower left")
+
+
+_PANELS: dict[str, Callable[[Axes, Sequence[Sequence[dict[str, Any]]]], None]] = {
+    "decoding": _plot_decoding,
+    "unmasking": _plot_unmasking,
+}

@@ -75,7 +75,7 @@ def main(settings: SamplersSettings) -> None:
         "unmasking": partial(unmasking_of, settings.steps, folder),
         "calibration": calibration,
     }
-    budget = {"num_hmms": settings.num_hmms, "draws": settings.draws, "steps": settings.steps}
+    budget = {"num_hmms": settings.num_hmms, "draws": settings.draws, "steps": settings.steps, "measures": 2}
     for part in settings.parts or PARTS:
         found = []
         for seed in settings.seeds:
@@ -100,7 +100,7 @@ def _decoded_model(seed: int) -> Any:
 def decoding(seed: int) -> list[dict[str, Any]]:
     """A row for each of [`decoding.SETTINGS`] and [`watermarks.SYNTHID`]."""
     from decoding import SETTINGS, distance, log_probs_of_all, next_log_probs
-    from watermarks import SYNTHID, detection, green_tokens, synthid, synthid_config
+    from watermarks import SYNTHID, best_detection, detection, green_tokens, synthid, synthid_config
 
     model, symbols = _decoded_model(seed), DECODED["num_symbols"]
     tables = next_log_probs(model, symbols, DECODED_LENGTH)
@@ -111,10 +111,12 @@ def decoding(seed: int) -> list[dict[str, Any]]:
         row = {"name": name, **distance(exact, found, DECODED_LENGTH)}
         if "watermarking_config" in settings:
             row |= {"detected": detection(exact, found, green), "green": float(found.exp().numpy() @ green)}
+            row["best"] = best_detection(exact, found)
         rows.append(row)
     for name, settings in SYNTHID.items():
         found, scores = synthid(tables, synthid_config(seed=seed, **settings), model.config.bos_token_id)
         row = {"name": name, **distance(exact, found, DECODED_LENGTH), "detected": detection(exact, found, scores)}
+        row["best"] = best_detection(exact, found)
         rows.append(row)
     return rows
 

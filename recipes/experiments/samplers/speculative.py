@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from decoding import chance_of_variation, log_probs_of_all, next_log_probs
+from decoding import chance_of_variation, log_probs_of_all, next_log_probs, smallest_shown
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -28,6 +28,8 @@ class Assisted:
         chance, most_by_chance (`float`): median and 99th percentile of `variation` of as many exact draws.
         accepted, proposed (`int`): proposals of a draft.
         expected (`float`): the share of them that should be taken.
+        shown (`float`): the smallest difference that draws as many as these would show; see
+            [`decoding.smallest_shown`].
     """
 
     variation: float
@@ -37,6 +39,7 @@ class Assisted:
     accepted: int
     proposed: int
     expected: float
+    shown: float
 
 
 def assisted(
@@ -99,6 +102,7 @@ def assisted(
         accepted=count * length - calls["target"],
         proposed=calls["draft"],
         expected=expected,
+        shown=smallest_shown(probs / probs.sum(), count, most),
     )
 
 

@@ -68,23 +68,24 @@ def synthid(
 def detection(
     log_p: Float[Tensor, "S"], log_q: Float[Tensor, "S"], scores: Float[np.ndarray, "S"], rate: float = 0.01
 ) -> float:
-    """The share of watermarked sequences that the best test of a score finds, at this false alarm.
+    """The share of watermarked sequences that a test of a score finds, at this false alarm.
 
     Args:
         log_p, log_q (`torch.Tensor` of shape `(S,)`): without and with the watermark.
         scores (`np.ndarray` of shape `(S,)`): of each sequence, green tokens for example.
         rate (`float`, *optional*, defaults to 0.01): share of sequences without the watermark that may be accused.
     """
-    found, accused = 0.0, 0.0
-    p, q = log_p.exp().numpy(), log_q.exp().numpy()
-    for score in sorted(set(scores.tolist()), reverse=True):
-        here = scores == score
-        # Of the last score some are accused, so that the rate is kept exactly.
-        share = min(1.0, (rate - accused) / p[here].sum()) if p[here].sum() > 0 else 1.0
-        found, accused = found + share * q[here].sum(), accused + share * p[here].sum()
-        if share < 1:
-            break
-    return float(found)
+    _, place = np.unique(-scores, return_inverse=True)
+    p, q = (np.bincount(place, log.exp().numpy()) for log in (log_p, log_q))
+    left = rate - (p.cumsum() - p)
+    # Of the last score some are accused, so that the rate is kept exactly.
+    shares = np.clip(np.divide(left, p, out=np.ones_like(p), where=p > 0), 0, 1)
+    return float(shares @ q)
+
+
+def best_detection(log_p: Float[Tensor, "S"], log_q: Float[Tensor, "S"]) -> float:
+    """The share that the best of all tests finds: that of the likelihood ratio, which needs both distributions."""
+    return detection(log_p, log_q, (log_q - log_p).numpy())
 
 
 def green_tokens(num_symbols: int, length: int, bos_token_id: int) -> Float[np.ndarray, "S"]:
