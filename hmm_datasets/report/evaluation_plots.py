@@ -268,7 +268,7 @@ def plot_beliefs_training(rows: Sequence[Report], path: str | os.PathLike) -> No
         axes.plot([row["step"] for row in rows], values, marker="o", markersize=3, label=name or "belief")
     axes.set(xlabel="step", ylabel="R² of beliefs, held out", xscale="symlog")
     axes.set_ylim(min(-0.05, axes.get_ylim()[0]), 1.03)
-    axes.legend(loc="lower right")
+    figure.legend(loc="outside lower center", ncols=3)
     save_figure(figure, path)
 
 

@@ -104,3 +104,37 @@ def test_colors_that_are_computed_go_through_one_function():
                 if path.name != "plots.py" and ("c" in names or None in names) and "cmap" not in names:
                     found.append(f"{path.name}: {node.lineno}")
     assert not found
+
+
+def test_no_legend_lies_over_the_data():
+    """A legend is outside of the axes: of the figure, or with an anchor."""
+    over = []
+    for path in [*MODULES, *(ROOT / "hmm_datasets").glob("**/*.py")]:
+        for node in ast.walk(MODULES.get(path) or ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "legend":
+                names = {keyword.arg for keyword in node.keywords}
+                if ast.unparse(node.func.value) != "figure" and "bbox_to_anchor" not in names:
+                    over.append(f"{path.name}: {node.lineno}")
+    assert not over
+
+
+@pytest.mark.parametrize(("parts", "panels"), [((), 0), (("decoding",), 1), (("unmasking",), 1), (None, 2)])
+def test_the_picture_of_samplers_has_a_panel_for_each_part_that_ran(tmp_path, monkeypatch, parts, panels):
+    plot = load("samplers", "plot")
+    figures: list[Figure] = []
+    monkeypatch.setattr(plot, "save_figure", lambda figure, path: figures.append(figure))
+    decoded = [{"name": name, "divergence": 0.1, "lost": 0.2} for name in ("none", "top-k 4")]
+    orders = ("random", "left to right", "most certain first", "least entropy first")
+    written = [
+        {"denoiser": denoiser, "order": order, "steps": steps, "divergence": 0.1}
+        for denoiser in ("exact", "trained")
+        for order in orders
+        for steps in (8, 1)
+    ]
+    results = {"decoding": [decoded], "unmasking": [written], "beams": [[]]}
+    plot.plot_samplers(
+        {name: results[name] for name in results if parts is None or name in (*parts, "beams")}, tmp_path
+    )
+    assert [len(figure.axes) for figure in figures] == ([panels] if panels else [])
+    for axes in (axes for figure in figures for axes in figure.axes):
+        assert axes.has_data()

@@ -268,8 +268,8 @@ def draw(curves: Mapping[str, list[dict[str, Any]]], excess: Mapping[str, float]
         right.axhline(before, color="grey", linestyle=":", label="pretrained, before")
         left.set(xscale="log", yscale="log", xlabel="symbols trained on", ylabel="nats per symbol above optimal loss")
         right.set(xscale="log", xlabel="symbols trained on", ylabel="nats per token of held-out text")
-        left.legend()
-        right.legend()
+        for axes in (left, right):
+            axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
         save_figure(figure, path)
 
 

@@ -259,7 +259,7 @@ def draw(results: list[dict], drawn: list[tuple[Any, dict]], path: Path) -> None
 
     titles = ("constrained: theory", "after attention", "full: theory", "output")
     with rc_context(PAPER):
-        figure = Figure(figsize=(8.2, 1.65 * len(results) + 0.3), layout="constrained")
+        figure = Figure(figsize=(9.6, 1.65 * len(results) + 0.3), layout="constrained")
         grid = figure.subplots(len(results), 5, squeeze=False, width_ratios=[1, 1, 1, 1, 1.35])
         for axes, row, (words, panels) in zip(grid, results, drawn, strict=True):
             shown = np.random.default_rng(0).permutation(len(words.rows))[:6000]
@@ -299,7 +299,7 @@ def _draw_weights(axes: Any, row: dict) -> None:
     best = best * (best @ weights) / (best @ best)
     axes.plot(distances, best, color="#0072B2", linestyle=":", label=f"best sum: ({row['additive_decay']:.2f})ᵏ")
     axes.plot(distances, weights, color="black", marker="o", label=f"model: ({row['decay']:.2f})ᵏ")
-    axes.legend(loc="best")
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
 def write(

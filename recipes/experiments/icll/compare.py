@@ -150,7 +150,7 @@ def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
         floors = {kind: {row["floor"] for row in rows if row["kind"] == kind} for kind in kinds}
         mixed = any("oracle" in floor for floor in floors.values())
         panels[-1].set(title="quality", ylabel=f"excess over the optimal loss{' or oracle' * mixed} (nats)")
-        panels[-1].legend()
+        panels[-1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
         for axes in panels:
             axes.set_xticks(range(len(sizes)), labels)
             axes.set_xlim(-0.3, len(sizes) - 0.7)

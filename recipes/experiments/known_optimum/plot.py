@@ -67,7 +67,7 @@ def plot_frontier(hmm: HMM, results: Sequence[dict[str, Any]], path: str | Path)
     exact = results[0]["exact"]
     betas = np.geomspace(0.05, 50, 60)
     optima = [TiltedHMM(hmm, exact["rewards"], beta, exact["length"]) for beta in betas]
-    figure = Figure(figsize=(WIDTH, 3.2), layout="constrained")
+    figure = Figure(figsize=(1.35 * WIDTH, 2.9), layout="constrained")
     axes = figure.subplots()
     axes.plot(
         [optimum.kl_to_reference for optimum in optima],
@@ -111,5 +111,5 @@ def plot_frontier(hmm: HMM, results: Sequence[dict[str, Any]], path: str | Path)
     axes.set_ylim(
         None, 1.1 * max(optimum.expected_reward for optimum in optima if optimum.kl_to_reference < 1.15 * furthest)
     )
-    axes.legend(loc="lower right")
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     save_figure(figure, path)

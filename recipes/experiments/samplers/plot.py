@@ -56,8 +56,8 @@ def decoding_table(found: Sequence[Sequence[dict[str, Any]]]) -> Table:
         f"Exact for each of {len(found)} random HMMs, with 95% intervals over them; sequences of five of eight "
         f"symbols. Divergence from the process and entropy in nats per token; that of the process is {entropy}. Lost "
         "is the share of the process that is never emitted. Detected: watermarked sequences that a count of green "
-        "tokens, or of SynthID's values, finds with one false alarm in a hundred; best test: those that the likelihood "
-        "ratio finds, and no test more; green: how many of five."
+        "tokens, or of SynthID's values, finds with one false alarm in a hundred; best test: those that the likelihood"
+        " ratio finds, and no test more; green: how many of five."
     )
     header = ["settings", "divergence", "total variation", "lost", "entropy", "detected", "best test", "green"]
     return Table("What decoding emits", header, rows, note)
@@ -170,8 +170,8 @@ def _plot_decoding(axes: Axes, found: Sequence[Sequence[dict[str, Any]]]) -> Non
         axes.barh(np.arange(len(rows)) + 0.4 * shift - 0.2, values, height=0.4, color=color, label=key)
     axes.set_yticks(range(len(rows)), names)
     axes.invert_yaxis()
-    axes.set(xlabel="divergence in nats per token; share lost")
-    axes.legend()
+    axes.set(xlabel="nats per token; share")
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
 
 
 def _plot_unmasking(axes: Axes, found: Sequence[Sequence[dict[str, Any]]]) -> None:
@@ -189,7 +189,7 @@ def _plot_unmasking(axes: Axes, found: Sequence[Sequence[dict[str, Any]]]) -> No
     axes.set(xscale="log", yscale="log", xlabel="steps for 8 tokens", ylabel="divergence, nats per token")
     axes.set_xticks([1, 2, 4, 8], ["1", "2", "4", "8"])
     axes.set_xticks([], minor=True)
-    axes.legend(loc="lower left")
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
 
 
 _PANELS: dict[str, Callable[[Axes, Sequence[Sequence[dict[str, Any]]]], None]] = {

@@ -159,7 +159,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
         style = {"color": colors[number % len(colors)], "linewidth": 1 + 1.2 * (len(rows) - number - 1)}
         right.plot(steps, list(row["losses"].values()), label=row["strategy"], **style)
     right.set(xlabel="step", ylabel="loss, nats per character")
-    right.legend(frameon=False)
+    right.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
     save_figure(figure, path)
