@@ -231,7 +231,8 @@ def save_figure(figure: Figure, path: str | os.PathLike) -> None:
     """Write a figure atomically, as PNG and as PDF. The same figure gives the same bytes with any backend.
 
     Names in titles, labels and legends are shown as they are, with control codes as text: a `$` begins no formula,
-    except in the labels of ticks that matplotlib writes itself, such as powers of ten.
+    except in the labels of ticks that matplotlib writes itself, such as powers of ten. A figure with a legend or label
+    that does not fit into it is written larger, so that nothing is cut off.
 
     Args:
         figure ([`~matplotlib.figure.Figure`]): the figure.
@@ -247,10 +248,15 @@ def save_figure(figure: Figure, path: str | os.PathLike) -> None:
     _without_formulas(figure)
     # With fonts of type 42 the text in a PDF stays text, which journals ask for.
     with contextlib.ExitStack() as files, rc_context({"pdf.fonttype": 42}):
-        figure.savefig(files.enter_context(atomic_file(path.with_suffix(".png"))), dpi=dots, format="png")
+        figure.draw_without_rendering()
+        inside = figure.bbox_inches.padded(0.01).extents
+        needed = figure.get_tightbbox().extents
+        is_cut = (needed[:2] < inside[:2]).any() or (needed[2:] > inside[2:]).any()
+        dots_and_size: dict[str, Any] = {"dpi": dots, "bbox_inches": "tight" if is_cut else None}
+        figure.savefig(files.enter_context(atomic_file(path.with_suffix(".png"))), format="png", **dots_and_size)
         figure.set_layout_engine("none")  # keep the layout of the PNG
         pdf = files.enter_context(atomic_file(path.with_suffix(".pdf")))
-        figure.savefig(pdf, dpi=dots, format="pdf", metadata={"CreationDate": None})
+        figure.savefig(pdf, format="pdf", metadata={"CreationDate": None}, **dots_and_size)
 
 
 def _without_formulas(figure: Figure) -> None:

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from experiments import load
 from matplotlib.figure import Figure
+from matplotlib.image import imread
 from published import Finding, Paper, write_result
 from word_probes import all_words
 
 from hmm_datasets.files import read_json
 from hmm_datasets.hmm.families import load_source
-from hmm_datasets.report.plots import draw_points
+from hmm_datasets.report.plots import draw_points, save_figure
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = {path: ast.parse(path.read_text()) for path in sorted(ROOT.glob("recipes/**/*.py"))}
@@ -138,3 +139,16 @@ def test_the_picture_of_samplers_has_a_panel_for_each_part_that_ran(tmp_path, mo
     assert [len(figure.axes) for figure in figures] == ([panels] if panels else [])
     for axes in (axes for figure in figures for axes in figure.axes):
         assert axes.has_data()
+
+
+def test_a_legend_wider_than_its_figure_is_not_cut_off(tmp_path):
+    def drawn(label: str) -> tuple[int, int]:
+        figure = Figure(figsize=(2, 2), layout="constrained")
+        axes = figure.subplots()
+        axes.plot([0, 1], [0, 1], label=label)
+        figure.legend(loc="outside lower center")
+        save_figure(figure, tmp_path / "it.png")
+        return imread(tmp_path / "it.png").shape[1::-1]
+
+    assert drawn("short") == (600, 600)
+    assert drawn("a label that needs more than the two inches of its figure")[0] > 900

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.ticker import NullFormatter
 from published import Finding, Paper, write_result
 
 from hmm_datasets.report.plots import PAPER, save_figure
@@ -105,6 +106,7 @@ def plot_four_phases(results: Mapping[int, Mapping[str, Any]], path: str | Path)
     right.set(title="sequences of new chains", ylabel="KL(bigram inference || model)\n(nats per token)")
     for axes in (middle, right):
         axes.set(xlabel="optimizer step", xscale="log", yscale="log")
+        axes.xaxis.set_minor_formatter(NullFormatter())
     handles = [Patch(color=colour, label=_named(name)) for name, colour in _COLOURS.items()]
     figure.legend(handles=[*handles, *middle.get_lines()], loc="outside lower center", ncols=4)
     save_figure(figure, path)

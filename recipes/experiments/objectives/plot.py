@@ -106,6 +106,6 @@ def plot_distances(rows: Sequence[dict[str, Any]], path: Path) -> None:
     left.set(xscale="log", xlabel="from the tilted distribution, nats per token", xlim=(0.7 * _FLOOR, None))
     right.set(xscale="log", xlabel="from its own target, nats per token", xlim=(0.7 * _FLOOR, None))
     left.set_yticks(range(len(rows)), [row["name"] for row in rows])
-    left.invert_yaxis()
+    left.set_ylim(len(rows) - 0.5, -0.5)
     figure.legend(*left.get_legend_handles_labels(), loc="outside upper center", ncols=2)
     save_figure(figure, path)
