@@ -14,7 +14,6 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation.comparison import compare_reports
 from hmm_datasets.evaluation.evaluation import evaluate_model
 from hmm_datasets.evaluation.settings import EvaluationSettings
-from hmm_datasets.files import read_json
 from hmm_datasets.hub.kinds.process import write_process_card
 from hmm_datasets.hub.kinds.push import PushSettings, _made, push_path
 from hmm_datasets.hub.kinds.recognition import detect_kind
@@ -159,25 +158,3 @@ def test_a_stopped_run_is_named_as_one_with_its_step(stopped):
         evaluate_model(EvaluationSettings(str(stopped), targets=["process:mess3"]))
     with pytest.raises(InputError, match=there):
         compare_reports([stopped, stopped.parent])
-
-
-@pytest.mark.launch
-def test_the_card_of_an_evaluated_run_has_the_evaluation_with_its_errors_and_the_expected_loss(
-    program, succeeded, tmp_path
-):
-    run = tmp_path / "run"
-    sizes = ["--hmm", "mess3", "--length", "12", "--model", "d1", "--num_test_sequences", "16", "--max_steps", "2"]
-    sizes += ["--global_batch_size", "4", "--per_device_train_batch_size", "4", "--report_to", "none"]
-    succeeded(program.run("recipes/pretrain.py", *sizes, "--output_dir", str(run)))
-    text = ModelCard.load(run / "README.md").text
-    loss = processes.mess3().optimal_loss(12)
-    assert f"| *Optimal loss (expected)* | {loss.nats.mean():.5g} |" in text
-    assert "| Held-out cross-entropy |" in text
-    assert "| *Optimal predictor on the same sequences* |" in text
-    wanted = ["--num_sequences", "32", "--tasks", "optimum"]
-    assert "results are in the card" in succeeded(program.run("recipes/evaluate_model.py", str(run), *wanted)).stdout
-    gap = read_json(run / "evaluation" / "report.json")["optimum"]["bayes_gap"]
-    text = ModelCard.load(run / "README.md").text
-    shown = f"| {gap['bayes_gap']:.5g} | {gap['standard_error']:.2g} | nats/token |"
-    assert f"| Excess over the optimal loss {shown}" in text
-    assert f"| *Optimal loss (expected)* | {loss.nats.mean():.5g} |" in text

@@ -121,7 +121,7 @@ def plan_lines(path: str | os.PathLike, contents: Contents, repo_id: str, settin
             sum(file.stat().st_size for file in checkpoint_files(entry).values()) for entry in contents.checkpoints
         ]
         saved = counted(len(branches), "checkpoint")
-        lines.append(f"{saved} ({format_bytes(sum(sizes))}) to branches: {', '.join(branches)}")
+        lines.append(f"{saved} ({format_bytes(sum(sizes))}) to the branches {', '.join(branches)}")
     elif contents.checkpoints:
         saved = counted(len(contents.checkpoints), "checkpoint")
         lines.append(f"not pushed without --include_checkpoints, each to a branch: {saved}")

@@ -21,7 +21,7 @@ from ...errors import InputError
 from ...runtime.progress import progress_bar
 from ...text.corpora.loading import load_corpus
 from ...text.corpora.local_files import has_rows
-from ...text.corpora.presets import licence_of
+from ...text.corpora.presets import corpus_licence
 from ...text.stream.reader import TokenStream
 from ...text.tokenizers.words import WordCorpus
 from ..cards import write_card
@@ -193,7 +193,7 @@ def _write_card(
     **facts: Any,
 ) -> None:
     """Write a card with the licences of the named corpora among `corpora`; the front matter has one identifier."""
-    stated = {corpus: text for corpus in corpora if (text := licence_of(corpus))}
+    stated = {corpus: text for corpus in corpora if (text := corpus_licence(corpus))}
     details += [{"name": f"Licence of {Path(corpus).name}", "value": text} for corpus, text in stated.items()]
     names = {"other" if " " in text else _ON_HUB.get(text.lower(), text.lower()) for text in stated.values()}
     if licence is None and stated:

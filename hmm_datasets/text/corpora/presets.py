@@ -119,14 +119,14 @@ def named_corpus(name: str) -> Corpus | None:
     return corpus
 
 
-def licence_of(source: str) -> str | None:
+def corpus_licence(source: str) -> str | None:
     """The licence of a named corpus, None if it is none of them.
 
     Args:
         source (`str`): its name, its data set on the Hub, or a file with the bytes of a bundled corpus.
 
     ```python
-    >>> licence_of("roneneldan/TinyStories"), licence_of("mine.txt")
+    >>> corpus_licence("roneneldan/TinyStories"), corpus_licence("mine.txt")
     ('CDLA-Sharing-1.0', None)
 
     ```
