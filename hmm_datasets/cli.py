@@ -53,7 +53,6 @@ COMMANDS = {
     "checkpoint list": "checkpoint:list_command",
     "checkpoint convert": "checkpoint:convert_command",
     "checkpoint slim": "checkpoint:slim_command",
-    "checkpoint average": "checkpoint:average_command",
     "checkpoint prune": "checkpoint:prune_command",
     "checkpoint restore": "checkpoint:restore_command",
 }

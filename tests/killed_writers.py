@@ -228,7 +228,6 @@ class Command(Kind):
     def old(self, folder):
         import tiny_runs  # noqa: F401, so that the forks need not
 
-        import hmm_datasets.operations.checkpoints.average
         import hmm_datasets.operations.checkpoints.convert
         import hmm_datasets.operations.checkpoints.slim
         import hmm_datasets.training.run  # noqa: F401
@@ -324,9 +323,6 @@ KINDS = {
     "checkpoint restore": Restore("checkpoint", "restore", "WORK/run", needs_run=True),
     "checkpoint convert": Command(
         "checkpoint", "convert", "WORK/run/checkpoint-6", "WORK/model", "--to", "hf", needs_run=True
-    ),
-    "checkpoint average": Command(
-        "checkpoint", "average", "WORK/run", "--last", "2", "--output", "WORK/mean", needs_run=True
     ),
     "sample --output": Command(
         "sample", "process:mess3(x=0.05,a=0.85)", "--num_sequences", "200000", "--output", "WORK/tokens.npy"

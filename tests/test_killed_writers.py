@@ -17,7 +17,7 @@ PROGRAM = Path(__file__).with_name("killed_writers.py")
     [
         *("folder", "evaluation", "words", "tokenization", "fit", "saving", "sweep", "supervise"),
         *("checkpoint slim", "checkpoint prune"),
-        *("checkpoint restore", "checkpoint convert", "checkpoint average"),
+        *("checkpoint restore", "checkpoint convert"),
         *("sample --output", "describe --save", "tokenize", "end of a run"),
     ],
 )

@@ -1,7 +1,6 @@
 """The subcommands for the checkpoints of a run."""
 
 import json
-import math
 import sys
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass
@@ -134,30 +133,6 @@ def slim_command(arguments: CheckpointSlimCommand) -> int:
     print(f"{format_bytes(saved)} less" if saved else "nothing to remove")
     if kept is not None:
         _print_kept(kept)
-    return 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckpointAverageCommand:
-    """Write the mean of the weights of several checkpoints as a model."""
-
-    paths: list[Path] = argument("CHECKPOINT", "checkpoints; with --last, one run", many="+")
-    last: int | None = option(None, "N", "the newest N complete checkpoints of the run", least=1)
-    weights: list[float] | None = option(None, "W", "how much each counts; default all the same", least=-math.inf)
-    output: Path = option(MISSING, "FOLDER", "folder of the model to write")
-
-
-def average_command(arguments: CheckpointAverageCommand) -> int:
-    """Write the mean of several checkpoints."""
-    from ..operations.checkpoints.average import average, newest_checkpoints
-
-    paths: Sequence[Path] = arguments.paths
-    if arguments.last is not None:
-        if len(paths) != 1:
-            raise InputError(f"--last {arguments.last}: takes one run, not {len(paths)} folders")
-        paths = newest_checkpoints(paths[0], arguments.last)
-    average(paths, arguments.output, arguments.weights)
-    print(f"{arguments.output}: mean of {', '.join(map(str, paths))}")
     return 0
 
 

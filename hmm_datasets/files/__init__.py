@@ -11,7 +11,15 @@ from .atomic import (
 )
 from .check_write import before_write, check_may_write
 from .containment import inside
-from .digests import DIGESTS_NAME, check_digests, digest_problems, file_digest, recorded_digests, write_digests
+from .digests import (
+    DIGESTS_NAME,
+    check_digests,
+    digest_problems,
+    file_digest,
+    missing_files,
+    recorded_digests,
+    write_digests,
+)
 from .json_files import read_json, write_json
 from .json_lines import append_jsonl, read_jsonl, read_log, write_jsonl
 from .overwriting import overwrite
@@ -33,6 +41,7 @@ __all__ = [
     "discard_unfinished",
     "file_digest",
     "inside",
+    "missing_files",
     "move_into",
     "name_to_delete",
     "overwrite",

@@ -65,13 +65,25 @@ def digest_problems(folder: str | os.PathLike, names: Collection[str] | None = N
         expected = {name: digest for name, digest in expected.items() if name in names}
     existing = [name for name in expected if (folder / name).is_file()]
     actual = dict(zip(existing, _digests(folder, existing), strict=True))
-    problems = []
-    for name, digest in expected.items():
-        if name not in actual:
-            problems.append(f"{name}: no such file, though {DIGESTS_NAME} lists it")
-        elif actual[name] != digest:
-            problems.append(f"{name}: SHA-256 is {actual[name]}, but {DIGESTS_NAME} says {digest}")
-    return problems
+    changed = {
+        name: f"{name}: SHA-256 is {digest}, but {DIGESTS_NAME} says {expected[name]}"
+        for name, digest in actual.items()
+        if digest != expected[name]
+    }
+    return [line for name in expected if (line := changed.get(name) or _missing(folder, name))]
+
+
+def missing_files(folder: str | os.PathLike) -> list[str]:
+    """The files that `digests.json` lists and that are not there, one message per file; nothing is hashed.
+
+    Raises:
+        `InputError`: `digests.json` cannot be read.
+    """
+    return [line for name in recorded_digests(folder) if (line := _missing(Path(folder), name))]
+
+
+def _missing(folder: Path, name: str) -> str:
+    return "" if (folder / name).is_file() else f"{name}: no such file, though {DIGESTS_NAME} lists it"
 
 
 def recorded_digests(folder: str | os.PathLike) -> dict[str, str]:

@@ -27,6 +27,7 @@ from ..data.packing import PackedWindows
 from ..data.skipped_rows import RemainingRows
 from ..data.windows import TokenWindows
 from ..errors import InputError
+from ..files import check_digests
 from ..records import as_record
 from ..report.tables import text_table
 from ..runtime.events import read_events
@@ -118,6 +119,8 @@ def replay(run: str | Path, step: int, *, before_rollback: bool = False) -> Repl
         raise InputError(f"{run}: has no step {step}; expected 1 to {last}, the last one that it logged")
     starts = (start for start in possible_starts(str(run), skipped_rows_of(rollbacks)) if start.step < step)
     start = next(starts, None)
+    if start is not None:
+        check_digests(start.folder)
     max_steps = next((int(row["max_steps"]) for row in reversed(history)), record.settings["max_steps"])
     with tempfile.TemporaryDirectory() as folder:
         trainer = _replayer(run, record, folder, max_steps, rollbacks)

@@ -50,7 +50,7 @@ class RunFields:
     copy_checkpoints_to: str | None = setting(
         None,
         "Folder on another disk. Each checkpoint is copied there in the background, to a folder named as "
-        "output_dir, and the run continues from the copy if its own checkpoints are gone.",
+        "output_dir, and the run continues from the copy if its own are gone or damaged.",
     )
     optimizer_from: str | None = setting(
         None,

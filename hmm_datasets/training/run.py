@@ -35,10 +35,11 @@ from .callbacks.profile import Profile
 from .callbacks.progress_line import ProgressLine
 from .callbacks.samples import Samples
 from .checkpoints.archive import archive_newer
-from .checkpoints.resuming import Start, find_start
+from .checkpoints.damaged import check_whole
+from .checkpoints.resuming import Start, find_start, start_problems
 from .checkpoints.skipped_rows import rows_identity
 from .checkpoints.unfinished import remove_unfinished
-from .checkpoints.verifying import list_steps, optimizer_checkpoint, verify_checkpoint
+from .checkpoints.verifying import list_steps, optimizer_checkpoint
 from .content import CACHE_NAME, SECTION, weights_digest
 from .lineage import lineage, weights_of
 from .parameters import count_parameters
@@ -82,7 +83,8 @@ def train_and_save(
         and `interrupted`, the reason; then neither a model nor a summary is saved.
 
     Raises:
-        `RolledBack`: with `on_spike: rollback`, the run went back; the same command continues.
+        `RolledBack`: with `on_spike: rollback`, the run went back, or the checkpoint to continue from is damaged and
+            was moved aside; the same command continues.
         `InputError`: the folder has another run, or one that is still running; or the tokens consumed are not those
             planned, which is checked before the first step and again after the model is saved.
     """
@@ -155,11 +157,14 @@ class Run:
         trainer, args, plan = self.trainer, self.args, self.plan
         start = find_start(args) if plan is None else plan.start
         _check_same_start(start)
+        if start is not None:
+            check_whole(trainer, start)
         trainer.begin(self.data, start)
         if plan is not None and start is not None:
             _check_tokens(plan, start, args.allow_changed)
         if start is not None:
             _print_new_type(trainer, start)
+            trainer.say(f"{args.output_dir}: continues from {start.folder}")
         rows = rows_identity(trainer.rollbacks)
         trainer.accelerator.wait_for_everyone()  # every rank has looked for its start
         if args.should_save:
@@ -275,14 +280,14 @@ def _save_named_process(folder: Path, settings: dict[str, Any], plan: Plan) -> N
 
 
 def _set_later_aside(trainer: StepTrainer, folder: Path, start: Start | None) -> None:
-    going_on = "the run starts anew" if start is None else f"the run continues from {start.folder.name}"
+    going_on = "the run starts anew" if start is None else f"the run continues from {start.folder}"
     steps = list_steps(folder) if folder.is_dir() and trainer.args.resume else []
-    for step in (number for number in steps if start is None or number > start.step):
-        report = verify_checkpoint(folder / f"checkpoint-{step}")
-        if not report.ok:
-            append_event(
-                trainer.args.output_dir, "torn", f"{report.folder.name} is damaged ({report.problems[0]}): {going_on}"
-            )
+    for step in (number for number in steps if start is None or number >= start.step):
+        checkpoint = folder / f"checkpoint-{step}"
+        if problems := start_problems(checkpoint):
+            line = f"{checkpoint} is damaged ({problems[0]}): {going_on}"
+            trainer.say(line)
+            append_event(trainer.args.output_dir, "torn", line, step=step)
     aside = archive_newer(folder, start)
     if aside is not None:
         moved = ", ".join(aside.names[:3]) + (", ..." if len(aside.names) > 3 else "")

@@ -102,9 +102,10 @@ def test_every_file_that_differs_has_a_line(whole, tmp_path, capsys):
     assert (code, lines[0][:4]) == (1, "BAD ")
 
 
-def test_a_run_does_not_resume_from_a_changed_checkpoint(whole, tmp_path):
+def test_a_run_does_not_resume_from_a_changed_checkpoint_if_it_is_the_only_one(whole, tmp_path):
     folder = shutil.copytree(whole / "run", tmp_path / "run")
     (folder / "summary.json").unlink()
+    shutil.rmtree(folder / "checkpoint-1")
     data = bytearray((folder / "checkpoint-2" / "optimizer.pt").read_bytes())
     data[len(data) // 2] ^= 1
     (folder / "checkpoint-2" / "optimizer.pt").write_bytes(data)
@@ -113,10 +114,10 @@ def test_a_run_does_not_resume_from_a_changed_checkpoint(whole, tmp_path):
     text = str(caught.value)
     assert text.startswith(f"{folder / 'checkpoint-2' / 'optimizer.pt'}: SHA-256 is ")
     assert text.endswith(
-        "; delete checkpoint-2 to continue from the checkpoint before it, or its digests.json to use it as it is"
+        "; no other checkpoint is whole: delete checkpoint-2 to start anew, or its digests.json to use it as it is"
     )
-    shutil.rmtree(folder / "checkpoint-2")
-    assert train(folder, steps=3)["resumed_from"] == "checkpoint-1"
+    (folder / "checkpoint-2" / "digests.json").unlink()
+    assert train(folder, steps=3)["resumed_from"] == "checkpoint-2"
 
 
 def test_a_folder_without_digests_passes(whole, tmp_path, capsys):

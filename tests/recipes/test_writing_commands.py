@@ -43,7 +43,6 @@ WRITING = {
     "supervise": ("supervise", "--output_dir", "DISK/new", "--", "true"),
     "convert": ("checkpoint", "convert", "MADE/run/checkpoint-2", "DISK/new", "--to", "hf"),
     "slim": ("checkpoint", "slim", "DISK/run", "--yes"),
-    "average": ("checkpoint", "average", "--last", 2, "MADE/run", "--output", "DISK/new"),
     "prune": ("checkpoint", "prune", "--keep", 1, "DISK/run", "--yes"),
 }
 IN_PLACE = {"pretrain, going on": "run", "evaluate again": "evaluation", "emissions": "fit", "sweep": "sweep.yaml"}

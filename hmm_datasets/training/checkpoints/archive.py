@@ -10,8 +10,8 @@ from pathlib import Path
 from ...runtime.set_aside import SetAside, set_aside
 from ..callbacks.samples import SAMPLES_NAME
 from ..record import HISTORY_NAME, RECORD_NAME
-from .resuming import Start
-from .verifying import list_steps, verify_checkpoint
+from .resuming import Start, start_problems
+from .verifying import list_steps
 
 # What records a run or is its result; other files in the folder may be its data.
 _RUN_FILES = (
@@ -34,18 +34,14 @@ def archive_newer(run: Path, start: Start | None) -> SetAside | None:
         return None
     later = [f"checkpoint-{step}" for step in list_steps(run) if start is None or step > start.step]
     kept = None if start is None else run / start.folder.name
-    if (
-        kept is not None
-        and kept.is_dir()
-        and kept.resolve() != start.folder.resolve()
-        and not verify_checkpoint(kept).ok
-    ):
+    if kept is not None and kept.is_dir() and kept.resolve() != start.folder.resolve() and start_problems(kept):
         later.append(kept.name)  # its copy in the other place is whole
     spare = []
     if start is not None:
         # The run forgets the rows of later steps.
         spare = [name for name in (HISTORY_NAME, SAMPLES_NAME) if (run / name).is_file()]
-        reason = f"not continued from, since the run continues from {start.folder.name}"
+        where = start.folder.name if start.folder.parent == run else start.folder
+        reason = f"not continued from, since the run continues from {where}"
     else:
         reason = "of the run before, since this one starts anew"
         if later or (run / "summary.json").exists():

@@ -4,14 +4,14 @@ Rows are counted as they are consumed, and the count is saved with the checkpoin
 continues at the row it had reached, and not at the number of steps times the new batch.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ...data.skipped_rows import SkippedRows
 from ...errors import InputError
-from ...files import DIGESTS_NAME, check_digests
+from ...files import digest_problems
 from ...records import Count, as_record
 from ...runtime.run_identity import IDENTITY_NAME, Identity, as_saved, check_identity, read_identity
 from ...runtime.run_records import read_checkpoint_state
@@ -58,11 +58,16 @@ def possible_starts(
     candidates = [(-step, order, place) for order, place in enumerate(places) for step in list_steps(place)]
     for step, _, place in sorted(candidates):
         folder = place / f"checkpoint-{-step}"
-        if not verify_checkpoint(folder).ok:
+        if start_problems(folder):
             continue
         start = start_at(folder)
         if start is not None and (skipped_rows is None or left_out_the_same(folder, start.rows, skipped_rows)):
             yield start
+
+
+def start_problems(folder: Path) -> Sequence[str]:
+    """Why a run cannot continue from a checkpoint, as far as sizes, headers and what is read of it first show."""
+    return verify_checkpoint(folder).problems or digest_problems(folder, (STATE_NAME, IDENTITY_NAME))
 
 
 def start_at(folder: Path) -> Start | None:
@@ -109,6 +114,13 @@ def find_start(args) -> Start | None:
     )
 
 
+def before_step(args, step: int) -> str:
+    """Where a run that ends at a step can continue from, in words: its newest whole checkpoint from before it."""
+    starts = (start for start in possible_starts(args.output_dir, copies=args.copies) if start.step < step)
+    start = next(starts, None)
+    return "no checkpoint is from before it" if start is None else f"{start.folder} is from before it"
+
+
 def check_start(
     folder: Path,
     identity: Identity,
@@ -137,10 +149,6 @@ def check_start(
             f"{folder}: has weights but no optimizer state, as save_only_model and slim leave it; choose another "
             "output_dir, and start from these weights"
         )
-    check_digests(
-        folder,
-        f"delete {folder.name} to continue from the checkpoint before it, or its {DIGESTS_NAME} to use it as it is",
-    )
     path = folder / IDENTITY_NAME
     if not path.exists():
         return

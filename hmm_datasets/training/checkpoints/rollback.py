@@ -12,10 +12,10 @@ start moves it aside. All ranks then start the same command again (see `hmm_data
 going back is an ordinary resume.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from accelerate.utils import broadcast_object_list
 
@@ -30,6 +30,7 @@ from .verifying import list_steps
 if TYPE_CHECKING:
     from ..run_context import RunContext
 
+Decision = TypeVar("Decision")
 MAX_ROLLBACKS = 3
 """Rollbacks to the same checkpoint; one more ends the run."""
 
@@ -55,19 +56,9 @@ def go_back(
         `RolledBack`: it is recorded, and the same command continues from the checkpoint.
         `InputError`: the run went back to this checkpoint too often.
     """
-    decision: list[Any] = [None]
-    if run.is_world_process_zero():
-        try:
-            decision = [_decide(run, step, rollbacks, skipped_rows, num_rows)]
-        except InputError as error:
-            decision = [error]
-    if run.args.world_size > 1:
-        broadcast_object_list(decision)
-    (outcome,) = decision
+    outcome = decided_by_rank_zero(run, lambda: _decide(run, step, rollbacks, skipped_rows, num_rows))
     if isinstance(outcome, str):
         return outcome
-    if isinstance(outcome, InputError):
-        raise outcome
     where = f"checkpoint-{outcome.checkpoint}" if outcome.checkpoint else "its beginning"
     line = (
         f"step {step:,}: the run goes back to {where} and skips rows {outcome.first:,} to {outcome.end - 1:,} of "
@@ -80,6 +71,22 @@ def go_back(
         run.say(line)
     run.accelerator.wait_for_everyone()
     raise RolledBack(f"{line}: start the same command again to continue")
+
+
+def decided_by_rank_zero(run: "RunContext", decide: Callable[[], Decision]) -> Decision:
+    """What a function returns on rank 0, which alone calls it; to be called by all ranks, which raise its errors."""
+    decision: list[Any] = [None]
+    if run.is_world_process_zero():
+        try:
+            decision = [decide()]
+        except InputError as error:
+            decision = [error]
+    if run.args.world_size > 1:
+        broadcast_object_list(decision)
+    (outcome,) = decision
+    if isinstance(outcome, InputError):
+        raise outcome
+    return outcome
 
 
 def _decide(

@@ -1,5 +1,6 @@
 """The rows that a run skips, as recorded in its identity and in those of its checkpoints."""
 
+import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...data.skipped_rows import SkippedRows
+from ...errors import InputError
 from ...records import Count, as_record
 from ...runtime.run_identity import IDENTITY_NAME, read_identity
 from .verifying import list_steps
@@ -50,8 +52,13 @@ def rollbacks_of(*folders: str | os.PathLike | None) -> list[Rollback]:
         *folders (path, *optional*): the folder of the run, and that of the copies of its checkpoints if there is one.
     """
     runs = [Path(folder) for folder in folders if folder is not None and Path(folder).is_dir()]
-    places = [place for run in runs for place in (run, *(run / f"checkpoint-{step}" for step in list_steps(run)))]
-    return list(dict.fromkeys(rollback for place in places for rollback in rollbacks_in(place)))
+    recorded = []
+    for run in runs:
+        recorded += rollbacks_in(run)
+        for step in list_steps(run):
+            with contextlib.suppress(InputError):  # a damaged checkpoint, from which the run does not continue
+                recorded += rollbacks_in(run / f"checkpoint-{step}")
+    return list(dict.fromkeys(recorded))
 
 
 def skipped_rows_of(rollbacks: Sequence[Rollback]) -> SkippedRows:

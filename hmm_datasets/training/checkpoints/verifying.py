@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import msgspec
 
 from ...errors import InputError, path_errors
-from ...files import inside, read_json, restore_all
+from ...files import inside, missing_files, read_json, restore_all
 from ...foreign.tensors import safetensors_header
 from ...records import as_record
 from ...runtime.run_identity import IDENTITY_NAME
@@ -137,6 +137,10 @@ def verify_checkpoint(folder: str | os.PathLike) -> CheckpointReport:
         problems.append(f"{UNIVERSAL_NAME}: names {universal.name}, which has no optimizer state")
     if not any(folder.rglob("*.safetensors")) and not _sharded_weights(folder, shards):
         problems.append("no weights: neither *.safetensors nor a DeepSpeed or FSDP folder of shards")
+    try:
+        problems += missing_files(folder)
+    except InputError as error:
+        problems.append(str(error).removeprefix(f"{folder}/"))
     return CheckpointReport(folder, step, tuple(problems), tensor_bytes, total_bytes)
 
 

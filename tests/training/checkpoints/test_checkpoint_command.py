@@ -74,9 +74,9 @@ def test_list_says_sizes_writer_tokens_loss_and_what_is_wrong(run, capsys):
     assert "0.2500 reward, held out" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["list", "slim", "prune", "average"])
+@pytest.mark.parametrize("name", ["list", "slim", "prune"])
 def test_folders_without_a_run_are_refused_by_name(name, tmp_path, capsys):
-    words = {"prune": ["--keep", 1], "average": ["--last", 1, "--output", tmp_path / "out"]}.get(name, [])
+    words = {"prune": ["--keep", 1]}.get(name, [])
     assert f"{tmp_path / 'nowhere'}: no such folder" in failing(capsys, name, tmp_path / "nowhere", *words)
     assert str(tmp_path) in failing(capsys, name, tmp_path, *words)
     foreign = tmp_path / "foreign"

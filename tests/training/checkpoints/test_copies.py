@@ -1,15 +1,18 @@
 """Checkpoints are copied to another place in the background, whole, and a run continues from the copies."""
 
+import contextlib
+import io
 import os
 import shutil
 import subprocess
 import threading
+from contextlib import redirect_stdout
 
 import pytest
 
 from hmm_datasets.compat.transformers import TrainerHooks
-from hmm_datasets.errors import InputError
-from hmm_datasets.files import digest_problems, read_jsonl
+from hmm_datasets.errors import InputError, RolledBack
+from hmm_datasets.files import DIGESTS_NAME, digest_problems, read_jsonl
 from hmm_datasets.runtime.events import read_events
 from hmm_datasets.training.checkpoints import copies as copies_module
 from hmm_datasets.training.checkpoints.copies import WAITING, CheckpointCopies
@@ -190,3 +193,61 @@ def test_ranks_that_see_different_disks_are_refused(run, tmp_path, warm_python, 
         same, refused = process.communicate(timeout=120)[0].splitlines()
         assert same == "the same"
         assert refused.startswith(f"rank 0 would continue from {run}/checkpoint-6, rank 1 from no checkpoint; ")
+
+
+def damage(path, how):
+    if how == "deleted":
+        path.unlink()
+    else:
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+
+
+def continued(go_on, run, **given):
+    """The summary of the run, started again as often as a recipe starts itself again."""
+    while True:
+        with contextlib.suppress(RolledBack):
+            return go_on(run, max_steps=6, **given)
+
+
+@pytest.mark.parametrize("how", ["deleted", "flipped"])
+def test_whichever_file_is_damaged_the_run_continues_from_the_copy_and_prints_which(how, go_on, trained, tmp_path):
+    made, copies = tmp_path / "made", tmp_path / "copies"
+    go_on(made / "run", max_steps=4, copy_checkpoints_to=str(copies))
+    names = sorted(path.name for path in (made / "run" / "checkpoint-4").iterdir())
+    assert {"config.json", "identity.json", "optimizer.pt", "trainer_state.json"} <= set(names)
+    for name in names:
+        run = shutil.copytree(made, tmp_path / name) / "run"
+        other = shutil.copytree(copies, tmp_path / name / "copies")
+        damage(run / "checkpoint-4" / name, how)
+        with redirect_stdout(io.StringIO()) as out:
+            assert continued(go_on, run, copy_checkpoints_to=str(other))["resumed_from"] == "checkpoint-4", name
+        assert losses(run) == losses(trained), name
+        if (name, how) == (DIGESTS_NAME, "deleted"):  # without which a checkpoint counts as whole
+            assert f"{run}: continues from {run / 'checkpoint-4'}" in out.getvalue()
+            continue
+        assert f"{run}: continues from {other / 'run' / 'checkpoint-4'}" in out.getvalue(), name
+        (event,) = [event["message"] for event in read_events(run) if event["kind"] == "torn"]
+        assert event.startswith(f"{run / 'checkpoint-4'} is damaged ("), name
+        assert name in event
+        assert list_steps(next((run / "set_aside").iterdir())) == [4], name
+
+
+def test_without_a_copy_the_run_continues_from_the_checkpoint_before_a_damaged_one(go_on, trained, tmp_path):
+    run = tmp_path / "run"
+    go_on(run, max_steps=4)
+    damage(run / "checkpoint-4" / "optimizer.pt", "flipped")
+    assert continued(go_on, run)["resumed_from"] == "checkpoint-2"
+    assert losses(run) == losses(trained)
+    assert list_steps(next((run / "set_aside").iterdir())) == [4]
+
+
+def test_a_damaged_copy_too_is_passed_over(go_on, trained, tmp_path):
+    run, other = tmp_path / "run", tmp_path / "other"
+    go_on(run, max_steps=4, copy_checkpoints_to=str(other))
+    damage(run / "checkpoint-4" / "model.safetensors", "flipped")
+    damage(other / "run" / "checkpoint-4" / "optimizer.pt", "flipped")
+    assert continued(go_on, run, copy_checkpoints_to=str(other))["resumed_from"] == "checkpoint-2"
+    assert losses(run) == losses(trained)
+    assert [list_steps(next((folder / "set_aside").iterdir())) for folder in (run, other / "run")] == [[4], [4]]

@@ -20,7 +20,6 @@ COMMANDS = {
     "restore": ("restore", "RUN"),
     "delete what is set aside": ("prune", "RUN", "--delete", "--yes"),
     "convert": ("convert", "RUN/checkpoint-6", "RUN/../model", "--to", "hf"),
-    "average": ("average", "RUN", "--last", "2", "--output", "RUN/../model"),
 }
 
 
