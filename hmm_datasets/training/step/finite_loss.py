@@ -8,6 +8,7 @@ import torch
 
 from ...errors import InputError
 from ...runtime.events import append_event
+from ..checkpoints.resuming import before_step
 from ..run_context import RunContext
 from .component import Component
 from .evidence import keep_evidence
@@ -52,11 +53,9 @@ class FiniteLoss(Component):
         if run.is_world_process_zero():
             event = {"step": step, "highest": worst, "ranks": ranks, "evidence": str(folder)}
             append_event(run.args.output_dir, "nan", line, **event, host=worst["host"], rank=worst["rank"])
-        refusal = ""
+        remedy = "lower the learning rate, look at these rows, or set on_spike rollback to skip them"
         if run.args.on_spike == "rollback":
             run.say(line)
-            refusal = f"not rolled back: {self._go_back(step)}; "
-        raise InputError(
-            f"{line}; {refusal}the newest checkpoint is from before it: lower the learning rate, look at these rows, "
-            "or set on_spike rollback to skip them"
-        )
+            line = f"{line}; not rolled back: {self._go_back(step)}"
+            remedy = "lower the learning rate, or look at these rows"
+        raise InputError(f"{line}; {before_step(run.args, step)}: {remedy}")

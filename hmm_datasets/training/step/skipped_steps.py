@@ -17,6 +17,7 @@ import math
 import torch
 
 from ...errors import InputError, RankError
+from ..checkpoints.resuming import before_step
 from ..run_context import RunContext
 from .component import Component
 
@@ -59,15 +60,16 @@ class SkippedSteps(Component):
             return
         if run.is_deepspeed_enabled and not by_library:
             raise RankError(
-                f"step {step}: the norm of the gradient is {self._norm}, and DeepSpeed trained on it; the newest "
-                "checkpoint is from before it: set check_grad_overflow in the DeepSpeed JSON"
+                f"step {step}: the norm of the gradient is {self._norm}, and DeepSpeed trained on it; "
+                f"{before_step(run.args, step)}: set check_grad_overflow in the DeepSpeed JSON"
             )
         run.totals.skipped_steps += 1
         self._in_a_row += 1
         if self._in_a_row == _MAX_IN_A_ROW:
+            first = step - _MAX_IN_A_ROW + 1
             raise InputError(
-                f"step {step}: the gradient was not finite for {_MAX_IN_A_ROW} steps in a row; the newest checkpoint "
-                "may be from before them: lower the learning rate, or train in another precision"
+                f"step {step}: the gradient was not finite for {_MAX_IN_A_ROW} steps in a row since step {first}; "
+                f"{before_step(run.args, first)}: lower the learning rate, or train in another precision"
             )
         if run.accelerator.scaler is None:
             count = f"{run.totals.skipped_steps:,} so far"

@@ -2,6 +2,7 @@
 
 import math
 import socket
+import time
 
 import pytest
 import torch
@@ -11,8 +12,10 @@ from bad_rows import trainer as bad_rows_trainer
 from safetensors.torch import load_file
 from tiny_runs import tiny_model, trainer
 
+from hmm_datasets.cli import main
 from hmm_datasets.errors import InputError
-from hmm_datasets.files import read_json
+from hmm_datasets.files import append_jsonl, read_json
+from hmm_datasets.runtime import environment
 from hmm_datasets.runtime.events import read_events
 from hmm_datasets.training.run import train_and_save
 
@@ -23,8 +26,8 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_changes_no_weight(tmp_path, 
     before = {name: weight.clone() for name, weight in model.named_parameters()}
     run = trainer(tmp_path, model=model)
     model.register_forward_hook(lambda module, inputs, output: setattr(output, "loss", output.loss * value))
-    expected = r"^step 1: the loss is (nan|inf) on rank 0 \(.+\) in rows 0 to 3; see .*/nan-step-1; the newest "
-    with pytest.raises(InputError, match=expected + "checkpoint is from before it"):
+    expected = r"^step 1: the loss is (nan|inf) on rank 0 \(.+\) in rows 0 to 3; see .*/nan-step-1; "
+    with pytest.raises(InputError, match=expected + "no checkpoint is from before it: lower"):
         run.train()
     assert all(torch.equal(weight, before[name]) for name, weight in model.named_parameters())
 
@@ -67,6 +70,19 @@ def test_what_explains_it_is_kept(tmp_path):
     assert kept["losses"][1, :-1].isnan().all()
     (event,) = read_events(tmp_path)
     assert (event["kind"], event["step"], event["rank"]) == ("nan", 4, 0)
+
+
+def test_the_checkpoint_before_it_is_named_and_watch_lists_the_step_until_the_run_has_passed_it(tmp_path, capsys):
+    run = bad_rows_trainer(tmp_path, WithBadRows([27]), save_steps=2)
+    nan_at_foreign_tokens(run.model)
+    with pytest.raises(InputError, match=rf"; {tmp_path}/checkpoint-2 is from before it: lower the learning rate, "):
+        train_and_save(run, settings={}, data={})
+    assert main(["watch", str(tmp_path)]) == 1
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("NaN or infinite")]
+    assert line.split(maxsplit=3)[3] == f"nan at step 4 on {environment.host()}"
+    append_jsonl(tmp_path / "history.jsonl", {"step": 4, "time": time.time(), "loss": 1.0})
+    main(["watch", str(tmp_path)])
+    assert "NaN or infinite  none" in capsys.readouterr().out
 
 
 @pytest.mark.launch
