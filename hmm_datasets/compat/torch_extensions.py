@@ -1,17 +1,24 @@
-"""The lock under which torch compiles an extension, such as DeepSpeed's: a killed compilation stops no later run.
+"""How torch compiles an extension, such as DeepSpeed's: a killed run leaves no compiler, and its lock stops nobody.
 
 `torch.utils.cpp_extension` makes a file `lock` in the folder of the extension, and others wait as long as it is there,
 without a word. A process that is killed while it compiles leaves it for ever (PyTorch issue 189245, mended after 2.13
 by a lock of the system). It keeps the file open, so a lock that no process of this machine has open, in a folder in
 which nothing has changed for a while, is of a process that has ended.
+
+ninja and the compilers that it starts would work on after such a process. Linux ends ninja with the thread that started
+it (`PR_SET_PDEATHSIG` of prctl), however that ended, and ninja ends its compilers.
 """
 
 import contextlib
+import ctypes
 import os
 import secrets
+import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -25,6 +32,7 @@ LOCAL_SILENCE, SHARED_SILENCE = 60.0, 600.0
 PATIENCE = 1800.0
 """Seconds that another process is given to compile."""
 
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _SAY_AFTER = 2.0
 _LOOK_EVERY = 0.5  # seconds; each look goes through the processes of the machine
 _SHARED = (
@@ -42,6 +50,26 @@ _SHARED = (
     "wekafs",
     "virtiofs",
 )
+
+
+class _EndingWithThisProcess:
+    """The module `subprocess`, whose `run` starts programs that end with this process."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(subprocess, name)
+
+    def run(self, *words: Any, **options: Any) -> subprocess.CompletedProcess:
+        """Run a program to its end."""
+        prctl = ctypes.CDLL(None).prctl  # before the fork
+        return subprocess.run(*words, preexec_fn=lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGTERM), **options)
+
+
+def end_compilers_with_this_process() -> None:
+    """From now on compilations of extensions that torch starts end when this process does; on Linux."""
+    if sys.platform == "linux":
+        from torch.utils import cpp_extension
+
+        setattr(cpp_extension, "subprocess", _EndingWithThisProcess())  # noqa: B010 - for torch it is the module
 
 
 def mend_compiler_locks() -> None:

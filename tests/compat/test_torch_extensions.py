@@ -1,9 +1,12 @@
 """The lock of torch's compilations: a killed one stops no later run, and one that goes on is waited for."""
 
 import os
+import subprocess
+import sys
 import threading
 import time
 
+import psutil
 import pytest
 from torch.utils import cpp_extension, file_baton
 
@@ -87,3 +90,34 @@ def test_a_compilation_that_goes_on_is_waited_for_until_its_end_or_the_patience(
     os.close(compiling.fd)
     with pytest.raises(InputError, match="the process that compiled there was killed; start the same command again"):
         other.wait()
+
+
+COMPILES = """
+import sys
+from hmm_datasets.compat.torch_extensions import end_compilers_with_this_process
+end_compilers_with_this_process()
+from torch.utils import cpp_extension
+cpp_extension.load_inline("slow", "int f() { return 1; }", functions="f", build_directory=sys.argv[1])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="prctl is of Linux")
+@pytest.mark.launch
+def test_ninja_and_its_compilers_end_with_a_process_that_is_killed(tmp_path, child_environment):
+    """The compiler writes its process id and sleeps; with `--version` and other questions it is the real one."""
+    compiler = tmp_path / "slow-c++"
+    compiler.write_text(f'#!/bin/sh\n[ "$1" = -MMD ] || exec c++ "$@"\necho $$ > {tmp_path}/id\nexec sleep 300\n')
+    compiler.chmod(0o755)
+    (tmp_path / "build").mkdir()
+    command = [sys.executable, "-c", COMPILES, tmp_path / "build"]
+    process = subprocess.Popen(command, env=child_environment | {"CXX": str(compiler)}, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "id").is_file() or not (tmp_path / "id").read_text():
+        assert process.poll() is None, process.stderr.read().decode()[-2000:]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    sleeping = psutil.Process(int((tmp_path / "id").read_text()))
+    assert sleeping.parent().name() in ("ninja", "sh")
+    process.kill()
+    process.wait()
+    assert psutil.wait_procs([sleeping], timeout=20)[1] == []
