@@ -10,14 +10,20 @@ import errno
 import os
 import re
 import shutil
+import stat
 from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 
 from .display import format_bytes
 
+try:
+    import resource
+except ImportError:
+    resource = None
+
 # Messages about a full disk from libraries that do not give the errno: safetensors, Arrow, torch.save.
 _FULL = re.compile(
-    r"No space left on device|[Dd]isk quota exceeded"
+    r"No space left on device|[Dd]isk quota exceeded|File too large \(os error 27\)"
     r"|PytorchStreamWriter failed|iostream error|unexpected pos \d+ vs \d+"
 )
 
@@ -144,10 +150,20 @@ def with_causes(error: BaseException | None, implicit: bool = True) -> Iterator[
 
 def is_disk_full(error: BaseException | None) -> bool:
     """Whether an error, or one of its causes, means that a disk or a quota is full."""
+    numbers = (errno.ENOSPC, errno.EDQUOT, *((errno.EFBIG,) if limit_of_files() else ()))
     return any(
-        _FULL.search(str(cause)) or (isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT))
+        _FULL.search(str(cause)) or (isinstance(cause, OSError) and cause.errno in numbers)
         for cause in with_causes(error)
     )
+
+
+def limit_of_files() -> str:
+    """The limit of this process on the size of a file, as an addition to an error; empty if it has none."""
+    if resource is None:  # Windows
+        return ""
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    unlimited = limit == resource.RLIM_INFINITY
+    return "" if unlimited else f" (files may have {format_bytes(limit)} at most: raise it by ulimit -f unlimited)"
 
 
 def disk_full(path: str | os.PathLike, needed: str, advice: str = "start the same command again") -> DiskFull:
@@ -161,7 +177,10 @@ def disk_full(path: str | os.PathLike, needed: str, advice: str = "start the sam
     """
     folder = next(parent for parent in Path(path).absolute().parents if parent.is_dir())
     free = format_bytes(shutil.disk_usage(folder).free)
-    return DiskFull(f"{path}: no room left on the disk: it needs {needed}, {free} are free; make room and {advice}")
+    return DiskFull(
+        f"{path}: no room left on the disk: it needs {needed}, {free} are free{limit_of_files()}; make "
+        f"room and {advice}"
+    )
 
 
 def is_path_error(error: BaseException) -> bool:
@@ -189,9 +208,24 @@ def path_error(path: str | os.PathLike, error: BaseException) -> InputError:
     return InputError(f"{os.fspath(named)}: cannot be used ({reason}); {why}")
 
 
+def refuse_pipes(path: str | os.PathLike) -> None:
+    """Refuse a named pipe, which whoever opens it would wait for; those of a shell's `<(...)` are in /dev or /proc.
+
+    Raises:
+        `InputError`: there is one at this path.
+    """
+    try:
+        is_pipe = stat.S_ISFIFO(os.stat(path).st_mode)
+    except (OSError, ValueError):
+        return  # whoever opens it reports it
+    if is_pipe and not os.path.realpath(path).startswith(("/dev/", "/proc/")):
+        raise InputError(f"{os.fspath(path)}: a named pipe; expected a file: move it away, or give a file")
+
+
 @contextlib.contextmanager
 def path_errors(path: str | os.PathLike) -> Generator[None]:
     """A context in which a file or folder that cannot be used raises an [`InputError`], see [`path_error`]."""
+    refuse_pipes(path)
     try:
         yield
     except (OSError, ValueError, RuntimeError) as error:

@@ -1,6 +1,9 @@
 """On a full disk every command ends with an error of one line, and existing files are kept."""
 
+import contextlib
 import shutil
+import subprocess
+import sys
 
 import made_up
 import numpy as np
@@ -132,3 +135,46 @@ def test_a_folder_of_tables_that_did_not_fit_on_the_disk_can_be_saved_by_the_sam
     (disk / "filler").unlink()
     assert main(command) == 0
     assert (disk / "hmm" / "config.json").exists()
+
+
+@contextlib.contextmanager
+def limited(size):
+    """Files of this process may have so many bytes, as under `ulimit -f`."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def save_tensors(folder):
+    import torch
+
+    torch.save(torch.ones(100_000), folder / "tensors.pt")
+
+
+@pytest.mark.parametrize("action", [fit, save, sample, words, evaluate, save_tensors])
+def test_a_limit_on_the_size_of_files_is_named_in_one_line(action, tmp_path, capsys):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with limited(2_000):
+        line = told(capsys, lambda: action(folder))
+    assert "(files may have 2.0 kB at most: raise it by ulimit -f unlimited)" in line
+    assert "no room left on the disk" in line
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/dev/shm is of Linux")
+@pytest.mark.launch
+def test_memory_that_processes_cannot_share_is_named_in_one_line(child_environment):
+    code = "import multiprocessing; from hmm_datasets.runtime.one_line_errors import one_line_errors\n"
+    code += "with one_line_errors(): multiprocessing.Lock()"
+    mount = 'mount -t tmpfs -o ro none /dev/shm || exit 77; exec "$0" -c "$1"'
+    command = ["unshare", "-m", "bash", "-c", mount, sys.executable, code]
+    done = subprocess.run(command, env=child_environment, capture_output=True, text=True)
+    if done.returncode in (1, 77):
+        pytest.skip("/dev/shm can be mounted by root only")
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: /dev/shm: processes cannot share memory there ([Errno 30] Read-only file system); ")

@@ -5,8 +5,8 @@ without a word. A process that is killed while it compiles leaves it for ever (P
 by a lock of the system). It keeps the file open, so a lock that no process of this machine has open, in a folder in
 which nothing has changed for a while, is of a process that has ended.
 
-ninja and the compilers that it starts would work on after such a process. Linux ends ninja with the thread that started
-it (`PR_SET_PDEATHSIG` of prctl), however that ended, and ninja ends its compilers.
+ninja and the compilers that it starts would work on after such a process. Linux ends ninja with the thread that
+started it (`PR_SET_PDEATHSIG` of prctl), however that ended, and ninja ends its compilers.
 """
 
 import contextlib

@@ -20,7 +20,7 @@ from .digests import (
     recorded_digests,
     write_digests,
 )
-from .json_files import read_json, write_json
+from .json_files import read_bytes, read_json, write_json
 from .json_lines import append_jsonl, read_jsonl, read_log, write_jsonl
 from .overwriting import overwrite
 from .replacing import move_into, put_folder, restore_all, restored
@@ -47,6 +47,7 @@ __all__ = [
     "overwrite",
     "parse_yaml",
     "put_folder",
+    "read_bytes",
     "read_json",
     "read_jsonl",
     "read_log",

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ..errors import InputError
+from ..errors import InputError, refuse_pipes
 from .containment import inside
 from .json_files import read_json, write_json
 
@@ -21,6 +21,7 @@ _THREADS = min(8, os.cpu_count() or 1)
 
 def file_digest(path: str | os.PathLike) -> str:
     """SHA-256 of a file, in hexadecimal."""
+    refuse_pipes(path)
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError, path_error, path_errors
+from ..errors import InputError, path_error, path_errors, refuse_pipes
 from ..foreign.json import parse_json
 from .atomic import atomic_file
 from .replacing import restored
@@ -28,6 +28,7 @@ def read_json(path: str | os.PathLike) -> Any:
 
 def read_bytes(path: Path) -> bytes:
     """The bytes of a file; an error of one line if it is missing or cannot be read."""
+    refuse_pipes(path)
     try:
         return path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):

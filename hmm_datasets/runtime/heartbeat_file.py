@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..errors import InputError
-from ..files import overwrite
+from ..files import overwrite, read_bytes
 from ..foreign.json import parse_json
 from ..records import Count, as_record
 from .process_identity import ProcessIdentity
@@ -113,7 +113,7 @@ def read_heartbeat(content: bytes | Path, record: type[Record]) -> Record | None
         record (`type`): the type of its record, a subclass of [`ProcessHeartbeat`].
     """
     try:
-        content = content.read_bytes() if isinstance(content, Path) else content
+        content = read_bytes(content) if isinstance(content, Path) else content
         return as_record(parse_json(content, "heartbeat"), record, "heartbeat")
     except (OSError, InputError):
         return None

@@ -4,11 +4,13 @@ import contextlib
 import errno
 import json
 import os
+import re
 import shutil
 import socket
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Generator
 from pathlib import Path
 
@@ -18,10 +20,13 @@ from ..errors import (
     InputError,
     LostPeer,
     RankError,
+    first_line,
     is_disk_full,
     is_path_error,
+    limit_of_files,
     path_error,
     printable,
+    with_causes,
 )
 from . import environment
 from .credentials import masked_line
@@ -61,6 +66,11 @@ def _disks_named() -> Generator[None]:
     except InputError:
         raise
     except Exception as error:
+        if _is_of_shared_memory(error):
+            raise InputError(
+                f"/dev/shm: processes cannot share memory there ({first_line(error)}){limit_of_files()}; mount it "
+                "writable and large enough (--shm-size or --ipc=host of a container), or set dataloader_num_workers 0"
+            ) from error
         name = getattr(error, "filename2", None) or getattr(error, "filename", None)  # of a copy, where to
         # Without a path it may be an error of a connection, but for those of a disk that only handles know.
         is_of_disk = name is not None or not isinstance(error, OSError) or error.errno in (errno.EIO, errno.ESTALE)
@@ -75,8 +85,19 @@ def _disks_named() -> Generator[None]:
         what = name or f"one of {', '.join(map(str, dict.fromkeys(free)))}"
         raise DiskFull(
             f"{what}: no room left on the disk ({' '.join(str(error).split())[:200]}); {format_bytes(free[fullest])} "
-            f"are free in {fullest}; make room and start the same command again"
+            f"are free in {fullest}{limit_of_files()}; make room and start the same command again"
         ) from error
+
+
+def _is_of_shared_memory(error: BaseException) -> bool:
+    """Whether a semaphore of multiprocessing, or torch's memory for a batch of a worker, could not be made."""
+    for cause in with_causes(error):
+        frames = traceback.extract_tb(cause.__traceback__)
+        if isinstance(cause, OSError) and frames and Path(frames[-1].filename).name == "synchronize.py":
+            return True
+        if isinstance(cause, RuntimeError) and re.search("unable to .* shared memory object", str(cause)):
+            return True
+    return False
 
 
 def report_to_launcher(line: str, moment: float) -> bool:

@@ -187,6 +187,8 @@ def _run(main: Callable[..., None], command: CommandLine, variables: dict[str, s
     heartbeats.enter("rendezvous")  # of the ranks, when the settings are made
     chosen = command.settings(*kinds)
     sys.argv[:] = masked_arguments(sys.argv)  # trackers record the command line
+    if any(getattr(part, "dataloader_num_workers", 0) for part in chosen):
+        multiprocessing.Lock()  # as the loader makes when its workers start, long after this
     output_dir = next(filter(None, (getattr(part, "output_dir", None) for part in chosen)), None)
     lock = contextlib.nullcontext() if output_dir is None else exclusive_lock(output_dir)
     with lock, heartbeats.heartbeat(output_dir):
