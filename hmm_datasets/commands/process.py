@@ -321,15 +321,19 @@ def _draw_emissions(arguments: "DescribeCommand", name: str) -> int:
 
 
 def _save_tables(arguments: "DescribeCommand", name: str, folder: Path) -> int:
-    """Write the folder of an HMM whose tables are in a file."""
+    """Write the folder of an HMM whose tables are in a file, or of a named process."""
     from ..hmm.convert import from_file
+    from ..hmm.names import is_process_name
 
+    is_named = is_process_name(name)
+    if is_named and arguments.unsafe_pickle:
+        raise InputError(f"--unsafe_pickle: {name} is the name of a process, and no .pkl; leave it out")
     if folder.exists():
         raise InputError(f"{folder}: exists; give another folder")
-    hmm = from_file(name, unsafe_pickle=arguments.unsafe_pickle)
+    process = _load(name) if is_named else from_file(name, unsafe_pickle=arguments.unsafe_pickle)
     with atomic_folder(folder, replace=False) as temporary:
-        hmm.save_pretrained(temporary)
-    print(f"{folder}: {hmm.describe()}")
+        process.save_pretrained(temporary)
+    print(f"{folder}: {process.describe()}")
     return 0
 
 
@@ -392,7 +396,8 @@ class DescribeCommand:
     save: Path | None = option(
         None,
         "FOLDER",
-        "instead, write the folder of the HMM in a file of tables: .npz, by our names or hmmlearn's; or .pkl",
+        "instead, write the folder of a named process, or of the HMM in a file of tables: .npz, by our names or "
+        "hmmlearn's; or .pkl",
     )
     unsafe_pickle: bool = option(False, None, "read a .pkl that you trust; it can run any code")
 

@@ -253,6 +253,9 @@ def tokenizer_of(name_or_path: str, *, symbols: bool = False) -> "PreTrainedToke
     Args:
         name_or_path (`str`): folder or Hub name of the model.
         symbols (`bool`, *optional*, defaults to `False`): also return one that reads only the names of symbols.
+
+    Raises:
+        `InputError`: the one in a folder has changed since it was written, or cannot be loaded.
     """
     from transformers import AutoTokenizer
 
@@ -264,7 +267,9 @@ def tokenizer_of(name_or_path: str, *, symbols: bool = False) -> "PreTrainedToke
     try:
         tokenizer = load_pretrained(AutoTokenizer, name_or_path)
     except InputError:
-        return None
+        if folder.is_dir():
+            raise
+        return None  # of a repository without a tokenizer
     return tokenizer if symbols or not reads_symbols(tokenizer) else None
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from hmm_datasets.cli import main
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.fitting.fit import fit_hmm
 from hmm_datasets.hmm.fitting.settings import FitSettings
+from hmm_datasets.hmm.loading import load_source
 from hmm_datasets.hmm.model import HMM
 from hmm_datasets.hmm.tokenizer import hmm_tokenizer
 from hmm_datasets.text.tokenizers.words import build_word_corpus
@@ -200,6 +202,18 @@ def test_tables_in_a_file_become_a_process(tmp_path, capsys, names):
     assert HMM.from_pretrained(output) == HMM(**TABLES)
     assert "exists; give another folder" in failing(capsys, "describe", str(file), "--save", str(output))
     assert f"hmm-datasets describe {file} --save FOLDER" in failing(capsys, "describe", str(file))
+
+
+def test_a_named_process_is_saved(tmp_path, capsys):
+    for name in ("process:mess3(x=0.05,a=0.85)", "rrxor", "process:permuted_symbols(mess3)"):
+        output = tmp_path / name[:20]
+        assert main(["describe", name, "--save", str(output)]) == 0
+        assert capsys.readouterr().out.startswith(f"{output}: ")
+        assert load_source(output).describe() == load_source(name).describe()
+        shutil.rmtree(output)
+        assert "is the name of a process" in failing(
+            capsys, "describe", name, "--save", str(output), "--unsafe_pickle"
+        )
 
 
 def test_edges_in_a_file_become_a_process(tmp_path):

@@ -6,9 +6,11 @@ import torch
 from accelerate import Accelerator
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from hmm_datasets.cli import main
 from hmm_datasets.data.windows import StridedWindows, TokenWindows
 from hmm_datasets.evaluation import text as text_module
 from hmm_datasets.evaluation.text import measure_text
+from hmm_datasets.files import write_digests
 from hmm_datasets.text.corpora.loading import load_corpus
 from hmm_datasets.text.stream import TokenStream, tokenize_corpus
 from hmm_datasets.text.tokenizers.bpe import train_bpe
@@ -119,3 +121,17 @@ def test_results_do_not_depend_on_the_batch_size(model, tokenizer, stream, accel
     first, second = (measure_text(model, tokenizer, windows, accelerator, batch_size=size) for size in (3, 64))
     assert first["bytes"] == second["bytes"]
     assert first["bits_per_byte"] == pytest.approx(second["bits_per_byte"], rel=1e-12)
+
+
+def test_a_tokenizer_that_was_edited_is_named_by_its_digest(model, tokenizer, texts, tmp_path, capsys):
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    write_digests(tmp_path / "model")
+    with (tmp_path / "model" / "tokenizer.json").open("a") as file:
+        file.write(" ")
+    (tmp_path / "text.txt").write_text("\n\n".join(texts))
+    words = ["--targets", str(tmp_path / "text.txt"), "--test_fraction", "1", "--tasks", "text"]
+    with pytest.raises(SystemExit):
+        main(["evaluate", "--model", str(tmp_path / "model"), *words, "--output_dir", str(tmp_path / "evaluation")])
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert f"{tmp_path}/model/tokenizer.json: SHA-256 is " in line

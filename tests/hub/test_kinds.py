@@ -1,11 +1,15 @@
 """Everything that the package makes is pushed by one command, and comes back equal with and without the package."""
 
+import shlex
 import urllib.request
 
 import kinds
 import pytest
+from tiny_runs import tiny_model
 
+from hmm_datasets.cli import main
 from hmm_datasets.errors import InputError
+from hmm_datasets.files import write_digests, write_json
 from hmm_datasets.hmm import processes
 from hmm_datasets.hub.kinds.push import PushSettings, push_path
 from hmm_datasets.hub.kinds.recognition import detect_kind
@@ -84,3 +88,28 @@ def test_what_cannot_be_pushed_is_named(tmp_path):
     (tmp_path / "run" / "checkpoint-5" / "global_step5").mkdir(parents=True)
     with pytest.raises(InputError, match="only shards of ranks"):
         push_path(tmp_path / "run", "me/x", PushSettings(include_checkpoints=True))
+
+
+def test_a_model_without_a_file_that_its_digests_list_is_not_pushed_and_the_file_is_named(tmp_path):
+    tiny_model().save_pretrained(tmp_path / "model")
+    write_digests(tmp_path / "model")
+    (tmp_path / "model" / "model.safetensors").unlink()
+    for dry_run in (True, False):
+        with pytest.raises(
+            InputError, match=rf"^{tmp_path}/model/model.safetensors: no such file, though digests.json"
+        ):
+            push_path(tmp_path / "model", "me/model", PushSettings(dry_run=dry_run), say=lambda line: None)
+
+
+def test_a_run_without_its_process_is_not_pushed_until_the_remedy_has_been_followed(tmp_path):
+    tiny_model().save_pretrained(tmp_path / "run")
+    write_json(tmp_path / "run" / "run.json", {"settings": {"hmm": "process:mess3(x=0.05,a=0.85)"}})
+    with pytest.raises(
+        InputError, match=rf"^{tmp_path}/run/process/: no such folder, though run.json names "
+    ) as error:
+        push_path(tmp_path / "run", "me/run", PushSettings(dry_run=True), say=lambda line: None)
+    command = shlex.split(str(error.value).partition("write it with hmm-datasets ")[2])
+    assert main(command) == 0
+    said = []
+    assert push_path(tmp_path / "run", "me/run", PushSettings(dry_run=True), say=said.append) == []
+    assert "  process/model.safetensors" in said

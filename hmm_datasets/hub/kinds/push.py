@@ -13,9 +13,10 @@ from typing import Any
 
 from ...display import counted, format_bytes
 from ...errors import InputError
-from ...files import scratch_folder
+from ...files import DIGESTS_NAME, missing_files, scratch_folder
 from ...hmm.loading import load_source
-from ...hmm.names import is_process_name
+from ...hmm.names import SAVED_NAME, is_process_name
+from ...runtime.run_records import read_run_record
 from ..cards import CARD_NAME, PLACEHOLDER, is_own_card
 from ..contents import files_in
 from ..licences import with_licence
@@ -68,6 +69,7 @@ def push_path(
     card = contents.files.get(CARD_NAME)
     if settings.license and card is not None and not is_own_card(card.parent):
         raise InputError(f"license is {settings.license}, but {card} was written or edited by hand; state it there")
+    _check_complete(contents.folder)
     for line in plan_lines(path, contents, repo_id, settings):
         say(line)
     if settings.dry_run:
@@ -99,6 +101,25 @@ def push_path(
         )
     say(_report(result, settings.revision))
     return [*results, result]
+
+
+def _check_complete(folder: Path) -> None:
+    """Refuse to push a folder without a file that its digests list, or a run without the process that it named.
+
+    Raises:
+        `InputError`: one is missing.
+    """
+    remedy = f"bring it back, or delete {folder / DIGESTS_NAME} to push the folder as it is"
+    missing = missing_files(folder)
+    record = folder / "run.json"
+    if not missing and record.is_file():
+        settings = read_run_record(record).settings
+        if is_process_name(settings.get("hmm") or "") and not (folder / SAVED_NAME).is_dir():
+            missing = [f"{SAVED_NAME}/: no such folder, though run.json names {settings['hmm']}"]
+            remedy = f"write it with hmm-datasets describe '{settings['hmm']}' --save {folder / SAVED_NAME}"
+    if missing:
+        more = f" (and {len(missing) - 1} more files)" if len(missing) > 1 else ""
+        raise InputError(f"{folder}/{missing[0]}{more}; {remedy}")
 
 
 def plan_lines(path: str | os.PathLike, contents: Contents, repo_id: str, settings: PushSettings) -> list[str]:
