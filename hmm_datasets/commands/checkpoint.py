@@ -15,7 +15,7 @@ from ..runtime.lock import exclusive_lock
 from ..runtime.set_aside import SetAside, delete_set_aside, list_set_aside, restore, set_aside
 from ..runtime.setting_rules import Void
 from ..runtime.settings import argument, option
-from ..training.checkpoints.parts import resuming_names
+from ..training.checkpoints.parts import MEGATRON, resuming_names
 from ..training.checkpoints.verifying import LARGE_RATIO, good_checkpoints
 
 
@@ -88,7 +88,9 @@ def convert_command(arguments: CheckpointConvertCommand) -> int:
 class CheckpointSlimCommand:
     """Remove what only resuming needs, and storage that no tensor uses."""
 
-    path: Path = argument("RUN|CHECKPOINT", "output folder of a run, or one checkpoint-N")
+    path: Path = argument(
+        "RUN|CHECKPOINT", "output folder of a run, one checkpoint-N, or global_step* of Megatron-DeepSpeed"
+    )
     keep_newest: int | None = option(None, "N", "leave the newest N resumable, default 1; 0 for none")
 
     voids = (Void("keep_newest", "if path is a checkpoint"),)
@@ -96,7 +98,7 @@ class CheckpointSlimCommand:
 
 
 def _is_run(path: Path) -> bool:
-    return not path.resolve().name.startswith("checkpoint-")
+    return not path.resolve().name.startswith("checkpoint-") and not any(path.glob(MEGATRON))
 
 
 def slim_command(arguments: CheckpointSlimCommand) -> int:
@@ -108,6 +110,8 @@ def slim_command(arguments: CheckpointSlimCommand) -> int:
     keep = 1 if arguments.keep_newest is None else arguments.keep_newest
     if not path.is_dir():
         raise InputError(f"{path}: no such folder")
+    if any(path.glob(MEGATRON)):
+        return _slim_megatron(path)
     with exclusive_lock(path if is_run else path.resolve().parent):
         folders = list(good_checkpoints(path)) if is_run else [path]
         if not folders:
@@ -133,6 +137,18 @@ def slim_command(arguments: CheckpointSlimCommand) -> int:
     print(f"{format_bytes(saved)} less" if saved else "nothing to remove")
     if kept is not None:
         _print_kept(kept)
+    return 0
+
+
+def _slim_megatron(path: Path) -> int:
+    from ..operations.checkpoints.megatron import slim_megatron
+
+    before, folder = size_of(path), path.resolve()
+    with exclusive_lock(folder.parent):
+        entry = slim_megatron(folder)
+    print(f"{path}: {before:,} bytes before, {size_of(path):,} after")
+    if entry is not None:
+        _print_kept(entry)
     return 0
 
 

@@ -66,7 +66,7 @@ def _pair_items(task: str, first: ReportFolder, other: ReportFolder) -> Differen
         return "without the loss of each item, as an earlier version wrote it; evaluate again"
     before, after = ([(item[key], item[size]) for item in items] for items in rows)
     if before != after:
-        return f"measured on other items: their {size} differ"
+        return f"measured on other items: their {size} differ{_of_streams(task, first, other)}"
     sizes = np.array([count for _, count in before])
     if (sizes > 0).sum() < 2:
         return "a single item has no interval"
@@ -101,8 +101,18 @@ def pair(task: str, first: ReportFolder, other: ReportFolder) -> Difference | st
     if task not in _SAME:
         return f"{task} has no items that can be resampled"
     if (change := first_change(_SAME[task], first.report[task], other.report[task])) is not None:
-        return f"measured on other items: {change}"
+        return f"measured on other items: {change}{_of_streams(task, first, other)}"
     return _pair_questions(first, other) if task == "core" else _pair_items(task, first, other)
+
+
+def _of_streams(task: str, first: ReportFolder, other: ReportFolder) -> str:
+    """What to do if one of the runs was measured on windows of a token stream, whose text depends on its tokenizer."""
+    if task != "text" or "window" not in (first.report[task].get("unit"), other.report[task].get("unit")):
+        return ""
+    return (
+        "; the windows of a token stream depend on its tokenizer: evaluate both with the text itself as --targets (a "
+        "file, a folder of files or a corpus), whose documents are the same for both"
+    )
 
 
 def first_change(names: Sequence[str], first: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:

@@ -147,7 +147,10 @@ def plan_fit_recipe(
     Raises:
         `InputError`: settings that the recipe would refuse too, or no plan although it is `required`.
     """
-    corpus, fit = parse_settings(*recipe_settings("fit"), arguments=planned(path, flags).arguments)
+    arguments = planned(path, flags).arguments
+    if not any(word.replace("-", "_").startswith("__output_dir") for word in arguments):
+        arguments += ["--output_dir", "fit"]  # nothing is written there
+    corpus, fit = parse_settings(*recipe_settings("fit"), arguments=arguments)
     num_tokens, length, num_symbols = corpus.assumed_tokens, corpus.length, corpus.vocabulary_size
     if corpus.is_array and os.path.exists(corpus.corpus):
         rows = read_token_rows(corpus.corpus, corpus.lengths)
@@ -449,6 +452,7 @@ def forecast(
         "world_size": world_size,
         "gradient_accumulation_steps": accumulation,
         "precision": recipe.precision,
+        "optimizer": {"muon": "Muon"}.get(settings.optimizer, "AdamW"),
         "memory": {name: {**asdict(strategies[name]), "total": strategies[name].total} for name in shown},
         "offloaded": {
             name: dict(zip(("device", "host", "nvme"), offloaded_memory(name, strategies[strategy]), strict=True))

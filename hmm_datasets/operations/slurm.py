@@ -12,7 +12,9 @@ _PATIENCE = 30.0  # seconds; a busy controller answers slowly
 
 
 def waiting_job(job: str | None) -> str | None:
-    """A job that waits to start, in words such as `job 1234 (PENDING, Resources)`; None if none is known to wait.
+    """A job that waits to start, with the start that Slurm expects, if any; None if none is known to wait.
+
+    In words such as `job 1234 (PENDING, Resources, expected to start 2026-11-29T05:00:00)`.
 
     Args:
         job (`str`, *optional*): a job as in heartbeats, `slurm ID NAME`, or just its number. A job that was put back
@@ -23,11 +25,12 @@ def waiting_job(job: str | None) -> str | None:
         return None
     lines: list[str] = []
     with contextlib.suppress(InputError):  # a job that has ended long ago is unknown
-        lines = run_slurm("squeue", "--noheader", "--format", "%i|%T|%r", "--jobs", words[0]).splitlines()
+        lines = run_slurm("squeue", "--noheader", "--format", "%i|%T|%r|%S", "--jobs", words[0]).splitlines()
     for line in (line for line in lines if line.count("|") >= 2):
-        number, state, reason = line.split("|", 2)
+        number, state, reason, start = f"{line}|".split("|")[:4]
         if state in ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "CONFIGURING", "RESV_DEL_HOLD"):
-            return f"job {number} ({state}, {reason.strip('()')})"
+            expected = "" if start in ("", "N/A") else f", expected to start {start}"
+            return f"job {number} ({state}, {reason.strip('()')}{expected})"
     return None
 
 

@@ -167,7 +167,8 @@ def _why_flops_differ(plan: dict[str, Any], summary: dict[str, Any]) -> list[str
 def _memory_table(memory: dict[str, Any]) -> str:
     columns = ("weights", "gradients", "optimizer", "activations", "total")
     rows = [[strategy, *(_size(sizes[column]) for column in columns)] for strategy, sizes in memory["memory"].items()]
-    title = f"Memory per rank in GiB, {memory['precision']}, AdamW; allocator overhead and CUDA's context not included"
+    kind = f"{memory['precision']}, {memory['optimizer']}"
+    title = f"Memory per rank in GiB, {kind}; allocator overhead and CUDA's context not included"
     if "device" not in memory:
         return f"{title}\n\n{text_table(['', *columns], rows)}"
     device = memory["device"]

@@ -401,6 +401,7 @@ def _summary(trainer: StepTrainer, plan: Plan | None, evaluation: dict[str, Any]
         "world_size": args.world_size,
         "learning_rate": args.learning_rate,
         "seconds": round(totals.seconds, 1),
+        "seconds_to_first_step": totals.seconds_to_first_step,
         "tokens_per_second": round(totals.tokens / totals.seconds) if totals.seconds else 0,
         "resumed_from": None if start is None else start.folder.name,
         "parameters": count_parameters(trainer.accelerator.unwrap_model(trainer.model)),

@@ -107,14 +107,16 @@ def test_a_dead_run_whose_job_was_put_back_waits_in_the_queue(run, squeue, monke
     monkeypatch.setenv("SLURM_JOB_NAME", "pretrain")
     HeartbeatWriter(run, every=60).end("failed", "its launcher has ended")
     assert state_of(run).state == "dead"
-    squeue("4711|PENDING|(BeginTime)")
+    squeue("4711|PENDING|(BeginTime)|N/A")
     state = state_of(run)
     assert (state.state, state.ok) == ("waiting in the queue", True)
     assert state.reason.startswith("job 4711 (PENDING, BeginTime); before: ")
     squeue("4711|RUNNING|None")
     assert state_of(run).state == "dead"
-    squeue("4712|PENDING|(Priority)")
-    assert state_of(run, job="4712").state == "waiting in the queue"
+    squeue("4712|PENDING|(Priority)|2026-11-29T05:00:00")
+    state = state_of(run, job="4712")
+    assert state.state == "waiting in the queue"
+    assert state.reason.startswith("job 4712 (PENDING, Priority, expected to start 2026-11-29T05:00:00)")
 
 
 def test_the_table_shows_state_progress_and_the_latest_events(run):

@@ -134,6 +134,7 @@ def test_a_run_compared_with_itself_has_no_difference(folders, tmp_path):
         ("text", {}, lambda row: {**row, "bytes": row["bytes"] + (-1) ** row["document"]}, "their bytes differ"),
         ("text", {"window": 16}, None, "window is 16, not "),
         ("text", {"stride": 3}, None, "stride is 3, not "),
+        ("text", {"unit": "window"}, None, "evaluate both with the text itself as --targets"),
         pytest.param(
             *("core", {"prompts_cut": 4}, None, "prompts_cut is 4, not "),
             marks=pytest.mark.outside(

@@ -36,12 +36,19 @@ from ...records import as_record
 from ...runtime.run_identity import IDENTITY_NAME, read_identity
 from ...runtime.run_records import read_checkpoint_state, read_history
 from ...training.checkpoints.frameworks import FRAMEWORKS
-from ...training.checkpoints.parts import STATE_NAME, UNIVERSAL_NAME, companion_names, not_deleted, weight_names
+from ...training.checkpoints.parts import (
+    MEGATRON,
+    STATE_NAME,
+    UNIVERSAL_NAME,
+    companion_names,
+    not_deleted,
+    weight_names,
+)
 from ...training.checkpoints.verifying import Writer, verify_checkpoint
 from ...training.lineage import licence_of
 from ...training.pretrained import load_pretrained
 from ...training.record import HISTORY_NAME, RECORD_NAME
-from .megatron import PATTERN, convert_megatron
+from .megatron import convert_megatron
 from .optimizer_state import WEIGHT, OptimizerState, read_optimizer_state
 from .torchtitan_job import write_job
 from .weights import read_weights
@@ -68,7 +75,7 @@ def convert(checkpoint: str | os.PathLike, destination: str | os.PathLike, to: s
     folder, target = Path(checkpoint), Path(destination)
     if ModelName.parse(checkpoint).gguf_file is not None:
         return _convert_gguf(os.fspath(checkpoint), target, to)
-    if any(folder.glob(PATTERN)):
+    if any(folder.glob(MEGATRON)):
         if to != "hf" or target.exists():
             fault = f"{target}: exists; give another folder" if to == "hf" else f"--to {to}: is for runs; use --to hf"
             raise InputError(f"{fault} to convert {folder} to")

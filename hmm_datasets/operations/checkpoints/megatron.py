@@ -17,8 +17,8 @@ from transformers import CONFIG_NAME, GPT2Config, GPT2LMHeadModel
 
 from ...errors import InputError
 from ...files import atomic_folder, read_json, write_digests
-
-PATTERN = "layer_*-model_*-model_states.pt"
+from ...runtime.set_aside import SetAside, set_aside
+from ...training.checkpoints.parts import MEGATRON
 
 _ROWS = ("query_key_value.weight", "query_key_value.bias", "dense_h_to_4h.weight", "dense_h_to_4h.bias")
 _COLUMNS = ("self_attention.dense.weight", "dense_4h_to_h.weight")
@@ -69,10 +69,21 @@ def convert_megatron(folder: Path, target: Path) -> Path:
     return target
 
 
+def slim_megatron(folder: Path) -> SetAside | None:
+    """Move the files of a folder `global_step*` aside that only resuming needs; None if there are none.
+
+    Raises:
+        `InputError`: the files of its layers are not complete.
+    """
+    _read_layers(folder)
+    names = sorted(f"{folder.name}/{path.name}" for path in folder.glob("*optim_states.pt"))
+    return set_aside(folder.resolve().parent, names, "slimmed") if names else None
+
+
 def _read_layers(folder: Path) -> dict[int, dict[str, Tensor]]:
     """The weights of each layer that has any, of all ranks together."""
     files: dict[int, list[Path]] = defaultdict(list)
-    for path in sorted(folder.glob(PATTERN)):
+    for path in sorted(folder.glob(MEGATRON)):
         files[int(re.findall(r"\d+", path.name)[0])].append(path)
     counts = {len(paths) for paths in files.values()}
     blocks = sorted(files)[1:-1]

@@ -13,6 +13,9 @@ STATE_NAME = "trainer_state.json"
 UNIVERSAL_NAME = "latest_universal"
 """A file with the name of the folder that has a checkpoint in DeepSpeed's universal format."""
 
+MEGATRON = "layer_*-model_*-model_states.pt"
+"""The files of layers in a folder `global_step*` of Megatron-DeepSpeed."""
+
 _RESUMING = (
     *("optimizer.pt", "optimizer.bin", "optimizer_*", "scheduler.pt", "scaler.pt", "rng_state*.pth"),
     "rollout_*.pt",

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import psutil
 from transformers import TrainerCallback
 
 from ...compat.transformers import ExportableState
@@ -30,6 +31,8 @@ class RunTotals(TrainerCallback, ExportableState):
         seconds (`float`): time of training by a monotonic clock, with evaluations and checkpoints.
         tokens (`int`): tokens trained on in these seconds, fewer than all if an earlier version began the run.
         steps (`int`): steps in these seconds.
+        seconds_to_first_step (`float`, *optional*): from the start of this process to the end of its first step, with
+            imports, the rendezvous of the ranks, opening data and model, and compiling.
         logs (`dict`): what was computed since the latest row of the log, which the next row is a mean of.
     """
 
@@ -46,6 +49,7 @@ class RunTotals(TrainerCallback, ExportableState):
         self.rows = 0
         self.seconds, self.tokens, self.steps = 0.0, 0, 0
         self.logs: dict[str, Any] = {}
+        self.seconds_to_first_step: float | None = None
 
     def state(self) -> dict:
         """The totals in the form that transformers saves."""
@@ -59,6 +63,11 @@ class RunTotals(TrainerCallback, ExportableState):
         vars(self).update(saved["attributes"])
         self._began = (time.monotonic(), state.num_input_tokens_seen, state.global_step)
         self._continue_logs(self.logs)
+
+    def on_step_end(self, args, state, control, **kwargs):
+        """Measure how long it took until the first step was done."""
+        if self.seconds_to_first_step is None:
+            self.seconds_to_first_step = round(time.time() - psutil.Process().create_time(), 1)
 
     def on_train_end(self, args, state, control, **kwargs):
         """Stop measuring."""
