@@ -110,8 +110,6 @@ def slim_command(arguments: CheckpointSlimCommand) -> int:
     keep = 1 if arguments.keep_newest is None else arguments.keep_newest
     if not path.is_dir():
         raise InputError(f"{path}: no such folder")
-    if any(path.glob(MEGATRON)):
-        return _slim_megatron(path)
     with exclusive_lock(path if is_run else path.resolve().parent):
         folders = list(good_checkpoints(path)) if is_run else [path]
         if not folders:
@@ -137,18 +135,6 @@ def slim_command(arguments: CheckpointSlimCommand) -> int:
     print(f"{format_bytes(saved)} less" if saved else "nothing to remove")
     if kept is not None:
         _print_kept(kept)
-    return 0
-
-
-def _slim_megatron(path: Path) -> int:
-    from ..operations.checkpoints.megatron import slim_megatron
-
-    before, folder = size_of(path), path.resolve()
-    with exclusive_lock(folder.parent):
-        entry = slim_megatron(folder)
-    print(f"{path}: {before:,} bytes before, {size_of(path):,} after")
-    if entry is not None:
-        _print_kept(entry)
     return 0
 
 

@@ -17,8 +17,9 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import psutil
 
@@ -36,32 +37,8 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _SAY_AFTER = 2.0
 _LOOK_EVERY = 0.5  # seconds; each look goes through the processes of the machine
 _SHARED = (
-    "nfs",
-    "lustre",
-    "gpfs",
-    "beegfs",
-    "cifs",
-    "smb",
-    "ceph",
-    "fuse",
-    "9p",
-    "afs",
-    "panfs",
-    "wekafs",
-    "virtiofs",
+    *("nfs", "lustre", "gpfs", "beegfs", "cifs", "smb", "ceph", "fuse", "9p", "afs", "panfs", "wekafs", "virtiofs"),
 )
-
-
-class _EndingWithThisProcess:
-    """The module `subprocess`, whose `run` starts programs that end with this process."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(subprocess, name)
-
-    def run(self, *words: Any, **options: Any) -> subprocess.CompletedProcess:
-        """Run a program to its end."""
-        prctl = ctypes.CDLL(None).prctl  # before the fork
-        return subprocess.run(*words, preexec_fn=lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGTERM), **options)
 
 
 def end_compilers_with_this_process() -> None:
@@ -69,7 +46,10 @@ def end_compilers_with_this_process() -> None:
     if sys.platform == "linux":
         from torch.utils import cpp_extension
 
-        setattr(cpp_extension, "subprocess", _EndingWithThisProcess())  # noqa: B010 - for torch it is the module
+        prctl = ctypes.CDLL(None).prctl  # before the fork
+        run = partial(subprocess.run, preexec_fn=lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGTERM))
+        module = SimpleNamespace(**vars(subprocess) | {"run": run})
+        setattr(cpp_extension, "subprocess", module)  # noqa: B010 - a type checker sees the module that is replaced
 
 
 def mend_compiler_locks() -> None:

@@ -117,7 +117,9 @@ def summarize(rows: list[dict[str, Any]], now: float) -> RunStatus:
         max_steps = None
     fraction, left = _progress(rows, max_steps, steps_per_second)
     silent = seconds_since(last["time"], now)
-    losses = [(int(row["step"]), float(row["loss"]), row.get("host")) for row in rows if _is_loss(row.get("loss"))]
+    losses = [
+        (int(row["step"]), float(row["loss"]), row.get("host")) for row in rows if is_record(row.get("loss"), float)
+    ]
     return RunStatus(
         step=int(last["step"]),
         max_steps=max_steps,
@@ -195,19 +197,12 @@ def _spikes(losses: list[tuple[int, float, str | None]]) -> Iterator[tuple]:
 def _per_second(pairs: list[tuple[dict, dict]], name: str) -> float | None:
     """The median change of a value per second between two rows, over the pairs in which both have it."""
     known = [(a, b) for a, b in pairs if is_record(a.get(name), Finite) and is_record(b.get(name), Finite)]
-    return _median([(b[name] - a[name]) / (b["time"] - a["time"]) for a, b in known])
+    rates = [(b[name] - a[name]) / (b["time"] - a["time"]) for a, b in known]
+    return statistics.median(rates) if rates else None
 
 
 def _last(rows: list[dict], name: str, kind: Callable[[float], Any] = int) -> Any:
     return next((kind(row[name]) for row in reversed(rows) if is_record(row.get(name), Finite)), None)
-
-
-def _is_loss(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _median(values: list[float]) -> float | None:
-    return statistics.median(values) if values else None
 
 
 def _rate(status: RunStatus) -> str:

@@ -4,7 +4,6 @@ import contextlib
 import errno
 import json
 import os
-import re
 import shutil
 import socket
 import sys
@@ -26,7 +25,6 @@ from ..errors import (
     limit_of_files,
     path_error,
     printable,
-    with_causes,
 )
 from . import environment
 from .credentials import masked_line
@@ -90,14 +88,9 @@ def _disks_named() -> Generator[None]:
 
 
 def _is_of_shared_memory(error: BaseException) -> bool:
-    """Whether a semaphore of multiprocessing, or torch's memory for a batch of a worker, could not be made."""
-    for cause in with_causes(error):
-        frames = traceback.extract_tb(cause.__traceback__)
-        if isinstance(cause, OSError) and frames and Path(frames[-1].filename).name == "synchronize.py":
-            return True
-        if isinstance(cause, RuntimeError) and re.search("unable to .* shared memory object", str(cause)):
-            return True
-    return False
+    """Whether a semaphore of multiprocessing could not be made."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return isinstance(error, OSError) and bool(frames) and Path(frames[-1].filename).name == "synchronize.py"
 
 
 def report_to_launcher(line: str, moment: float) -> bool:

@@ -118,8 +118,7 @@ def _check_complete(folder: Path) -> None:
             missing = [f"{SAVED_NAME}/: no such folder, though run.json names {settings['hmm']}"]
             remedy = f"write it with hmm-datasets describe '{settings['hmm']}' --save {folder / SAVED_NAME}"
     if missing:
-        more = f" (and {len(missing) - 1} more files)" if len(missing) > 1 else ""
-        raise InputError(f"{folder}/{missing[0]}{more}; {remedy}")
+        raise InputError(f"{folder}/{missing[0]}; {remedy}")
 
 
 def plan_lines(path: str | os.PathLike, contents: Contents, repo_id: str, settings: PushSettings) -> list[str]:

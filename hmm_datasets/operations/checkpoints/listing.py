@@ -10,7 +10,7 @@ from ...display import format_bytes, format_duration
 from ...errors import InputError
 from ...records import Count, Record, is_record, read_record
 from ...runtime.run_identity import IDENTITY_NAME
-from ...runtime.run_records import read_history
+from ...runtime.run_records import CheckpointState, read_history
 from ...runtime.set_aside import list_set_aside
 from ...training.checkpoints.parts import STATE_NAME, resuming_names
 from ...training.checkpoints.verifying import CheckpointReport, list_checkpoints
@@ -115,7 +115,7 @@ def _info(report: CheckpointReport, losses: dict[int, tuple[str, float]], reason
         report.tensor_bytes,
         writer.framework,
         writer.processes,
-        _readable(state, _Counts, _Counts()).num_input_tokens_seen,
+        _readable(state, CheckpointState, CheckpointState(0)).num_input_tokens_seen,
         loss,
         name,
         max(0.0, time.time() - (state if state.is_file() else folder).stat().st_mtime),
@@ -149,13 +149,6 @@ class _Identity:
 
     written_by: _Writer | None = None
     slimmed_from: _Writer | None = None
-
-
-@dataclass(frozen=True)
-class _Counts:
-    """The count in the state of a checkpoint that is listed."""
-
-    num_input_tokens_seen: Count | None = None
 
 
 def _readable(path: Path, kind: type[Record], otherwise: Record) -> Record:

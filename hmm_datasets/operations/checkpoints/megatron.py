@@ -17,7 +17,6 @@ from transformers import CONFIG_NAME, GPT2Config, GPT2LMHeadModel
 
 from ...errors import InputError
 from ...files import atomic_folder, read_json, write_digests
-from ...runtime.set_aside import SetAside, set_aside
 from ...training.checkpoints.parts import MEGATRON
 
 _ROWS = ("query_key_value.weight", "query_key_value.bias", "dense_h_to_4h.weight", "dense_h_to_4h.bias")
@@ -67,17 +66,6 @@ def convert_megatron(folder: Path, target: Path) -> Path:
         model.save_pretrained(temporary)
         write_digests(temporary)
     return target
-
-
-def slim_megatron(folder: Path) -> SetAside | None:
-    """Move the files of a folder `global_step*` aside that only resuming needs; None if there are none.
-
-    Raises:
-        `InputError`: the files of its layers are not complete.
-    """
-    _read_layers(folder)
-    names = sorted(f"{folder.name}/{path.name}" for path in folder.glob("*optim_states.pt"))
-    return set_aside(folder.resolve().parent, names, "slimmed") if names else None
 
 
 def _read_layers(folder: Path) -> dict[int, dict[str, Tensor]]:

@@ -19,7 +19,7 @@ from ...errors import InputError
 from ...files import DIGESTS_NAME, atomic_file, digest_problems, read_json, size_of, write_digests, write_json
 from ...runtime.run_identity import IDENTITY_NAME
 from ...runtime.set_aside import SetAside, changing
-from ...training.checkpoints.parts import resuming_names, weight_names
+from ...training.checkpoints.parts import MEGATRON, resuming_names, weight_names
 from ...training.checkpoints.verifying import verify_checkpoint
 
 _SAVED = ("*.pt", "*.pth", "*.bin")
@@ -32,7 +32,6 @@ class SlimResult:
     """What slimming a checkpoint did.
 
     Attributes:
-        folder (`Path`): the checkpoint.
         before (`int`), after (`int`): its bytes.
         removed (`tuple[str, ...]`): what only resuming needs, no longer there.
         rewritten (`tuple[str, ...]`): files written anew without unused storage.
@@ -40,7 +39,6 @@ class SlimResult:
         aside ([`SetAside`], *optional*): where the removed files and the originals of the rewritten ones are.
     """
 
-    folder: Path
     before: int
     after: int
     removed: tuple[str, ...]
@@ -53,7 +51,7 @@ def slim(folder: str | os.PathLike, *, resumable: bool = False, into: SetAside |
     """Make a checkpoint smaller.
 
     Args:
-        folder (path): `checkpoint-N`.
+        folder (path): `checkpoint-N`, or `global_step*` of Megatron-DeepSpeed.
         resumable (`bool`, *optional*, defaults to `False`): keep what resuming needs, and write bloated files anew
             only.
         into ([`SetAside`], *optional*): what was moved aside from others of the run, to which this is added.
@@ -63,11 +61,12 @@ def slim(folder: str | os.PathLike, *, resumable: bool = False, into: SetAside |
             resuming needs.
     """
     folder = Path(folder) if Path(folder).name else Path(folder).resolve()  # "." has no name
-    problems = verify_checkpoint(folder).problems or digest_problems(folder)
+    is_of_megatron = any(folder.glob(MEGATRON))
+    problems = (() if is_of_megatron else verify_checkpoint(folder).problems) or digest_problems(folder)
     if problems:
         raise InputError(f"{folder}: {problems[0]}; a damaged checkpoint is not made smaller, prune it instead")
     removed = [] if resumable else resuming_names(folder)
-    if removed and not weight_names(folder):
+    if removed and not weight_names(folder) and not is_of_megatron:
         raise InputError(
             f"{folder}: its weights are only in the shards that resuming needs; write them to a folder first: "
             f"hmm-datasets checkpoint convert {folder} {folder}-hf --to hf"
@@ -75,7 +74,7 @@ def slim(folder: str | os.PathLike, *, resumable: bool = False, into: SetAside |
     before = size_of(folder)
     bloated, unread = _bloated(folder, removed)
     if not removed and not bloated:
-        return SlimResult(folder, before, before, (), (), tuple(unread), None)
+        return SlimResult(before, before, (), (), tuple(unread), None)
     records = [name for name in (IDENTITY_NAME, DIGESTS_NAME) if (folder / name).is_file()]
     rewritten = list(bloated)
     run, prefix = folder.parent, folder.name
@@ -95,15 +94,7 @@ def slim(folder: str | os.PathLike, *, resumable: bool = False, into: SetAside |
             _mark(folder / IDENTITY_NAME)
         if DIGESTS_NAME in records:
             write_digests(folder)
-    return SlimResult(
-        folder,
-        before,
-        size_of(folder),
-        tuple(removed),
-        tuple(rewritten),
-        tuple(unread),
-        entry,
-    )
+    return SlimResult(before, size_of(folder), tuple(removed), tuple(rewritten), tuple(unread), entry)
 
 
 def _mark(path: Path) -> None:

@@ -32,10 +32,12 @@ def archive_newer(run: Path, start: Start | None) -> SetAside | None:
     """
     if not run.is_dir():
         return None
-    later = [f"checkpoint-{step}" for step in list_steps(run) if start is None or step > start.step]
-    kept = None if start is None else run / start.folder.name
-    if kept is not None and kept.is_dir() and kept.resolve() != start.folder.resolve() and start_problems(kept):
-        later.append(kept.name)  # its copy in the other place is whole
+    later = [
+        name
+        for step in list_steps(run)
+        for name in [f"checkpoint-{step}"]
+        if start is None or step > start.step or (step == start.step and start_problems(run / name))
+    ]
     spare = []
     if start is not None:
         # The run forgets the rows of later steps.

@@ -18,7 +18,7 @@ MEGATRON = "layer_*-model_*-model_states.pt"
 
 _RESUMING = (
     *("optimizer.pt", "optimizer.bin", "optimizer_*", "scheduler.pt", "scaler.pt", "rng_state*.pth"),
-    "rollout_*.pt",
+    *("rollout_*.pt", "*optim_states.pt"),
     *("latest", "latest_universal", "global_step*", "pytorch_model_fsdp_*"),
     *("zero_to_fp32.py", "zero_to_torch.py"),
 )

@@ -128,8 +128,10 @@ def verify_checkpoint(folder: str | os.PathLike) -> CheckpointReport:
             problems.append(f"{name}: {message}")
     problems += _index_problems(folder, tensors) + _state_problems(folder, step)
     universal = shards = None
+    missing: list[str] = []
     try:
         universal, shards = universal_folder(folder), zero_shards(folder)
+        missing = missing_files(folder)
     except InputError as error:
         problems.append(str(error))
     problems += _rank_problems(folder, shards)
@@ -137,10 +139,7 @@ def verify_checkpoint(folder: str | os.PathLike) -> CheckpointReport:
         problems.append(f"{UNIVERSAL_NAME}: names {universal.name}, which has no optimizer state")
     if not any(folder.rglob("*.safetensors")) and not _sharded_weights(folder, shards):
         problems.append("no weights: neither *.safetensors nor a DeepSpeed or FSDP folder of shards")
-    try:
-        problems += missing_files(folder)
-    except InputError as error:
-        problems.append(str(error).removeprefix(f"{folder}/"))
+    problems += missing
     return CheckpointReport(folder, step, tuple(problems), tensor_bytes, total_bytes)
 
 
