@@ -304,11 +304,7 @@ def plan_recipe(
     """
     recipe, world_size = read_recipe(path, flags, assumed_vocab_size=assumed_vocab_size, **launch)
     plan = forecast(
-        recipe,
-        world_size=world_size,
-        now=datetime.datetime.now(),
-        rank_stages=rank_stages,
-        share_of_day=share_of_day,
+        recipe, world_size=world_size, now=datetime.datetime.now(), rank_stages=rank_stages, share_of_day=share_of_day
     )
     if assumed_vocab_size is None and isinstance(recipe.plan.data, AssumedData):
         assumed_vocab_size = recipe.plan.data.vocab_size

@@ -117,9 +117,8 @@ def summarize(rows: list[dict[str, Any]], now: float) -> RunStatus:
         max_steps = None
     fraction, left = _progress(rows, max_steps, steps_per_second)
     silent = seconds_since(last["time"], now)
-    losses = [
-        (int(row["step"]), float(row["loss"]), row.get("host")) for row in rows if is_record(row.get("loss"), float)
-    ]
+    with_loss = [row for row in rows if is_record(row.get("loss"), float)]
+    losses = [(int(row["step"]), float(row["loss"]), row.get("host")) for row in with_loss]
     return RunStatus(
         step=int(last["step"]),
         max_steps=max_steps,

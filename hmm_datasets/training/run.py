@@ -57,11 +57,7 @@ _MADE = ("checkpoint-*", "*.safetensors", SUMMARY_NAME, HISTORY_NAME)  # by whic
 
 
 def train_and_save(
-    trainer: StepTrainer,
-    *,
-    settings: dict[str, Any],
-    data: dict[str, Any],
-    base: str | None = None,
+    trainer: StepTrainer, *, settings: dict[str, Any], data: dict[str, Any], base: str | None = None
 ) -> dict[str, Any]:
     """Train to the end of the budget, from the newest whole checkpoint if there is one, and save the model.
 

@@ -116,3 +116,12 @@ def test_a_fit_of_blocks_is_planned_from_the_fit_before_it(tmp_path, capsys):
     assert (plan.pop("where"), on_gpu.pop("where")) == ("in one thread", "on a GPU")
     assert on_gpu["memory"] > plan["memory"], "the entries of products are kept too"
     assert {**on_gpu, "memory": 0} == {**plan, "memory": 0}
+
+
+def test_a_fit_is_planned_without_an_output_folder_and_memory_is_named_by_its_optimizer(capsys):
+    assert main(["plan", "fit", "--corpus", "tinystories-sample", "--num_states", "9", "--assumed_tokens", "1e6"]) == 0
+    assert "tokens per epoch" in capsys.readouterr().out
+    for optimizer, name in (("muon", "Muon"), ("adamw", "AdamW")):
+        words = ["--hmm", "process:mess3", "--model", "1m", "--max_steps", "10", "--optimizer", optimizer]
+        assert main(["plan", "pretrain", *words]) == 0
+        assert f"Memory per rank in GiB, fp32, {name}; " in capsys.readouterr().out
