@@ -180,10 +180,10 @@ def main(settings: CorpusSettings, hmm_settings: HMMSettings) -> None:
     """Read sequences, fit, save."""
     import torch
     from accelerate import PartialState
+    from fit_sizes import size_row
 
     from hmm_datasets.files import read_log
     from hmm_datasets.hmm.fitting.state import HISTORY_NAME
-    from hmm_datasets.report.fit_sizes import size_row
     from hmm_datasets.report.overview import draw_fit
     from hmm_datasets.runtime import heartbeats
     from hmm_datasets.runtime.stop_requests import Stopped, StopRequests, parse_time
@@ -407,8 +407,9 @@ def _save(result, data: _Data, output: Path, device, seconds: float) -> None:
 
 def _report_sizes(rows: list[dict[str, Any]], output: Path) -> None:
     """Print the table of the sizes, and write it with its curve."""
+    from fit_sizes import best_size, plot_sizes, sizes_table
+
     from hmm_datasets.files import atomic_file, write_json
-    from hmm_datasets.report.fit_sizes import best_size, plot_sizes, sizes_table
     from hmm_datasets.report.tables import csv_text
 
     best = best_size(rows)

@@ -12,12 +12,12 @@ import numpy as np
 from jaxtyping import Int
 from matplotlib.figure import Figure
 
-from ..hmm.analysis.losses import window_losses
-from ..hmm.fitting.state import FitResult
-from ..hmm.token_files import TokenRows
-from ..intervals import influence_interval
-from .plots import POINTS, SIZE, save_plot
-from .tables import Table, figure_text, interval_text
+from hmm_datasets.hmm.analysis.losses import window_losses
+from hmm_datasets.hmm.fitting.state import FitResult
+from hmm_datasets.hmm.token_files import TokenRows
+from hmm_datasets.intervals import influence_interval
+from hmm_datasets.report.plots import POINTS, SIZE, save_plot
+from hmm_datasets.report.tables import Table, figure_text, interval_text
 
 
 def size_row(

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from fit_sizes import best_size, plot_sizes, size_row, sizes_table
 
 from hmm_datasets import HMM, fit_hmm
 from hmm_datasets.hmm import processes
-from hmm_datasets.report.fit_sizes import best_size, plot_sizes, size_row, sizes_table
 from tests.hmm.brute_force import LEFT_TO_RIGHT
 
 SOURCE = processes.dishonest_casino()
