@@ -251,6 +251,7 @@ def mean_text(values: Sequence[float], form: str = ".4f", *, is_share: bool = Fa
 
     ```
     """
+    form = form.replace(".", "z.")  # what is rounded to zero has no minus
     if len(set(values)) == 1:
         return format(values[0], form)
     mean, error = statistics.mean(values), statistics.stdev(values) / math.sqrt(len(values))

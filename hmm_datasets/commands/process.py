@@ -186,7 +186,7 @@ def _print_losses(arguments: "DescribeCommand", name: str, path: Path) -> int:
     if len(last) > 0:
         print(f"{_mean(last)} at the last token of each")
     if symbols:
-        cells = [[r["symbol"], f"{r['count']:,}", f"{r['nats']:.4f}", f"{r['accuracy']:.3f}"] for r in symbols]
+        cells = [[r["symbol"], f"{r['count']:,}", f"{r['nats']:z.4f}", f"{r['accuracy']:.3f}"] for r in symbols]
         print(f"\n{text_table(['symbol', 'occurrences', 'nats', 'accuracy'], cells[: arguments.top])}")
         if len(cells) > arguments.top:
             print(f"... and {len(cells) - arguments.top:,} rarer symbols (--top, --json)")

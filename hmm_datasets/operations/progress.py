@@ -147,7 +147,7 @@ def status_rows(status: RunStatus) -> list[tuple[str, str]]:
         left = f"{format_duration(status.seconds_left)}, until {format_date(time.time() + status.seconds_left)}"
     rows = [
         ("step", f"{status.step:,}{of}{done}"),
-        ("loss", "none yet" if status.loss is None else f"{status.loss:.4f} {status.loss_unit}".strip()),
+        ("loss", "none yet" if status.loss is None else f"{status.loss:z.4f} {status.loss_unit}".strip()),
         ("tokens", "not counted" if status.tokens is None else f"{status.tokens:,}"),
         ("rate", _rate(status)),
         ("time left", "finished" if status.finished else left),

@@ -147,7 +147,7 @@ def replay_text(replay: Replay) -> str:
     header = ["row", "loss", *["optimum", "above"] * has_optimum, "tokens", *["from"] * has_origin]
     cells = []
     for row in sorted(replay.rows, key=lambda row: row.loss, reverse=True):
-        optimum = [] if row.optimum is None else [f"{row.optimum:.4f}", f"{row.loss - row.optimum:.4f}"]
+        optimum = [] if row.optimum is None else [f"{row.optimum:.4f}", f"{row.loss - row.optimum:z.4f}"]
         cells.append([str(row.index), f"{row.loss:.4f}", *optimum, str(row.tokens), *[row.origin or ""] * has_origin])
     start = f"checkpoint-{replay.start}" if replay.start else "the beginning of the run"
     lines = [

@@ -31,9 +31,9 @@ def rate_line(description: dict[str, Any]) -> str:
     """The entropy rate beside the loss of the uniform predictor."""
     rate, uniform = description["entropy_rate"], np.log(description["num_symbols"])
     precision = "exact" if rate["standard_error"] == 0 else f"standard error {rate['standard_error']:.1e}"
-    return f"entropy rate {rate['value']:.5f} nats per token ({precision}); the uniform predictor needs {uniform:.5f}"
+    return f"entropy rate {rate['value']:z.5f} nats per token ({precision}); the uniform predictor needs {uniform:.5f}"
 
 
 def rate_bounds(rate: dict[str, float]) -> list[str]:
     """The lower and the upper bound, each with its error."""
-    return [f"{rate[side]:.5f} (+- {rate[f'{side}_error']:.1e})" for side in ("lower", "upper")]
+    return [f"{rate[side]:z.5f} (+- {rate[f'{side}_error']:.1e})" for side in ("lower", "upper")]

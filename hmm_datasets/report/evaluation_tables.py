@@ -15,6 +15,7 @@ from ..files import (
 )
 from ..intervals import half_width
 from .tables import (
+    ROUNDING,
     SHARES,
     Table,
     error_text,
@@ -22,7 +23,6 @@ from .tables import (
     interval_text,
     optimum_table,
     predictor_titles,
-    rounded,
     sequences_text,
 )
 
@@ -69,22 +69,22 @@ def summary(report: Report) -> list[str]:
 
 
 def _optimum_sentence(optimum: Report) -> str:
-    gap, error = rounded(optimum["bayes_gap"]["bayes_gap"]), optimum["bayes_gap"]["standard_error"]
+    gap, error = optimum["bayes_gap"]["bayes_gap"], optimum["bayes_gap"]["standard_error"]
     half = half_width(error, optimum["num_sequences"])
-    low, high = (None, None) if half is None else (rounded(gap + sign * half) for sign in (-1, 1))
+    low, high = (None, None) if half is None else (gap - half, gap + half)
     known = _interval(low, high)
     best = {
         "bayes": "the optimal loss",
         "oracle": "the oracle that knows the HMM of each sequence, so at most that far above the optimal loss",
     }[optimum["floor"]]
-    within = "" if half is None or gap > half else " Chance may explain that."
+    within = "" if half is None or gap > max(half, ROUNDING) else " Chance may explain that."
     if math.isinf(gap):
         return (
             f"The model excludes symbols that occur, so that its loss is infinitely far above {best}, on "
             f"{sequences_text(optimum, ' symbols')}."
         )
     return (
-        f"The model is {gap:.4f}{error_text(error)} nats per token{known} above {best}, on "
+        f"The model is {gap:z.4f}{error_text(error)} nats per token{known} above {best}, on "
         f"{sequences_text(optimum, ' symbols')}.{within}"
     )
 
@@ -133,7 +133,7 @@ def _interval(low: float | None, high: float | None, level: float = 0.95) -> str
 def _text_sentence(text: Report) -> str:
     known = _interval(text["bits_per_byte_low"], text["bits_per_byte_high"], text["level"])
     return (
-        f"On held-out text the model needs {text['bits_per_byte']:.4f} bits per byte{known} over {_documents(text)}; "
+        f"On held-out text the model needs {text['bits_per_byte']:z.4f} bits per byte{known} over {_documents(text)}; "
         f"its perplexity per token is {figure_text(text['perplexity'], '.2f')}."
     )
 
@@ -166,7 +166,7 @@ def _cut_prompts(core: Report) -> str:
 def _chat_sentence(chat: Report) -> str:
     right, ended = chat["shares"]["right"]["share"], chat["shares"]["ended"]["share"]
     return (
-        f"On held-out conversations the loss of the assistant's words is {chat['loss']:.4f} nats per token"
+        f"On held-out conversations the loss of the assistant's words is {chat['loss']:z.4f} nats per token"
         f"{_interval(chat['loss_low'], chat['loss_high'])}; of {chat['questions']:,} greedy answers "
         f"{figure_text(right, '.1%')} are right and {figure_text(ended, '.1%')} end their turn."
     )

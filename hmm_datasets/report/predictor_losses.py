@@ -65,8 +65,8 @@ def predictors_table(description: dict[str, Any]) -> str:
     rows = [
         [
             title,
-            *(f"{entropies[name]['by_position'][position - 1]:.4f}" for position in positions),
-            f"{entropies[name]['mean']:.4f}",
+            *(f"{entropies[name]['by_position'][position - 1]:z.4f}" for position in positions),
+            f"{entropies[name]['mean']:z.4f}",
             f"{entropies[name]['standard_error']:.4f}",
         ]
         for name, title in PREDICTORS.items()

@@ -129,8 +129,17 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: Se
 
 
 def figure_text(value: float | None, form: str = ".4f") -> str:
-    """A formatted number, or a dash for None and NaN, such as the error of an infinite loss or of one sequence."""
-    return "-" if value is None or math.isnan(value) else format(value, form)
+    """A formatted number, or a dash for None and NaN, such as the error of an infinite loss or of one sequence.
+
+    What is rounded to zero has no minus.
+
+    ```python
+    >>> figure_text(-0.00001), figure_text(-0.00001, "+.2f")
+    ('0.0000', '+0.00')
+
+    ```
+    """
+    return "-" if value is None or math.isnan(value) else format(value, form.replace(".", "z."))
 
 
 def error_text(error: float | None) -> str:
@@ -146,11 +155,6 @@ def sequences_text(measured: Mapping[str, Any], unit: str = "") -> str:
     return f"{count:,} held-out sequences of {length:,}{unit}"
 
 
-def rounded(nats: float) -> float:
-    """A difference of losses per token, 0 if it is smaller than [`ROUNDING`]."""
-    return 0.0 if abs(nats) < ROUNDING else nats
-
-
 def _finite(error: float | None) -> float:
     # An infinite loss has no error, and is above every finite one.
     return error if error is not None and math.isfinite(error) else 0.0
@@ -158,7 +162,7 @@ def _finite(error: float | None) -> float:
 
 def interval_text(low: float | None, high: float | None, form: str = ".4f") -> str:
     """A formatted interval, or a dash if a bound is None."""
-    return "-" if low is None or high is None else f"{low:{form}} .. {high:{form}}"
+    return "-" if low is None or high is None else f"{figure_text(low, form)} .. {figure_text(high, form)}"
 
 
 def hmm_table(measured: Mapping[str, Any]) -> str:
@@ -196,7 +200,7 @@ def optimum_table(measured: Mapping[str, Any], title: str = "") -> Table:
     header += [] if last is None else ["last token, nats", "+-"]
     gap, best = measured["bayes_gap"], OPTIMAL_LOSSES[measured["floor"]]
     notes = [
-        f"excess over the {best}: {rounded(gap['bayes_gap']):.4f}{error_text(gap[_ERROR])} nats per token "
+        f"excess over the {best}: {gap['bayes_gap']:z.4f}{error_text(gap[_ERROR])} nats per token "
         f"({sequences_text(measured)})"
     ]
     if "calibration" in measured:

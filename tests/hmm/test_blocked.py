@@ -156,6 +156,16 @@ def test_the_same_counts_whichever_rows_are_together():
         np.testing.assert_allclose(table, sum(part[0][name] for part in parts), rtol=1e-12, atol=1e-14)
 
 
+def test_emissions_off_by_float32_rounding_are_rescaled():
+    tables = {name: table.astype(np.float32).astype(float) for name, table in LARGE.tables().items()}
+    assert np.abs(LARGE.totals("emission", tables["emission"]) - 1).max() > 1e-9
+    taken = LARGE.with_tables(tables)
+    for name, table in taken.tables().items():
+        np.testing.assert_allclose(taken.totals(name, table), 1, rtol=0, atol=1e-9)
+    again = taken.with_tables(taken.tables())
+    assert all((again.tables()[name] == table).all() for name, table in taken.tables().items())
+
+
 def test_names_of_symbols_are_kept_in_its_folder(tmp_path):
     process = BlockedHMM(**SMALL.arrays(), vocabulary=["a", "b", "c", "d", "e"])
     process.save_pretrained(tmp_path / "hmm")

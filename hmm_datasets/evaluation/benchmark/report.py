@@ -152,7 +152,7 @@ def _of_mean(mean: dict[str, Any]) -> list[float | None]:
 
 def _fixed(numbers: Iterable[float | None]) -> list[str]:
     # Never -0.0000.
-    return [figure_text(number if number is None or abs(number) >= 5e-5 else 0.0) for number in numbers]
+    return [figure_text(number) for number in numbers]
 
 
 def _cells(name: str, row: dict[str, Any]) -> list[str]:

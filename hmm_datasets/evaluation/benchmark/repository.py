@@ -148,7 +148,7 @@ def _card(processes: list[HeldOut], scores: Mapping[str, Mapping[str, Any]]) -> 
     template = shipped("model_cards/benchmark.md").read_text(encoding="utf-8")
     guesses = [held_out.hmm.next_token_probs(held_out.tokens[:, :-1])[:, -1].max(axis=-1) for held_out in processes]
     environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True)
-    environment.filters["fixed"] = lambda number: f"{number:.4f}" if abs(number) >= 5e-5 else "0.0000"
+    environment.filters["fixed"] = "{:z.4f}".format
     return environment.from_string(template).render(
         card_data=json.dumps(_front_matter(), indent=1),
         kinds=KINDS,

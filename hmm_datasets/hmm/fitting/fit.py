@@ -464,7 +464,7 @@ class _Fit:
             nonlocal seen
             seen += self.data.weight_of(batch)
             mean = log_likelihood / seen if seen > 0 else 0.0
-            bar.set_postfix_str(f"{title}, {mean:.4f} nats/token", refresh=False)
+            bar.set_postfix_str(f"{title}, {mean:z.4f} nats/token", refresh=False)
             bar.update(self.data.num_tokens_of(batch))
 
         if self.settings.backend == "pomegranate":

@@ -67,7 +67,7 @@ class CheckpointInfo:
         """The values as a row of [`HEADER`]."""
         name = self.loss_name or ""
         where = f"{'reward, ' * name.endswith('reward')}{'held out' if name.startswith('eval_') else 'train'}"
-        loss = "-" if self.loss is None else f"{self.loss:.4f} {where}"
+        loss = "-" if self.loss is None else f"{self.loss:z.4f} {where}"
         state = "incomplete" if self.problems else "complete" if self.can_resume else "weights only"
         state += ", set aside" if self.set_aside else ""
         return [

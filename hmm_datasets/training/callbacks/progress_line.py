@@ -8,11 +8,11 @@ from transformers import ProgressCallback
 from ...display import format_date
 
 _COLUMNS = (
-    ("loss", "loss {:.4f}"),
+    ("loss", "loss {:z.4f}"),
     ("reward", "reward {:.4f}"),
-    ("eval_loss", "held out {:.4f}"),
+    ("eval_loss", "held out {:z.4f}"),
     ("eval_reward", "held out: reward {:.4f}"),
-    ("eval_bayes_gap", "above the optimal loss {:.4f}"),
+    ("eval_bayes_gap", "above the optimal loss {:z.4f}"),
     ("grad_norm", "gradient {:.3g}"),
     ("learning_rate", "lr {:.3g}"),
     ("tokens_per_second", "{:,.0f} tokens/s"),

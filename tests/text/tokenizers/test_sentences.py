@@ -74,7 +74,10 @@ def test_sentences_and_words_of_a_script_in_either_normal_form(script, form):
 @settings(max_examples=300, deadline=None)
 @given(
     st.text(
-        st.one_of(st.characters(exclude_categories=["Cs"]), st.sampled_from("\u00ad’ΣIİẞK\u0301\u0307\u0345ÅJ\u030c"))
+        # Letters that Python's Unicode has not may have small ones in that of tokenizers, such as U+16EA0.
+        st.one_of(
+            st.characters(exclude_categories=["Cs", "Cn"]), st.sampled_from("\u00ad’ΣIİẞK\u0301\u0307\u0345ÅJ\u030c")
+        )
     )
 )
 def test_text_that_was_folded_is_folded(text):
