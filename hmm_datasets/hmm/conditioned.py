@@ -16,7 +16,7 @@ depend on the HMM, the row, the seed and the index alone, on every machine.
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from ..array_input import Observed, integers_with_gaps
 from ..errors import InputError
@@ -56,9 +56,9 @@ def draw_given(
     def work(part: slice) -> None:
         for begin in range(part.start, part.stop, at_once):
             some = slice(begin, min(begin + at_once, part.stop))
-            beliefs = filtered(hmm, rows[some], ends[some], begin)
+            beliefs, in_logs = filtered(hmm, rows[some], ends[some], begin)
             origin = np.uint64((first + begin * num_samples) % (1 << 64))
-            inputs = beliefs, *hmm._tables_with_missing, rows[some], ends[some], np.uint64(seed), origin
+            inputs = beliefs, in_logs, *hmm._tables_with_missing, rows[some], ends[some], np.uint64(seed), origin
             draw_backward(*inputs, states[some], symbols[some])
 
     over_rows(work, batch, rows.size * hmm.num_states * (hmm.num_states + num_samples))
@@ -67,26 +67,34 @@ def draw_given(
 
 def filtered(
     hmm: "HMM", rows: Int[np.ndarray, "B T"], ends: Int[np.ndarray, "B"], begin: int = 0
-) -> Float[np.ndarray, "B T+1 H"]:
+) -> tuple[Float[np.ndarray, "B T+1 H"], Bool[np.ndarray, "B"]]:
     """Beliefs before each token and after the last, the same to the last bit on every machine.
+
+    Rows in which a belief may underflow have the logarithms of their beliefs; these rows come second.
 
     Raises:
         `InputError`: the HMM cannot emit a row, which the message counts from `begin`.
     """
     emission, moves = hmm._tables_with_missing
     beliefs, scales = np.empty((len(rows), rows.shape[1] + 1, hmm.num_states)), np.empty(rows.shape)
+    lowest = np.empty(len(rows))
     if emission is None:
-        filter_driven(hmm.start, moves[None], np.zeros_like(rows), rows, beliefs, scales)
+        filter_driven(hmm.start, moves[None], np.zeros_like(rows), rows, beliefs, scales, lowest)
     else:
-        filter_emissions(hmm.start, moves[0], emission, rows, beliefs, scales)
-    impossible = np.argwhere((scales <= 0) & (np.arange(rows.shape[1]) < ends[:, None]))
+        filter_emissions(hmm.start, moves[0], emission, rows, beliefs, scales, lowest)
+    in_logs = lowest < hmm._log_tables.safe[0]
+    possible = scales > 0
+    for row in np.flatnonzero(in_logs):
+        beliefs[row], log_scales = hmm._log_tables.filtered(rows[row])
+        possible[row] = log_scales > -np.inf
+    impossible = np.argwhere(~possible & (np.arange(rows.shape[1]) < ends[:, None]))
     if len(impossible) > 0:
         row, position = impossible[0].tolist()
         raise InputError(
             f"tokens[{begin + row}, {position}] is {rows[row, position]}, which {hmm!r} cannot emit after the tokens "
             "before it; expected tokens of positive probability"
         )
-    return beliefs
+    return beliefs, in_logs
 
 
 def fill_after(process: "Process", prefix: Any, seed: int, first: int, step: int, out: Any, num_threads: Any) -> None:

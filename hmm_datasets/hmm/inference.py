@@ -2,11 +2,10 @@
 
 The forward and backward recursions are Rabiner's (Proceedings of the IEEE 77, 1989, section III), scaled at every
 step. The filter keeps a normalized belief and the logarithm of each normalizer, so sequences of any length do not
-underflow, and no logarithm of a sum is taken. A state is lost if its belief falls below the smallest number of the
-type (5e-324 in float64, 1e-45 in float32), even if later tokens would have made it probable again. In a state-emitting
-HMM no belief falls below the minimum transition probability. So a state can be lost only in a chain whose parts have
-almost no transitions between them. The likelihood computed is then that of the remaining states, a lower bound.
-Viterbi works with logarithms and has no such limit.
+underflow, and no logarithm of a sum is taken. Where transitions have zeros, a belief may still fall below the smallest
+number of the type (5e-324 in float64, 1e-45 in float32), and later tokens may make the state probable again. Rows in
+which that may matter are computed again in logarithms ([`.kernels.logs`]), from which no gradient comes. Not so where
+beliefs to start from are given.
 
 Both kinds of HMM share one recursion over the matrices `T^(x)[i, j] = P(emit x, go to j | in i)`. In a state-emitting
 HMM `T^(x)[i, j] = emission[i, x] transition[i, j]`; an edge-emitting one stores the `E` matrices `T^(x)`. Time is
@@ -24,16 +23,19 @@ tokens beyond them are ignored. A sequence that the HMM cannot emit has log-like
 zeros after the first impossible token.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from .kernels import counts
 from .kernels.filter import Tables, filter_rows, log_likelihoods, serves, smooth_rows
+from .kernels.logs import LogRecursions
 
 _WORK_BYTES = 1 << 26  # of the matrices gathered at one step
 _SUM_CHUNK = 32  # weights that are added in their own type; their sums are added in float64
@@ -75,6 +77,14 @@ class Parameters:
     def log_likelihood(self, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, "B"] | None) -> Float[Tensor, "B"]:
         """[`log_likelihood`] of these tables."""
         return log_likelihood(self, tokens, lengths)
+
+    @cached_property
+    def logs(self) -> LogRecursions:
+        """The tables for rows in which a number underflows."""
+        start, moves = (
+            t.numpy(force=True) for t in (self.start, self.transition[None] if self.edges is None else self.edges)
+        )
+        return LogRecursions(start, self.emission.T.numpy(force=True) if self.edges is None else None, moves)
 
     @property
     def predicted(self) -> Float[Tensor, "H E"]:
@@ -158,17 +168,29 @@ def forward_filter(
     """
     batch, length = tokens.shape
     if _is_compiled(hmm, tokens, initial):
-        tables = Tables(hmm, initial)
-        beliefs, scales = filter_rows(tables, tokens, lengths, keep_scales=True)
-        return Filtered(beliefs, scales.log_())
-    initial = hmm.start.expand(batch, -1) if initial is None else initial
-    beliefs = initial.new_empty(batch, length + 1, initial.shape[1])
-    log_scale = initial.new_empty(batch, length)
-    beliefs[:, 0] = initial
-    for t, (belief_BH, log_scale_B) in enumerate(filter_steps(hmm, tokens, lengths, initial)):
-        beliefs[:, t + 1] = belief_BH
-        log_scale[:, t] = log_scale_B
+        beliefs, log_scale, lost_B = filter_rows(Tables(hmm, initial), tokens, lengths, keep_scales=True)
+        log_scale.log_()
+    else:
+        beliefs = hmm.start.new_empty(batch, length + 1, len(hmm.start))
+        log_scale = hmm.start.new_empty(batch, length)
+        beliefs[:, 0] = hmm.start if initial is None else initial
+        for t, (belief_BH, log_scale_B) in enumerate(filter_steps(hmm, tokens, lengths, beliefs[:, 0])):
+            beliefs[:, t + 1] = belief_BH
+            log_scale[:, t] = log_scale_B
+        lost_B = falls_below(beliefs, hmm.logs.safe[0] if initial is None else 0.0).any(1)
+    for row, symbols in chosen_rows(tokens, lengths, lost_B):
+        logs, scales = hmm.logs.filtered(symbols)
+        beliefs[row, len(symbols) :] = torch.from_numpy(np.exp(logs[-1]))
+        beliefs[row, : len(logs)] = torch.from_numpy(np.exp(logs))
+        log_scale[row, : len(symbols)] = torch.from_numpy(scales)
     return Filtered(beliefs, log_scale)
+
+
+def falls_below(beliefs: Float[Tensor, "... H"], limit: float) -> Bool[Tensor, "..."]:
+    """Whether the belief in a state that is possible is below the limit."""
+    if limit == 0:
+        return torch.zeros(beliefs.shape[:-1], dtype=torch.bool, device=beliefs.device)
+    return ((beliefs > 0) & (beliefs < limit)).any(-1)
 
 
 def beliefs(
@@ -177,9 +199,7 @@ def beliefs(
     lengths: Int[Tensor, "B"] | None = None,
     initial: Float[Tensor, "B H"] | None = None,
 ) -> Float[Tensor, "B T+1 H"]:
-    """The beliefs of [`forward_filter`] alone, without the logarithms."""
-    if _is_compiled(hmm, tokens, initial):
-        return filter_rows(Tables(hmm, initial), tokens, lengths)[0]
+    """The beliefs of [`forward_filter`] alone."""
     return forward_filter(hmm, tokens, lengths, initial).beliefs
 
 
@@ -188,9 +208,15 @@ def predictions(
 ) -> Float[Tensor, "B T+1 E"]:
     """`P(token t | tokens before t)` for `t = 0 .. T`: [`next_token_probs`] of [`beliefs`], which are not kept."""
     if _is_compiled(hmm, tokens, None):
-        tables = Tables(hmm)
-        return filter_rows(tables, tokens, lengths, readout=hmm.predicted)[0]
+        result, _, lost_B = filter_rows(Tables(hmm), tokens, lengths, readout=hmm.predicted)
+        if lost_B.any():
+            result[lost_B] = next_token_probs(hmm, _filtered_again(hmm, tokens, lengths, lost_B).beliefs)
+        return result
     return next_token_probs(hmm, beliefs(hmm, tokens, lengths))
+
+
+def _filtered_again(hmm: Parameters, tokens: Tensor, lengths: Tensor | None, chosen_B: Tensor) -> Filtered:
+    return forward_filter(hmm, tokens[chosen_B], None if lengths is None else lengths[chosen_B])
 
 
 def _is_compiled(hmm: Parameters, tokens: Tensor, initial: Tensor | None) -> bool:
@@ -222,11 +248,17 @@ def log_likelihood(
 ) -> Float[Tensor, "B"]:
     """`log P(tokens)` in nats, in memory `(B, H)`; the logarithms are summed in float64."""
     if serves(hmm, tokens):
-        return log_likelihoods(Tables(hmm), tokens, lengths).to(hmm.start.dtype)
-    belief_BH = hmm.start.expand(tokens.shape[0], -1)
-    total_B = torch.zeros(len(tokens), dtype=torch.float64, device=tokens.device)
-    for _, log_scale_B in filter_steps(hmm, tokens, lengths, belief_BH):
-        total_B += log_scale_B
+        total_B = log_likelihoods(Tables(hmm), tokens, lengths)
+        lost_B = total_B.isnan()
+    else:
+        first_BH, limit = hmm.start.expand(tokens.shape[0], -1), hmm.logs.safe[0]
+        lost_B = falls_below(first_BH, limit)
+        total_B = torch.zeros(len(tokens), dtype=torch.float64, device=tokens.device)
+        for belief_BH, log_scale_B in filter_steps(hmm, tokens, lengths, first_BH):
+            lost_B = lost_B | falls_below(belief_BH, limit)
+            total_B += log_scale_B
+    if lost_B.any():
+        total_B[lost_B] = _filtered_again(hmm, tokens, lengths, lost_B).log_scale.double().sum(1)
     return total_B.to(hmm.start.dtype)
 
 
@@ -244,20 +276,18 @@ def backward_values(
     """Rabiner's scaled backward variable.
 
     Entry `t` is `P(tokens from t on | state at t) / P(tokens from t on | tokens before t)`.
-    It is scaled by the filter's normalizers, so that `sum_i beliefs[t, i] * values[t, i] = 1` at every `t`. It is 0 in
-    states that the past rules out.
+    It is scaled by the filter's normalizers, so that `sum_i beliefs[t, i] * values[t, i] = 1` at every `t`. In states
+    that the past rules out it is at most [`~.kernels.counts.backward_bound`].
     """
     batch, length = tokens.shape
     value_BH = hmm.start.new_ones(batch, hmm.start.shape[0])
     values = value_BH.new_empty(batch, length + 1, value_BH.shape[1])
     values[:, length] = value_BH
     scale = filtered.log_scale.exp()
-    # In a state of belief p the value is at most 1 / p. In an impossible state it has no bound, and could become
-    # infinity times 0, which is NaN.
-    possible = filtered.beliefs >= torch.finfo(value_BH.dtype).tiny
+    bound = counts.backward_bound(value_BH.dtype)
     for t in reversed(range(length)):
         previous_BH = hmm.backward_step(value_BH, tokens[:, t]) / divisor(scale[:, t])
-        previous_BH = torch.where(possible[:, t], previous_BH, 0.0)
+        previous_BH = previous_BH.clamp(max=bound)
         value_BH = previous_BH if lengths is None else torch.where((t < lengths).unsqueeze(-1), previous_BH, value_BH)
         values[:, t] = value_BH
     return values
@@ -268,16 +298,26 @@ def posteriors(
 ) -> Float[Tensor, "B T H"]:
     """`P(state that emits token t | all tokens)`; zeros beyond the length, and where the sequence is impossible."""
     if serves(hmm, tokens):
-        return smooth_rows(Tables(hmm), tokens, lengths)
-    filtered = forward_filter(hmm, tokens, lengths)
-    values = backward_values(hmm, tokens, filtered, lengths)
-    gamma = values[:, :-1].mul_(filtered.beliefs[:, :-1])
-    # The sums are 1 up to rounding of the scales, which accumulates with the length.
-    gamma /= divisor(gamma.sum(-1))
-    if lengths is not None:
-        positions = torch.arange(tokens.shape[1], device=tokens.device)
-        gamma *= (positions < lengths.unsqueeze(-1)).unsqueeze(-1)
+        gamma, lost_B = smooth_rows(Tables(hmm), tokens, lengths)
+    else:
+        filtered = forward_filter(hmm, tokens, lengths)
+        values = backward_values(hmm, tokens, filtered, lengths)
+        gamma = values[:, :-1] * filtered.beliefs[:, :-1]
+        total = gamma.sum(-1)
+        lost_B = _passes_bound(values) | (total == 0).any(1)
+        # The sums are 1 up to rounding of the scales, which accumulates with the length.
+        gamma /= divisor(total)
+        if lengths is not None:
+            positions = torch.arange(tokens.shape[1], device=tokens.device)
+            gamma *= (positions < lengths.unsqueeze(-1)).unsqueeze(-1)
+    if lost_B.any() and hmm.logs.safe[0] > 0:
+        for row, symbols in chosen_rows(tokens, lengths, lost_B):
+            gamma[row, : len(symbols)] = torch.from_numpy(hmm.logs.posteriors(symbols))
     return gamma
+
+
+def _passes_bound(values: Float[Tensor, "B T H"]) -> Bool[Tensor, "B"]:
+    return (values >= counts.backward_bound(values.dtype)).flatten(1).any(1)
 
 
 def expected_counts(
@@ -302,9 +342,48 @@ def expected_counts(
     Returns:
         [`ExpectedCounts`].
     """
+
+    def compute(weights: Tensor | None) -> tuple[dict[str, Tensor], Tensor]:
+        *tables, scores = _expected_counts(hmm, tokens, lengths, weights)
+        if scores.isinf().any() and hmm.logs.safe[0] > 0:
+            scores = scores.masked_fill(scores.isinf(), torch.nan)
+        return dict(zip(("start", "transition", "emission", "edges"), tables, strict=False)), scores
+
     weights = None if weights is None else weights.to(hmm.start.dtype)
-    counts = _expected_counts(hmm, tokens, lengths, weights)
+    tables, scores = with_lost_rows(compute, tokens, lengths, weights, lambda row: hmm.logs.counts(row))
+    counts = ExpectedCounts(**tables, log_likelihood=scores)
     return _of_symbols(hmm, counts) if hmm.has_missing else counts
+
+
+def with_lost_rows(
+    compute: Callable[[Tensor | None], tuple[dict[str, Tensor], Tensor]],
+    tokens: Int[Tensor, "B T"],
+    lengths: Int[Tensor, "B"] | None,
+    weights: Float[Tensor, "B"] | None,
+    of_row: Callable[[Int[np.ndarray, "T"]], tuple[dict[str, np.ndarray], float]],
+) -> tuple[dict[str, Tensor], Float[Tensor, "B"]]:
+    """What `compute(weights)` returns, summed counts by name and the score of each row, with lost rows by `of_row`.
+
+    A row is lost if its score is NaN; `of_row` gives its counts and its score.
+    """
+    tables, scores = compute(weights)
+    lost_B = scores.isnan()
+    if lost_B.any():
+        weights = torch.ones_like(scores, dtype=tables["start"].dtype) if weights is None else weights
+        tables, scores = compute(weights.masked_fill(lost_B, 0))
+        for row, symbols in chosen_rows(tokens, lengths, lost_B):
+            counts, scores[row] = of_row(symbols)
+            for name, table in counts.items():
+                tables[name] += weights[row] * torch.from_numpy(table).to(tables[name])
+    return tables, scores
+
+
+def chosen_rows(
+    tokens: Int[Tensor, "B T"], lengths: Int[Tensor, "B"] | None, chosen_B: Bool[Tensor, "B"]
+) -> Iterator[tuple[int, Int[np.ndarray, "T"]]]:
+    """Rows that are chosen, and their tokens."""
+    for row in chosen_B.nonzero().flatten().tolist():
+        yield row, tokens[row, : None if lengths is None else lengths[row]].cpu().numpy()
 
 
 def _of_symbols(hmm: Parameters, counts: ExpectedCounts) -> ExpectedCounts:
@@ -318,7 +397,8 @@ def _of_symbols(hmm: Parameters, counts: ExpectedCounts) -> ExpectedCounts:
 
 def _expected_counts(
     hmm: Parameters, tokens: Tensor, lengths: Tensor | None, weights: Tensor | None
-) -> ExpectedCounts:
+) -> tuple[Tensor, ...]:
+    # The tables of counts in the order of `ExpectedCounts`, then the log-likelihoods, NaN where a state may be lost.
     if hmm.edges is not None:
         return _expected_edge_counts(hmm, tokens, lengths, weights)
     if tokens.device.type == "cpu" and len(hmm.start) <= counts.MAX_STATES:
@@ -326,16 +406,15 @@ def _expected_counts(
         ends = None if lengths is None else lengths.numpy()
         of_rows = None if weights is None else weights.numpy()
         *sums, scores = counts.fused_counts(*tables, tokens.numpy(), ends, of_rows)
-        return ExpectedCounts(
-            *(torch.from_numpy(table).to(hmm.start.dtype) for table in sums), torch.from_numpy(scores)
-        )
+        return *(torch.from_numpy(table).to(hmm.start.dtype) for table in sums), torch.from_numpy(scores)
     order, num_live, rows = longest_first(tokens, lengths)
     symbols_TB = rows.T.contiguous()
     filtered_TBH, scale_TB = _filter_by_time(hmm, symbols_TB, num_live)
     weight_B = hmm.start.new_ones(len(tokens)) if weights is None else weights if order is None else weights[order]
-    sums = _smooth_by_time(hmm, symbols_TB, num_live, filtered_TBH, scale_TB, weight_B)
+    *sums, peak_B = _smooth_by_time(hmm, symbols_TB, num_live, filtered_TBH, scale_TB, weight_B)
     scores = scale_TB.double().log_().sum(0)
-    return ExpectedCounts(*sums, in_given_order(scores, order))
+    scores = scores.masked_fill(peak_B >= counts.backward_bound(peak_B.dtype), torch.nan)
+    return *sums, in_given_order(scores, order)
 
 
 def longest_first(
@@ -381,18 +460,18 @@ def _smooth_by_time(
     filtered_TBH: Tensor,
     scale_TB: Tensor,
     weight_B: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     # With value(i) = P(tokens after t | state i at t) / P(tokens after t | tokens up to t), the posterior is
     # filtered * value, and the flow i -> j is filtered(i) transition(i, j) arriving(j), where
     # arriving = emission * value / scale at position t + 1. Overwrites filtered_TBH with the posterior. Values that
-    # begin with the weight of a row instead of 1 multiply its counts by it.
+    # begin with the weight of a row instead of 1 multiply its counts by it. Last comes the largest value of each row.
     length, batch = symbols_TB.shape
     emission_EH, to_previous = hmm.emission.T.contiguous(), hmm.transition.T.contiguous()
     inverse_TB = largest_inverse(scale_TB).unsqueeze(2)
     flow_HH, total_HH = torch.zeros_like(hmm.transition), torch.zeros_like(hmm.transition, dtype=torch.float64)
     arriving_BH = hmm.start.new_empty(batch, hmm.start.shape[0])
     value_BH = weight_B.unsqueeze(1).repeat(1, len(hmm.start))
-    bound = counts.backward_bound(hmm.start.dtype)
+    bound, peak_B = counts.backward_bound(hmm.start.dtype), torch.zeros_like(weight_B)
     for t in reversed(range(length)):
         rows = num_live[t]
         value = value_BH[:rows]
@@ -402,6 +481,7 @@ def _smooth_by_time(
         if t > 0:
             arriving = torch.index_select(emission_EH, 0, symbols_TB[t, :rows], out=arriving_BH[:rows])
             arriving.mul_(value).mul_(inverse_TB[t, :rows]).clamp_(max=bound)
+            peak_B[:rows] = torch.maximum(peak_B[:rows], arriving.amax(1))
             flow_HH.addmm_(filtered_TBH[t - 1, :rows].T, arriving)
             torch.mm(arriving, to_previous, out=value)
         if t % counts.BLOCK == 0:
@@ -409,7 +489,7 @@ def _smooth_by_time(
             flow_HH.zero_()
     start = filtered_TBH[0, : num_live[0]].sum(0) if length > 0 else torch.zeros_like(hmm.start)
     emitted = sum_by_symbol(filtered_TBH, symbols_TB, num_live, len(emission_EH))
-    return start, total_HH.mul_(hmm.transition).to(start.dtype), emitted
+    return start, total_HH.mul_(hmm.transition).to(start.dtype), emitted, peak_B
 
 
 def sum_by_symbol(weight_TBH: Tensor, symbols_TB: Tensor, num_live: list[int], num_symbols: int) -> Tensor:
@@ -435,14 +515,15 @@ def sum_by_symbol(weight_TBH: Tensor, symbols_TB: Tensor, num_live: list[int], n
 
 def _expected_edge_counts(
     hmm: Parameters, tokens: Tensor, lengths: Tensor | None, weights: Tensor | None
-) -> ExpectedCounts:
+) -> tuple[Tensor, ...]:
     weight_B = hmm.start.new_ones(len(tokens)) if weights is None else weights
     filtered = forward_filter(hmm, tokens, lengths)
     values = backward_values(hmm, tokens, filtered, lengths)
     live = torch.ones_like(tokens, dtype=torch.bool)
     if lengths is not None:
         live = torch.arange(tokens.shape[1], device=tokens.device) < lengths.unsqueeze(1)
-    live = live & (filtered.log_scale > -torch.inf)
+    lost_B = _passes_bound(values)
+    live = live & (filtered.log_scale > -torch.inf) & ~lost_B.unsqueeze(1)
     # The posteriors sum to 1 but for rounding of the scales, which accumulates with the length.
     scale = filtered.log_scale.exp() * torch.einsum("bth,bth->bt", filtered.beliefs[:, 1:], values[:, 1:])
     edges = torch.zeros_like(hmm.edges, dtype=torch.float64)
@@ -451,14 +532,14 @@ def _expected_edge_counts(
         for row, position in zip(rows.split(_PIECE), positions.split(_PIECE), strict=True):
             arriving = values[row, position + 1] / divisor(scale[row, position])
             leaving = filtered.beliefs[row, position].double() * weight_B[row].unsqueeze(1)
-            edges[symbol] += leaving.T @ arriving.clamp_(max=counts.backward_bound(hmm.start.dtype)).double()
+            edges[symbol] += leaving.T @ arriving.double()
         edges[symbol] *= moves
     start = filtered.beliefs[:, 0] * values[:, 0]
     weight_B = torch.where(live[:, :1].any(1), weight_B, 0.0)  # a row of no tokens has no first state that emits
     start = (start / divisor(start.sum(1)) * weight_B.unsqueeze(1)).sum(0)
-    scores = filtered.log_scale.double().sum(1)
-    tables = (table.to(start.dtype) for table in (edges.sum(0), edges.sum(2).T.contiguous()))
-    return ExpectedCounts(start, *tables, scores, edges.to(start.dtype))
+    scores = filtered.log_scale.double().sum(1).masked_fill(lost_B, torch.nan)
+    tables = (table.to(start.dtype) for table in (edges.sum(0), edges.sum(2).T.contiguous(), edges))
+    return start, *tables, scores
 
 
 def largest_inverse(scale: Tensor) -> Tensor:

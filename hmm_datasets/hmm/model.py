@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from .analysis.mixed_states import MixedStates
     from .inference import ExpectedCounts, Parameters
     from .kernels.cuda import DeviceTable
+    from .kernels.logs import LogRecursions
     from .sampling import AliasTable
     from .viterbi import Path, Paths
 
@@ -143,7 +144,7 @@ class HMM(Process):
 
     def __getstate__(self) -> dict:
         # Tensors on a device belong to this process and cannot be pickled for another one.
-        lazy = ("_device_tables", "_tables_with_missing")
+        lazy = ("_device_tables", "_tables_with_missing", "_log_tables")
         return {name: value for name, value in self.__dict__.items() if name not in lazy}
 
     def _draw_states(self, seed: np.uint64, first: np.uint64, step: np.uint64, out: Rows, states: Rows | None) -> None:
@@ -153,13 +154,18 @@ class HMM(Process):
 
     def _after(self, prefix: Int[np.ndarray, "P"]) -> "HMM":
         from .conditioned import filtered
+        from .kernels.tilted import normalize_logs
         from .sampling import AliasTable
 
         tokens = np.where(prefix < 0, self.num_symbols, prefix)[None]
-        belief = filtered(self, tokens, np.array([len(prefix)]))[0, -1].copy()
+        beliefs, in_logs = filtered(self, tokens, np.array([len(prefix)]))
+        belief = beliefs[0, -1].copy()
+        if in_logs[0]:
+            normalize_logs(belief, belief)
         # The other tables are the same, and may be large.
         following = copy.copy(self)
         following.start = belief
+        following.__dict__.pop("_log_tables", None)
         following._alias_tables = AliasTable.from_probabilities(belief[None]), *self._alias_tables[1:]
         following._make_read_only()
         return following
@@ -188,6 +194,12 @@ class HMM(Process):
         if self.edges is not None:
             return None, np.concatenate([self.edges, self.transition[None]])
         return np.vstack([self.emission.T, np.ones(self.num_states)]), self.transition[None]
+
+    @cached_property
+    def _log_tables(self) -> "LogRecursions":
+        from .kernels.logs import LogRecursions
+
+        return LogRecursions(self.start, *self._tables_with_missing)
 
     @cached_property
     def _alias_tables(self) -> "tuple[AliasTable, AliasTable, AliasTable | None]":

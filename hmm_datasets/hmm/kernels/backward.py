@@ -13,17 +13,18 @@ import numba
 import numpy as np
 
 from .draws import FAMILY_STREAM, halves, philox_block
+from .tilted import log_of, normalize_logs
 
 POSTERIOR_STREAM = FAMILY_STREAM | np.uint64(40 << 8)
 """Philox stream of states and missing tokens given the others."""
 
 
 @numba.njit(cache=True, nogil=True)
-def draw_backward(beliefs, emission, moves, tokens, ends, seed, first, states, symbols):
+def draw_backward(beliefs, in_logs, emission, moves, tokens, ends, seed, first, states, symbols):
     # Fill `states` (B, S, T) with paths given `tokens` (B, T) up to `ends` (B,), and `symbols` (B, S, T) with the
     # tokens and with what the missing ones, symbol E, may have been. Draw `s` of row `n` has index `first + n S + s`.
-    # `beliefs` (B, T+1, H) are those of the filter. `emission` is (E+1, H) and `moves` (1, H, H); or `emission` is
-    # None and `moves` (E+1, H, H).
+    # `beliefs` (B, T+1, H) are those of the filter, in rows that are `in_logs` (B,) their logarithms. `emission` is
+    # (E+1, H) and `moves` (1, H, H); or `emission` is None and `moves` (E+1, H, H).
     k0, k1 = halves(seed)
     count, size = states.shape[1], moves.shape[1]
     missing = (len(moves) if emission is None else len(emission)) - 1
@@ -33,7 +34,11 @@ def draw_backward(beliefs, emission, moves, tokens, ends, seed, first, states, s
             low, high = halves(first + np.uint64(n * count + s))
             end = ends[n]
             words = philox_block(low, high, np.uint64(end), POSTERIOR_STREAM, k0, k1)
-            after = choose(beliefs[n, end], words[0], words[1])
+            for i in range(size):
+                weights[i] = beliefs[n, end, i]
+            if in_logs[n]:
+                normalize_logs(weights, weights)
+            after = choose(weights, words[0], words[1])
             for t in range(end - 1, -1, -1):
                 x = tokens[n, t]
                 for i in range(size):
@@ -41,6 +46,12 @@ def draw_backward(beliefs, emission, moves, tokens, ends, seed, first, states, s
                         weights[i] = beliefs[n, t, i] * moves[x, i, after]
                     else:
                         weights[i] = beliefs[n, t, i] * emission[x, i] * moves[0, i, after]
+                if in_logs[n]:
+                    for i in range(size):
+                        emitted = 1.0 if emission is None else emission[x, i]
+                        moved = moves[x if emission is None else 0, i, after]
+                        weights[i] = beliefs[n, t, i] + log_of(emitted) + log_of(moved)
+                    normalize_logs(weights, weights)
                 words = philox_block(low, high, np.uint64(t), POSTERIOR_STREAM, k0, k1)
                 here = choose(weights, words[0], words[1])
                 if x == missing:

@@ -8,7 +8,7 @@ of moves are added in the type of the recursions for `FLUSH` steps, then in floa
 
 import numpy as np
 
-from .lanes import compiled
+from .lanes import compiled, fill, lanes_of, load, store, where_larger
 from .panels import FLUSH, add_outer, take_over, times_panels
 
 
@@ -86,15 +86,18 @@ def _room(num_blocks, batch, rank, states, dtype):
 
 
 @compiled
-def filter_blocks(start, enter, leave, emission, blocks, num_blocks, symbols, num_live, kept, beliefs, scales):
+def filter_blocks(start, enter, leave, emission, blocks, num_blocks, symbols, num_live, kept, beliefs, scales, lowest):
     """Fill `beliefs` (B, kept, R) and `scales` (B, T), the probability of each token given those before it.
+
+    `lowest` (B,) is lowered to the lowest belief above 0.
 
     Rows are sorted by length, longest first, and `num_live[t]` of them have a token at `t`. `blocks` (E + 1,) ends
     with `num_blocks`, for a symbol that is missing, and the row of `emission` (E + 1, S) for that is ones.
     """
     rank, states, zero = np.uint64(len(start)), np.uint64(emission.shape[1]), start.dtype.type(0)
     batch, length = symbols.shape
-    step = np.uint64(kept) * rank
+    step, lanes, none = np.uint64(kept) * rank, lanes_of(start), fill(start, 0.0)
+    lows = np.ones(np.uint64(batch) * lanes, start.dtype)
     begin, order, chosen, z, y, moved = _room(num_blocks, batch, rank, states, start.dtype)
     for row in range(batch):
         for r in range(rank):  # an assignment of arrays compiles the message of an error, for seconds
@@ -122,20 +125,28 @@ def filter_blocks(start, enter, leave, emission, blocks, num_blocks, symbols, nu
                 total += beliefs[to + r]
             scales[row, t] = total
             if total > 0:
-                for r in range(rank):
-                    beliefs[to + r] /= total
+                low = load(lows, np.uint64(row) * lanes)
+                for r in range(np.uint64(0), rank, lanes):
+                    here = load(beliefs, to + r) / total
+                    store(beliefs, to + r, here)
+                    low = where_larger(here, none, where_larger(low, here, here, low), low)
+                store(lows, np.uint64(row) * lanes, low)
+    for row in range(batch):
+        for lane in range(lanes):
+            lowest[row] = min(lowest[row], lows[np.uint64(row) * lanes + lane])
 
 
 @compiled
 def count_blocks(
     enter, leave, to_enter, to_leave, emission, blocks, num_blocks, symbols, num_live, weights, beliefs, scales, bound,
-    starts, entered, left, emitted,
+    lost, starts, entered, left, emitted,
 ):  # fmt: skip
     """Add the expected counts of all rows, given what `filter_blocks` filled.
 
     `to_enter` and `to_leave` are the tables with rows and columns exchanged. `bound` is the maximum of a backward
-    value, which has none where it does not matter. `entered` and `left` are float64, in the panels of `enter` and
-    `leave`, and become counts once multiplied with these. `emitted` is float64, (E + 1, S).
+    value, which has none where it does not matter; rows in which a value passes it are marked in `lost` (B,).
+    `entered` and `left` are float64, in the panels of `enter` and `leave`, and become counts once multiplied with
+    these. `emitted` is float64, (E + 1, S).
     """
     rank, states, zero = np.uint64(len(starts)), np.uint64(emission.shape[1]), enter.dtype.type(0)
     batch, length = symbols.shape
@@ -157,21 +168,13 @@ def count_blocks(
                 _gather(value, np.uint64(0), rank, rank, chosen, count, after)
                 times_panels(z, np.uint64(0), full, rank, rank, enter, table, states, y)
                 times_panels(after, np.uint64(0), full, rank, rank, to_leave, table, states, g)
-                _count_symbols(symbols, scales, t, chosen, count, emission, states, bound, y, g, emitted)
+                _count_symbols(symbols, scales, t, chosen, count, emission, states, bound, lost, y, g, emitted)
                 _clear_ended(num_live[t + 1] if t + 1 < length else 0, chosen, count, rank, after)
                 add_outer(y, np.uint64(0), np.uint64(count), states, states, after, rank, in_leave, table)
                 add_outer(z, np.uint64(0), np.uint64(count), rank, rank, g, states, in_enter, table)
                 times_panels(g, np.uint64(0), full, states, states, to_enter, table, rank, moved)
                 _scatter(moved, rank, chosen, count, rank, np.uint64(0), before)
-        for row in range(live):
-            # The sum is the weight but for rounding, which would multiply from step to step.
-            total, at, to = zero, np.uint64(row) * step + here, np.uint64(row) * rank
-            for r in range(rank):
-                before[to + r] = min(before[to + r], bound)
-                total += beliefs[at + r] * before[to + r]
-            factor = weights[row] / total if total > 0 else zero
-            for r in range(rank):
-                value[to + r] = before[to + r] * factor
+        _scale_values(before, beliefs, here, step, rank, live, weights, bound, lost, value)
         if t % FLUSH == 0:
             take_over(in_enter, entered)
             take_over(in_leave, left)
@@ -181,7 +184,23 @@ def count_blocks(
 
 
 @compiled
-def _count_symbols(symbols, scales, t, chosen, count, emission, states, bound, y, g, emitted):
+def _scale_values(before, beliefs, here, step, rank, live, weights, bound, lost, value):
+    # The sum is the weight but for rounding, which would multiply from step to step.
+    zero = value.dtype.type(0)
+    for row in range(live):
+        total, over, at, to = zero, 0, np.uint64(row) * step + here, np.uint64(row) * rank
+        for r in range(rank):
+            over += before[to + r] > bound
+            before[to + r] = min(before[to + r], bound)
+            total += beliefs[at + r] * before[to + r]
+        lost[row] |= over > 0
+        factor = weights[row] / total if total > 0 else zero
+        for r in range(rank):
+            value[to + r] = before[to + r] * factor
+
+
+@compiled
+def _count_symbols(symbols, scales, t, chosen, count, emission, states, bound, lost, y, g, emitted):
     # Count the symbols that the states of a block emit, and multiply `y` and `g` with their emissions. A state that
     # cannot be visited has `y` 0, and `g` no bound.
     limits = np.finfo(emission.dtype)
@@ -193,3 +212,7 @@ def _count_symbols(symbols, scales, t, chosen, count, emission, states, bound, y
             y[to + s] *= factor
             emitted[symbol, s] += y[to + s] * g[to + s]
             g[to + s] = min(g[to + s] * factor, bound)
+        over = 0
+        for s in range(states):
+            over += g[to + s] == bound
+        lost[chosen[i]] |= over > 0

@@ -35,7 +35,8 @@ def backward_bound(dtype: Any) -> float:
     """Maximum of a backward value in a type of NumPy or torch.
 
     In a state of probability p the value is at most 1 / p. In an impossible state it has no bound. There it is
-    multiplied by 0, and infinity times 0 would be NaN.
+    multiplied by 0, and infinity times 0 would be NaN. A row with a value that passes the bound may have lost a state
+    to underflow, and is computed again ([`.logs`]).
     """
     return 1e290 if dtype.itemsize == 8 else 1e30
 
@@ -59,7 +60,8 @@ def fused_counts(
 
     Returns:
         Float64 arrays `(H,)`, `(H, H)`, `(H, E)` and `(B,)`. An impossible sequence has log-likelihood -inf and adds
-        nothing to the counts.
+        nothing to the counts. The log-likelihood is NaN, and the counts are not for use, where a value passed
+        [`backward_bound`].
     """
     states, dtype = len(start), start.dtype.type
     # The longest first: those that go together have similar lengths.
@@ -90,12 +92,11 @@ def _count(
     width, length, one, none = np.uint64(len(start)), tokens.shape[1], start.dtype.type(1), start.dtype.type(0)
     # Products take four rows; those after the last one are where the next step's will be.
     step, extra = together * width, np.uint64(3) * width
-    filtered, scale = (
-        np.empty(np.uint64(length) * step + extra, start.dtype),
-        np.empty((length, together), start.dtype),
-    )
+    filtered = np.empty(np.uint64(length) * step + extra, start.dtype)
+    scale = np.empty((length, together), start.dtype)
     value, arriving = np.empty(step + extra, start.dtype), np.empty(step + extra, start.dtype)
     moved, parts = np.zeros(flow.shape, start.dtype), np.empty(lanes_of(start), start.dtype)
+    peaks = np.empty(together * lanes_of(start), start.dtype)
     for first in range(0, len(order), together):
         rows = order[first : first + np.int64(together)]
         live = _filter(
@@ -103,7 +104,7 @@ def _count(
         )
         for r in range(live):
             scores[rows[r]] = _sum_of_logs(scale, r, ends[rows[r]])
-        live = 0
+        live, peaks[:] = 0, none
         for t in range(ends[rows[0]] - 1, -1, -1):
             here = np.uint64(t) * step
             while live < len(rows) and ends[rows[live]] > t:
@@ -118,18 +119,9 @@ def _count(
                 divisor = scale[t, r] * total
                 inverse = min(one / divisor, largest) if divisor > 0 else none
                 _smooth(
-                    filtered,
-                    here,
-                    value,
-                    np.uint64(r) * width,
-                    width,
-                    emission,
-                    symbol,
-                    inverse,
-                    bound,
-                    emitted,
-                    arriving,
-                )
+                    filtered, here, value, np.uint64(r) * width, width, emission, symbol, inverse, bound, emitted,
+                    arriving, peaks, np.uint64(r) * lanes_of(start),
+                )  # fmt: skip
             if t > 0:
                 count = np.uint64(live)
                 add_outer(filtered, here - step, count, states, width, arriving, width, moved, np.uint64(0))
@@ -140,6 +132,9 @@ def _count(
         for r in range(live):
             for j in range(width):
                 starts[j] += filtered[np.uint64(r) * width + j]
+            for lane in range(lanes_of(start)):
+                if peaks[np.uint64(r) * lanes_of(start) + lane] >= bound:
+                    scores[rows[r]] = np.nan
 
 
 @compiled
@@ -151,9 +146,9 @@ def _sum_of_products(filtered, here, value, at, width, parts):
 
 
 @compiled
-def _smooth(filtered, here, value, at, width, emission, symbol, inverse, bound, emitted, arriving):
+def _smooth(filtered, here, value, at, width, emission, symbol, inverse, bound, emitted, arriving, peaks, own):
     # P(state at t | all tokens) in place of the filter's belief, and the value of the state before its symbol.
-    most = fill(value, bound)
+    most, peak = fill(value, bound), load(peaks, own)
     for j in range(np.uint64(0), width, lanes_of(value)):
         ahead = load(value, at + j)
         posterior = load(filtered, here + at + j) * ahead
@@ -161,6 +156,8 @@ def _smooth(filtered, here, value, at, width, emission, symbol, inverse, bound, 
         accumulate(emitted, symbol + j, posterior)
         ahead = load(emission, symbol + j) * ahead * inverse
         store(arriving, at + j, where_larger(ahead, most, most, ahead))
+        peak = where_larger(ahead, peak, ahead, peak)
+    store(peaks, own, peak)
 
 
 @compiled

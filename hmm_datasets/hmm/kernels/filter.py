@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from .counts import backward_bound
 from .lanes import compiled, fill, lanes_of, load, load_fours, load_rows, store, store_rows, where_larger
 from .threads import in_parallel
 
@@ -43,6 +44,8 @@ class Tables:
     def __init__(self, hmm: "Parameters", initial: Float[Tensor, "B H"] | None = None):
         self.initial = (hmm.start.unsqueeze(0) if initial is None else initial).contiguous().numpy(force=True)
         self.num_states = self.initial.shape[1]
+        limit, every = hmm.logs.safe if initial is None else (0.0, 1)
+        self.safe = self.initial.dtype.type(limit), np.uint64(every)
         if hmm.edges is None:
             emission = padded(hmm.emission.T)
             self.emission, self.stride = emission.reshape(-1), np.uint64(emission.shape[1])  # of a symbol
@@ -181,8 +184,8 @@ def filter_rows(
     *,
     readout: Float[Tensor, "H E"] | None = None,
     keep_scales: bool = False,
-) -> tuple[Float[Tensor, "B T+1 N"], Float[Tensor, "B T"]]:
-    """Beliefs before every token and after the last, and the probability of every token.
+) -> tuple[Float[Tensor, "B T+1 N"], Float[Tensor, "B T"], Bool[Tensor, "B"]]:
+    """Beliefs before every token and after the last, the probability of every token, and rows to compute again.
 
     Args:
         tables ([`Tables`]): the HMM.
@@ -193,21 +196,23 @@ def filter_rows(
 
     Returns:
         Beliefs or their products with `readout`, and `P(token t | tokens before t)`, 1 beyond the length, in the type
-        of the tables.
+        of the tables; and which rows may have lost a state to underflow, unless `initial` was given.
     """
     batch, length = tokens.shape
     width = tables.num_states if readout is None else readout.shape[1]
     out = _empty((batch, length + 1, width), tables)
     scales = _empty((batch if keep_scales else 0, length), tables)
     packed = None if readout is None else panels(readout)
-    _run(tables, tokens, lengths, packed, out, scales, np.empty(0))
-    return torch.from_numpy(out), torch.from_numpy(scales)
+    totals = np.zeros(batch if tables.safe[0] > 0 else 0)
+    _run(tables, tokens, lengths, packed, out, scales, totals)
+    lost = torch.from_numpy(np.isnan(totals) if tables.safe[0] > 0 else np.zeros(batch, bool))
+    return torch.from_numpy(out), torch.from_numpy(scales), lost
 
 
 def log_likelihoods(
     tables: Tables, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, "B"] | None
 ) -> Float[Tensor, "B"]:
-    """`log P(tokens)` of every row in nats, float64."""
+    """`log P(tokens)` of every row in nats, float64; NaN where a state may have been lost to underflow."""
     totals = np.empty(len(tokens))
     _run(tables, tokens, lengths, None, _empty((0, 0, 0), tables), _empty((0, 0), tables), totals)
     return torch.from_numpy(totals)
@@ -215,13 +220,17 @@ def log_likelihoods(
 
 def smooth_rows(
     tables: Tables, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, "B"] | None
-) -> Float[Tensor, "B T H"]:
-    """`P(state that emits token t | all tokens)`; zeros beyond the length, and where the sequence is impossible."""
-    out = _empty((*tokens.shape, tables.num_states), tables)
-    shared = tables.initial, tables.emission, tables.moves, tables.to_previous, tables.stride
-    work = lambda *rows: _smooth_rows(*shared, *rows, out.reshape(-1))  # noqa: E731
+) -> tuple[Float[Tensor, "B T H"], Bool[Tensor, "B"]]:
+    """`P(state that emits token t | all tokens)`; zeros beyond the length, and where the sequence is impossible.
+
+    And which rows are impossible, or may have lost a state: a value passed [`~.counts.backward_bound`].
+    """
+    out, lost = _empty((*tokens.shape, tables.num_states), tables), np.empty(len(tokens), bool)
+    bound = out.dtype.type(backward_bound(out.dtype))
+    shared = tables.initial, tables.emission, tables.moves, tables.to_previous, tables.stride, bound
+    work = lambda *rows: _smooth_rows(*shared, *rows, out.reshape(-1), lost)  # noqa: E731
     run_rows(tokens, lengths, 2 * operations(tables.num_states), work)
-    return torch.from_numpy(out)
+    return torch.from_numpy(out), torch.from_numpy(lost)
 
 
 def _empty(shape: tuple[int, ...], tables: Tables) -> np.ndarray:
@@ -230,7 +239,7 @@ def _empty(shape: tuple[int, ...], tables: Tables) -> np.ndarray:
 
 
 def _run(tables: Tables, tokens, lengths, readout, out, scales, totals) -> None:
-    shared = tables.initial, tables.emission, tables.moves, tables.stride, readout
+    shared = tables.initial, tables.emission, tables.moves, tables.stride, tables.safe, readout
     views = out.reshape(-1), np.uint64(out.shape[2]), scales.reshape(-1), totals
     number = operations(tables.num_states) + (0 if readout is None else tables.num_states * out.shape[2])
     run_rows(tokens, lengths, number, lambda *rows: _filter_rows(*shared, *rows, *views))
@@ -268,6 +277,7 @@ class _Room(NamedTuple):
         live (array of the lanes): 1 if the row has tokens left, else 0.
         weight, work (arrays): two vectors to work with; blocks and panels end after the last state.
         scale (array): the probability of every token, given those before it.
+        low, high (arrays of the lanes): the lowest belief above 0, if asked for, and the highest backward value.
         ring, mask (array and uint64): entry `m` of a row in the result, and blocks around it, at vector `m & mask`.
     """
 
@@ -280,6 +290,8 @@ class _Room(NamedTuple):
     weight: np.ndarray
     work: np.ndarray
     scale: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
     ring: np.ndarray
     mask: np.uint64
 
@@ -294,22 +306,24 @@ def _room(table, states, length, width):
     return _Room(
         numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], np.empty(lanes, table.dtype),
         np.empty(wide, table.dtype), np.empty(wide, table.dtype), np.empty((length + lanes) * lanes, table.dtype),
+        np.empty(lanes, table.dtype), np.empty(lanes, table.dtype),
         np.empty(ring * lanes, table.dtype), ring - np.uint64(1),
     )  # fmt: skip
 
 
 @compiled
-def _filter_rows(initial, emission, moves, stride, readout, tokens, ends, rows, out, width, scales, totals):
+def _filter_rows(initial, emission, moves, stride, safe, readout, tokens, ends, rows, out, width, scales, totals):
     lanes, states, length = lanes_of(moves), np.uint64(initial.shape[1]), np.uint64(tokens.shape[1])
     positions = length + np.uint64(1) if len(out) > 0 else np.uint64(0)
     room, symbols = _room(moves, states, length, max(states, width)), tokens.reshape(-1)
     for first in range(0, len(rows), lanes):
         count = _take_rows(room, rows, np.uint64(first), ends, length, positions * width)
-        _forward(initial, emission, moves, stride, readout, symbols, count, room, out, positions, width)
+        _forward(initial, emission, moves, stride, safe, readout, symbols, count, room, out, positions, width)
         end = room.end
         if len(totals) > 0:
             for lane in range(count):
-                totals[room.row[lane]] = _sum_of_logs(room.scale, lane, end[lane])
+                lost = room.low[lane] < safe[0]
+                totals[room.row[lane]] = np.nan if lost else _sum_of_logs(room.scale, lane, end[lane])
         if len(scales) > 0:
             for index in range(end[0] * lanes, length * lanes):
                 room.scale[index] = 1
@@ -322,15 +336,17 @@ def _filter_rows(initial, emission, moves, stride, readout, tokens, ends, rows, 
 
 
 @compiled
-def _smooth_rows(initial, emission, moves, to_previous, stride, tokens, ends, rows, out):
+def _smooth_rows(initial, emission, moves, to_previous, stride, bound, tokens, ends, rows, out, lost):
     lanes, states, length = lanes_of(moves), np.uint64(initial.shape[1]), np.uint64(tokens.shape[1])
-    room, symbols = _room(moves, states, length, states), tokens.reshape(-1)
+    room, symbols, safe = _room(moves, states, length, states), tokens.reshape(-1), (moves.dtype.type(0), np.uint64(1))
     for first in range(0, len(rows), lanes):
         count = _take_rows(room, rows, np.uint64(first), ends, length, length * states)
-        _forward(initial, emission, moves, stride, None, symbols, count, room, out, room.end[0], states)
-        _backward(emission, to_previous, stride, symbols, count, room, out, states)
+        _forward(initial, emission, moves, stride, safe, None, symbols, count, room, out, room.end[0], states)
+        _backward(emission, to_previous, stride, bound, symbols, count, room, out, states)
         for lane in range(count):
-            begin = room.begin[lane]
+            begin, lost[room.row[lane]] = room.begin[lane], room.high[lane] >= bound
+            for index in range(room.end[lane]):
+                lost[room.row[lane]] |= room.scale[index * lanes + lane] == 0
             for index in range(begin + room.end[lane] * states, begin + length * states):
                 out[index] = 0
 
@@ -378,16 +394,25 @@ def _sum(values, size):
 
 
 @compiled
-def _forward(initial, emission, moves, stride, readout, symbols, count, room, out, positions, width):
+def _lowest(belief, size, low):
+    # The lowest belief above 0 in each lane, or what was lower before.
+    zero = fill(belief, 0.0)
+    for j in range(np.uint64(0), size, lanes_of(belief)):
+        here = load(belief, j)
+        low = where_larger(here, zero, where_larger(low, here, here, low), low)
+    return low
+
+
+@compiled
+def _forward(initial, emission, moves, stride, safe, readout, symbols, count, room, out, positions, width):
     # Lane 0 is the longest row. `out` gets what belongs to the first `positions` beliefs of every row, 0 for none.
     lanes, states = lanes_of(moves), np.uint64(initial.shape[1])
     zero, one = fill(moves, 0.0), fill(moves, 1.0)
     end, weight, work, ring, mask = room.end, room.weight, room.work, room.ring, room.mask
-    shortest = end[count - np.uint64(1)]
-    belief = np.empty(states * lanes, moves.dtype)
+    belief, shortest = np.empty(states * lanes, moves.dtype), end[count - np.uint64(1)]
     predicted = np.empty(lanes if readout is None else (width + np.uint64(PANEL)) * lanes, moves.dtype)
     _begin(initial, room.row, belief)
-    written = np.uint64(0)
+    written, low = np.uint64(0), one
     for t in range(end[0] + np.uint64(1)):
         if t < positions:
             source = belief
@@ -401,6 +426,8 @@ def _forward(initial, emission, moves, stride, readout, symbols, count, room, ou
                 written += lanes
         if t == end[0]:
             break
+        if safe[0] > 0 and t % safe[1] == 0:
+            low = _lowest(belief, states * lanes, low)
         _find_offsets(room, symbols, t, stride)
         if emission is None:
             multiply_edges(belief, moves, room.offset, weight, work)
@@ -419,22 +446,23 @@ def _forward(initial, emission, moves, stride, readout, symbols, count, room, ou
             store(room.scale, t * lanes, where_larger(is_live, zero, total, one))
             for j in range(0, states * lanes, lanes):
                 store(belief, j, where_larger(is_live, zero, load(work, j) * factor * inverse, load(belief, j)))
-    stop = min(positions, end[0] + np.uint64(1)) * width
-    _write_block(ring, (written & mask) * lanes, written, stop, out, room.begin, count)
+    store(room.low, np.uint64(0), low)
+    _write_block(
+        ring, (written & mask) * lanes, written, min(positions, end[0] + np.uint64(1)) * width, out, room.begin, count
+    )
 
 
 @compiled
-def _backward(emission, to_previous, stride, symbols, count, room, out, states):
+def _backward(emission, to_previous, stride, bound, symbols, count, room, out, states):
     # Turns the beliefs in `out` into posteriors, from the last token to the first.
     lanes = lanes_of(out)
-    zero, one, tiny = fill(out, 0.0), fill(out, 1.0), fill(out, np.finfo(out.dtype).tiny)
+    zero, one, most, high = fill(out, 0.0), fill(out, 1.0), fill(out, bound), fill(out, 0.0)
     end, weight, work, ring, mask = room.end, room.weight, room.work, room.ring, room.mask
     shortest, stop = end[count - np.uint64(1)], end[0] * states
     value = np.empty(states * lanes, out.dtype)
     for j in range(0, states * lanes, lanes):
         store(value, j, one)
-    low = (stop + lanes - np.uint64(1)) // lanes * lanes
-    high = low
+    low = last = (stop + lanes - np.uint64(1)) // lanes * lanes
     for step in range(end[0]):
         t = end[0] - np.uint64(1) - step
         start = t * states
@@ -452,11 +480,9 @@ def _backward(emission, to_previous, stride, symbols, count, room, out, states):
         is_live = live_lanes(end, t, room.live)
         total = zero
         for j in range(states):
-            # In a state of belief p the value is at most 1 / p. In an impossible state it has no bound, and infinity
-            # times 0 would be NaN.
             at = ((start + j) & mask) * lanes
             here, found = load(ring, at), load(work, j * lanes) * factor * inverse
-            found = where_larger(tiny, here, zero, found)
+            found, high = where_larger(found, most, most, found), where_larger(found, high, found, high)
             if t >= shortest:
                 found = where_larger(is_live, zero, found, load(value, j * lanes))
             store(value, j * lanes, found)
@@ -467,9 +493,10 @@ def _backward(emission, to_previous, stride, symbols, count, room, out, states):
         for j in range(states):
             at = ((start + j) & mask) * lanes
             store(ring, at, load(ring, at) * factor * inverse)
-        while high >= start + lanes:
-            high -= lanes
-            _write_block(ring, (high & mask) * lanes, high, stop, out, room.begin, count)
+        while last >= start + lanes:
+            last -= lanes
+            _write_block(ring, (last & mask) * lanes, last, stop, out, room.begin, count)
+    store(room.high, np.uint64(0), high)
 
 
 @compiled

@@ -124,25 +124,36 @@ def replace_symbols(num_symbols, threshold, seed, first, step, out):
 
 @numba.njit(cache=True, nogil=True)
 def normalize_belief(belief):
-    # The sum of a belief, by which it is divided if that is above 0.
-    total = 0.0
+    # The sum of a belief, by which it is divided if that is above 0, and the lowest probability in it above 0.
+    total, lowest = 0.0, 1.0
     for j in range(len(belief)):
         total += belief[j]
-    if total > 0:
-        for j in range(len(belief)):
+    for j in range(len(belief)):
+        if belief[j] > 0:
             belief[j] /= total
-    return total
+            lowest = min(lowest, belief[j])
+    return total, lowest
 
 
 @numba.njit(cache=True, nogil=True)
-def filter_driven(start, operators, inputs, tokens, beliefs, scales):
-    # Fill `beliefs` (B, T+1, H) and `scales` (B, T), the probability of each token given its past and its input.
-    # `operators[u, x, i, j]` is P(emit x, go to j | in i, input u). Of `beliefs` of fewer positions, 2 or more, the
-    # last ones are left; so it is in all filters here.
+def begin_belief(start, belief):
+    # Not as one assignment: for the error of unequal shapes numba would compile for seconds.
+    lowest = 1.0
+    for i in range(len(start)):
+        belief[i] = start[i]
+        if start[i] > 0:
+            lowest = min(lowest, start[i])
+    return lowest
+
+
+@numba.njit(cache=True, nogil=True)
+def filter_driven(start, operators, inputs, tokens, beliefs, scales, lowest):
+    # Fill `beliefs` (B, T+1, H), `scales` (B, T), the probability of each token given its past and its input, and
+    # `lowest` (B,), the lowest belief above 0. `operators[u, x, i, j]` is P(emit x, go to j | in i, input u). Of
+    # `beliefs` of fewer positions, 2 or more, the last ones are left; so it is in all filters here.
     states, kept = len(start), beliefs.shape[1]
     for n in range(tokens.shape[0]):
-        for i in range(states):
-            beliefs[n, 0, i] = start[i]
+        lowest[n] = begin_belief(start, beliefs[n, 0])
         for t in range(tokens.shape[1]):
             moves = operators[inputs[n, t], tokens[n, t]]
             here, after = beliefs[n, t % kept], beliefs[n, (t + 1) % kept]
@@ -151,17 +162,16 @@ def filter_driven(start, operators, inputs, tokens, beliefs, scales):
                 weight = here[i]
                 for j in range(states):
                     after[j] += weight * moves[i, j]
-            scales[n, t] = normalize_belief(after)
+            scales[n, t], low = normalize_belief(after)
+            lowest[n] = min(lowest[n], low)
 
 
 @numba.njit(cache=True, nogil=True)
-def filter_emissions(start, transition, emission, tokens, beliefs, scales):
+def filter_emissions(start, transition, emission, tokens, beliefs, scales, lowest):
     # The filter of an HMM whose states emit, as `filter_driven` is that of one with edges: `emission` (E, H).
     states, kept = len(start), beliefs.shape[1]
     for n in range(tokens.shape[0]):
-        # Not as one assignment: for the error of unequal shapes numba would compile for seconds.
-        for i in range(states):
-            beliefs[n, 0, i] = start[i]
+        lowest[n] = begin_belief(start, beliefs[n, 0])
         for t in range(tokens.shape[1]):
             here, after = beliefs[n, t % kept], beliefs[n, (t + 1) % kept]
             after[:] = 0.0
@@ -169,7 +179,8 @@ def filter_emissions(start, transition, emission, tokens, beliefs, scales):
                 weight = here[i] * emission[tokens[n, t], i]
                 for j in range(states):
                     after[j] += weight * transition[i, j]
-            scales[n, t] = normalize_belief(after)
+            scales[n, t], low = normalize_belief(after)
+            lowest[n] = min(lowest[n], low)
 
 
 @numba.njit(cache=True, nogil=True)

@@ -33,15 +33,21 @@ def log_sum(terms):
 
 
 @numba.njit(cache=True, nogil=True)
-def log_entries(table, out):
-    """Fill `out` with the logarithms of the probabilities in `table`; both have one axis."""
-    for i in range(len(table)):
-        out[i] = log(table[i]) if table[i] > 0 else -np.inf
+def log_of(probability):
+    """The logarithm, -inf for 0."""
+    return log(probability) if probability > 0 else -np.inf
 
 
 @numba.njit(cache=True, nogil=True)
-def _log_product(moves, log_moves, message, out):
-    # out[s] = log sum_j moves[s, j] exp(message[j])
+def log_entries(table, out):
+    """Fill `out` with the logarithms of the probabilities in `table`; both have one axis."""
+    for i in range(len(table)):
+        out[i] = log_of(table[i])
+
+
+@numba.njit(cache=True, nogil=True)
+def log_product(moves, log_moves, message, out):
+    """`out[s] = log sum_j moves[s, j] exp(message[j])`, where not all messages are -inf."""
     peak = message.max()
     scaled = np.empty(len(message))
     for j in range(len(message)):
@@ -69,7 +75,7 @@ def fill_values(moves, log_moves, log_emission, tilts, values):
         for x in range(symbols):
             m, y = min(x, len(moves) - 1), x if contexts > 1 else 0
             if x == 0 or m > 0 or y > 0:
-                _log_product(moves[m], log_moves[m], message[y], product)
+                log_product(moves[m], log_moves[m], message[y], product)
             for s in range(states):
                 values[t, x, s] = log_emission[s, x] + product[s]
         fill_message(values[t], tilts, message)
@@ -92,7 +98,7 @@ def fill_symbol_rows(values, tilts, out):
     """Fill `out` (Y, H, E) with `P(symbol | context, state)` at a position, from its `values` (E, H)."""
     for y in range(out.shape[0]):
         for s in range(out.shape[1]):
-            _normalize(tilts[y] + values[:, s], out[y, s])
+            normalize_logs(tilts[y] + values[:, s], out[y, s])
 
 
 @numba.njit(cache=True, nogil=True)
@@ -105,11 +111,12 @@ def fill_state_rows(log_moves, message, out):
     for x in range(out.shape[0]):
         m, y = min(x, len(log_moves) - 1), x if len(message) > 1 else 0
         for s in range(out.shape[1]):
-            _normalize(log_moves[m, s] + message[y], out[x, s])
+            normalize_logs(log_moves[m, s] + message[y], out[x, s])
 
 
 @numba.njit(cache=True, nogil=True)
-def _normalize(terms, out):
+def normalize_logs(terms, out):
+    """Fill `out` with the distribution in proportion to the exponentials of `terms`; they may be the same array."""
     peak = terms.max()
     if peak == -np.inf:
         out[:] = 0.0

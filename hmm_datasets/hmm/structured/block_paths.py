@@ -24,7 +24,7 @@ def block_posteriors(
         tokens (`np.ndarray` of shape `(B, T)`): symbols, -1 where one is missing.
         lengths (`np.ndarray` of shape `(B,)`): number of tokens in each row.
     """
-    beliefs = hmm.beliefs(tokens)
+    beliefs, in_logs = hmm._filtered(tokens)
     result = np.zeros((*tokens.shape, hmm.num_states))
     values = np.ones((len(tokens), hmm.rank))
     for t in reversed(range(tokens.shape[1])):
@@ -41,7 +41,10 @@ def block_posteriors(
                 result[rows, t, states] = (beliefs[rows, t] @ enter) * after
                 before[rows] += after @ enter.T
         values[live] = _scaled(before[live])
-    return _scaled(result, np.add)
+    result = _scaled(result, np.add)
+    for row in np.flatnonzero(in_logs):
+        result[row, : lengths[row]] = hmm._logs.posteriors(tokens[row, : lengths[row]])
+    return result
 
 
 def _scaled(table: Float[np.ndarray, "... N"], total: np.ufunc = np.maximum) -> Float[np.ndarray, "... N"]:
@@ -67,7 +70,7 @@ def best_path(hmm: "BlockedHMM", tokens: Int[np.ndarray, "T"]) -> tuple[Int[np.n
             for block in range(hmm.num_blocks) if symbol < 0 else [hmm.blocks[symbol]]:
                 enter = hmm.enter[:, _states_of(hmm, block)]
                 # Of all moves, those into one block at a time.
-                moves = hmm.start[None] @ enter if t == 0 else hmm.leave[_candidates(hmm, tokens[t - 1])] @ enter
+                moves = hmm.start[None] @ enter if t == 0 else hmm.leave[candidates(hmm, tokens[t - 1])] @ enter
                 sums = scores[:, None] + np.log(moves)
                 parts.append((sums.argmax(0), sums.max(0)))
             origins, scores = map(np.concatenate, zip(*parts, strict=True))
@@ -80,7 +83,7 @@ def best_path(hmm: "BlockedHMM", tokens: Int[np.ndarray, "T"]) -> tuple[Int[np.n
             scores, total = scores - best, total + best
     state = int(scores.argmax())
     for t in reversed(range(len(tokens))):
-        path[t] = _candidates(hmm, tokens[t]).start + state
+        path[t] = candidates(hmm, tokens[t]).start + state
         state = came[t][state]
     return path, total
 
@@ -89,6 +92,6 @@ def _states_of(hmm: "BlockedHMM", block: int) -> slice:
     return slice(block * hmm.block_size, (block + 1) * hmm.block_size)
 
 
-def _candidates(hmm: "BlockedHMM", symbol: int) -> slice:
+def candidates(hmm: "BlockedHMM", symbol: int) -> slice:
     """The states that may emit a symbol; all where it is missing."""
     return slice(0, hmm.num_states) if symbol < 0 else _states_of(hmm, hmm.blocks[symbol])

@@ -5,19 +5,20 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..inference import in_given_order, longest_first
 from ..kernels.blocks import count_blocks, filter_blocks
 from ..kernels.counts import backward_bound
 from ..kernels.panels import packed, unpacked, widened
+from .block_logs import ScoredRows
 
 if TYPE_CHECKING:
     from .blocked import BlockedHMM
 
 
-class BlockTables:
+class BlockTables(ScoredRows):
     """The tables of a [`~hmm_datasets.hmm.structured.blocked.BlockedHMM`] as the kernels read them.
 
     Args:
@@ -43,7 +44,7 @@ class BlockTables:
 
     def filtered(
         self, tokens: Int[np.ndarray, "B T"], num_live: Int[np.ndarray, "T"] | None = None, *, keep: bool = True
-    ) -> tuple[Float[np.ndarray, "B T+1 W"], Float[np.ndarray, "B T"]]:
+    ) -> tuple[Float[np.ndarray, "B T+1 W"], Float[np.ndarray, "B T"], Float[np.ndarray, "B"]]:
         """Beliefs over classes before every token and after the last, and the probability of every token.
 
         Args:
@@ -53,39 +54,40 @@ class BlockTables:
             keep (`bool`, *optional*, defaults to `True`): whether to keep all beliefs; the last two if not.
 
         Returns:
-            Beliefs `(B, T + 1, W)` of the `R` classes and padding, and the probabilities, 1 beyond the length.
+            Beliefs `(B, T + 1, W)` of the `R` classes and padding, the probabilities, 1 beyond the length, and the
+            lowest belief of each row above 0.
         """
         batch, length = tokens.shape
         num_live = np.full(length, batch) if num_live is None else num_live
         beliefs = np.empty((batch, length + 1 if keep else 2, len(self._start)), self._dtype)
         scales = np.ones(tokens.shape, self._dtype)
         tables = self._start, *self._panels, self._emission, *self._blocks
-        filter_blocks(*tables, tokens, num_live, beliefs.shape[1], beliefs.reshape(-1), scales)
-        return beliefs, scales
+        lowest = np.full(batch, self._start[self._start > 0].min())
+        filter_blocks(*tables, tokens, num_live, beliefs.shape[1], beliefs.reshape(-1), scales, lowest)
+        return beliefs, scales, lowest
 
     def with_missing(self) -> Self:
         """These tables, which have a symbol for missing tokens."""
         return self
 
-    def log_likelihood(self, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, "B"] | None) -> Float[Tensor, "B"]:
-        """`log P(tokens)` of each row in nats, float64."""
+    def _scores(self, tokens: Tensor, lengths: Tensor | None) -> Tensor:
         order, num_live, rows = longest_first(tokens, lengths)
-        return _summed_logs(self.filtered(rows.numpy(), np.array(num_live), keep=False)[1], order)
+        _, scales, lowest = self.filtered(rows.numpy(), np.array(num_live), keep=False)
+        return _summed_logs(scales, lowest < self.lowest_safe, order)
 
-    def sums(
-        self, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, "B"] | None, weights: Float[Tensor, "B"] | None
-    ) -> tuple[dict[str, Tensor], Float[Tensor, "B"]]:
-        """Expected counts of each table by its name, float64, and `log P(tokens)` of each row in nats."""
+    def _sums(
+        self, tokens: Tensor, lengths: Tensor | None, weights: Tensor | None
+    ) -> tuple[dict[str, Tensor], Tensor]:
         order, counts_of_live, sorted_rows = longest_first(tokens, lengths)
         rows, num_live = sorted_rows.numpy(), np.array(counts_of_live)
         weight = np.ones(len(rows)) if weights is None else (weights if order is None else weights[order]).numpy()
-        beliefs, scales = self.filtered(rows, num_live)
+        beliefs, scales, _ = self.filtered(rows, num_live)
         sums = [np.zeros(table.size) for table in self._panels]
         starts, emitted = np.zeros(len(self._start)), np.zeros(self._emission.shape)
-        bound = self._dtype(backward_bound(np.dtype(self._dtype)))
+        bound, lost = self._dtype(backward_bound(np.dtype(self._dtype))), np.zeros(len(rows), bool)
         count_blocks(
             *self._panels, *self._exchanged, self._emission, *self._blocks, rows,
-            num_live, weight.astype(self._dtype), beliefs.reshape(-1), scales, bound, starts, *sums, emitted,
+            num_live, weight.astype(self._dtype), beliefs.reshape(-1), scales, bound, lost, starts, *sums, emitted,
         )  # fmt: skip
         entered, left = (
             unpacked(total * panels, table.shape, self._dtype)
@@ -97,9 +99,15 @@ class BlockTables:
             "leave": left.reshape(self._hmm.leave.shape),
             "emission": emitted[:-1, : self._hmm.block_size],
         }
-        return {name: torch.from_numpy(table) for name, table in counts.items()}, _summed_logs(scales, order)
+        if self.lowest_safe > 0:
+            lost |= (scales == 0).any(1)
+        return {name: torch.from_numpy(table) for name, table in counts.items()}, _summed_logs(scales, lost, order)
 
 
-def _summed_logs(scales: Float[np.ndarray, "B T"], order: Tensor | None) -> Float[Tensor, "B"]:
+def _summed_logs(
+    scales: Float[np.ndarray, "B T"], lost: Bool[np.ndarray, "B"], order: Tensor | None
+) -> Float[Tensor, "B"]:
+    # NaN for rows that are lost.
     with np.errstate(divide="ignore"):
-        return in_given_order(torch.from_numpy(np.log(scales, dtype=np.float64).sum(1)), order)
+        scores = np.where(lost, np.nan, np.log(scales, dtype=np.float64).sum(1))
+    return in_given_order(torch.from_numpy(scores), order)

@@ -10,12 +10,22 @@ import copy
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..inference import divisor, in_given_order, largest_inverse, longest_first, rows_times, sum_by_symbol
+from ..inference import (
+    divisor,
+    falls_below,
+    in_given_order,
+    largest_inverse,
+    longest_first,
+    rows_times,
+    sum_by_symbol,
+)
 from ..kernels.counts import backward_bound
+from .block_logs import ScoredRows
 
 if TYPE_CHECKING:
     from .blocked import BlockedHMM
@@ -33,7 +43,7 @@ class _Smoothed(NamedTuple):
     posterior: Float[Tensor, "T B S"]
 
 
-class BlockTensors:
+class BlockTensors(ScoredRows):
     """The tables of a [`~hmm_datasets.hmm.structured.blocked.BlockedHMM`] as tensors, with the methods of
     [`~hmm_datasets.hmm.structured.block_tables.BlockTables`] that a fit needs.
 
@@ -44,7 +54,8 @@ class BlockTensors:
     """
 
     def __init__(self, hmm: "BlockedHMM", dtype: torch.dtype | None, device: Any):
-        dtype = dtype or torch.float64
+        dtype, self._hmm = dtype or torch.float64, hmm
+        self._dtype = np.float32 if dtype == torch.float32 else np.float64
         self._start, self._emission = (torch.tensor(t, dtype=dtype, device=device) for t in (hmm.start, hmm.emission))
         enter, leave = (torch.tensor(table, dtype=dtype, device=device) for table in (hmm.enter, hmm.leave))
         self._enter = enter.view(hmm.rank, hmm.num_blocks, -1).transpose(0, 1).contiguous()  # (K, R, S)
@@ -57,18 +68,17 @@ class BlockTensors:
         tables._has_missing = True
         return tables
 
-    def log_likelihood(self, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, "B"] | None) -> Float[Tensor, "B"]:
-        """`log P(tokens)` of each row in nats, float64."""
+    def _scores(self, tokens: Tensor, lengths: Tensor | None) -> Tensor:
         order, num_live, rows = longest_first(tokens, lengths)
         total_B = torch.zeros(len(tokens), dtype=torch.float64, device=tokens.device)
-        for _, scale_B in self._filter(rows.T, num_live):
+        for belief_BR, scale_B in self._filter(rows.T, num_live):
             total_B[: len(scale_B)] += scale_B.double().log()
+            total_B[: len(scale_B)][falls_below(belief_BR, self.lowest_safe)] = torch.nan
         return in_given_order(total_B, order)
 
-    def sums(
-        self, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, "B"] | None, weights: Float[Tensor, "B"] | None
-    ) -> tuple[dict[str, Tensor], Float[Tensor, "B"]]:
-        """Expected counts of each table by its name, float64, and `log P(tokens)` of each row in nats."""
+    def _sums(
+        self, tokens: Tensor, lengths: Tensor | None, weights: Tensor | None
+    ) -> tuple[dict[str, Tensor], Tensor]:
         order, num_live, rows = longest_first(tokens, lengths)
         symbols_TB = rows.T.contiguous()
         length, batch = symbols_TB.shape
@@ -78,8 +88,11 @@ class BlockTensors:
         scale_TB = self._start.new_ones(length, batch)
         for t, (belief_BR, scale_B) in enumerate(self._filter(symbols_TB, num_live)):
             beliefs_TBR[t, : num_live[t]], scale_TB[t, : num_live[t]] = belief_BR, scale_B
-        counts = self._counts(symbols_TB, num_live, beliefs_TBR, scale_TB, weight_B)
-        return counts, in_given_order(scale_TB.double().log().sum(0), order)
+        counts, lost_B = self._counts(symbols_TB, num_live, beliefs_TBR, scale_TB, weight_B)
+        scores = scale_TB.double().log().sum(0)
+        if scores.isinf().any() and self.lowest_safe > 0:
+            lost_B |= scores.isinf()
+        return counts, in_given_order(scores.masked_fill(lost_B, torch.nan), order)
 
     def _filter(self, symbols_TB: Tensor, num_live: list[int]) -> Iterator[tuple[Tensor, Tensor]]:
         # The belief before every token, and the probability of the token.
@@ -109,14 +122,14 @@ class BlockTensors:
 
     def _counts(
         self, symbols_TB: Tensor, num_live: list[int], beliefs_TBR: Tensor, scale_TB: Tensor, weight_B: Tensor
-    ) -> dict[str, Tensor]:
+    ) -> tuple[dict[str, Tensor], Tensor]:
         # The value of a class is P(tokens after t | class of token t + 1) / P(tokens after t | tokens up to t) times
-        # the weight of the row.
+        # the weight of the row. Rows in which one passes its bound may have lost a class.
         length, batch = symbols_TB.shape
         inverse_TB, bound = largest_inverse(scale_TB), backward_bound(self._start.dtype)
         size, rank = self._emission.shape[1], len(self._start)
         kept = _Smoothed(beliefs_TBR, *(beliefs_TBR.new_empty(length, batch, n) for n in (size, size, rank, size)))
-        value_BR = weight_B.unsqueeze(1).repeat(1, rank)
+        value_BR, lost_B = weight_B.unsqueeze(1).repeat(1, rank), torch.zeros_like(weight_B, dtype=torch.bool)
         entered, left = (torch.zeros_like(t, dtype=torch.float64) for t in (self._all_entering, self._all_leaving))
         for t in reversed(range(length)):
             rows = num_live[t]
@@ -138,6 +151,7 @@ class BlockTensors:
                 entered += leaving_BR.T @ arriving_BH
                 left += (leaving_BR @ self._all_entering * inverse_B).T @ kept.after[t, :rows][missing_B]
                 before_BR[missing_B] = arriving_BH @ self._all_entering.T
+            lost_B[:rows] |= (arriving_BS >= bound).any(1) | (before_BR >= bound).any(1)
             before_BR = before_BR.clamp(max=bound)
             # The sum is the weight but for rounding, which would multiply from step to step.
             total_B = torch.linalg.vecdot(belief_BR, before_BR)
@@ -154,7 +168,7 @@ class BlockTensors:
             "enter": entered * self._all_entering,
             "leave": left * self._all_leaving,
             "emission": emitted.double(),
-        }
+        }, lost_B
 
     def _by_block(self, kept: _Smoothed, symbols_TB: Tensor) -> tuple[Tensor, Tensor]:
         # (K, R, S) and (K, S, R): sums of products over the observed tokens of each block.

@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from ...errors import InputError
 from ..arrays import (
@@ -38,6 +38,7 @@ from ..named_tokens import symbols_of_names
 from ..process import Process, Rows, possible_belief
 from ..sampling import AliasTable
 from ..viterbi import Path
+from .block_logs import BlockLogs
 from .block_paths import best_path, block_posteriors
 from .block_tables import BlockTables
 from .block_tensors import BlockTensors
@@ -204,7 +205,7 @@ class BlockedHMM(Process):
         # The other tables, and what was made of them, are the same and may be large.
         following = copy.copy(self)
         following.start = possible_belief(self, prefix)
-        for name in ("_start_entries", "_block_tables"):
+        for name in ("_start_entries", "_block_tables", "_logs"):
             following.__dict__.pop(name, None)
         following._make_read_only()
         return following
@@ -213,24 +214,34 @@ class BlockedHMM(Process):
     def _block_tables(self) -> BlockTables:
         return BlockTables(self)
 
-    def _filtered(self, tokens: Any) -> Float[np.ndarray, "B T_plus_1 R"]:
+    @cached_property
+    def _logs(self) -> BlockLogs:
+        return BlockLogs(self)
+
+    def _filtered(self, tokens: Any) -> tuple[Float[np.ndarray, "B T_plus_1 R"], Bool[np.ndarray, "B"]]:
+        # The beliefs, and rows in which one of them may have underflowed before it was computed again.
         named, tables = symbols_of_names(tokens, self.vocabulary), self._block_tables
         values = token_array_with_gaps(named, self.num_symbols)
         beliefs = np.empty((len(values), values.shape[1] + 1, self.rank))
+        lowest = np.empty(len(values))
 
         def work(rows: slice) -> None:
-            beliefs[rows] = tables.filtered(values[rows])[0][:, :, : self.rank]
+            of_rows, _, lowest[rows] = tables.filtered(values[rows])
+            beliefs[rows] = of_rows[:, :, : self.rank]
 
         over_rows(work, len(values), self._operations(values))
-        return beliefs
+        in_logs = lowest < tables.lowest_safe
+        for row in np.flatnonzero(in_logs):
+            beliefs[row] = np.exp(self._logs.filtered(values[row])[0])
+        return beliefs, in_logs
 
     def beliefs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 R"]:
         """`P(class of token t | tokens before t)`, for `t = 0 .. T`."""
-        return as_given(tokens, self._filtered(tokens))
+        return as_given(tokens, self._filtered(tokens)[0])
 
     def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
         """The Bayes-optimal distribution of each token given those before it."""
-        return as_given(tokens, self._filtered(tokens) @ self._symbols_of_classes)
+        return as_given(tokens, self._filtered(tokens)[0] @ self._symbols_of_classes)
 
     @cached_property
     def _symbols_of_classes(self) -> Float[np.ndarray, "R E"]:

@@ -18,6 +18,7 @@ from jaxtyping import Float, Int, UInt
 from ...errors import InputError
 from ..analysis.stationary import cesaro_limit, entropy
 from ..arrays import as_given, distribution, operators, over_rows, summed_logs, token_array, token_array_with_gaps
+from ..kernels.logs import LogRecursions
 from ..kernels.structured import INPUTS, draw_driven, draw_independent, filter_driven
 from ..model import HMM
 from ..process import Process, Rows
@@ -176,15 +177,24 @@ class InputOutputHMM(Process):
         tokens are checked ones of the same shape, `U` and `E` where they are missing.
         """
         beliefs = np.empty((tokens.shape[0], tokens.shape[1] + 1 if keep else 2, self.num_states))
-        scales = np.empty(tokens.shape)
+        scales, lowest = np.empty(tokens.shape), np.empty(len(tokens))
         has_missing = (inputs == self.num_inputs).any() or (tokens == self.num_outputs).any()
         edges = self._edges_with_missing if has_missing else self.edges
 
         def work(rows: slice) -> None:
-            filter_driven(self.start, edges, inputs[rows], tokens[rows], beliefs[rows], scales[rows])
+            filter_driven(self.start, edges, inputs[rows], tokens[rows], beliefs[rows], scales[rows], lowest[rows])
 
         over_rows(work, len(tokens), tokens.size * self.num_states**2)
+        for row in np.flatnonzero(lowest < self._log_tables.safe[0]):
+            logs, log_scales = self._log_tables.filtered(inputs[row] * (self.num_outputs + 1) + tokens[row])
+            scales[row] = np.exp(log_scales)
+            if keep:
+                beliefs[row] = np.exp(logs)
         return beliefs, scales
+
+    @cached_property
+    def _log_tables(self) -> LogRecursions:
+        return LogRecursions(self.start, None, self._edges_with_missing.reshape(-1, self.num_states, self.num_states))
 
     def beliefs_given(self, inputs: Int[Any, "B T"], tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 H"]:
         """`P(state before output t | inputs and outputs before t)`, for `t = 0 .. T`."""
