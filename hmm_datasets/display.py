@@ -21,6 +21,19 @@ def format_bytes(count: float) -> str:
     return f"{count / 1000:.1f} TB"
 
 
+def format_number(value: float, form: str) -> str:
+    """A number in a format of Python; what is rounded to zero has no minus.
+
+    ```python
+    >>> format_number(-0.00001, ".4f"), format_number(-0.00001, "+.2f"), format_number(-1234, ",.0f")
+    ('0.0000', '+0.00', '-1,234')
+
+    ```
+    """
+    text = format(value, form)
+    return text if text.strip("+-0.") else format(0, form)
+
+
 def counted(count: int, noun: str) -> str:
     """A number of things.
 

@@ -31,6 +31,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Num
 
+from .display import format_number
+
 _DRAWN = 1 << 20  # residuals that are in memory at once
 _LEAST_REST = 1e-3  # with less beside it the largest document decides alone
 _LEAST_UNTIED = 10  # documents that differ from a majority of equals, for an interval to be right 19 times in 20
@@ -251,12 +253,11 @@ def mean_text(values: Sequence[float], form: str = ".4f", *, is_share: bool = Fa
 
     ```
     """
-    form = form.replace(".", "z.")  # what is rounded to zero has no minus
     if len(set(values)) == 1:
-        return format(values[0], form)
+        return format_number(values[0], form)
     mean, error = statistics.mean(values), statistics.stdev(values) / math.sqrt(len(values))
     if not is_share:
-        return f"{mean:{form}} ± {half_width(error, len(values)):{form}}"
+        return f"{format_number(mean, form)} ± {half_width(error, len(values)):{form}}"
     questions = mean * (1 - mean) / error**2
     low, high = wilson(mean * questions, questions, degrees=len(values) - 1)
     return f"{mean:{form}} ({low:{form}} .. {high:{form}})"

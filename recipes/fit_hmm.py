@@ -399,7 +399,7 @@ def _save(result, data: _Data, output: Path, device, seconds: float) -> None:
     draw_fit(result.history, data.train.num_tokens, output)
     held_out = "" if data.test is None else f", {result.test_log_likelihood:.4f} held out"
     print(
-        f"{result.hmm} of epoch {result.epoch}: log-likelihood {result.train_log_likelihood:.4f} nats per token "
+        f"{result.hmm} of epoch {result.epoch}: log-likelihood {result.train_log_likelihood:z.4f} nats per token "
         f"on train{held_out}; entropy rate {rate.value:.4f} +- {rate.standard_error:.4f}"
     )
     print(f"{'converged' if result.converged else 'not converged'}: {result.reason}")

@@ -10,6 +10,8 @@ from typing import Any
 
 from rich.cells import cell_len
 
+from ..display import format_number
+
 PREDICTORS = {
     "oracle": "oracle (knows each row's HMM)",
     "bayes": "Bayes-optimal",
@@ -131,15 +133,9 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: Se
 def figure_text(value: float | None, form: str = ".4f") -> str:
     """A formatted number, or a dash for None and NaN, such as the error of an infinite loss or of one sequence.
 
-    What is rounded to zero has no minus.
-
-    ```python
-    >>> figure_text(-0.00001), figure_text(-0.00001, "+.2f")
-    ('0.0000', '+0.00')
-
-    ```
+    What is rounded to zero has no minus; see [`~hmm_datasets.display.format_number`].
     """
-    return "-" if value is None or math.isnan(value) else format(value, form.replace(".", "z."))
+    return "-" if value is None or math.isnan(value) else format_number(value, form)
 
 
 def error_text(error: float | None) -> str:
