@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from replaced_folder import contents, in_child, write_folder
 
-from hmm_datasets.errors import InputError
+from hmm_datasets.errors import DiskFull, InputError
 from hmm_datasets.files import (
     append_jsonl,
     atomic_file,
@@ -241,8 +241,8 @@ def test_an_append_that_fails_leaves_the_file_as_it_was(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 5, len(before) + 5))
         try:
             append_jsonl(path, {"n": 2, "text": "long" * 10})
-        except OSError:
-            os._exit(3)
+        except DiskFull as error:
+            os._exit(3 if "ulimit -f unlimited" in str(error) else 4)
 
     assert in_child(fill) == -3
     assert path.read_bytes() == before

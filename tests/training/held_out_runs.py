@@ -5,10 +5,12 @@ import sys
 from pathlib import Path
 
 import torch
-from architectures import architecture_config
 from tiny_trainers import trainer_of
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.data.data_collator import default_data_collator
+
+sys.path.append(str(Path(__file__).parents[2] / "recipes" / "common"))
+from architectures import architecture_config
 
 from hmm_datasets.data.sequences import FiniteSequences
 from hmm_datasets.evaluation.baselines import BaselineComparison
