@@ -36,16 +36,15 @@ WRITING = {
     "evaluate": (*EVALUATE, "--output_dir", "DISK/new"),
     "evaluate again": (*EVALUATE, "--output_dir", "DISK/evaluation"),
     "compare": ("compare", "MADE/evaluation", "MADE/another", "--output_dir", "DISK/new"),
-    "emissions": ("emissions", "DISK/fit"),
     "configs": ("configs", "copy", "demo/pretrain_hmm.yaml", "DISK/new.yaml"),
     "benchmark": ("benchmark", "MADE/run", "--process", "mess3", "--num_sequences", 4, "--output_dir", "DISK/new"),
     "sweep": ("sweep", "DISK/sweep.yaml"),
     "supervise": ("supervise", "--output_dir", "DISK/new", "--", "true"),
     "convert": ("checkpoint", "convert", "MADE/run/checkpoint-2", "DISK/new", "--to", "hf"),
-    "slim": ("checkpoint", "slim", "DISK/run", "--yes"),
-    "prune": ("checkpoint", "prune", "--keep", 1, "DISK/run", "--yes"),
+    "slim": ("checkpoint", "slim", "DISK/run"),
+    "prune": ("checkpoint", "prune", "--keep", 1, "DISK/run"),
 }
-IN_PLACE = {"pretrain, going on": "run", "evaluate again": "evaluation", "emissions": "fit", "sweep": "sweep.yaml"}
+IN_PLACE = {"pretrain, going on": "run", "evaluate again": "evaluation", "sweep": "sweep.yaml"}
 IN_PLACE |= {"slim": "run", "prune": "run"}
 CASES = [(name, state) for name in WRITING for state in ("full", "read-only")]
 CASES.remove(("supervise", "full"))  # it goes on, and writes its events once there is room

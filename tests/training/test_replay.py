@@ -15,7 +15,7 @@ from hmm_datasets.data.packing import PackedWindows
 from hmm_datasets.data.sequences import HMMSequences
 from hmm_datasets.data.windows import TokenWindows
 from hmm_datasets.errors import InputError, RolledBack
-from hmm_datasets.files import read_json, read_jsonl, write_json
+from hmm_datasets.files import read_json, read_jsonl, write_digests, write_json
 from hmm_datasets.hmm import processes
 from hmm_datasets.operations.replay import origins, replay
 from hmm_datasets.runtime.events import read_events
@@ -140,6 +140,7 @@ def test_a_checkpoint_of_a_sharded_run_gives_the_step_right_after_it(run, tmp_pa
     for path in copy.glob("checkpoint-*/identity.json"):
         identity = read_json(path)
         write_json(path, identity | {"written_by": {"framework": "DeepSpeed ZeRO 2", "processes": 1}})
+        write_digests(path.parent)
     assert replay(copy, 16).loss == logged(run)[16]
     with pytest.raises(
         InputError, match=r"DeepSpeed ZeRO 2, so one process reads its weights, .*; replay step 16, the"
