@@ -1,5 +1,6 @@
 """Recipes as subcommands: flags of the launcher and of the recipe, and shipped files."""
 
+import contextlib
 import importlib.machinery
 import importlib.util
 import os
@@ -310,7 +311,11 @@ def test_a_signal_to_the_launcher_ends_its_ranks(config, code, tokens, child_env
     """The fit saves and ends with 0, which is passed on; torch's launcher of several ranks has a code of its own."""
     command = [sys.executable, "-m", "hmm_datasets.cli", "fit", str(tokens), "--num_states", "90", "--launch", config]
     command += ["--max_epochs", "1000000", "--tolerance", "0", "--output_dir", str(tokens.parent / "run")]
-    with subprocess.Popen(command, env=child_environment, stderr=subprocess.DEVNULL) as process:
+    with (
+        subprocess.Popen(command, env=child_environment, stderr=subprocess.DEVNULL) as process,
+        contextlib.ExitStack() as stack,
+    ):
+        stack.callback(process.kill)  # a failure must not wait for a fit of a million epochs
         limit = time.monotonic() + 60
         while not (tokens.parent / "run" / "fit").exists():
             assert time.monotonic() < limit
