@@ -342,7 +342,7 @@ def _smooth_rows(initial, emission, moves, to_previous, stride, bound, tokens, e
     for first in range(0, len(rows), lanes):
         count = _take_rows(room, rows, np.uint64(first), ends, length, length * states)
         _forward(initial, emission, moves, stride, safe, None, symbols, count, room, out, room.end[0], states)
-        _backward(emission, to_previous, stride, bound, symbols, count, room, out, states)
+        _backward(emission, to_previous, stride, symbols, count, room, out, states)
         for lane in range(count):
             begin, lost[room.row[lane]] = room.begin[lane], room.high[lane] >= bound
             for index in range(room.end[lane]):
@@ -453,10 +453,10 @@ def _forward(initial, emission, moves, stride, safe, readout, symbols, count, ro
 
 
 @compiled
-def _backward(emission, to_previous, stride, bound, symbols, count, room, out, states):
+def _backward(emission, to_previous, stride, symbols, count, room, out, states):
     # Turns the beliefs in `out` into posteriors, from the last token to the first.
     lanes = lanes_of(out)
-    zero, one, most, high = fill(out, 0.0), fill(out, 1.0), fill(out, bound), fill(out, 0.0)
+    zero, one, high = fill(out, 0.0), fill(out, 1.0), fill(out, 0.0)
     end, weight, work, ring, mask = room.end, room.weight, room.work, room.ring, room.mask
     shortest, stop = end[count - np.uint64(1)], end[0] * states
     value = np.empty(states * lanes, out.dtype)
@@ -482,7 +482,7 @@ def _backward(emission, to_previous, stride, bound, symbols, count, room, out, s
         for j in range(states):
             at = ((start + j) & mask) * lanes
             here, found = load(ring, at), load(work, j * lanes) * factor * inverse
-            found, high = where_larger(found, most, most, found), where_larger(found, high, found, high)
+            high = where_larger(found, high, found, high)  # one that is infinite makes its row be computed again
             if t >= shortest:
                 found = where_larger(is_live, zero, found, load(value, j * lanes))
             store(value, j * lanes, found)
