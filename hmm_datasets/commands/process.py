@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TextIO
 
+from ..display import counted
 from ..errors import InputError
 from ..files import atomic_file, atomic_folder
 from ..foreign.text_files import opened_text
@@ -178,7 +179,7 @@ def _print_losses(arguments: "DescribeCommand", name: str, path: Path) -> int:
         return 0
     gaps = f", of which {missing:,} are missing and have no loss" if missing > 0 else ""
     shortest = "" if rows.lengths is None else f"{rows.lengths.min():,} to "
-    sequences = f"{count:,} sequence{'s' * (count != 1)} of {shortest}{length:,} tokens{gaps}"
+    sequences = f"{counted(count, 'sequence')} of {shortest}{length:,} tokens{gaps}"
     print(f"{_mean(mean, weights)}, over {sequences}")
     if impossible > 0:
         print(f"{impossible:,} of {count:,} sequences are impossible under the process")

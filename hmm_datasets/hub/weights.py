@@ -34,11 +34,17 @@ def has_weights(folder: Path) -> bool:
     return any((folder / name).is_file() for name in _WEIGHTS)
 
 
+def saved_checkpoints(folder: Path) -> list[Path]:
+    """The folders `checkpoint-N` of a run, whole or not, the newest last."""
+    saved = [path for path in folder.glob("checkpoint-*") if path.name.rpartition("-")[2].isdigit()]
+    return sorted(saved, key=lambda path: int(path.name.rpartition("-")[2]))
+
+
 def refuse_stopped(folder: Path) -> None:
     """Raise [`InputError`] for the folder of a run that was stopped: it has checkpoints, and no model yet."""
-    saved = [path for path in folder.glob("checkpoint-*") if path.name.rpartition("-")[2].isdigit()]
+    saved = saved_checkpoints(folder)
     if saved and (folder / "run.json").is_file() and not has_weights(folder):
-        newest = max(saved, key=lambda path: int(path.name.rpartition("-")[2]))
+        newest = saved[-1]
         raise InputError(
             f"{folder}: is a run that stopped before its end, with its newest checkpoint at step "
             f"{newest.name.rpartition('-')[2]}, and has no model; start the same command again, or give {newest}"

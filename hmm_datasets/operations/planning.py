@@ -147,9 +147,7 @@ def plan_fit_recipe(
     Raises:
         `InputError`: settings that the recipe would refuse too, or no plan although it is `required`.
     """
-    arguments = planned(path, flags).arguments
-    if not any(word.replace("-", "_").startswith("__output_dir") for word in arguments):
-        arguments += ["--output_dir", "fit"]  # nothing is written there
+    arguments = ["--output_dir", "fit", *planned(path, flags).arguments]  # nothing is written there
     corpus, fit = parse_settings(*recipe_settings("fit"), arguments=arguments)
     num_tokens, length, num_symbols = corpus.assumed_tokens, corpus.length, corpus.vocabulary_size
     if corpus.is_array and os.path.exists(corpus.corpus):

@@ -4,7 +4,7 @@
 """
 
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -109,7 +109,7 @@ def benchmark_text(report: dict[str, Any]) -> str:
             f"{text}\nNo figures over the symbols: the tokenizer does not write each symbol as one token of its own."
         )
     rows = [
-        [name, *_fixed((*(row["over_symbols"][key] for key in OVER_SYMBOLS), *row["accuracy"].values()))]
+        [name, *map(figure_text, (*(row["over_symbols"][key] for key in OVER_SYMBOLS), *row["accuracy"].values()))]
         for name, row in named.items()
     ]
     header = ["over the symbols", "excess", "+-", "share", "accuracy", "Viterbi", "Bayes-optimal"]
@@ -128,20 +128,20 @@ def models_text(reports: Sequence[dict[str, Any]]) -> str:
         mean = report["mean"]
         cells = [report["model"]["name"], f"{report['model']['parameters']:,}", report["track"]]
         over = (
-            _fixed((*_of_mean(mean["over_symbols"]), mean["accuracy"]["model"]))
+            map(figure_text, (*_of_mean(mean["over_symbols"]), mean["accuracy"]["model"]))
             if ("over_symbols" in mean)
             else [""] * 4
         )
-        rows.append([*cells, *_fixed(_of_mean(mean)), *over])
+        rows.append([*cells, *map(figure_text, _of_mean(mean)), *over])
     for track in sorted({report["track"] for report in reports}):
         means = next(report for report in reports if report["track"] == track)["mean"]
         above = means["baselines"]
         for name, title in BASELINES.items():
-            excess, share = _fixed((above[name], 1 - above[name] / above["uniform"]))
+            excess, share = map(figure_text, (above[name], 1 - above[name] / above["uniform"]))
             rows.append([title, "", track, excess, "", share, "", "", "", ""])
         if "accuracy" in means:
             for who, title in (("viterbi", "Viterbi, knows the process"), ("optimum", "Bayes-optimal")):
-                rows.append([title, "", track, *[""] * 6, *_fixed((means["accuracy"][who],))])
+                rows.append([title, "", track, *[""] * 6, figure_text(means["accuracy"][who])])
     header = ["mean of processes", "parameters", "track", "excess", "+-", "share of mean"]
     return text_table([*header, "over symbols", "+-", "share of mean", "accuracy"], rows)
 
@@ -150,15 +150,10 @@ def _of_mean(mean: dict[str, Any]) -> list[float | None]:
     return [mean["excess"], mean["standard_error"], mean["share_of_mean"]]
 
 
-def _fixed(numbers: Iterable[float | None]) -> list[str]:
-    # Never -0.0000.
-    return [figure_text(number) for number in numbers]
-
-
 def _cells(name: str, row: dict[str, Any]) -> list[str]:
     baselines = [row["baselines"][baseline] for baseline in ("uniform", "bigram", "mixture")]
     numbers = (row["optimum"], row["model"], row["excess"], row["standard_error"], row["share"], *baselines)
-    return [name, *_fixed(numbers)]
+    return [name, *map(figure_text, numbers)]
 
 
 def _write(report: dict[str, Any], folder: Path, dataset_id: str | None) -> None:

@@ -122,11 +122,11 @@ def safe_beliefs(start: np.ndarray, emission: np.ndarray | None, *moves: np.ndar
     return (tiny / step**steps, steps) if step > tiny else (np.inf, 1)
 
 
-def log_sums(logs: Float[np.ndarray, "... N"], axis: int | None = -1) -> Float[np.ndarray, "..."]:
-    """The logarithm of the sum of the exponentials along an axis, or of all."""
-    peak = np.maximum(logs.max(axis, keepdims=True), np.finfo(np.float64).min)
+def log_sums(logs: Float[np.ndarray, "... N"]) -> Float[np.ndarray, "..."]:
+    """The logarithm of the sum of the exponentials along the last axis."""
+    peak = np.maximum(logs.max(-1, keepdims=True), np.finfo(np.float64).min)
     with np.errstate(divide="ignore"):
-        return np.log(np.exp(logs - peak).sum(axis)) + peak.squeeze(axis)
+        return np.log(np.exp(logs - peak).sum(-1)) + peak.squeeze(-1)
 
 
 def softmax(logs: Float[np.ndarray, "... N"], axis: int | None = -1) -> Float[np.ndarray, "... N"]:

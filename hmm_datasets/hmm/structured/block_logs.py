@@ -1,10 +1,11 @@
 """An HMM of blocks in logarithms: rows of tokens in which a number of the other recursions underflows, one by one.
 
 As in [`~hmm_datasets.hmm.kernels.logs`], which has the reasons: a class may be needed by later tokens although its
-belief is below the smallest number. A token takes `3 R S` exponentials.
+belief is below the smallest number. The filter takes `2 R S` exponentials for a token, and the
+way back in time `5 R S`.
 """
 
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -105,5 +106,5 @@ class ScoredRows:
         self, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, "B"] | None, weights: Float[Tensor, "B"] | None
     ) -> tuple[dict[str, Tensor], Float[Tensor, "B"]]:
         """Expected counts of each table by its name, float64, and `log P(tokens)` of each row in nats."""
-        compute = lambda weights: self._sums(tokens, lengths, weights)  # noqa: E731
+        compute = partial(self._sums, tokens, lengths)
         return with_lost_rows(compute, tokens, lengths, weights, self._hmm._logs.counts)

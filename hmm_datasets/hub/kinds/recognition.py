@@ -24,7 +24,7 @@ from ...text.tokenizers import words
 from ..cards import CARD_NAME
 from ..contents import DEFAULT_IGNORE, files_in
 from ..download import RepoType
-from ..weights import has_weights, refuse_stopped
+from ..weights import has_weights, refuse_stopped, saved_checkpoints
 from .evaluation import write_evaluation_dataset
 from .process import SETTINGS_NAME, write_hmm_dataset, write_process_card
 from .text import write_corpus_dataset, write_token_dataset, write_word_dataset
@@ -132,8 +132,7 @@ def _model(path: Path, repo_type: RepoType | None) -> Contents | None:
     if (path / "run.json").is_file():
         lineage = read_run_record(path / "run.json").lineage
         stage = f"model of the stage {lineage.stage}" if lineage is not None else "model of a run"
-    saved = [entry for entry in path.glob("checkpoint-*") if entry.name.rpartition("-")[2].isdigit()]
-    checkpoints = tuple(sorted(saved, key=lambda entry: int(entry.name.rpartition("-")[2])))
+    checkpoints = tuple(saved_checkpoints(path))
     return Contents(stage, "model", path, files_in(path, DEFAULT_IGNORE), checkpoints=checkpoints)
 
 

@@ -32,12 +32,10 @@ def archive_newer(run: Path, start: Start | None) -> SetAside | None:
     """
     if not run.is_dir():
         return None
-    later = [
-        name
-        for step in list_steps(run)
-        for name in [f"checkpoint-{step}"]
-        if start is None or step > start.step or (step == start.step and start_problems(run / name))
-    ]
+    steps = list_steps(run)
+    later = [f"checkpoint-{step}" for step in steps if start is None or step > start.step]
+    if start is not None and start.step in steps and start_problems(run / f"checkpoint-{start.step}"):
+        later.append(f"checkpoint-{start.step}")  # its copy in the other place is whole
     spare = []
     if start is not None:
         # The run forgets the rows of later steps.
