@@ -57,12 +57,11 @@ class CheckpointConvertCommand:
     path: Path = argument(
         "CHECKPOINT", "checkpoint-N of a run; with hf also a GGUF file, or global_step* of Megatron-DeepSpeed"
     )
-    destination: Path = argument("DEST", "folder of a new run; with hf and torchtitan, folder of the model")
-    to: Literal["hf", "torchtitan", "plain", "zero", "fsdp"] = option(
+    destination: Path = argument("DEST", "folder of a new run; with hf, folder of the model")
+    to: Literal["hf", "plain", "zero", "fsdp"] = option(
         MISSING,
         None,
-        "hf: a model for from_pretrained; torchtitan: that and a job; plain: one process or DDP; zero: DeepSpeed ZeRO "
-        "of any stage; fsdp",
+        "hf: a model for from_pretrained; plain: one process or DDP; zero: DeepSpeed ZeRO of any stage; fsdp",
     )
 
 
@@ -74,12 +73,7 @@ def convert_command(arguments: CheckpointConvertCommand) -> int:
     print(f"{written}: {format_bytes(size_of(written))}")
     if arguments.to == "hf" and not (written / "tokenizer_config.json").is_file():
         print(f"{written}: has no tokenizer, since the checkpoint has none; copy one there if the model reads text")
-    if arguments.to == "torchtitan":
-        print(
-            f"continue with PYTHONPATH={written} torchrun --nproc_per_node N -m torchtitan.train --module "
-            "torchtitan_job --config job; AdamW starts anew"
-        )
-    elif arguments.to != "hf":
+    if arguments.to != "hf":
         print(f"continue with the settings of the run and --output_dir {written.parent}")
     return 0
 

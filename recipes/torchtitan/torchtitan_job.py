@@ -1,15 +1,16 @@
 """Continue a run in torchtitan 0.3, with tensor, pipeline or context parallelism.
 
-`hmm-datasets checkpoint convert CHECKPOINT FOLDER --to torchtitan` copies this file beside the model and `job.json`.
-torchtitan imports it by `--module torchtitan_job --config job`, with FOLDER in PYTHONPATH; its flags override what is
-here, but for the number of steps, which is that of `job.json`. Rows are those that the run would have read next, in
-the same order, on any number of data-parallel ranks. AdamW starts anew, with a warm-up.
+`write_job.py` copies this file and `rows_of_job.py` beside the model and `job.json`. torchtitan imports it by
+`--module torchtitan_job --config job`, with FOLDER in PYTHONPATH; its flags override what is here, but for the number
+of steps, which is that of `job.json`. Rows are those that the run would have read next, in the same order, on any
+number of data-parallel ranks. AdamW starts anew, with a warm-up.
 """
 
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from rows_of_job import batches_of_rank, read_job
 from torch import nn
 from torchtitan.components.checkpoint import CheckpointManager
 from torchtitan.components.dataloader import BaseDataLoader
@@ -25,8 +26,6 @@ from torchtitan.models.llama3.model import Llama3TransformerBlock
 from torchtitan.models.llama3.state_dict_adapter import Llama3StateDictAdapter
 from torchtitan.protocols.model_spec import ModelSpec
 from torchtitan.trainer import Trainer
-
-from hmm_datasets.operations.checkpoints.torchtitan_job import batches_of_rank, read_job
 
 FOLDER = Path(__file__).resolve().parent
 WARM_UP = 0.05

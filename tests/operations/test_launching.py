@@ -21,7 +21,6 @@ from hmm_datasets.cli import build_parsers, main
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json
 from hmm_datasets.hmm import processes
-from hmm_datasets.operations.checkpoints import torchtitan_job
 from hmm_datasets.operations.experiments import experiment_names, gallery, read_experiment
 from hmm_datasets.operations.launching import (
     _read_launch,
@@ -59,11 +58,11 @@ def tokens(tmp_path, monkeypatch) -> Path:
 
 
 def test_every_recipe_is_a_command_and_every_command_a_recipe():
-    """Beside the `run.py` of an experiment are parts that other files of it start or import; one is copied."""
+    """Beside the `run.py` of an experiment are parts that other files of it start or import, or a program's own."""
     folder = ROOT / "recipes"
     scripts = {*folder.glob("*.py"), *folder.rglob("run.py")}
     assert {folder / recipe_command(name).script for name in recipe_names()} == scripts
-    for part in {*folder.rglob("*.py")} - scripts - {folder / "torchtitan" / torchtitan_job.PROGRAM_NAME}:
+    for part in {*folder.rglob("*.py")} - scripts - {folder / "torchtitan/write_job.py"}:
         users = folder.rglob("*.py") if part.parent.name == "common" else part.parent.glob("*.py")
         others = "".join(path.read_text(encoding="utf-8") for path in users if path != part)
         assert f"from {part.stem} import" in others or part.name in others, part

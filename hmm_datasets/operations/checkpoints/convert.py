@@ -50,7 +50,6 @@ from ...training.pretrained import load_pretrained
 from ...training.record import HISTORY_NAME, RECORD_NAME
 from .megatron import convert_megatron
 from .optimizer_state import WEIGHT, OptimizerState, read_optimizer_state
-from .torchtitan_job import write_job
 from .weights import read_weights
 
 _RUN_RECORDS = (RECORD_NAME, "plan.json", "summary.json", "README.md", ".lock")
@@ -62,9 +61,8 @@ def convert(checkpoint: str | os.PathLike, destination: str | os.PathLike, to: s
     Args:
         checkpoint (path): `checkpoint-N` of a run; with `hf` also the name of a GGUF file, or a folder
             `global_step*` of Megatron-DeepSpeed.
-        destination (path): with `hf` and `torchtitan`, the folder of the model; else the folder of a run, or
-            `checkpoint-N` in it.
-        to (`str`): `hf`, `torchtitan`, `plain`, `zero` or `fsdp`.
+        destination (path): with `hf` the folder of the model; else the folder of a run, or `checkpoint-N` in it.
+        to (`str`): `hf`, `plain`, `zero` or `fsdp`.
 
     Returns:
         `Path`: the folder that was written.
@@ -83,7 +81,7 @@ def convert(checkpoint: str | os.PathLike, destination: str | os.PathLike, to: s
     problems = verify_checkpoint(folder).problems or digest_problems(folder)
     if problems:
         raise InputError(f"{folder}: {problems[0]}; convert another checkpoint")
-    is_model = to in ("hf", "torchtitan")
+    is_model = to == "hf"
     if not is_model and target.name != folder.resolve().name:
         target = target / folder.resolve().name
     if target.exists():
@@ -91,8 +89,6 @@ def convert(checkpoint: str | os.PathLike, destination: str | os.PathLike, to: s
         raise InputError(f"{target}: exists; give another folder to convert {folder} to")
     with not_deleted(folder), scratch_folder(target) as scratch, atomic_folder(target, replace=False) as temporary:
         _write_companions(folder, temporary)
-        if to == "torchtitan":
-            write_job(folder, temporary)
         if not is_model:
             _write_checkpoint(folder, temporary, scratch, to)
         elif names := weight_names(folder):

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from rows_of_job import batches_of_rank, read_job
 from safetensors import safe_open
 from transformers import (
     AutoModelForCausalLM,
@@ -25,14 +26,13 @@ from transformers import (
     default_data_collator,
     set_seed,
 )
+from write_job import torchtitan_shape, write_job
 
 from hmm_datasets.cli import main
 from hmm_datasets.data.sequences import HMMSequences
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json, write_json
 from hmm_datasets.hmm import processes
-from hmm_datasets.operations.checkpoints.convert import convert
-from hmm_datasets.operations.checkpoints.torchtitan_job import batches_of_rank, read_job, torchtitan_shape
 from hmm_datasets.text.stream import write_tokens
 from hmm_datasets.text.tokenizers.bpe import train_bpe
 from hmm_datasets.training.model_configs import ModelSettings, new_model
@@ -42,6 +42,7 @@ from hmm_datasets.training.sources import DataSettings
 from hmm_datasets.training.trainer import Pretrainer
 
 BATCH, STEPS, DONE = 8, 6, 2
+PROGRAM = Path(__file__).parents[2] / "recipes" / "torchtitan" / "write_job.py"
 SIZES = {"hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 48}
 
 
@@ -117,13 +118,22 @@ def names_and_shapes(shape):
     return expected
 
 
-def test_a_checkpoint_becomes_a_job_with_the_shape_rows_and_settings_of_the_run(checkpoint, tmp_path, capsys):
+def new_job(checkpoint, folder):
+    write_job(checkpoint, folder)
+    return folder
+
+
+def test_a_checkpoint_becomes_a_job_with_the_shape_rows_and_settings_of_the_run(
+    checkpoint, child_environment, tmp_path
+):
     folder = tmp_path / "job"
-    assert main(["checkpoint", "convert", str(checkpoint), str(folder), "--to", "torchtitan"]) == 0
+    program = [sys.executable, str(PROGRAM), "--checkpoint", str(checkpoint), "--destination", str(folder)]
+    done = subprocess.run(program, env=child_environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
     command = (
         f"PYTHONPATH={folder} torchrun --nproc_per_node N -m torchtitan.train --module torchtitan_job --config job"
     )
-    assert command in capsys.readouterr().out
+    assert command in done.stdout
     content = read_json(folder / "job.json")
     assert content["model"] == {
         **{"dim": 32, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "head_dim": 8, "hidden_dim": 48},
@@ -137,7 +147,11 @@ def test_a_checkpoint_becomes_a_job_with_the_shape_rows_and_settings_of_the_run(
     with safe_open(folder / "model.safetensors", "pt") as weights:
         shapes = {name: weights.get_slice(name).get_shape() for name in weights.keys()}  # noqa: SIM118
     assert shapes == names_and_shapes(content["model"])
-    compile((folder / "torchtitan_job.py").read_text(), "torchtitan_job.py", "exec")
+    for name in ("torchtitan_job.py", "rows_of_job.py"):
+        compile((folder / name).read_text(), name, "exec")
+    again = subprocess.run(program, env=child_environment, capture_output=True, text=True, timeout=120, check=False)
+    assert again.returncode == 2
+    assert f"error: {folder}: exists; give another folder for the job" in again.stderr
 
 
 @pytest.mark.outside(
@@ -148,7 +162,7 @@ def test_a_checkpoint_becomes_a_job_with_the_shape_rows_and_settings_of_the_run(
 @pytest.mark.parametrize("name", ["checkpoint", "text_checkpoint"])
 def test_ranks_together_read_the_rows_that_the_run_would_have_read_next(name, request, tmp_path):
     source = request.getfixturevalue(name)
-    job = read_job(convert(source, tmp_path / "job", "torchtitan"))
+    job = read_job(new_job(source, tmp_path / "job"))
     recorded = read_json(source.parent / "run.json")["settings"]
     data = DataSettings(**{key: recorded[key] for key in ("hmm", "tokens", "tokenizer", "length", "data_seed")}).load()
     rows = data.rows(STEPS * BATCH)
@@ -167,7 +181,7 @@ def test_ranks_together_read_the_rows_that_the_run_would_have_read_next(name, re
 
 
 def test_rows_that_the_run_skips_are_skipped_in_the_job(checkpoint, tmp_path):
-    folder = convert(checkpoint, tmp_path / "job", "torchtitan")
+    folder = new_job(checkpoint, tmp_path / "job")
     content = read_json(folder / "job.json")
     first = content["rows"]["first"]
     write_json(folder / "job.json", content | {"rows": {"first": first, "skipped": [[first + 1, first + 3]]}})
@@ -177,7 +191,7 @@ def test_rows_that_the_run_skips_are_skipped_in_the_job(checkpoint, tmp_path):
 
 
 def test_other_data_than_those_of_the_run_are_refused(text_checkpoint, tmp_path):
-    folder = convert(text_checkpoint, tmp_path / "job", "torchtitan")
+    folder = new_job(text_checkpoint, tmp_path / "job")
     content = read_json(folder / "job.json")
     assert Path(content["data"]["tokens"]).is_absolute()
     write_json(folder / "job.json", content | {"data": content["data"] | {"data_seed": 1}})
@@ -195,7 +209,10 @@ LLAMA3 = {"factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "origi
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (GPT2Config(), "model_type is 'gpt2'; torchtitan's Llama has 'llama' there, so use --to hf instead"),
+        (
+            GPT2Config(),
+            "model_type is 'gpt2'; torchtitan's Llama has 'llama' there; use checkpoint convert --to hf",
+        ),
         (MistralConfig(sliding_window=8), "model_type is 'mistral'"),
         (LlamaConfig(attention_bias=True), "attention_bias is True; torchtitan's Llama has False there"),
         (LlamaConfig(mlp_bias=True), "mlp_bias is True"),
@@ -217,7 +234,7 @@ def test_runs_that_a_job_cannot_continue_are_refused_and_leave_nothing(checkpoin
     def refused(settings, message):
         write_json(run / "run.json", record | {"settings": record["settings"] | settings})
         with pytest.raises(InputError, match=message):
-            convert(run / checkpoint.name, tmp_path / "job", "torchtitan")
+            new_job(run / checkpoint.name, tmp_path / "job")
         assert not (tmp_path / "job").exists()
 
     streams = {"hmm": None, "streams": [str(tmp_path)], "weights": [1.0], "packed_streams": [str(tmp_path)]}
@@ -230,7 +247,7 @@ def test_runs_that_a_job_cannot_continue_are_refused_and_leave_nothing(checkpoin
 def torchtitan_job(checkpoint, tmp_path_factory):
     """The module that is copied beside a model, imported on the CPU."""
     pytest.importorskip("torchtitan", reason="pip install --no-deps torchtitan==0.3.0, see docs/how_to/scaling.md")
-    folder = convert(checkpoint, tmp_path_factory.mktemp("module") / "job", "torchtitan")
+    folder = new_job(checkpoint, tmp_path_factory.mktemp("module") / "job")
     spec = importlib.util.spec_from_file_location("torchtitan_job", folder / "torchtitan_job.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
