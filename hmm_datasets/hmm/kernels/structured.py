@@ -30,10 +30,6 @@ CHAIN_COMPONENTS, PROCESS_COMPONENTS, DERIVED_SEEDS, NOISE, INPUTS = (
 """Philox streams: components of mixtures of chains and of processes, seeds of parts, noise, and inputs."""
 
 
-SMALLEST = 1e-300
-"""Sums below this are taken for zero, because their inverse could be infinite."""
-
-
 @numba.njit(cache=True, nogil=True)
 def draw_chains(start, s_bits, table, t_bits, num_symbols, num_contexts, order, component, seed, first, step, out):
     # Row `r` of `out` is sequence `first + step r` of the chain `component[r]`. Row `c` of `start` is the distribution
@@ -193,42 +189,6 @@ def split_codes(tokens, sizes, out):
                 size = np.uint64(sizes[k])
                 out[k, n, t] = rest % size
                 rest = rest // size
-
-
-@numba.njit(cache=True, nogil=True)
-def scale_to_marginals(table, marginal, rounds):
-    """Scale rows and columns of a positive `table` (n, n), in place, until both have the sums `marginal` (n,).
-
-    Returns the largest relative error of a column, rows are exact up to rounding; infinity where a sum underflows.
-    """
-    size = len(table)
-    worst = np.inf
-    for _ in range(rounds):
-        for x in range(size):
-            total = 0.0
-            for r in range(size):
-                total += table[r, x]
-            if not total > SMALLEST:
-                return np.inf
-            for r in range(size):
-                table[r, x] *= marginal[x] / total
-        for r in range(size):
-            total = 0.0
-            for x in range(size):
-                total += table[r, x]
-            if not total > SMALLEST:
-                return np.inf
-            for x in range(size):
-                table[r, x] *= marginal[r] / total
-        worst = 0.0
-        for x in range(size):
-            total = 0.0
-            for r in range(size):
-                total += table[r, x]
-            worst = max(worst, abs(total / marginal[x] - 1))
-        if worst <= 1e-13:
-            break
-    return worst
 
 
 @numba.njit(cache=True, nogil=True)

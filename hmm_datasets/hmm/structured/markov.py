@@ -21,7 +21,7 @@ from ..arrays import as_given, as_tokens, distribution, token_array_with_gaps
 from ..integers import integer
 from ..kernels.dirichlet import fill_dirichlet_rows, fill_zipf_rows, make_doubly_stochastic
 from ..kernels.draws import CHAINS, ZIPF
-from ..kernels.structured import draw_chains, scale_to_marginals
+from ..kernels.structured import draw_chains
 from ..model import HMM
 from ..process import Process, possible_belief
 from ..sampling import AliasTable
@@ -332,17 +332,6 @@ def random_markov_chain(
     return MarkovChain(_dirichlet_rows(order, num_symbols, alpha, seed, index).reshape((num_symbols,) * (order + 1)))
 
 
-def doubly_stochastic_chain(num_symbols: int, *, alpha: float = 1.0, seed: int = 0, index: int = 0) -> MarkovChain:
-    """A chain of order 1 whose columns sum to one too, so that its stationary distribution is uniform.
-
-    Dirichlet rows, scaled by Sinkhorn's iteration. Frequencies of single symbols then say nothing (arXiv:2402.11004,
-    where unigrams are made useless).
-    """
-    table = _dirichlet_rows(1, num_symbols, alpha, seed, index)
-    make_doubly_stochastic(table)
-    return MarkovChain(table)
-
-
 def zipf_chain(
     num_symbols: int, *, exponent: float = 1.0, doubly_stochastic: bool = False, seed: int = 0, index: int = 0
 ) -> MarkovChain:
@@ -354,32 +343,6 @@ def zipf_chain(
     if doubly_stochastic:
         make_doubly_stochastic(table)
     return MarkovChain(table)
-
-
-def chain_with_stationary(stationary: Any, *, alpha: float = 1.0, seed: int = 0, index: int = 0) -> MarkovChain:
-    """A random chain of order 1 with a given stationary distribution.
-
-    Dirichlet rows, scaled so that the flow from `x` to `y` has `stationary` as sums of its rows and of its columns
-    (Sinkhorn, Am. Math. Monthly 74, 1967).
-
-    Args:
-        stationary (`np.ndarray` of shape `(E,)`): positive probabilities.
-        alpha, seed, index: as in [`random_markov_chain`].
-
-    Raises:
-        `InputError`: an entry is zero, or the scaling does not converge, as with very small `alpha`.
-    """
-    wanted = distribution("stationary", stationary, 1)
-    if not (wanted > 0).all():
-        raise InputError(f"stationary[{int(np.argmin(wanted))}] is 0; expected positive probabilities")
-    flow = _dirichlet_rows(1, len(wanted), alpha, seed, index)
-    error = scale_to_marginals(flow, wanted, 10_000)
-    if not error < 1e-9:
-        raise InputError(
-            f"alpha={alpha} and a least probability of {wanted.min():.1g}: scaling leaves an error of {error:.1g}; "
-            "expected a larger alpha, or larger probabilities"
-        )
-    return MarkovChain(flow / wanted[:, None], wanted)
 
 
 def _dirichlet_rows(order: int, num_symbols: int, alpha: float, seed: int, index: int) -> Float[np.ndarray, "C E"]:
