@@ -1,7 +1,7 @@
 """Processes by name, without writing Python: `process:mess3(x=0.05, a=0.85)`.
 
-After `process:` comes a call as in Python, of a function of [`~hmm_datasets.hmm.processes`], of one in `FURTHER`, or
-of one that another distribution registers (see [`~hmm_datasets.plugins`]).
+After `process:` comes a call as in Python, of a function of [`~hmm_datasets.hmm.processes`], of one in `CONSTRUCTORS`,
+or of one that another distribution registers (see [`~hmm_datasets.plugins`]).
 Its arguments, by position or by name, are numbers, quotients of numbers (`1/3`), strings, `True`, `False`, `None`,
 lists and tuples of these, and other processes: `process:permuted_symbols(mess3(x=0.1), group=4)`. Parentheses may be
 left out where there is nothing between them: `process:rrxor`. So may `process:`, unless a file or folder here has
@@ -32,69 +32,47 @@ PREFIX = "process:"
 SAVED_NAME = "process"
 """Folder in that of a run, with the process that the settings of the run name."""
 
-FURTHER: dict[str, str] = {
-    "associative_recall": "families.tasks:AssociativeRecall",
-    "bijection": "families.tasks:Bijection",
-    "blocked": "structured.blocked:BlockedHMM",
-    "chain_mixture": "families.mixture:random_chain_mixture",
-    "copying": "families.tasks:Copying",
-    "delimited": "structured.delimited:DelimitedProcess",
-    "dyck": "processes:dyck",
-    "ended": "structured.ended:EndedProcess",
-    "factored": "structured.factored:FactoredProcess",
-    "ginc": "families.ginc:ginc",
-    "ginc_prompts": "families.ginc:ginc_prompts",
-    "grammar": "grammar:PCFG.from_rules",
-    "hierarchical_grammar": "grammar:random_hierarchical",
-    "higher_order_chains": "families:HigherOrderChains",
-    "hmm_mixture": "families:HMMMixture",
-    "input_output": "structured.input_output:InputOutputHMM",
-    "load": "families:load_source",
-    "markov_chain": "structured.markov:MarkovChain",
-    "mixture": "families.mixture:ProcessMixture",
-    "permuted_emissions": "families:PermutedEmissions",
-    "permuted_symbols": "families:PermutedSymbols",
-    "physics_of_language_models": "grammar:physics_of_language_models",
-    "random_automata": "families:RandomAutomata",
-    "random_chains": "families:RandomChains",
-    "random_hierarchy": "grammar:random_hierarchy",
-    "random_markov_chain": "structured.markov:random_markov_chain",
-    "zipf_chain": "structured.markov:zipf_chain",
+CONSTRUCTORS: dict[str, tuple[str, str]] = {
+    "associative_recall": ("families.tasks:AssociativeRecall", "8, 8, 4"),
+    "bijection": ("families.tasks:Bijection", "20"),
+    "blocked": (
+        "structured.blocked:BlockedHMM",
+        "[0.5, 0.5], [[0.7, 0.3], [0.2, 0.8]], [[1, 0], [0.4, 0.6]], [[0.5], [0.5], [1]], [0, 0, 1]",
+    ),
+    "chain_mixture": ("families.mixture:random_chain_mixture", "16, 10"),
+    "copying": ("families.tasks:Copying", "8, 8"),
+    "delimited": ("structured.delimited:DelimitedProcess", "umbrella(), 2"),
+    "dyck": ("processes:dyck", "4, kinds=2"),
+    "ended": ("structured.ended:EndedProcess", "mess3(), 2"),
+    "factored": ("structured.factored:FactoredProcess", "[mess3(), golden_mean()]"),
+    "ginc": ("families.ginc:ginc", ""),
+    "ginc_prompts": ("families.ginc:ginc_prompts", "ginc(3, 3, 6), 3"),
+    "grammar": ("grammar:PCFG.from_rules", "'S -> a S b | a b'"),
+    "hierarchical_grammar": ("grammar:random_hierarchical", "[1, 3, 3, 3]"),
+    "higher_order_chains": ("families:HigherOrderChains", "2, 3"),
+    "hmm_mixture": ("families:HMMMixture", "[golden_mean(), even()], [0.25, 0.75]"),
+    "input_output": (
+        "structured.input_output:InputOutputHMM",
+        "edges=[[[[0, 1], [0, 0]], [[0, 0], [1, 0]]], [[[1, 0], [0, 0]], [[0, 0], [0, 1]]]]",
+    ),
+    "leaky": ("processes:leaky", "random_markov_chain(1, 3), 0.1"),
+    "left_right": ("processes:left_right", "4, 8"),
+    "load": ("families:load_source", ""),
+    "markov_chain": ("structured.markov:MarkovChain", "[[0.9, 0.1], [0.2, 0.8]]"),
+    "mixture": ("families.mixture:ProcessMixture", "[golden_mean(), even()]"),
+    "noisy": ("processes:noisy", "mess3(), 0.1"),
+    "permuted_emissions": ("families:PermutedEmissions", "dishonest_casino()"),
+    "permuted_symbols": ("families:PermutedSymbols", "mess3()"),
+    "physics_of_language_models": ("grammar:physics_of_language_models", "'cfg3f'"),
+    "random": ("processes:random", "8, 16"),
+    "random_automata": ("families:RandomAutomata", "8, 18"),
+    "random_chains": ("families:RandomChains", "3, alpha=1.0"),
+    "random_hierarchy": ("grammar:random_hierarchy", "8, 2"),
+    "random_markov_chain": ("structured.markov:random_markov_chain", "2, 4"),
+    "zipf_chain": ("structured.markov:zipf_chain", "50"),
 }
-"""Constructors that are not functions of `processes`, by name: module, relative to this package, and attribute."""
-
-EXAMPLES: dict[str, str] = {
-    "associative_recall": "associative_recall(8, 8, 4)",
-    "bijection": "bijection(20)",
-    "blocked": "blocked([0.5, 0.5], [[0.7, 0.3], [0.2, 0.8]], [[1, 0], [0.4, 0.6]], [[0.5], [0.5], [1]], [0, 0, 1])",
-    "chain_mixture": "chain_mixture(16, 10)",
-    "copying": "copying(8, 8)",
-    "delimited": "delimited(umbrella(), 2)",
-    "dyck": "dyck(4, kinds=2)",
-    "ended": "ended(mess3(), 2)",
-    "factored": "factored([mess3(), golden_mean()])",
-    "ginc_prompts": "ginc_prompts(ginc(3, 3, 6), 3)",
-    "grammar": "grammar('S -> a S b | a b')",
-    "hierarchical_grammar": "hierarchical_grammar([1, 3, 3, 3])",
-    "higher_order_chains": "higher_order_chains(2, 3)",
-    "hmm_mixture": "hmm_mixture([golden_mean(), even()], [0.25, 0.75])",
-    "input_output": "input_output(edges=[[[[0, 1], [0, 0]], [[0, 0], [1, 0]]], [[[1, 0], [0, 0]], [[0, 0], [0, 1]]]])",
-    "leaky": "leaky(random_markov_chain(1, 3), 0.1)",
-    "left_right": "left_right(4, 8)",
-    "markov_chain": "markov_chain([[0.9, 0.1], [0.2, 0.8]])",
-    "mixture": "mixture([golden_mean(), even()])",
-    "noisy": "noisy(mess3(), 0.1)",
-    "permuted_emissions": "permuted_emissions(dishonest_casino())",
-    "permuted_symbols": "permuted_symbols(mess3())",
-    "physics_of_language_models": "physics_of_language_models('cfg3f')",
-    "random": "random(8, 16)",
-    "random_automata": "random_automata(8, 18)",
-    "random_chains": "random_chains(3, alpha=1.0)",
-    "random_hierarchy": "random_hierarchy(8, 2)",
-    "random_markov_chain": "random_markov_chain(2, 4)",
-    "zipf_chain": "zipf_chain(50)",
-}
-"""Calls of those that have no defaults for all of their arguments, for tables of processes."""
+"""Constructors that are not functions of `processes`, or have arguments without defaults, by name: module, relative to
+this package, and attribute; and the arguments of an example, for tables of processes."""
 
 _OPERATORS: dict[type, Callable[..., Any]] = {
     ast.USub: operator.neg,
@@ -130,16 +108,16 @@ def is_process_name(name: str | os.PathLike) -> bool:
 
 def _functions() -> dict[str, Callable[..., Process]]:
     """The functions of `processes` by name."""
-    return {
-        name: function
-        for name, function in vars(processes).items()
-        if inspect.isfunction(function) and function.__module__.startswith(processes.__name__) and name[0] != "_"
+    functions = {
+        name: value for name, value in vars(processes).items() if inspect.isfunction(value) and name[0] != "_"
     }
+    return {name: function for name, function in functions.items() if function.__module__ == processes.__name__}
 
 
 def _registered() -> dict[str, EntryPoint]:
-    """The constructors that are no functions of `processes`, by name."""
-    return plugins.parts(PROCESSES, FURTHER, reserved=_functions())
+    """The constructors of this table and of other distributions, by name."""
+    own = {name: where for name, (where, _) in CONSTRUCTORS.items()}
+    return plugins.parts(PROCESSES, own, reserved=_functions().keys() - own.keys())
 
 
 def constructor_names() -> list[str]:
@@ -255,7 +233,8 @@ def signature_of(name: str, function: Callable[..., Any]) -> str:
 
 def example_of(name: str) -> str | None:
     """A call of a constructor that makes a process; None if it has an argument without a default and no example."""
-    if name in EXAMPLES:
-        return EXAMPLES[name]
-    arguments = inspect.signature(constructor(name)).parameters.values()
-    return name if all(argument.default is not argument.empty for argument in arguments) else None
+    _, arguments = CONSTRUCTORS.get(name, ("", ""))
+    if arguments:
+        return f"{name}({arguments})"
+    parameters = inspect.signature(constructor(name)).parameters.values()
+    return name if all(parameter.default is not parameter.empty for parameter in parameters) else None

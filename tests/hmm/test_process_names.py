@@ -7,7 +7,7 @@ import yaml
 
 from hmm_datasets import HMM, HMMMixture, InputError, PermutedSymbols, RandomChains, load_source, processes
 from hmm_datasets.hmm.names import (
-    EXAMPLES,
+    CONSTRUCTORS,
     PREFIX,
     constructor_names,
     example_of,
@@ -102,7 +102,7 @@ def test_every_constructor_has_a_call_that_makes_a_process():
         assert named_process(PREFIX + (example_of(name) or "")).num_symbols > 1
     assert example_of("load") is None
     assert {"mess3", "bloch_walk", "noisy", "random"} <= set(constructor_names())
-    assert EXAMPLES.keys() <= set(constructor_names())
+    assert CONSTRUCTORS.keys() <= set(constructor_names())
     assert signature_of("random", processes.random) == "random(num_states, num_symbols, *, alpha=1.0, seed=0)"
 
 
