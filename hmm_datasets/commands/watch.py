@@ -16,6 +16,8 @@ from ..runtime.setting_rules import Void
 from ..runtime.settings import argument, option
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..operations.run_state import RunState
 
 
@@ -84,15 +86,17 @@ def watch_command(arguments: WatchCommand) -> int:
         state = look(twice=True)
         _print(state, arguments)
     elif sys.stdout.isatty() and not arguments.json and not arguments.stacks:
-        from ..operations.live_view import show
+        from ..operations.live_view import live_view
 
-        state = show(look, arguments.every, time.sleep)
+        with live_view() as draw:
+            state = _follow(look, draw, arguments.every)
+        _print(state, arguments)
     else:
-        state = _follow(look, arguments)
+        state = _follow(look, lambda state: _print(state, arguments, end="\n"), arguments.every)
     while arguments.follow and arguments.command and is_pending(observer.folder):
         time.sleep(arguments.every)
         state = look()
-    return 0 if state.ok else 1
+    return 0 if state.trouble is None else 1
 
 
 def _replay(arguments: WatchCommand, step: int) -> int:
@@ -107,25 +111,19 @@ def _replay(arguments: WatchCommand, step: int) -> int:
     return 0
 
 
-def _follow(look, arguments: WatchCommand) -> "RunState":
-    while True:
-        state = look()
-        _print(state, arguments)
-        print(flush=True)
-        if state.state == FINISHED:
-            return state
-        time.sleep(arguments.every)
+def _follow(look: "Callable[[], RunState]", draw: "Callable[[RunState], None]", every: float) -> "RunState":
+    draw(state := look())
+    while state.state != FINISHED:
+        time.sleep(every)
+        draw(state := look())
+    return state
 
 
-def _print(state: "RunState", arguments: WatchCommand) -> None:
-    print(_json(state) if arguments.json else format_state(state), flush=True)
-    if not arguments.stacks or state.diagnosis is None:
-        return
-    ranks = state.diagnosis.blamed or state.diagnosis.ranks
+def _print(state: "RunState", arguments: WatchCommand, end: str = "") -> None:
+    record = asdict(state) | {"ok": state.trouble is None}
+    print(json.dumps(record, ensure_ascii=False, default=str) if arguments.json else format_state(state))
+    ranks = () if not arguments.stacks or state.diagnosis is None else state.diagnosis.blamed or state.diagnosis.ranks
     for rank, text in sorted(read_stacks(state.folder, ranks).items()):
         place = next(status.beat.place for status in ranks if status.beat.rank == rank)
-        print(f"\n{place}\n{text.rstrip()}", flush=True)
-
-
-def _json(state: "RunState") -> str:
-    return json.dumps(asdict(state) | {"ok": state.ok}, ensure_ascii=False, default=str)
+        print(f"\n{place}\n{text.rstrip()}")
+    print(end=end, flush=True)

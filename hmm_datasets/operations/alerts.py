@@ -20,16 +20,16 @@ from ..files import write_json
 from ..records import Count, Finite, read_record
 from ..runtime import environment
 from ..runtime.events import append_event
+from ..runtime.rank_heartbeats import STOPPED
 from ..runtime.setting_rules import check_object
 from ..runtime.settings import option
-from .run_state import FINISHED, RunState, format_state
+from .diagnosis import DEAD, HANGING
+from .run_state import FINISHED, NOT_FINITE, RunState, format_state
 
 ALERTS_NAME = ".alerts.json"
 
 _COMMAND_SECONDS = 30.0  # until a command is ended
 _FIRST_WAIT, _LONGEST_WAIT = 10.0, 600.0  # seconds until a command is run again; each wait is twice the one before
-_TROUBLE = ("hanging", "dead")
-_NOT_FINITE = "loss is not finite"
 _UNPRINTABLE = re.compile(r"[^\x20-\x7e\xa0-\ud7ff\ue000-\U0010ffff]")
 
 _unwritten: "dict[Path, LastAlert]" = {}  # the last alerts of this process, for a disk that cannot be written
@@ -78,8 +78,13 @@ def alert(state: RunState, settings: AlertSettings, now: float | None = None) ->
     """
     now = time.time() if now is None else now
     last = _read_last(state.folder)
-    if _is_news(state, last.state, now - last.time, settings.quiet):
-        last = LastAlert(_trouble(state), now)
+    word = state.trouble or state.state
+    if state.trouble is not None:
+        is_news = word != last.state or not 0 <= now - last.time < settings.quiet
+    else:
+        is_news = last.state in (HANGING, DEAD, NOT_FINITE) or (word in (FINISHED, STOPPED) and word != last.state)
+    if is_news:
+        last = LastAlert(word, now)
     elif last.tries == 0 or 0 <= now - last.tried < min(_FIRST_WAIT * 2.0 ** min(last.tries - 1, 9), _LONGEST_WAIT):
         return None
     tries = last.tries + 1
@@ -111,24 +116,10 @@ def _write_last(folder: Path, last: LastAlert) -> None:
         del _unwritten[folder.absolute()]
 
 
-def _trouble(state: RunState) -> str:
-    """What is wrong, in a word: the same trouble gives the same word even if its description changes."""
-    if state.progress is not None and state.progress.not_finite and state.state not in _TROUBLE:
-        return _NOT_FINITE
-    return state.state
-
-
-def _is_news(state: RunState, before: str | None, seconds: float, quiet: float) -> bool:
-    trouble = _trouble(state)
-    if not state.ok:
-        return trouble != before or not 0 <= seconds < quiet
-    return before in (*_TROUBLE, _NOT_FINITE) or (state.state in (FINISHED, "stopped") and state.state != before)
-
-
 def _run(command: str, state: RunState) -> str | None:
     """Run the command, and return what went wrong with it."""
     run = str(state.folder.absolute())
-    subject = f"{state.folder.absolute().name}: {_trouble(state)}" + (f": {state.reason}" if state.reason else "")
+    subject = ": ".join(filter(None, [state.folder.absolute().name, state.trouble or state.state, state.reason]))
     subject = " ".join(_UNPRINTABLE.sub(" ", subject).split())
     event = {"text": subject, "run": run, "state": state.state, "reason": state.reason, "host": environment.host()}
     variables = {"RUN": run, "STATE": state.state, "REASON": state.reason.replace("\0", " "), "SUBJECT": subject}

@@ -99,7 +99,14 @@ class Rank:
             return f"exited silently, last heard {where}: killed, perhaps for lack of memory"
         if self.condition == "silent":
             return f"is silent for {format_duration(beat.age)}, {where}"
+        if beat.follows:
+            return f"ended because another process had ended, which has not reported why: {beat.message}"
         return f"{beat.phase}: {beat.message}"
+
+    @property
+    def own_seconds(self) -> float:
+        """Seconds per step of its own work, in which it does not wait for other ranks."""
+        return sum(self.beat.seconds.get(phase, 0.0) for phase in _OWN_WORK)
 
 
 @dataclass(frozen=True)
@@ -125,7 +132,15 @@ class Diagnosis:
     @property
     def remark(self) -> str:
         """The slowest rank, in words; empty if none is slow."""
-        return _slow_words(self.slow, self.ranks)
+        if not self.slow:
+            return ""
+        usual = statistics.median_low(rank.own_seconds for rank in self.ranks)
+        slowest = max(self.slow, key=lambda rank: rank.own_seconds)
+        more = f", and {len(self.slow) - 1} more" if len(self.slow) > 1 else ""
+        return (
+            f"{slowest.beat.place} is slow: {slowest.own_seconds:.3g} s per step for its data and forward pass, "
+            f"{usual:.3g} s elsewhere{more}"
+        )
 
 
 class Observer:
@@ -150,49 +165,42 @@ class Observer:
         return diagnose(beats, self.limits) if beats else None
 
     def look_twice(self) -> Diagnosis | None:
-        """The same, but before a process is called silent its file is given the time of two beats to change.
+        """The same, but a process that seems silent or suspended is looked at again after two beats.
 
-        A suspended process is looked at again after a second, because it may be one that is only slowed down.
+        Its file may be that of a machine whose clock differs, and the process may only be slowed down.
         """
         diagnosis = self.look()
-        conditions = set() if diagnosis is None else {rank.condition for rank in diagnosis.ranks}
-        if "silent" in conditions:
+        if diagnosis is not None and any(rank.condition in ("silent", "suspended") for rank in diagnosis.ranks):
             time.sleep(2 * BEAT_EVERY)
-        elif "suspended" in conditions:
-            time.sleep(1.0)
-        else:
-            return diagnosis
-        return self.look()
+            return self.look()
+        return diagnosis
 
 
 def diagnose(beats: Sequence[Heartbeat], limits: Limits) -> Diagnosis:
     """The state of a run from the newest heartbeats of its ranks, of which there must be one or more."""
     ranks = tuple(Rank(beat, _condition(beat, limits)) for beat in beats)
     missing = tuple(sorted(set(range(beats[0].world_size)) - {beat.rank for beat in beats}))
-    alive = tuple(rank for rank in ranks if rank.condition in ("beating", "suspended"))
+    names = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
+    is_alive = any(rank.condition in ("beating", "suspended") for rank in ranks)
 
     def found(state: str, reason: str, blamed: tuple[Rank, ...] = (), slow: tuple[Rank, ...] = ()) -> Diagnosis:
         return Diagnosis(state, reason, blamed, ranks, missing, slow)
 
-    failed = tuple(status for status in ranks if status.condition == FAILED and not status.beat.follows)
-    failed = tuple(sorted(failed, key=lambda status: status.beat.written))
-    followed = tuple(status for status in ranks if status.beat.follows)
-    stopped = tuple(status for status in ranks if status.condition == STOPPED)
-    lost = tuple(status for status in ranks if status.condition in ("gone", "suspended", "silent"))
-    if not alive:
-        if failed:
-            return found(DEAD, _sentence(failed[:1]), failed[:1])
-        if stopped:
-            return found(STOPPED, f"{stopped[0].beat.message}; the same command continues", stopped)
-        return found(DEAD, _sentence(lost, everyone=ranks) if lost else _followed(followed), lost or followed[:1])
-    if failed:
-        return found(HANGING, f"{_sentence(failed[:1])}; other ranks have not ended yet", failed[:1])
-    if lost or followed:
-        return found(HANGING, _sentence(lost, everyone=ranks) if lost else _followed(followed), lost or followed[:1])
+    failed = [rank for rank in ranks if rank.condition == FAILED and not rank.beat.follows]
+    failed = tuple(sorted(failed, key=lambda rank: rank.beat.written)[:1])
+    stopped = tuple(rank for rank in ranks if rank.condition == STOPPED)
+    lost = tuple(rank for rank in ranks if rank.condition in ("gone", "suspended", "silent"))
+    ended = failed or lost or tuple(rank for rank in ranks if rank.beat.follows)[:1]
+    if not is_alive and stopped and not failed:
+        return found(STOPPED, f"{stopped[0].beat.message}; the same command continues", stopped)
+    if not is_alive:
+        return found(DEAD, _sentence(ended, ranks), ended)
+    if ended:
+        waiting = "; other ranks have not ended yet" if failed else ""
+        return found(HANGING, _sentence(ended, ranks) + waiting, ended)
     compiling = min(max(beat.compiling for beat in beats), limits.start)
     overdue = [rank for rank in ranks if rank.beat.phase_seconds > limits.of(rank.beat) + compiling]
     if missing and overdue:
-        names = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
         return found(HANGING, f"rank {names} has never reported; the others wait for it: {overdue[0].words}")
     if overdue:
         behind = min(map(_progress, ranks))
@@ -200,14 +208,13 @@ def diagnose(beats: Sequence[Heartbeat], limits: Limits) -> Diagnosis:
         if len(blamed) == len(ranks) > 1:
             reason = f"all {len(ranks)} ranks are {overdue[0].words}: none is behind, so look at their network"
             return found(HANGING, reason, blamed)
-        others = [rank for rank in ranks if rank not in blamed]
-        waiting = f"; the others wait {others[0].words}" if others else ""
-        return found(HANGING, _sentence(blamed) + waiting, blamed)
+        waiting = [f"; the others wait {rank.words}" for rank in ranks if rank not in blamed]
+        return found(HANGING, _sentence(blamed, ranks) + "".join(waiting[:1]), blamed)
     starting = [rank for rank in ranks if rank.beat.phase in _STARTING]
     if missing or starting:
         first = (starting or ranks)[0]
-        names = f"; not yet reported: rank {', '.join(map(str, missing[:10]))}" if missing else ""
-        return found(STARTING, f"rank {first.beat.rank} is {first.words}{names}")
+        absent = f"; not yet reported: rank {names}" if missing else ""
+        return found(STARTING, f"rank {first.beat.rank} is {first.words}{absent}")
     return found(RUNNING, "", (), _slow(ranks))
 
 
@@ -226,53 +233,22 @@ def _progress(rank: Rank) -> tuple[int, int]:
     return (beat.step or 0, beat.visits)
 
 
-def _sentence(blamed: Sequence[Rank], everyone: Sequence[Rank] = ()) -> str:
+def _sentence(blamed: Sequence[Rank], everyone: Sequence[Rank]) -> str:
     """What happened to the ranks at fault; a host all of whose ranks are silent is named as such."""
     hosts = dict.fromkeys(rank.beat.host for rank in blamed)
-    if len(blamed) > 1 and everyone:
-        silent = {rank.beat.rank for rank in blamed if rank.condition == "silent"}
-        for host in hosts:
-            its = [rank for rank in everyone if rank.beat.host == host]
-            if len(its) > 1 and {rank.beat.rank for rank in its} <= silent:
-                return f"host {host} is lost or unreachable: all its {len(its)} ranks are silent; {its[0].words}"
+    for host in hosts:
+        its = [rank for rank in everyone if rank.beat.host == host]
+        if len(its) > 1 and all(rank.condition == "silent" for rank in its):
+            return f"host {host} is lost or unreachable: all its {len(its)} ranks are silent; {its[0].words}"
     first = f"{blamed[0].beat.place} {blamed[0].words}"
     if len(blamed) == 1:
         return first
     return f"{first}; and {len(blamed) - 1} more on {', '.join(list(hosts)[:8])}"
 
 
-def _followed(ranks: Sequence[Rank]) -> str:
-    """What is known of a failure while only those that followed have reported: not yet who was first."""
-    rank = ranks[0]
-    return (
-        f"{rank.beat.place} ended because another process had ended, which has not reported why: {rank.beat.message}"
-    )
-
-
 def _slow(ranks: Sequence[Rank]) -> tuple[Rank, ...]:
     if len(ranks) < 2 or not all(rank.beat.seconds for rank in ranks):
         return ()
-    durations = [_own_seconds(rank) for rank in ranks]
-    usual = statistics.median_low(durations)
+    usual = statistics.median_low(rank.own_seconds for rank in ranks)
     step = statistics.median(sum(rank.beat.seconds.values()) for rank in ranks)
-    return tuple(
-        rank
-        for rank, seconds in zip(ranks, durations, strict=True)
-        if seconds > max(_SLOWER * usual, usual + 0.1 * step)
-    )
-
-
-def _own_seconds(rank: Rank) -> float:
-    return sum(rank.beat.seconds.get(phase, 0.0) for phase in _OWN_WORK)
-
-
-def _slow_words(slow: Sequence[Rank], ranks: Sequence[Rank]) -> str:
-    if not slow:
-        return ""
-    usual = statistics.median_low(map(_own_seconds, ranks))
-    slowest = max(slow, key=_own_seconds)
-    more = f", and {len(slow) - 1} more" if len(slow) > 1 else ""
-    return (
-        f"{slowest.beat.place} is slow: {_own_seconds(slowest):.3g} s per step for its data and forward pass, "
-        f"{usual:.3g} s elsewhere{more}"
-    )
+    return tuple(rank for rank in ranks if rank.own_seconds > max(_SLOWER * usual, usual + 0.1 * step))

@@ -1,9 +1,10 @@
 """A run in a terminal, drawn anew every few seconds: state, hosts, curves, events."""
 
-import statistics
+import contextlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
+from statistics import mean
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.live import Live
@@ -47,69 +48,58 @@ class _Printable:
             yield Segment(text if control else printable(text), style, control)
 
 
-def show(look: Callable[[], RunState], every: float, wait: Callable[[float], None]) -> RunState:
-    """Draw a run until it is finished, and return its last state.
-
-    Args:
-        look (callable): gives the state.
-        every (`float`): seconds between two pictures.
-        wait (callable): waits for a number of seconds.
-    """
+@contextlib.contextmanager
+def live_view() -> Iterator[Callable[[RunState], None]]:
+    """A context with the whole terminal, in which the function that it gives draws the state of a run."""
     console = Console(file=terminal(sys.stdout), markup=False)
-    state = look()
-    with Live(render(state, *console.size), console=console, auto_refresh=False, screen=True) as live:
-        while state.state != FINISHED:
-            wait(every)
-            state = look()
-            live.update(render(state, *console.size), refresh=True)
-    console.print(render(state, *console.size))
-    return state
+    with Live(console=console, auto_refresh=False, screen=True) as live:
+        yield lambda state: live.update(render(state, *console.size), refresh=True)
 
 
 def _hosts(diagnosis: Diagnosis) -> Table:
     """A row per host: its ranks, where they are, their rate, and seconds per step."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("host")
-    for name in ("ranks", "step", "tokens/s", *(f"{phase} s" for phase in _PHASES), "beat"):
-        table.add_column(name, justify="right")
-    table.add_column("phase")
-    blamed = {rank.beat.rank for rank in (*diagnosis.blamed, *diagnosis.slow)}
-    hosts = [(host, list(its)) for host, its in groupby(diagnosis.ranks, key=lambda rank: rank.beat.host)]
-    # Hosts with a rank at fault come first if there are too many.
-    hosts.sort(key=lambda one: not any(rank.beat.rank in blamed for rank in one[1]))
-    for host, its in hosts[:_MAX_HOSTS]:
-        bad = [rank for rank in its if rank.beat.rank in blamed]
-        style = "red" if any(rank in diagnosis.blamed for rank in bad) else "yellow" if bad else ""
-        table.add_row(host, *_host_cells(its), _phases(bad or its), style=style)
+    for name in ("host", "ranks", "step", "tokens/s", *(f"{phase} s" for phase in _PHASES), "beat", "phase"):
+        table.add_column(name, justify="left" if name in ("host", "phase") else "right")
+    hosts = [list(its) for _, its in groupby(diagnosis.ranks, key=lambda rank: rank.beat.host)]
+    styled = [(_style(its, diagnosis), its) for its in hosts]
+    styled.sort(key=lambda host: host[0] == "")  # those with a rank at fault come first, if there are too many
+    for style, its in styled[:_MAX_HOSTS]:
+        bad = [rank for rank in its if rank in (*diagnosis.blamed, *diagnosis.slow)]
+        table.add_row(*_host_cells(its), _phases(bad or its), style=style)
     if len(hosts) > _MAX_HOSTS:
         table.add_row(f"and {len(hosts) - _MAX_HOSTS} more")
     return table
 
 
+def _style(its: Sequence[Rank], diagnosis: Diagnosis) -> str:
+    if any(rank in diagnosis.blamed for rank in its):
+        return "red"
+    return "yellow" if any(rank in diagnosis.slow for rank in its) else ""
+
+
 def _host_cells(its: Sequence[Rank]) -> list[str]:
     beats = [rank.beat for rank in its]
-    ranks = [beat.rank for beat in beats]
-    span = str(ranks[0]) if len(ranks) == 1 else f"{min(ranks)}-{max(ranks)}"
-    steps = [beat.step for beat in beats if beat.step is not None]
-    rates = [beat.tokens_per_second for beat in beats if beat.tokens_per_second is not None]
-    means = []
-    for phase in _PHASES:
-        values = [beat.seconds[phase] for beat in beats if phase in beat.seconds]
-        means.append(f"{statistics.mean(values):.3g}" if values else "")
+    first, last = beats[0].rank, beats[-1].rank
     return [
-        span,
-        f"{min(steps):,}" if steps else "",
-        f"{sum(rates):,.0f}" if rates else "",
-        *means,
+        beats[0].host,
+        str(first) if first == last else f"{first}-{last}",
+        _cell(min, ",", (beat.step for beat in beats)),
+        _cell(sum, ",.0f", (beat.tokens_per_second for beat in beats)),
+        *(_cell(mean, ".3g", (beat.seconds.get(phase) for beat in beats)) for phase in _PHASES),
         format_duration(max(beat.age for beat in beats)),
     ]
+
+
+def _cell(reduce: Callable[[list], float], form: str, values: Iterable[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return format(reduce(known), form) if known else ""
 
 
 def _phases(its: Sequence[Rank]) -> str:
     if its[0].condition != "beating":
         return f"rank {its[0].beat.rank} {its[0].condition}"
-    phases = dict.fromkeys(rank.beat.phase for rank in its)
-    return ", ".join(phases)
+    return ", ".join(dict.fromkeys(rank.beat.phase for rank in its))
 
 
 def _curves(state: RunState, width: int, height: int) -> list[RenderableType]:
@@ -117,12 +107,8 @@ def _curves(state: RunState, width: int, height: int) -> list[RenderableType]:
     if not path.exists():
         return []
     rows = [row for row in read_history(path) if "tokens" in row]  # rows of other programs may not have them
-    panels = {panel.name: panel for panel in panels_of(rows)}
-    panels = [
-        panels[name]
-        for name in ("reward" if "reward" in panels else "loss", "grad_norm", "host_memory")
-        if name in panels
-    ]
-    panels = [panel for panel in panels if max(len(curve.values) for curve in panel.curves) > 1]
-    each = max(min((height - 24) // max(len(panels), 1), 14), 8)
-    return [part for panel in panels for part in (Text(), Text(text_plot(panel, width - 1, each)))]
+    panels = {panel.name: panel for panel in panels_of(rows) if max(len(curve.values) for curve in panel.curves) > 1}
+    names = ["reward" if "reward" in panels else "loss", "grad_norm", "host_memory"]
+    names = [name for name in names if name in panels]
+    each = max(min((height - 24) // max(len(names), 1), 14), 8)
+    return [part for name in names for part in (Text(), Text(text_plot(panels[name], width - 1, each)))]

@@ -1,17 +1,16 @@
 """The status of a run, computed from its `history.jsonl` alone.
 
 The rate is the median over the latest intervals between rows, so one slow evaluation or a restart does not affect it.
-Spikes of the loss are found as a running one finds
-them (see `hmm_datasets.training.step.spike_detector`). Reading the status costs one pass over the file.
+Spikes of the loss are found as a running one finds them (see `hmm_datasets.training.step.spike_detector`).
 """
 
 import math
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -72,27 +71,19 @@ class RunStatus:
         return self.max_steps is not None and self.step >= self.max_steps
 
 
-def read_status(path: str | os.PathLike, now: float | None = None) -> RunStatus:
-    """Read the status of a run.
-
-    Args:
-        path (path): `history.jsonl`, or the folder of the run.
-        now (`float`, *optional*): the current Unix time; by default that of the clock.
-
-    Returns:
-        [`RunStatus`].
+def read_status(folder: str | os.PathLike) -> RunStatus:
+    """The status of the run in a folder.
 
     Raises:
-        `InputError`: no such file, a line that is not JSON, or no row with `step` and `time`.
+        `InputError`: no such file, or no row with `step` and `time`.
     """
-    path = Path(path)
-    path = path / HISTORY_NAME if path.is_dir() else path
+    path = Path(folder) / HISTORY_NAME
     rows = [
         row for row in read_history(path) if is_record(row.get("step"), Finite) and is_record(row.get("time"), Finite)
     ]
     if not rows:
         raise InputError(f"{path}: no row with step and time yet; is the run writing here?")
-    return summarize(rows, time.time() if now is None else now)
+    return summarize(rows, time.time())
 
 
 def summarize(rows: list[dict[str, Any]], now: float) -> RunStatus:
@@ -107,18 +98,17 @@ def summarize(rows: list[dict[str, Any]], now: float) -> RunStatus:
     ```
     """
     last = rows[-1]
-    # One row per step, since training and evaluation each write one. A step that is not larger marks a restart.
-    last_rows = [row for row, after in zip(rows, [*rows[1:], {}], strict=True) if after.get("step") != row["step"]]
-    pairs = [(a, b) for a, b in pairwise(last_rows) if b["step"] > a["step"] and b["time"] > a["time"]]
-    pairs = pairs[-_WINDOW:]
-    steps_per_second = _per_second(pairs, "step")
-    max_steps = _last(rows, "max_steps")
-    if max_steps is not None and max_steps <= 0:
-        max_steps = None
-    fraction, left = _progress(rows, max_steps, steps_per_second)
-    silent = seconds_since(last["time"], now)
-    with_loss = [row for row in rows if is_record(row.get("loss"), float)]
-    losses = [(int(row["step"]), float(row["loss"]), row.get("host")) for row in with_loss]
+    max_steps = max(_last(rows, "max_steps") or 0, 0) or None
+    losses = [
+        (int(row["step"]), float(row["loss"]), row.get("host")) for row in rows if is_record(row.get("loss"), float)
+    ]
+    # Steps differ in size when the global batch grows; then the rows have the share of the plan that is done.
+    done, whole = _last(rows, "fraction", float), 1.0
+    rate = _per_second(rows, "step" if done is None else "fraction")
+    if max_steps is not None and (done is None or last["step"] >= max_steps):
+        done, whole = min(last["step"], max_steps), max_steps
+    left = None if done is None or rate is None else (whole - done) / rate
+    spikes = SpikeDetector(_SPIKE_DEVIATIONS, _WINDOW)
     return RunStatus(
         step=int(last["step"]),
         max_steps=max_steps,
@@ -126,15 +116,15 @@ def summarize(rows: list[dict[str, Any]], now: float) -> RunStatus:
         loss_unit=loss_unit(rows),
         reward=_last(rows, "reward", float),
         tokens=_last(rows, "tokens"),
-        steps_per_second=steps_per_second,
-        tokens_per_second=_per_second(pairs, "tokens"),
-        fraction=fraction,
+        steps_per_second=_per_second(rows, "step"),
+        tokens_per_second=_per_second(rows, "tokens"),
+        fraction=None if done is None else done / whole,
         skipped_steps=_last(rows, "skipped_steps"),
-        seconds_left=left,
-        seconds_silent=silent,
+        seconds_left=0.0 if done == whole else left,
+        seconds_silent=seconds_since(last["time"], now),
         host=last.get("host"),
         not_finite=tuple(row for row in losses if not math.isfinite(row[1])),
-        spikes=tuple(_spikes(losses)),
+        spikes=tuple(row for row in losses if spikes.add(row[1]) is not None),
     )
 
 
@@ -145,11 +135,15 @@ def status_rows(status: RunStatus) -> list[tuple[str, str]]:
     left = "unknown"
     if status.seconds_left is not None:
         left = f"{format_duration(status.seconds_left)}, until {format_date(time.time() + status.seconds_left)}"
+    rate = "unknown until there are two rows"
+    if status.steps_per_second is not None:
+        tokens = "" if status.tokens_per_second is None else f", {status.tokens_per_second:,.0f} tokens per second"
+        rate = f"{status.steps_per_second:.3g} steps per second{tokens}"
     rows = [
         ("step", f"{status.step:,}{of}{done}"),
         ("loss", "none yet" if status.loss is None else f"{status.loss:z.4f} {status.loss_unit}".strip()),
         ("tokens", "not counted" if status.tokens is None else f"{status.tokens:,}"),
-        ("rate", _rate(status)),
+        ("rate", rate),
         ("time left", "finished" if status.finished else left),
         ("last row", f"{format_duration(status.seconds_silent)} ago" + (f", on {status.host}" if status.host else "")),
         ("NaN or infinite", _list(status.not_finite)),
@@ -168,47 +162,23 @@ def two_columns(rows: list[tuple[str, str]]) -> str:
     return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
 
 
-def _progress(
-    rows: list[dict[str, Any]], max_steps: int | None, steps_per_second: float | None
-) -> tuple[float | None, float | None]:
-    """Share of the plan that is done, and seconds left.
+def _per_second(rows: list[dict[str, Any]], name: str) -> float | None:
+    """The median growth of a value per second, over the latest rows that have it.
 
-    Both come from the rows' `fraction` if they have it, since steps differ in size when the global batch grows.
+    Training and evaluation write rows of one step, of which the first counts. A smaller value marks a restart.
     """
-    if max_steps is not None and rows[-1]["step"] >= max_steps:
-        return 1.0, 0.0
-    known = [row for row in rows if is_record(row.get("fraction"), Finite)]
-    if known:
-        pairs = [(a, b) for a, b in pairwise(known) if b["fraction"] > a["fraction"] and b["time"] > a["time"]]
-        rate = _per_second(pairs[-_WINDOW:], "fraction")
-        return known[-1]["fraction"], None if rate is None else (1 - known[-1]["fraction"]) / rate
-    if max_steps is None:
-        return None, None
-    left = max(max_steps - rows[-1]["step"], 0)
-    return 1 - left / max_steps, None if steps_per_second is None else left / steps_per_second
-
-
-def _spikes(losses: list[tuple[int, float, str | None]]) -> Iterator[tuple]:
-    detector = SpikeDetector(_SPIKE_DEVIATIONS, _WINDOW)
-    return (row for row in losses if detector.add(row[1]) is not None)
-
-
-def _per_second(pairs: list[tuple[dict, dict]], name: str) -> float | None:
-    """The median change of a value per second between two rows, over the pairs in which both have it."""
-    known = [(a, b) for a, b in pairs if is_record(a.get(name), Finite) and is_record(b.get(name), Finite)]
-    rates = [(b[name] - a[name]) / (b["time"] - a["time"]) for a, b in known]
-    return statistics.median(rates) if rates else None
+    known = [row for row in rows if is_record(row.get(name), Finite)]
+    firsts = [next(same) for _, same in groupby(known, key=lambda row: row[name])]
+    rates = [
+        (b[name] - a[name]) / (b["time"] - a["time"])
+        for a, b in pairwise(firsts)
+        if b[name] > a[name] and b["time"] > a["time"]
+    ]
+    return statistics.median(rates[-_WINDOW:]) if rates else None
 
 
 def _last(rows: list[dict], name: str, kind: Callable[[float], Any] = int) -> Any:
     return next((kind(row[name]) for row in reversed(rows) if is_record(row.get(name), Finite)), None)
-
-
-def _rate(status: RunStatus) -> str:
-    if status.steps_per_second is None:
-        return "unknown until there are two rows"
-    tokens = "" if status.tokens_per_second is None else f", {status.tokens_per_second:,.0f} tokens per second"
-    return f"{status.steps_per_second:.3g} steps per second{tokens}"
 
 
 def _list(rows: tuple[tuple[int, float, str | None], ...]) -> str:

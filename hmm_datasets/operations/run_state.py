@@ -19,7 +19,8 @@ from .slurm import waiting_job
 
 FINISHED, WAITING = "finished", "waiting in the queue"
 
-_BAD = (HANGING, DEAD)
+NOT_FINITE = "loss is not finite"
+
 _SUPERVISION = (
     *("start", "restart", "give up", "finished", "stopped", "settings", "killed", "lost", "error", "disk full"),
     *("hang", "unknown"),
@@ -52,9 +53,11 @@ class RunState:
     events: tuple[dict[str, Any], ...]
 
     @property
-    def ok(self) -> bool:
-        """Whether nobody has to do anything: it does not hang, is not dead, and no loss is NaN or infinite."""
-        return self.state not in _BAD and (self.progress is None or not self.progress.not_finite)
+    def trouble(self) -> str | None:
+        """What is wrong, in the same words as long as it is; None if nobody has to do anything."""
+        if self.state in (HANGING, DEAD):
+            return self.state
+        return NOT_FINITE if self.progress is not None and self.progress.not_finite else None
 
 
 class RunObserver:
@@ -180,14 +183,14 @@ def state_rows(state: RunState) -> list[tuple[str, str]]:
 def _memory_rows(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     """Memory in use on the hosts that use the largest share of theirs."""
     hosts = {rank.beat.host: memory for rank in diagnosis.ranks if (memory := rank.beat.memory) is not None}
-    fullest = sorted(hosts, key=lambda host: -_fullness(hosts[host]))[:_HOSTS]
+    fullest = sorted(hosts.items(), key=lambda item: -_fullness(item[1]))[:_HOSTS]
     return [
         (
             "memory",
             f"{host}: {format_bytes(memory.used)} of {format_bytes(memory.total)}, /dev/shm "
             f"{format_bytes(memory.shared_used)} of {format_bytes(memory.shared_total)}",
         )
-        for host, memory in ((host, hosts[host]) for host in fullest)
+        for host, memory in fullest
     ]
 
 

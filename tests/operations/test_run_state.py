@@ -55,7 +55,7 @@ def test_a_run_is_starting_then_running_then_finished(run):
     heart.end()
     finish(run)
     assert state_of(run).state == "finished"
-    assert state_of(run).ok
+    assert state_of(run).trouble is None
 
 
 def test_a_run_that_saves_its_model_after_the_last_step_is_still_running(run):
@@ -70,16 +70,16 @@ def test_a_run_that_saves_its_model_after_the_last_step_is_still_running(run):
 def test_a_killed_run_is_dead_and_an_interrupted_one_is_stopped(run):
     HeartbeatWriter(run, every=60).end("stopped", "SIGTERM")
     state = state_of(run)
-    assert (state.state, state.ok) == ("stopped", True)
+    assert (state.state, state.trouble) == ("stopped", None)
     edit_heartbeat(run, phase="data", step=31, process_started=1.0)
     state = state_of(run)
-    assert (state.state, state.ok) == ("dead", False)
+    assert (state.state, state.trouble) == ("dead", "dead")
     assert "exited silently, last heard in phase data of step 31" in state.reason
 
 
 def test_a_run_that_is_not_at_its_end_and_has_no_heartbeats_is_dead(run):
     state = state_of(run)
-    assert (state.state, state.ok) == ("dead", False)
+    assert (state.state, state.trouble) == ("dead", "dead")
     assert state.reason.startswith("no process has a heartbeat here; no row for ")
 
 
@@ -109,7 +109,7 @@ def test_a_dead_run_whose_job_was_put_back_waits_in_the_queue(run, squeue, monke
     assert state_of(run).state == "dead"
     squeue("4711|PENDING|(BeginTime)|N/A")
     state = state_of(run)
-    assert (state.state, state.ok) == ("waiting in the queue", True)
+    assert (state.state, state.trouble) == ("waiting in the queue", None)
     assert state.reason.startswith("job 4711 (PENDING, BeginTime); before: ")
     squeue("4711|RUNNING|None")
     assert state_of(run).state == "dead"
