@@ -1,20 +1,20 @@
 """The subcommand that checks machines before a run."""
 
+import runpy
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..display import counted
 from ..errors import InputError
 from ..operations.launching import launch_module
 from ..operations.preflight import PreflightSettings, run_preflight
 from ..runtime import environment
-from ..runtime.one_line_errors import one_line_errors, report_to_launcher
+from ..runtime.one_line_errors import report_to_launcher
 from ..runtime.parent_watch import end_with_launcher
 from ..runtime.program import exit_without_teardown
-from ..runtime.setting_rules import checked
-from ..runtime.settings import SettingsParser, argument, option, rest, settings_from
+from ..runtime.settings import argument, option, rest
 
 MODULE = "hmm_datasets.commands.preflight"
 """What a launcher starts on all ranks."""
@@ -47,6 +47,7 @@ def preflight_command(arguments: PreflightCommand) -> int:
     environment.check_posix("preflight")
     if arguments.launch is not None:
         return launch_module(MODULE, arguments.words)
+    end_with_launcher()
     if arguments.flags:
         raise InputError(f"preflight: unknown flag {arguments.flags[0]}; `preflight --help` lists all")
     problem = environment.read_mpi_variables()
@@ -57,22 +58,11 @@ def preflight_command(arguments: PreflightCommand) -> int:
     with exit_without_teardown():  # a thread that hangs in a collective would abort the teardown
         failures = run_preflight(arguments.output_dir, arguments)
         if failures and environment.rank() == 0:
-            line = f"error: preflight: {failures} failures; rank 0 has printed what they are"
+            line = f"error: preflight: {counted(failures, 'failure')}, which rank 0 has printed"
             report_to_launcher(line, time.time())
         sys.exit(1 if failures else 0)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command on a rank, and exit."""
-    end_with_launcher()
-    with one_line_errors():
-        words = list(sys.argv[1:] if argv is None else argv)
-        parser = SettingsParser(prog=f"python -m {MODULE}")
-        parser.add_settings(PreflightCommand)
-        arguments, flags = parser.parse(words)
-        values = checked([PreflightCommand], vars(arguments), vars(arguments))
-        sys.exit(preflight_command(settings_from(PreflightCommand, values, flags=flags, words=words)))
-
-
-if __name__ == "__main__":
-    main()
+if __name__ == "__main__":  # as a launcher starts it on each rank
+    sys.argv.insert(1, "preflight")
+    runpy.run_module("hmm_datasets.cli", run_name="__main__")

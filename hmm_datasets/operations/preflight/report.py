@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from ...display import counted
 from ...report.tables import text_table
 from ...runtime.process_identity import Place
 
@@ -139,9 +140,9 @@ def format_report(reports: Sequence[RankReport], compared: Sequence[Check]) -> s
     """
     table = text_table(["ranks", "host", "device", "result"], _place_rows(reports, compared), left=range(4))
     failed, hosts = count_failures(reports, compared), len({report.place.host for report in reports} - {UNKNOWN_HOST})
-    result = f"{failed} failure{'s' if failed > 1 else ''}" if failed else "a run can start"
-    places = f"{len(reports)} rank{'s' if len(reports) > 1 else ''} on {hosts} host{'s' if hosts > 1 else ''}"
-    return "\n\n".join([table, "\n".join(_lines(reports, compared)), f"preflight of {places}: {result}"])
+    result = counted(failed, "failure") if failed else "a run can start"
+    last = f"preflight of {counted(len(reports), 'rank')} on {counted(hosts, 'host')}: {result}"
+    return "\n\n".join([table, "\n".join(_lines(reports, compared)), last])
 
 
 def count_failures(reports: Sequence[RankReport], compared: Sequence[Check]) -> int:
