@@ -3,7 +3,9 @@
 # dependencies = ["hmm-datasets[peft]"]
 # ///
 
-"""Preference optimization (DPO) with TRL: chosen answers become more likely than rejected ones.
+"""Train a model on preferences, by DPO.
+
+TRL trains it: chosen answers become more likely than rejected ones.
 
     hmm-datasets dpo --launch cpu2 --model outputs/demo/sft --preferences pairs.jsonl --output_dir outputs/dpo \
         --learning_rate 1e-5

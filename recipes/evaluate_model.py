@@ -3,7 +3,9 @@
 # dependencies = ["hmm-datasets[peft]"]
 # ///
 
-"""Measure a model: against the exact optimum of an HMM, on held-out text, on the questions of CORE, or all of these.
+"""Report in a folder how far a model is from the optimum.
+
+It is measured against the exact optimum of an HMM, on held-out text, on the questions of CORE, or all of these.
 
     hmm-datasets evaluate outputs/demo/pretrain_hmm --launch cpu2 --targets outputs/demo/hmm/hmm
 

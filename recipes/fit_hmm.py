@@ -3,7 +3,7 @@
 # dependencies = ["hmm-datasets[pomegranate]"]
 # ///
 
-"""Fit an HMM by Baum-Welch to the words of a corpus, or to sequences of symbols in a file.
+"""Fit an HMM to a corpus or to sequences, by Baum-Welch.
 
     hmm-datasets fit --config demo/fit_hmm.yaml [--launch cpu2] [--num_states 200 ...]
     hmm-datasets fit tokens.npy --num_states 50 --output_dir outputs/fit [--test held_out.npy]

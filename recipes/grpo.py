@@ -3,7 +3,9 @@
 # dependencies = ["hmm-datasets[peft]"]
 # ///
 
-"""Reinforcement learning (GRPO) with TRL and rewards that are computed: answers to prompts, scored and reinforced.
+"""Train a model on rewards of its own answers, by GRPO.
+
+TRL trains it on rewards that are computed: answers to prompts are scored and reinforced.
 
     hmm-datasets grpo --launch cpu2 --model outputs/demo/sft --prompts story-questions --rewards exact \
         --max_completion_length 16 --output_dir outputs/grpo

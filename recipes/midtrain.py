@@ -3,7 +3,7 @@
 # dependencies = ["hmm-datasets"]
 # ///
 
-"""Midtrain: train a model further on a mixture of token streams, for example text and conversations.
+"""Train a model further, on a mixture of token streams.
 
     hmm-datasets midtrain --launch cpu2 --config demo/midtrain.yaml [--weights 0.5 0.5 ...]
 

@@ -3,7 +3,7 @@
 # dependencies = ["hmm-datasets"]
 # ///
 
-"""Pretrain a Llama-style model on sequences of an HMM or a family, or on tokenized text.
+"""Pretrain a model, on an HMM, a family or text.
 
     hmm-datasets pretrain --launch cpu2 --config demo/pretrain_hmm.yaml [--learning_rate 3e-3 ...]
 

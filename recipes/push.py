@@ -3,7 +3,9 @@
 # dependencies = ["hmm-datasets"]
 # ///
 
-"""Push folders of an experiment to the Hub at HF_ENDPOINT (by default huggingface.co), with one commit per folder.
+"""Push several folders of an experiment to the Hub.
+
+The Hub is that at HF_ENDPOINT, by default huggingface.co; each folder is one commit.
 
     hmm-datasets push --config demo/push.yaml [--namespace me ...]
 

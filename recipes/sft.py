@@ -3,7 +3,9 @@
 # dependencies = ["hmm-datasets[peft]"]
 # ///
 
-"""Fine-tune a model on conversations with TRL, with the loss on the assistant's words only; then let it answer.
+"""Fine-tune a model on conversations.
+
+TRL trains it, with the loss on the assistant's words only; then it answers.
 
     hmm-datasets sft --launch cpu2 --config demo/sft.yaml [--prompt "What is the capital of France?" ...]
 

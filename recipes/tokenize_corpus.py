@@ -3,7 +3,9 @@
 # dependencies = ["hmm-datasets"]
 # ///
 
-"""Train a byte-level BPE tokenizer on a text corpus, and turn that corpus and conversations into token streams.
+"""Train a tokenizer, write token streams; --executor slurm on a cluster.
+
+The tokenizer is a byte-level BPE tokenizer of a text corpus; the streams are of that corpus and conversations.
 
     hmm-datasets tokenize mybook.txt
     hmm-datasets tokenize --config demo/tokenize_corpus.yaml [--vocab_size 8192 ...]

@@ -3,7 +3,9 @@
 # dependencies = ["hmm-datasets[datatrove]"]
 # ///
 
-"""Tokenize a text corpus on a cluster: a datatrove pipeline that writes token streams, run by a chosen executor.
+"""Write token streams on a cluster.
+
+A datatrove pipeline tokenizes a text corpus, run by a chosen executor.
 
     hmm-datasets tokenize --executor slurm --corpus fineweb-edu --tokenizer outputs/tokens/tokenizer \\
         --output_dir outputs/fineweb --tasks 200 --partition cpu --time 4:00:00

@@ -7,7 +7,6 @@ yours or a shipped one such as `recipes/pretrain.py`, is started in the same way
 found in their folders (see `experiments`) and run in this process.
 """
 
-import ast
 import contextlib
 import importlib.util
 import os
@@ -25,41 +24,27 @@ from .. import plugins
 from ..compat.accelerate import flags_of
 from ..errors import InputError
 from ..files import read_yaml
-from ..runtime.children import SignalHandler, send_to_children, signals
+from ..runtime.children import SignalHandler, exit_code, send_to_children, signals
 from ..runtime.environment import FIRST_START, check_posix, with_start
 from ..runtime.program import declared_settings
 from ..runtime.settings import complete, settings_help, underscored
 from ..runtime.shipped import EXPERIMENTS, RECIPES, local_or_shipped, shipped
 from .experiments import experiment_names, experiment_script, name_of, read_experiment
-from .recipe_command import RecipeCommand
+from .recipe_command import RecipeCommand, summary_of
 
 if TYPE_CHECKING:
     import argparse
 
 
 RECIPE_COMMANDS = {
-    "fit": RecipeCommand(RECIPES["fit"], "fit an HMM to a corpus or to sequences, by Baum-Welch", "--corpus"),
-    "tokenize": RecipeCommand(
-        RECIPES["tokenize"],
-        "train a tokenizer, write token streams; --executor slurm on a cluster",
-        "--corpus",
-        launches=False,
-    ),
-    "tokenize --executor": RecipeCommand(
-        RECIPES["tokenize --executor"], "write token streams on a cluster", launches=False
-    ),
-    "pretrain": RecipeCommand(RECIPES["pretrain"], "pretrain a model, on an HMM, a family or text"),
-    "midtrain": RecipeCommand(RECIPES["midtrain"], "train a model further, on a mixture of token streams"),
-    "sft": RecipeCommand(RECIPES["sft"], "fine-tune a model on conversations"),
-    "grpo": RecipeCommand(RECIPES["grpo"], "train a model on rewards of its own answers, by GRPO"),
-    "dpo": RecipeCommand(RECIPES["dpo"], "train a model on preferences, by DPO"),
-    "evaluate": RecipeCommand(
-        RECIPES["evaluate"], "report in a folder how far a model is from the optimum", "--model"
-    ),
-    "push --config": RecipeCommand(
-        RECIPES["push --config"], "push several folders of an experiment to the Hub", launches=False
-    ),
-    "demo": RecipeCommand(RECIPES["demo"], "run the demo in outputs/demo: some minutes on two cores", launches=False),
+    name: RecipeCommand(
+        script,
+        summary_of(shipped("recipes") / script),
+        first={"fit": "--corpus", "tokenize": "--corpus", "evaluate": "--model"}.get(name),
+        launches=name not in ("tokenize", "tokenize --executor", "push --config", "demo"),
+        trains=name in ("pretrain", "midtrain", "sft", "grpo", "dpo"),
+    )
+    for name, script in RECIPES.items()
 }
 
 _USAGE = """\
@@ -75,8 +60,7 @@ Settings, with their defaults:
 _LAUNCHING = """\
   --launch CONFIG   start several processes with accelerate: {configs},
                     or a YAML file of `accelerate config`
-  launcher's flags  --num_processes, --num_machines, --machine_rank, --main_process_ip, --main_process_port,
-                    --mixed_precision and the others of `accelerate launch`
+  launcher's flags  those of `accelerate launch`, such as --num_processes
 """
 
 # Settings of recipes whose names are also flags of accelerate. They are passed to the recipe.
@@ -86,7 +70,6 @@ _OWN_FLAGS = {"--help", "--config_file", "--module", "--no_python"}
 # Flags of the launcher that most clearly show that --launch was forgotten.
 _ONLY_LAUNCHED = {"--num_processes", "--num_machines", "--machine_rank", "--main_process_ip", "--main_process_port"}
 _ONLY_LAUNCHED |= {"--mixed_precision"}
-_TRAINING = {"pretrain", "midtrain", "sft", "grpo", "dpo"}
 _PACKAGES = {"DEEPSPEED": "deepspeed", "XLA": "torch_xla", "TPU": "torch_xla"}
 
 
@@ -100,13 +83,7 @@ def installed_recipes() -> dict[str, RecipeCommand]:
     """The recipes of other distributions, whose modules are found and read, but not imported."""
     entries = plugins.parts("hmm_datasets.recipes", reserved={*RECIPE_COMMANDS, *experiment_names()})
     files = {name: plugins.file_of(entry) for name, entry in entries.items()}
-    return {name: RecipeCommand(str(file), _summary(file)) for name, file in files.items()}
-
-
-def _summary(script: Path) -> str:
-    """The first line of the docstring of a script, without the full stop."""
-    documentation = ast.get_docstring(ast.parse(script.read_text(encoding="utf-8"))) or script.stem
-    return documentation.partition("\n")[0].removesuffix(".")
+    return {name: RecipeCommand(str(file), summary_of(file)) for name, file in files.items()}
 
 
 def recipe_names() -> list[str]:
@@ -190,12 +167,12 @@ def start(name: str, arguments: Sequence[str]) -> int:
         `InputError`: there is no such script or launch configuration, or a flag cannot be combined with it.
     """
     command = _recipe(name)
-    if name in _TRAINING and not arguments:
+    if command.trains and not arguments:
         raise InputError(f"{name}: no settings; give --config FILE or flags. `hmm-datasets {name} --help` lists them")
     script = shipped("recipes") / command.script
     launch, arguments = _split(name, list(arguments))
     if not {"-h", "--help", "--help_all"}.isdisjoint(map(underscored, arguments)):
-        is_known = _is_shipped(script) or name in installed_recipes()
+        is_known = script.resolve().is_relative_to(shipped("recipes").resolve()) or name in installed_recipes()
         if "--help_all" not in map(underscored, arguments) and is_known and declared_kinds(script):
             print(help_of(name))
             return 0
@@ -203,7 +180,7 @@ def start(name: str, arguments: Sequence[str]) -> int:
     if launch is None:
         _refuse_launcher_flags(command, arguments)
         return _run_here(script, arguments)
-    return _launch([str(script)], launch, arguments)
+    return _launch([str(script)], launch, arguments, trains=command.trains)
 
 
 def help_of(name: str) -> str:
@@ -232,8 +209,8 @@ def launch_of(name: str, arguments: Sequence[str]) -> tuple[tuple[str, int | Non
     if launch is None:
         _refuse_launcher_flags(_recipe(name), arguments)
         return None, arguments
-    flags, recipe = _read_launch(launch, arguments, [])
-    return (launch, flags.num_processes), recipe
+    flags = _read_launch(launch, arguments, [name], trains=_recipe(name).trains)
+    return (launch, flags.num_processes), flags.training_script_args
 
 
 def _recipe(name: str) -> RecipeCommand:
@@ -251,10 +228,6 @@ def _recipe(name: str) -> RecipeCommand:
     return next(known, RecipeCommand(str(path), "script of the user"))
 
 
-def _is_shipped(script: Path) -> bool:
-    return script.resolve().is_relative_to(shipped("recipes").resolve())
-
-
 def _split(name: str, arguments: list[str]) -> tuple[str | None, list[str]]:
     """The launch configuration if one is named, and the other arguments; the first has a flag too."""
     command = _recipe(name)
@@ -265,19 +238,7 @@ def _split(name: str, arguments: list[str]) -> tuple[str | None, list[str]]:
         arguments = [command.first, *arguments]
     if launch is not None and not command.launches:
         raise InputError(f"--launch {launch}: {name} runs in one process and starts others itself; leave --launch out")
-    if launch and name in _TRAINING:
-        arguments += _explicit_float32(arguments)
     return launch or None, arguments
-
-
-def _explicit_float32(arguments: list[str]) -> list[str]:
-    """The recipe's flag for float32 if `--mixed_precision no` is set; processes cannot distinguish that from unset."""
-    flags = [flag_of(argument) for argument in arguments]
-    if "--mixed_precision" not in flags or not {"--bf16", "--fp16"}.isdisjoint(flags):
-        return []
-    index = flags.index("--mixed_precision")
-    value = arguments[index].partition("=")[2] or next(iter(arguments[index + 1 :]), None)
-    return ["--bf16", "false"] if value == "no" else []
 
 
 def launch_module(module: str, arguments: Sequence[str]) -> int:
@@ -352,25 +313,25 @@ def _run_here(script: Path, arguments: list[str]) -> int:
     return 0
 
 
-def _launch(program: list[str], name: str, arguments: list[str]) -> int:
+def _launch(program: list[str], name: str, arguments: list[str], *, trains: bool = False) -> int:
     """Run accelerate's launcher with a recipe or a module until its end, and return the exit code."""
     from accelerate.commands.launch import launch_command
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     check_posix("--launch (without it a recipe runs in one process)")
-    flags, recipe = _read_launch(name, arguments, program)
+    flags = _read_launch(name, arguments, program, trains=trains)
     if _package(launch_config(name)) == "torch_xla":
-        _check_on_tpu(name, program, arguments, recipe)
-        return _run_here(Path(program[0]), recipe)
+        _check_on_tpu(name, program, arguments, flags.training_script_args)
+        return _run_here(Path(program[0]), arguments)
     try:
         with SignalHandler(signals("SIGTERM", "SIGUSR1", "SIGHUP"), send_to_children), _start_noted():
             launch_command(flags)
     except ChildFailedError as error:
         print(error, file=sys.stderr, flush=True)
-        return _exit_code(error.get_first_failure()[1].exitcode)
+        return exit_code(error.get_first_failure()[1].exitcode)
     except subprocess.CalledProcessError as error:  # raised for a single process, which has printed its error
-        return _exit_code(error.returncode)
+        return exit_code(error.returncode)
     except SignalException as error:
         return 128 + error.sigval
     except ValueError as error:  # accelerate raises it for flags and configurations that it cannot launch
@@ -390,8 +351,8 @@ def _start_noted() -> Iterator[None]:
         os.environ |= {name: value for name, value in before.items() if name == FIRST_START}
 
 
-def _read_launch(name: str, arguments: list[str], program: list[str]) -> "tuple[argparse.Namespace, list[str]]":
-    """The flags of the launcher for a program, and the arguments of the program itself.
+def _read_launch(name: str, arguments: list[str], program: list[str], *, trains: bool = False) -> "argparse.Namespace":
+    """The flags of the launcher for a program, and as `training_script_args` those of the program itself.
 
     Raises:
         `InputError`: an unknown configuration or flag, or a package that the configuration needs is missing.
@@ -404,7 +365,11 @@ def _read_launch(name: str, arguments: list[str], program: list[str]) -> "tuple[
     _check_installed(name, _package(config))
     flags, recipe = split_flags(arguments, parser)
     flags += _deepspeed_config(config, flags)
-    return parser.parse_args(["--config_file", str(config), *flags, *(program or [name]), *recipe]), recipe
+    launched = parser.parse_args(["--config_file", str(config), *flags, *program, *recipe])
+    if trains and launched.mixed_precision == "no" and {"--bf16", "--fp16"}.isdisjoint(map(flag_of, recipe)):
+        recipe += ["--bf16", "false"]  # processes cannot distinguish it from a precision that is not set
+    launched.training_script_args = recipe
+    return launched
 
 
 def _package(config: Path) -> str | None:
@@ -473,8 +438,3 @@ def _deepspeed_config(config: Path, flags: list[str]) -> list[str]:
 
 def _refuse(name: str, message: str) -> None:
     raise InputError(f"--launch {name}: {message}")
-
-
-def _exit_code(code: int) -> int:
-    """The exit code as in a shell: 128 plus the number of the signal that ended a process."""
-    return 128 - code if code < 0 else code

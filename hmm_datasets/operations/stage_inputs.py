@@ -6,8 +6,6 @@ setting that names files. What such a setting names must be there already, or be
 with `writes` list exactly what their recipe writes below `output_dir`.
 """
 
-import contextlib
-import dataclasses
 import itertools
 import os
 import tempfile
@@ -18,7 +16,7 @@ from typing import Any
 from ..errors import InputError
 from ..files import read_yaml, write_yaml
 from ..runtime.command_line import parse_values
-from ..runtime.settings import underscored
+from ..runtime.settings import settings_from, underscored
 from ..training.model_configs import model_config
 from ..training.plan.budget import accumulation_steps
 from ..training.pretrained import load_pretrained
@@ -105,7 +103,11 @@ def read_command(name: str, arguments: Sequence[str]) -> tuple[dict[str, Any], l
         return {}, []
     values = parse_values(*kinds, arguments=others)
     # Those of trainers look for devices.
-    chosen = [_made(kind, values) for kind in kinds if not (hasattr(kind, "plan") or _is_too_early(kind, values))]
+    chosen = [
+        settings_from(kind, values)
+        for kind in kinds
+        if not hasattr(kind, "plan") and (not hasattr(kind, "reads_model") or Path(values["model"]).exists())
+    ]
     if "per_device_train_batch_size" in values:
         _check_processes(values, launch)
     return values, chosen
@@ -116,28 +118,14 @@ def _check_recipe(name: str, arguments: list[str], written: _Written, number: in
     for setting, check in _openers().items():
         value = values.get(setting)
         for item in value if isinstance(value, list) else [value]:
-            with _named(setting):
+            try:
                 if item is not None and not written.has(item):
                     check(item, name, values)
+            except InputError as error:
+                raise InputError(f"{setting}: {error}") from None
     names = next((settings.writes for settings in chosen if hasattr(settings, "writes")), None)
     if values.get("output_dir") is not None:
         written.add(values["output_dir"], number, names)
-
-
-def _is_too_early(kind: type, values: dict[str, Any]) -> bool:
-    return hasattr(kind, "reads_model") and not Path(values["model"]).exists()
-
-
-def _made(kind: type, values: dict[str, Any]) -> Any:
-    return kind(**{field.name: values[field.name] for field in dataclasses.fields(kind) if field.init})
-
-
-@contextlib.contextmanager
-def _named(setting: str):
-    try:
-        yield
-    except InputError as error:
-        raise InputError(f"{setting}: {error}") from None
 
 
 def _check_processes(values: dict[str, Any], launch: tuple[str, int | None] | None) -> None:

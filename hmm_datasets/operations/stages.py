@@ -63,13 +63,11 @@ def run_stages(
         `InputError`: a stage could not run as it is.
     """
     groups = [entry.branches if isinstance(entry, Parallel) else ((entry,),) for entry in (*stages, *later)]
+    flat = [stage for branches in groups for branch in branches for stage in branch]
     with contextlib.chdir(folder):
-        check_stages(
-            [(title, shlex.split(command)) for branches in groups for branch in branches for title, command in branch],
-            made,
-        )
+        check_stages([(title, shlex.split(command)) for title, command in flat], made)
     began = time.monotonic()
-    code = _Run(stages, folder).code
+    code = _Run(groups[: len(stages)], folder).code
     if code == 0:
         print(f"\nAll stages took {time.monotonic() - began:.0f} s.")
     return code
@@ -86,8 +84,7 @@ def run_or_exit(stages: Sequence[Stage | Parallel], *, later: Sequence[Stage] = 
 class _Run:
     """Runs stages when it is made; `code` is the exit code of the first stage that failed, or 0."""
 
-    def __init__(self, stages: Sequence[Stage | Parallel], folder: Path):
-        groups = [entry.branches if isinstance(entry, Parallel) else ((entry,),) for entry in stages]
+    def __init__(self, groups: Sequence[Sequence[Sequence[Stage]]], folder: Path):
         self.code = 0
         self._folder = folder
         self._total = sum(len(branch) for branches in groups for branch in branches)
@@ -164,12 +161,10 @@ class _Run:
 def _follow(path: Path, branch: Future) -> Iterator[str]:
     """Yield the output of a branch from its beginning until the branch has finished."""
     with path.open(encoding="utf-8", errors="replace", newline="") as file:
-        done = False
-        while not done:
-            done = branch.done()
+        while not branch.done():
             yield file.read()
-            if not done:
-                time.sleep(0.2)
+            time.sleep(0.2)
+        yield file.read()
 
 
 def shared_environment(processes: int = 1) -> dict[str, str]:

@@ -112,6 +112,11 @@ def wait_for(child: subprocess.Popen, seconds: float) -> int | None:
         return None
 
 
+def exit_code(code: int) -> int:
+    """The exit code as in a shell: 128 plus the number of the signal that ended a process."""
+    return 128 - code if code < 0 else code
+
+
 def kill_session(child: subprocess.Popen) -> None:
     """Kill a child that was started in a session of its own, and all that it started, or what is left of them."""
     if hasattr(os, "killpg"):

@@ -1,4 +1,6 @@
-"""All stages in some minutes on two cores: fit an HMM, pretrain, evaluate, tokenize, midtrain, fine-tune, report.
+"""Run the demo in outputs/demo: some minutes on two cores.
+
+All stages: fit an HMM, pretrain, evaluate, tokenize, midtrain, fine-tune, report.
 
     hmm-datasets demo
 

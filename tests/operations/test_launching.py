@@ -90,8 +90,9 @@ def test_the_launcher_takes_its_own_flags_and_the_recipe_all_others():
 def test_no_precision_given_to_the_launcher_is_float32_for_the_recipe():
     given = ["--launch", "ddp", "--max_steps", "3"]
     for said in (["--mixed_precision", "no"], ["--mixed-precision=no"]):
-        _, recipe = launch_of("pretrain", [*given, *said])
-        assert recipe == ["--max_steps", "3", "--bf16", "false"]
+        for name in ("pretrain", "recipes/pretrain.py"):
+            _, recipe = launch_of(name, [*given, *said])
+            assert recipe == ["--max_steps", "3", "--bf16", "false"]
     for said in ([], ["--mixed_precision", "bf16"]):
         assert launch_of("pretrain", [*given, *said])[1] == ["--max_steps", "3"]
     assert launch_of("evaluate", ["--launch", "ddp", "--mixed_precision", "no"])[1] == []
@@ -165,7 +166,7 @@ def test_a_program_that_reads_its_arguments_itself_describes_them(tmp_path, caps
     script = tmp_path / "own.py"
     script.write_text("import argparse\nargparse.ArgumentParser(description='reads by itself').parse_args()\n")
     for name, said in (
-        ("demo", "All stages in some minutes"),
+        ("demo", "Run the demo in outputs/demo"),
         (str(script), "reads by itself"),
     ):
         with pytest.raises(SystemExit) as caught:
@@ -213,7 +214,7 @@ def test_every_configuration_starts_on_several_machines_through_torchs_rendezvou
     from accelerate.utils.launch import prepare_multi_gpu_env
 
     flags = ["--num_machines", "2", "--num_processes", "8", "--machine_rank", "1", "--main_process_ip", "10.0.0.1"]
-    given, _ = _read_launch(name, [*flags, "--main_process_port", "29511"], [])
+    given = _read_launch(name, [*flags, "--main_process_port", "29511"], ["run.py"])
     given, *_ = _validate_launch_command(given)
     assert given.use_deepspeed == ("zero" in name)
     if given.use_deepspeed:
@@ -433,13 +434,13 @@ def test_the_deepspeed_file_of_a_configuration_is_found_from_any_folder(tmp_path
     monkeypatch.chdir(tmp_path / "elsewhere")
     for named, found in (("ds/own.json", tmp_path / "mine/ds/own.json"), ("../ds/own.json", None)):
         own.write_text(text.replace("ds_configs/zero2.json", named))
-        given, _ = _read_launch(str(own), [], [])
+        given = _read_launch(str(own), [], ["run.py"])
         assert Path(given.deepspeed_config_file).samefile(found or tmp_path / "mine/ds/own.json")
-    given, _ = _read_launch(str(shipped("accelerate_configs/zero2.yaml").resolve()), [], [])
+    given = _read_launch(str(shipped("accelerate_configs/zero2.yaml").resolve()), [], ["run.py"])
     assert Path(given.deepspeed_config_file).samefile(shipped("ds_configs/zero2.json"))
     own.write_text(text.replace("ds_configs/zero2.json", "ds/none.json"))
     with pytest.raises(InputError, match=r"deepspeed_config_file: ds/none\.json: no such file, here or in "):
-        _read_launch(str(own), [], [])
+        _read_launch(str(own), [], ["run.py"])
     # What `accelerate launch --config_file` passes to the processes that it starts.
     monkeypatch.setenv("ACCELERATE_DEEPSPEED_CONFIG_FILE", "ds_configs/zero2.json")
     parse_settings(_Nothing, arguments=[])
