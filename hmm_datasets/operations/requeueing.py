@@ -7,7 +7,8 @@ has wrong settings, or fails again and again without a new checkpoint.
 
 from pathlib import Path
 
-from ..runtime.events import append_event, read_events
+from ..runtime.events import append_event
+from ..runtime.rank_heartbeats import STOPPED
 from .exits import faulty_hosts
 from .run_state import FINISHED, RunObserver
 from .slurm import limit_exclusions, requeue_job
@@ -33,16 +34,15 @@ def requeue(folder: str | Path, *, max_requeues: int = 5, host_failures: int = 2
         `InputError`: this is not a job of Slurm, or Slurm refuses.
     """
     state = RunObserver(folder).look()
-    last = next((event for event in reversed(read_events(folder)) if event["kind"] in (*_FINAL, "start")), None)
+    last = next((event for event in reversed(state.events) if event["kind"] in (*_FINAL, "start")), None)
     if state.state == FINISHED:
         return f"{folder}: finished; the job is not put back"
-    is_stopped = state.state == "stopped"
-    if is_stopped and not any(reason in state.reason for reason in _LAST_SIGNALS):
+    if state.state == STOPPED and not any(reason in state.reason for reason in _LAST_SIGNALS):
         return f"{folder}: stopped on request ({state.reason}); the job is not put back"
     if last is not None and last["kind"] in _FINAL:
         return f"{folder}: {last['message']}; the job is not put back"
     newest = saved_progress(folder)
-    before = [event.get("newest", 0) for event in read_events(folder) if event["kind"] == "requeue"]
+    before = [event.get("newest", 0) for event in state.events if event["kind"] == "requeue"]
     if before[-max_requeues:].count(newest) == max_requeues:
         return f"{folder}: put back {max_requeues} times without a new checkpoint; the job is not put back again"
     excluded = limit_exclusions(faulty_hosts(folder, host_failures))

@@ -35,7 +35,7 @@ from typing import Any
 from ..display import format_duration
 from ..errors import InputError
 from ..runtime import environment
-from ..runtime.children import Children, SignalHandler, signals, wait_for
+from ..runtime.children import Children, SignalHandler, exit_code, signals, wait_for
 from ..runtime.credentials import masked_arguments
 from ..runtime.events import append_event, read_events
 from ..runtime.rank_heartbeats import (
@@ -48,7 +48,7 @@ from ..runtime.setting_rules import check_object
 from ..runtime.settings import option
 from ..runtime.supervisors import SupervisorHeartbeat
 from ..training.checkpoints.verifying import list_steps
-from .diagnosis import HANGING, Diagnosis, Limits, Observer, Rank
+from .diagnosis import HANGING, Diagnosis, Limits, Observer
 from .exits import ExitReason, classify_exit, faulty_hosts
 from .stacks import read_stacks
 
@@ -120,30 +120,30 @@ class Supervisor:
         while True:
             if not self._heartbeat.begin(self._wait, self._others_go_on):
                 return 128 + int(self._asked or signal.SIGTERM)
-            excluded = self._excluded()
-            command = _without_hosts(self.command, excluded)
+            excluded = faulty_hosts(self.folder, self.settings.host_failures) if self._is_of_slurm else []
+            flag = [f"--exclude={','.join(excluded)}"] if excluded else []
+            command = [self.command[0], *flag, *self.command[1:]]
             words = f"; without {', '.join(excluded)}" if excluded else ""
             shown = shlex.join(masked_arguments(command))
             reported = latest_start(self.folder)
             self._event("start", f"start {start}: {shown}"[:400] + words, start=start, reported=reported)
             code, reason = self._attempt(command, start)
-            where = {} if reason.blamed is None else {"host": reason.blamed.host, "rank": reason.blamed.rank}
-            if reason.blamed is not None and reason.blamed.step is not None:
-                where["step"] = reason.blamed.step
+            places = {name: getattr(reason.blamed, name, None) for name in ("host", "rank", "step")}
+            where = {name: value for name, value in places.items() if value is not None}
             self._event(reason.kind, reason.message, start=start, exit_code=code, **where)
             if not reason.retries or self._asked is not None:
-                return code if code >= 0 else 128 - code
+                return exit_code(code)
             progress = saved_progress(self.folder)
             failures = 1 if progress > reached else failures + 1
             reached = max(reached, progress)
-            failure = (reason.kind, None if reason.blamed is None else (reason.blamed.step, reason.blamed.message))
+            failure = (reason.kind, where.get("step"), getattr(reason.blamed, "message", None))
             # A hardware fault goes away with another start, an error of the data or the model does not.
             is_same = reason.kind == "error" and failure == last
             last = failure
             if failures >= self.settings.max_failures or is_same:
                 why = "the same error at the same step again" if is_same else f"{failures} failures in a row"
                 self._event("give up", f"{why}, without a new checkpoint; last: {reason.message}")
-                return code if code > 0 else 128 - code
+                return exit_code(code) or 1
             delay = min(self.settings.first_delay * 2 ** (failures - 1), self.settings.max_delay)
             reported = latest_start(self.folder)
             self._event("restart", f"starts again in {format_duration(delay)}", delay=delay, reported=reported)
@@ -171,7 +171,7 @@ class Supervisor:
                 # A launcher waits up to five minutes for those of other hosts.
                 code = self._end_child(child)
                 break
-            if not self._hangs(diagnosis):
+            if diagnosis.state != HANGING or not beats:
                 hang_since = None
                 continue
             hang_since = hang_since or time.monotonic()
@@ -180,8 +180,11 @@ class Supervisor:
                 code = self._end_child(child)
                 break
         settled = self._settled()
-        for rank in settled.ranks if settled is not None else ():
-            _show_fatal_error(fatal_error_path(self.folder, rank.beat.host, rank.beat.process), rank)
+        for beat in [rank.beat for rank in settled.ranks if rank.beat.is_here] if settled is not None else []:
+            with contextlib.suppress(OSError):  # only a fatal signal such as SIGSEGV leaves stacks
+                path = fatal_error_path(self.folder, beat.host, beat.process)
+                text = path.read_text(encoding="utf-8", errors="replace")
+                print(f"{beat.place}: {text}" if text else "", end="", flush=True)
         self._heartbeat.end()
         return code, hang or classify_exit(code, settled)
 
@@ -207,10 +210,6 @@ class Supervisor:
             time.sleep(_LOOK_EVERY / 4)
         return diagnosis
 
-    def _hangs(self, diagnosis: Diagnosis) -> bool:
-        """Whether the run hangs, with a process on this machine."""
-        return diagnosis.state == HANGING and any(rank.beat.is_alive_here for rank in diagnosis.ranks)
-
     def _end_hang(self, diagnosis: Diagnosis) -> ExitReason:
         """Write down who hangs where, and kill the processes of the run on this machine."""
         blamed = diagnosis.blamed[0].beat if diagnosis.blamed else None
@@ -229,14 +228,12 @@ class Supervisor:
 
     def _end_child(self, child: subprocess.Popen) -> int:
         """The exit code of the command, whose processes have ended; it is ended if it does not end by itself."""
-        code = wait_for(child, _LAUNCHER_WITHIN)
-        if code is None:
-            child.terminate()
-            code = wait_for(child, _END_WITHIN / 2)
-        if code is None:
-            child.kill()
-            code = child.wait()
-        return code
+        for seconds, end in ((_LAUNCHER_WITHIN, child.terminate), (_END_WITHIN / 2, child.kill)):
+            code = wait_for(child, seconds)
+            if code is not None:
+                return code
+            end()
+        return child.wait()
 
     def _wait(self, seconds: float) -> bool:
         """Wait; False if it was asked to stop meanwhile."""
@@ -255,12 +252,9 @@ class Supervisor:
             if beat.is_alive_here:
                 os.kill(beat.process, number)
 
-    def _excluded(self) -> list[str]:
-        """Hosts to leave out, if the command can leave hosts out."""
-        return faulty_hosts(self.folder, self.settings.host_failures) if self._is_of_slurm else []
-
     @property
     def _is_of_slurm(self) -> bool:
+        """Whether the command can leave hosts out."""
         return Path(self.command[0]).name in _EXCLUDING
 
     def _event(self, kind: str, message: str, **fields: Any) -> None:
@@ -273,14 +267,6 @@ class Supervisor:
                 del self._unwritten[0]
 
 
-def _show_fatal_error(path: Path, rank: Rank) -> None:
-    """Print the stacks of a process on this machine that a signal such as SIGSEGV has ended."""
-    if rank.beat.is_here:
-        with contextlib.suppress(OSError):
-            text = path.read_text(encoding="utf-8", errors="replace")
-            print(f"{rank.beat.place}: {text}" if text else "", end="", flush=True)
-
-
 def saved_progress(folder: str | Path) -> int:
     """How much of a run another start need not repeat: the step of its newest checkpoint, the epoch of that of a fit,
     summed over fits of several sizes, or the number of complete token shards; 0 if there is nothing."""
@@ -291,10 +277,3 @@ def saved_progress(folder: str | Path) -> int:
         epochs += max((int(name) for name in names if name.isdigit()), default=0)
     shards = sum(1 for _ in folder.rglob("*.ds"))
     return max([*list_steps(folder), epochs, shards])
-
-
-def _without_hosts(command: Sequence[str], hosts: Sequence[str]) -> list[str]:
-    """The command of Slurm with the flag that leaves hosts out."""
-    if not hosts:
-        return list(command)
-    return [command[0], f"--exclude={','.join(hosts)}", *command[1:]]

@@ -14,11 +14,7 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.operations.diagnosis import Limits
 from hmm_datasets.operations.exits import faulty_hosts
 from hmm_datasets.operations.run_state import RunObserver
-from hmm_datasets.operations.supervision import (
-    SupervisionSettings,
-    Supervisor,
-    _without_hosts,
-)
+from hmm_datasets.operations.supervision import SupervisionSettings, Supervisor
 from hmm_datasets.runtime.environment import FIRST_START
 from hmm_datasets.runtime.environment import host as this_host
 from hmm_datasets.runtime.events import append_event, read_events
@@ -316,9 +312,15 @@ def test_a_time_limit_counts_from_the_start_of_the_supervisor(tmp_path, monkeypa
 def test_hosts_that_failed_twice_are_left_out_by_slurm(tmp_path):
     for kind, host in [("killed", "n1"), ("hang", "n2"), ("killed", "n1"), ("disk full", "n3"), ("disk full", "n3")]:
         append_event(tmp_path, kind, "it", host=host, rank=0)
-    assert Supervisor(["sbatch", "--wait", "job"], tmp_path)._excluded() == ["n1"]
-    assert Supervisor(["accelerate", "launch"], tmp_path)._excluded() == []
-    assert _without_hosts(["sbatch", "--wait", "job"], ["n1", "n4"]) == ["sbatch", "--exclude=n1,n4", "--wait", "job"]
+    append_event(tmp_path, "killed", "it", host="n1", rank=0)
+    for _ in range(2):
+        append_event(tmp_path, "error", "it", host="n4", rank=0)
+    for name, words in (("sbatch", "--exclude=n1,n4 --wait job\n"), ("accelerate", "--wait job\n")):
+        program, written = tmp_path / name, tmp_path / f"{name}.txt"
+        program.write_text(f'#!/bin/sh\necho "$@" > {written}\n')
+        program.chmod(0o755)
+        assert Supervisor([str(program), "--wait", "job"], tmp_path).run() == 0
+        assert written.read_text() == words
 
 
 def test_a_run_that_a_supervisor_is_about_to_start_is_starting(tmp_path):
