@@ -25,6 +25,7 @@ TASKS = {
     "core": "score of CORE or of a subset",
     "beliefs": "held-out R² of beliefs",
     "completions": "share of facts completed",
+    "benchmark": "mean excess over the optimal loss, nats per symbol",
 }
 """The measure that is compared for each task."""
 
@@ -40,7 +41,7 @@ def compare_reports(folders: Sequence[str | os.PathLike]) -> dict[str, Any]:
         `dict`, ready for JSON: `runs`; `tasks`, for each task that all runs have its `measure` and `rows`, one per run
         with `value`, `low`, `high`, and either `difference` from the first run (`value`, `low`, `high`) or `unpaired`,
         the reason why there is none; `left_out`, a line for each task that only some runs have; `positions`,
-        `training` and `questions`, the curves to draw; `resamples`, `level`.
+        `training`, `questions` and `benchmark`, the figures to draw; `resamples`, `level`.
 
     Raises:
         `InputError`: fewer than two folders, the same folder twice, a folder without a report, or no task that is
@@ -73,6 +74,8 @@ def compare_reports(folders: Sequence[str | os.PathLike]) -> dict[str, Any]:
         result["training"] = {run.name: _training(run) for run in runs}
     if "core" in shared:
         result["questions"] = _questions(runs)
+    if "benchmark" in shared and len({tuple(run.report["processes"]) for run in runs}) == 1:
+        result["benchmark"] = [run.report["benchmark"] for run in runs]
     return result
 
 
@@ -105,7 +108,9 @@ def _read(folders: Sequence[str | os.PathLike]) -> list[ReportFolder]:
     runs = []
     for name, path in zip(run_names(paths), paths, strict=True):
         folder = _evaluation_in(path)
-        runs.append(ReportFolder(name, folder, read_report(folder)))
+        report = read_report(folder)
+        # The report of `hmm-datasets benchmark` is that of one task.
+        runs.append(ReportFolder(name, folder, report | {"benchmark": report} if "processes" in report else report))
     return runs
 
 
@@ -141,8 +146,9 @@ def _task(task: str, runs: Sequence[ReportFolder]) -> dict[str, Any]:
 
 def _figure(task: str, measured: Mapping[str, Any]) -> tuple[float | None, float | None, float | None]:
     """The result of a run, and the bounds of its own interval."""
-    if task == "optimum":
-        gap, error = measured["bayes_gap"]["bayes_gap"], measured["bayes_gap"]["standard_error"]
+    if task in ("optimum", "benchmark"):
+        scores = measured["bayes_gap"] if task == "optimum" else measured["mean"]
+        gap, error = scores["bayes_gap" if task == "optimum" else "excess"], scores["standard_error"]
         half = half_width(error, measured["num_sequences"]) if error is not None and math.isfinite(error) else None
         return (gap, None, None) if half is None else (gap, gap - half, gap + half)
     if task == "text":

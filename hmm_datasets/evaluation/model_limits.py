@@ -25,6 +25,15 @@ def context_limit(model: "PreTrainedModel") -> int | None:
     return min((limit for limit in limits if isinstance(limit, int) and limit > 0), default=None)
 
 
+def check_context(model: "PreTrainedModel", length: int, what: str) -> None:
+    """Raise [`InputError`] if a row of `length` tokens, of which the last is not read, is too long for the model."""
+    limit = context_limit(model)
+    if limit is not None and length - 1 > limit:
+        raise InputError(
+            f"{what} are {length} tokens, but the model reads at most {limit}; use shorter sequences or another model"
+        )
+
+
 def beginning_token(tokenizer: "PreTrainedTokenizerBase") -> tuple[int | None, str | None]:
     """The token to put before a text, and its kind: BOS, else EOS, else None.
 

@@ -11,6 +11,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
+from .benchmark_plot import plot_benchmark
 from .plots import PAPER, POINTS, WIDTH, draw_band, draw_intervals, markers, save_figure
 
 FIGURES = {
@@ -21,6 +22,7 @@ FIGURES = {
     "positions": "Excess over the optimal loss by position, with 95% intervals if there are few runs.",
     "training": "KL divergence of the model from the Bayes-optimal predictor during training.",
     "questions": "Centered accuracy by task with 95% intervals.",
+    "benchmark": "Excess over the optimal loss on each process of the benchmark, with 95% intervals.",
 }
 """Caption of each figure, by the name of its file."""
 
@@ -46,6 +48,7 @@ def draw_comparison(comparison: Mapping[str, Any], folder: str | os.PathLike) ->
         "positions": (comparison.get("positions"), plot_positions_of_runs),
         "training": (training, plot_training_of_runs),
         "questions": (comparison.get("questions"), plot_questions),
+        "benchmark": (comparison.get("benchmark"), plot_benchmark),
     }
     paths = []
     for name, (curves, draw) in figures.items():

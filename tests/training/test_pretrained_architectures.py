@@ -137,8 +137,8 @@ def test_held_out_text_has_the_loss_of_a_plain_loop(folder, model, tokenizer, tm
 
 
 def test_sequences_of_a_process_have_the_loss_of_a_plain_loop(folder, model, tokenizer, tmp_path):
-    settings = BenchmarkSettings(models=[folder], process=["even"], num_sequences=4, output_dir=str(tmp_path / "b"))
-    (report,) = run_benchmark(settings)
+    settings = BenchmarkSettings(model=folder, process=["even"], num_sequences=4, output_dir=str(tmp_path / "b"))
+    report = run_benchmark(settings)
     (held_out,) = open_benchmark(None, processes=["even"], num_sequences=4).processes
     rows = [begun(tokenizer, text) for text in held_out.texts()]
     expected = np.mean([nats(model, row, first=2) for row in rows]) / (held_out.tokens.shape[1] - 1)

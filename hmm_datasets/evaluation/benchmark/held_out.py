@@ -15,15 +15,27 @@ from jaxtyping import Float, UInt
 
 from ...data.sequences import TEST_FIRST
 from ...errors import InputError
+from ...hmm.analysis.predictors import cross_entropy, predictors_of
 from ...hmm.model import HMM
 from ...hub.download import Repository, download
-from .processes import DIAL, KINDS, LETTERS, chosen_processes
+from .processes import DIAL, KINDS, LETTERS, chosen_processes, mixture
 
 FIRST_SEED = 12_000
 FIRST = TEST_FIRST + (1 << 40)
 NUM_SEQUENCES, LENGTH = 256, 128
 
 DATA_NAME, PROCESSES_NAME, EVAL_NAME = "data", "processes", "eval.yaml"
+
+BASELINES = {
+    "uniform": "uniform",
+    "unigram": "unigram, in context",
+    "bigram": "bigram, in context",
+    "process_bigram": "bigram of the process",
+    "mixture": "knows the twelve processes",  # of the dial, for one of these
+}
+"""The baselines and their titles: the uniform distribution over the symbols of the process, n-grams counted in the
+sequence, the bigram of the process, and the optimum of a predictor that knows the twelve processes but not which of
+them it reads."""
 
 _CLOSE = 1e-5  # nats; stored as float32
 
@@ -62,9 +74,15 @@ class HeldOut:
         """The optimum: the log-probability of each symbol given those before it, in nats."""
         return np.log(np.take_along_axis(self.probs, self.tokens[..., None].astype(np.int64), axis=-1)[..., 0])
 
-    def texts(self, names: Sequence[str] = LETTERS, separator: str = " ") -> list[str]:
-        """The sequences as text: one letter per symbol, or the given names, separated by spaces or something else."""
-        return [separator.join(row) for row in np.array(list(names))[self.tokens]]
+    @cached_property
+    def baselines(self) -> dict[str, Float[np.ndarray, "L"]]:
+        """The mean loss of each of [`BASELINES`] at every position, in nats."""
+        predictors = predictors_of(self.hmm) | {"mixture": mixture(self.name in DIAL).next_token_probs}
+        return {name: cross_entropy(predictors[name], self.tokens, show_progress=False).nats for name in BASELINES}
+
+    def texts(self) -> list[str]:
+        """The sequences as text: one letter per symbol, separated by spaces."""
+        return [" ".join(row) for row in np.array(list(LETTERS))[self.tokens]]
 
 
 @dataclass(frozen=True)

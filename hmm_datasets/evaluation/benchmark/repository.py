@@ -22,9 +22,11 @@ from ...files import atomic_folder, write_digests
 from ...hmm.analysis.stationary import entropy
 from ...hmm.storage import FORMAT_VERSION
 from ...runtime.shipped import shipped
+from ...statistics import clustered_mean
 from ...text.stream.unfinished import check_replaceable
-from . import SCORED, TRACKS
+from . import SCORED, TRACKS, Track
 from .held_out import (
+    BASELINES,
     DATA_NAME,
     EVAL_NAME,
     FIRST,
@@ -36,8 +38,8 @@ from .held_out import (
     parquet_path,
 )
 from .processes import KINDS, LETTERS, mixture
-from .scoring import BASELINES, baseline_losses, mean_of, summarize_scores
-from .tracks import optimal_nats
+from .scoring import excess_of_baselines, mean_of
+from .tracks import first_scored
 
 MIXTURE_NAME, CARD_NAME = "mixture", "README.md"
 
@@ -69,8 +71,10 @@ def write_benchmark(folder: str | os.PathLike) -> None:
             held_out.hmm.save_pretrained(temporary / PROCESSES_NAME / held_out.name)
         mixture().save_pretrained(temporary / MIXTURE_NAME)
         (temporary / EVAL_NAME).write_text(eval_yaml(), encoding="utf-8")
-        baselines = {held_out.name: _scores_of_baselines(held_out) for held_out in benchmark.processes}
-        scores = {track: {name: rows[track] for name, rows in baselines.items()} for track in TRACKS}
+        scores = {
+            track: {held_out.name: _scores_of_baselines(held_out, track) for held_out in benchmark.processes}
+            for track in TRACKS
+        }
         (temporary / CARD_NAME).write_text(_card(benchmark.processes, scores), encoding="utf-8")
         write_digests(temporary, [parquet_path(held_out.name) for held_out in benchmark.processes])
         check_replaceable(folder, EVAL_NAME, overwrite=True)  # something else may have been put there meanwhile
@@ -131,15 +135,15 @@ def _write_parquet(held_out: HeldOut, folder: Path) -> None:
     write_split(folder, "test", [table], features, prefix=f"{DATA_NAME}/{held_out.name}")
 
 
-def _scores_of_baselines(held_out: HeldOut) -> dict[str, dict[str, Any]]:
-    """For each track the optimum with its standard error, and the excess of each baseline."""
-    scores = {}
-    for track in TRACKS:
-        scored = replace(held_out, num_sequences=SCORED[track])
-        optimum = optimal_nats(scored, track)
-        row = summarize_scores(optimum, scored, track, baseline_losses(scored))
-        scores[track] = row | {"error": float(optimum.std(ddof=1) / np.sqrt(len(optimum)))}
-    return scores
+def _scores_of_baselines(whole: HeldOut, track: Track) -> dict[str, Any]:
+    """The optimum of a process with its standard error, and the excess of each baseline."""
+    held_out = replace(whole, num_sequences=SCORED[track])
+    optimum = clustered_mean(-held_out.log_probs[:, first_scored(track) :])
+    return {
+        "optimum": optimum.mean,
+        "error": optimum.standard_error,
+        "baselines": excess_of_baselines(held_out, track),
+    }
 
 
 def _card(processes: list[HeldOut], scores: Mapping[str, Mapping[str, Any]]) -> str:

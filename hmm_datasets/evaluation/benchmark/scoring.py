@@ -15,55 +15,21 @@ independent.
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import cache, reduce
-from operator import getitem
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64
 
 from ...hmm.analysis.divergence import kl_divergence
-from ...hmm.analysis.predictors import predictors_of, stream, viterbi_predictions
+from ...hmm.analysis.predictors import viterbi_predictions
 from ...runtime.progress import progress_bar
-from ...statistics import clustered_mean
+from ...statistics import clustered_mean, gap_figures
 from .held_out import HeldOut
-from .processes import DIAL, LETTERS, chosen_processes, mixture
+from .tracks import Predictions, first_scored, predictions_of
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from .tracks import first_scored, optimal_nats, predictions_of
-
-BASELINES = {
-    "uniform": "uniform",
-    "unigram": "unigram, in context",
-    "bigram": "bigram, in context",
-    "process_bigram": "bigram of the process",
-    "mixture": "knows the twelve processes",  # of the dial, for one of these
-}
-"""The baselines and their titles: the uniform distribution over the symbols of the process, n-grams counted in the
-sequence, the bigram of the process, and the optimum of a predictor that knows the twelve processes but not which of
-them it reads."""
-
-
-def baseline_losses(held_out: HeldOut) -> dict[str, Float[np.ndarray, "N L"]]:
-    """The loss of each of [`BASELINES`] on every symbol, in nats; computed once, however many models are scored."""
-    return _baseline_losses(held_out.name, held_out.num_sequences)
-
-
-@cache
-def _baseline_losses(name: str, num_sequences: int) -> dict[str, Float[np.ndarray, "N L"]]:
-    held_out = HeldOut(name, chosen_processes([name])[name], num_sequences)
-    predictors = predictors_of(held_out.hmm) | {"mixture": mixture(name in DIAL).next_token_probs}
-    by_baseline = {}
-    for baseline in BASELINES:
-        losses = [
-            -probs[:, :-1].gather(-1, tokens.unsqueeze(-1)).squeeze(-1).log()
-            for tokens, probs in stream(predictors[baseline], held_out.tokens, show_progress=False)
-        ]
-        by_baseline[baseline] = torch.cat(losses).numpy()
-    return by_baseline
 
 
 def score_model(
@@ -72,8 +38,6 @@ def score_model(
     processes: Sequence[HeldOut],
     accelerator: "Accelerator",
     *,
-    names: Sequence[str] = LETTERS,
-    separator: str = " ",
     batch_size: int = 32,
 ) -> dict[str, Any]:
     """Score the baselines, and the model of each process, which is usually one and the same.
@@ -84,124 +48,95 @@ def score_model(
         tokenizer ([`~transformers.PreTrainedTokenizerBase`], *optional*): None for the track `ids`, else `text`.
         processes (sequence of [`HeldOut`]): sequences to score on.
         accelerator ([`~accelerate.Accelerator`]): divides the sequences among ranks.
-        names (sequence of `str`, *optional*), separator (`str`, *optional*, defaults to `" "`): what symbols are
-            written as in text, by default letters, and what stands between them.
         batch_size (`int`, *optional*, defaults to 32): sequences per rank in one forward pass, at most.
 
     Returns:
-        `dict`: `track`; `processes`, for each the results of [`summarize_scores`] and, where the model's distribution
-        over the symbols is known, of [`summarize_symbols`]; and `mean`, of all processes.
+        `dict`: `track`; `processes`, for each the results of [`summarize_scores`]; and `mean`, of all processes.
     """
-    track = "ids" if tokenizer is None else "text"
-    scores = {}
+    track, scores = "ids" if tokenizer is None else "text", {}
     with progress_bar(sum(process.num_sequences for process in processes), " sequences", desc="benchmark") as bar:
         for process in processes:
-            nats, log_probs = predictions_of(
-                process, models[process.name], tokenizer, accelerator,
-                names=names, separator=separator, batch_size=batch_size, progress=bar.update,
-            )  # fmt: skip
-            scores[process.name] = summarize_scores(nats, process, track, baseline_losses(process))
-            if log_probs is not None:
-                scores[process.name] |= summarize_symbols(log_probs, process, track, baseline_losses(process))
+            predictions = predictions_of(
+                process, models[process.name], tokenizer, accelerator, batch_size=batch_size, progress=bar.update
+            )
+            scores[process.name] = summarize_scores(predictions, process, track)
     return {"track": track, "processes": scores, "mean": mean_of(scores)}
 
 
-def summarize_scores(
-    nats: Float[np.ndarray, "N"], held_out: HeldOut, track: str, baselines: Mapping[str, Float[np.ndarray, "N L"]]
-) -> dict[str, Any]:
-    """The score of one process from the model's loss on each sequence and the losses of the baselines.
+def summarize_scores(predictions: Predictions, held_out: HeldOut, track: str) -> dict[str, Any]:
+    """The score of one process from what a model predicts of its sequences.
 
     Returns:
         `dict`: in nats per symbol, `optimum` and `model` (mean losses), `excess` (their difference) with its
         `standard_error`, and `baselines`, the excess of each. `share` is the share of the way from the uniform
-        distribution to the optimum: 1 at the optimum.
+        distribution to the optimum: 1 at the optimum. Where the model's distribution over the symbols is known also
+        `over_symbols` with the `excess` of the distribution normalized over the symbols, its `standard_error` and
+        `share`; `accuracy`, the probability that the most probable symbol comes next, of `model`, `viterbi` (the last
+        state of the most probable path) and `optimum`; and `positions` with `excess` and `over_symbols`, means over
+        sequences at each scored position, and `first`, the number of symbols before the first position.
     """
-    optimum, first = optimal_nats(held_out, track), first_scored(track)
-    excess = clustered_mean((nats - optimum)[:, None])
-    above = {name: float(losses[:, first:].mean() - optimum.mean()) for name, losses in baselines.items()}
-    return {
-        "optimum": float(optimum.mean()),
-        "model": float(nats.mean()),
-        "excess": excess.mean,
-        "standard_error": excess.standard_error,
-        "share": 1 - excess.mean / above["uniform"],
+    first, above = first_scored(track), excess_of_baselines(held_out, track)
+    optimum = -held_out.log_probs[:, first:]
+    if predictions.log_probs is None:  # the losses of whole sequences
+        optimum = optimum.mean(axis=1, keepdims=True)
+    gap = gap_figures(predictions.nats, optimum)
+    scores = {
+        "optimum": gap["optimum"],
+        "model": gap["model"],
+        **_excess(gap["bayes_gap"], gap["standard_error"], above["uniform"]),
         "baselines": above,
     }
-
-
-def summarize_symbols(
-    log_probs: Float64[torch.Tensor, "N S E"],
-    held_out: HeldOut,
-    track: str,
-    baselines: Mapping[str, Float[np.ndarray, "N L"]],
-) -> dict[str, Any]:
-    """The scores of one process that need the model's distribution over the symbols.
-
-    Returns:
-        `dict`: `over_symbols` with the `excess` of the distribution normalized over the symbols, its `standard_error`
-        and `share`; `accuracy`, the probability that the most probable symbol comes next, of `model`, `viterbi`
-        (the last state of the most probable path) and `optimum`; and `positions` with `excess` and `over_symbols`,
-        means over sequences at each scored position, and `first`, the number of symbols before the first position.
-    """
-    first = first_scored(track)
+    if predictions.log_probs is None:
+        return scores
     exact = torch.from_numpy(held_out.probs[:, first:])
-    scored = torch.from_numpy(held_out.tokens[:, first:].astype(np.int64))[..., None]
-    divergences = clustered_mean(kl_divergence(exact, log_probs.log_softmax(-1)).numpy())
-    losses = (exact.gather(-1, scored).log() - log_probs.gather(-1, scored))[..., 0]
-    uniform = float(baselines["uniform"][:, first:].mean() + held_out.log_probs[:, first:].mean())
+    divergences = clustered_mean(kl_divergence(exact, predictions.log_probs.log_softmax(-1)).numpy())
     path = torch.from_numpy(viterbi_predictions(held_out.tokens, held_out.hmm)[:, first:-1])
-
-    def accuracy(predicted: torch.Tensor) -> float:
-        return float(exact.gather(-1, predicted.argmax(-1, keepdim=True)).mean())
-
-    return {
-        "over_symbols": {
-            "excess": divergences.mean,
-            "standard_error": divergences.standard_error,
-            "share": 1 - divergences.mean / uniform,
+    guesses = {"model": predictions.log_probs, "viterbi": path, "optimum": exact}
+    return scores | {
+        "over_symbols": _excess(divergences.mean, divergences.standard_error, above["uniform"]),
+        "accuracy": {
+            who: float(exact.gather(-1, probs.argmax(-1, keepdim=True)).mean()) for who, probs in guesses.items()
         },
-        "accuracy": {"model": accuracy(log_probs), "viterbi": accuracy(path), "optimum": accuracy(exact)},
         "positions": {
             "first": first,
-            "excess": losses.mean(0).tolist(),
+            "excess": gap["by_position"],
             "over_symbols": divergences.by_position.tolist(),
         },
     }
 
 
+def excess_of_baselines(held_out: HeldOut, track: str) -> dict[str, float]:
+    """The excess of each baseline over the optimum, in nats per symbol."""
+    scored = slice(first_scored(track), None)
+    optimum = -held_out.log_probs[:, scored].mean()
+    return {name: float(losses[scored].mean() - optimum) for name, losses in held_out.baselines.items()}
+
+
+def _excess(excess: float, error: float | None, uniform: float) -> dict[str, float | None]:
+    return {"excess": excess, "standard_error": error, "share": 1 - excess / uniform}
+
+
 def mean_of(scores: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The mean over processes of the results of [`summarize_scores`], and of those of [`summarize_symbols`].
+    """The mean over processes of results of [`summarize_scores`], of the figures that all of them have.
 
     `share` is the mean of the shares, in which processes that are hardly predictable weigh as much as others;
     `share_of_mean` is the share that the mean excess has of the mean excess of the uniform distribution.
     """
-    rows = list(scores.values())
+    means = _means(list(scores.values()))
+    for row in (means, means.get("over_symbols", {})):
+        if "excess" in row:
+            row["share_of_mean"] = 1 - row["excess"] / means["baselines"]["uniform"]
+    return means
 
-    def mean(*keys: str) -> float:
-        return sum(reduce(getitem, keys, row) for row in rows) / len(rows)
 
-    def error(*keys: str) -> float | None:
-        errors = [reduce(getitem, keys, row) for row in rows]
-        return None if None in errors else math.hypot(*errors) / len(rows)
-
-    baselines = {name: mean("baselines", name) for name in BASELINES}
-    means = {name: mean(name) for name in ("optimum", "model", "excess")} | {"standard_error": error("standard_error")}
-    means |= {"share": mean("share"), "share_of_mean": 1 - means["excess"] / baselines["uniform"]}
-    means["baselines"] = baselines
-    if all("over_symbols" in row for row in rows):
-        excess = mean("over_symbols", "excess")
-        means["over_symbols"] = {
-            "excess": excess,
-            "standard_error": error("over_symbols", "standard_error"),
-            "share": mean("over_symbols", "share"),
-            "share_of_mean": 1 - excess / baselines["uniform"],
-        }
-        means["accuracy"] = {who: mean("accuracy", who) for who in ("model", "viterbi", "optimum")}
-        means["positions"] = {
-            "first": rows[0]["positions"]["first"],
-            **{
-                kind: np.mean([row["positions"][kind] for row in rows], axis=0).tolist()
-                for kind in ("excess", "over_symbols")
-            },
-        }
+def _means(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    means: dict[str, Any] = {}
+    for name in [name for name in rows[0] if all(name in row for row in rows)]:
+        values = [row[name] for row in rows]
+        if isinstance(values[0], dict):
+            means[name] = _means(values)
+        elif name == "standard_error":
+            means[name] = None if None in values else math.hypot(*values) / len(values)
+        else:
+            means[name] = values[0] if name == "first" else np.mean(values, axis=0).tolist()
     return means

@@ -19,7 +19,9 @@ from ...hmm.analysis.divergence import log_probabilities
 from ...hmm.tokenizer import reads_symbols
 from ...text.tokenizers.encoding import encode_texts
 from ..continuations import common_prefix
-from ..model_limits import beginning_token, context_limit
+from ..model_limits import beginning_token, check_context
+from ..model_outputs import OneProcess
+from ..rank_batches import share_rows
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -129,27 +131,20 @@ def symbol_predictions(
     Raises:
         `InputError`: the rows are longer than the model's context.
     """
-    rows, limit = torch.from_numpy(symbols.written(tokens)), context_limit(model)
-    if limit is not None and rows.shape[1] - 1 > limit:
-        raise InputError(
-            f"{tokens.shape[1]} symbols are {rows.shape[1]} tokens, but the model reads at most {limit}; use shorter "
-            "sequences"
-        )
+    rows = torch.from_numpy(symbols.written(tokens))
+    check_context(model, rows.shape[1], f"sequences of {tokens.shape[1]} symbols")
     places = torch.from_numpy(symbols.places(tokens.shape[1])).to(model.device)
-    parts = rows.split(rows_per_pass(rows.shape[1], model.config.get_text_config().vocab_size, batch_size))
-    log_probs = torch.zeros(len(rows), len(places), len(symbols.last), dtype=torch.float64)
-    ranks, rank = (1, 0) if accelerator is None else (accelerator.num_processes, accelerator.process_index)
-    for index, part in enumerate(parts):
-        if index % ranks == rank:
-            with torch.no_grad():
-                logits = model(input_ids=part[:, :-1].to(model.device), use_cache=False).logits
-                first = index * len(parts[0])
-                for number, row in enumerate(logits):  # since in float64 the logits of a batch take twice the memory
-                    log_probs[first + number] = _log_probs(row, symbols, places).cpu()
+    accelerator, log_probs = accelerator or OneProcess(model), []
+    size = rows_per_pass(rows.shape[1], model.config.get_text_config().vocab_size, batch_size)
+    for part in rows.split(size * accelerator.num_processes):
+        mine = share_rows(part[:, :-1], accelerator).to(model.device)
+        with torch.no_grad():
+            logits = model(input_ids=mine, use_cache=False).logits
+            # Row by row, since in float64 the logits of a batch take twice the memory.
+            scores = torch.stack([_log_probs(row, symbols, places) for row in logits])
+        log_probs.append(accelerator.gather(scores)[: len(part)].cpu())
         progress(len(part))
-    if accelerator is not None:
-        log_probs = accelerator.reduce(log_probs.to(accelerator.device), "sum").cpu()
-    return log_probs
+    return torch.cat(log_probs)
 
 
 def rows_per_pass(length: int, vocab_size: int, batch_size: int) -> int:

@@ -7,7 +7,7 @@
   because it is predicted from nothing but the format. The model knows nothing of the process.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ from jaxtyping import Float, Float64
 from ...errors import InputError
 from ...text.tokenizers.encoding import encode_texts
 from ..continuations import Row, common_prefix, score_rows
-from ..model_limits import beginning_token, context_limit
+from ..model_limits import beginning_token, check_context
 from .held_out import LENGTH, HeldOut
 from .processes import LETTERS
 from .symbols import SymbolTokens, symbol_predictions
@@ -33,11 +33,7 @@ def first_scored(track: str) -> int:
 
 
 def symbol_tokens(
-    held_out: HeldOut,
-    model: "PreTrainedModel",
-    tokenizer: "PreTrainedTokenizerBase | None",
-    names: Sequence[str],
-    separator: str,
+    held_out: HeldOut, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase | None"
 ) -> SymbolTokens | None:
     """How a model reads the symbols; None if its tokenizer joins them or writes them as different numbers of tokens.
 
@@ -47,30 +43,24 @@ def symbol_tokens(
     needed = held_out.hmm.num_symbols
     if tokenizer is not None:
         try:
-            return SymbolTokens.of(tokenizer, names[:needed], separator)
+            return SymbolTokens.of(tokenizer, LETTERS[:needed])
         except InputError:
             return None
-    bos = model.config.bos_token_id
-    if model.config.vocab_size <= needed:
+    bos, size = model.config.bos_token_id, model.config.vocab_size
+    if bos is None or not needed <= bos < size:
         raise InputError(
-            f"the model has {model.config.vocab_size} tokens, but {held_out.name} has {needed} symbols and a "
-            "beginning token; choose the processes that the model knows with --process"
-        )
-    if bos is None or bos < needed:
-        raise InputError(
-            f"the model's bos_token_id is {bos}; expected the id of its beginning token, {needed} or more for "
-            f"{held_out.name}; set it in config.json, or choose the processes that the model knows with --process"
+            f"the model has {size} tokens, and its bos_token_id is {bos}; expected {needed} symbols of "
+            f"{held_out.name} and after them a beginning token; set it in config.json, or choose the processes that "
+            "the model knows with --process"
         )
     return SymbolTokens.ids(bos, needed)
 
 
-def _text_rows(
-    held_out: HeldOut, tokenizer: "PreTrainedTokenizerBase", names: Sequence[str], separator: str
-) -> list[Row]:
+def _text_rows(held_out: HeldOut, tokenizer: "PreTrainedTokenizerBase") -> list[Row]:
     """Rows whose scored tokens are those after the first symbol, for any tokenizer."""
     beginning, _ = beginning_token(tokenizer)
     before = [] if beginning is None else [beginning]
-    texts, starts = held_out.texts(names, separator), [names[row[0]] for row in held_out.tokens]
+    texts, starts = held_out.texts(), [LETTERS[row[0]] for row in held_out.tokens]
     rows = []
     for whole, start in zip(encode_texts(tokenizer, texts), encode_texts(tokenizer, starts), strict=True):
         # Where a tokenizer joins the first symbol with what follows, the joint token is scored.
@@ -79,20 +69,16 @@ def _text_rows(
     return rows
 
 
-def optimal_nats(held_out: HeldOut, track: str) -> Float[np.ndarray, "N"]:
-    """The loss of the exact HMM on the scored symbols of each sequence, in nats per symbol."""
-    return -held_out.log_probs[:, first_scored(track) :].mean(axis=1)
-
-
 class Predictions(NamedTuple):
     """What a model predicts of the held-out sequences of a process.
 
     Attributes:
-        nats (`np.ndarray` of shape `(N,)`): the loss on the scored symbols of each sequence, in nats per symbol.
+        nats (`np.ndarray` of shape `(N, S)`): the loss of each scored symbol, in nats; or of shape `(N, 1)`, the mean
+            over the symbols of each sequence, where only that is known.
         log_probs (`torch.Tensor` of shape `(N, S, E)`, *optional*): of every symbol at each scored position.
     """
 
-    nats: Float[np.ndarray, "N"]
+    nats: Float[np.ndarray, "N S"]
     log_probs: Float64[torch.Tensor, "N S E"] | None
 
 
@@ -102,8 +88,6 @@ def predictions_of(
     tokenizer: "PreTrainedTokenizerBase | None",
     accelerator: "Accelerator",
     *,
-    names: Sequence[str] = LETTERS,
-    separator: str = " ",
     batch_size: int,
     progress: Callable[[int], Any] = lambda done: None,
 ) -> Predictions:
@@ -112,19 +96,14 @@ def predictions_of(
     Raises:
         `InputError`: the model cannot read them.
     """
-    symbols = symbol_tokens(held_out, model, tokenizer, names, separator)
+    symbols = symbol_tokens(held_out, model, tokenizer)
     if symbols is not None:
         log_probs = symbol_predictions(
             model, symbols, held_out.tokens, accelerator, batch_size=batch_size, progress=progress
         )
         scored = torch.from_numpy(held_out.tokens[:, symbols.scored_from :].astype(np.int64))
-        return Predictions(-log_probs.gather(-1, scored[..., None])[..., 0].mean(1).numpy(), log_probs)
-    rows = _text_rows(held_out, tokenizer, names, separator)
-    limit, longest = context_limit(model), max(len(row.tokens) for row in rows)
-    if limit is not None and longest - 1 > limit:
-        raise InputError(
-            f"the model reads at most {limit} tokens, but a sequence of {held_out.name} has {longest}; the benchmark "
-            f"needs a model for sequences of {LENGTH} symbols"
-        )
+        return Predictions(-log_probs.gather(-1, scored[..., None])[..., 0].numpy(), log_probs)
+    rows = _text_rows(held_out, tokenizer)
+    check_context(model, max(len(row.tokens) for row in rows), f"{LENGTH} symbols of {held_out.name}")
     nats = score_rows(model, [[row] for row in rows], accelerator, batch_size=batch_size, progress=progress).nats
-    return Predictions(nats.numpy() / (LENGTH - first_scored("text")), None)
+    return Predictions(nats.numpy()[:, None] / (LENGTH - first_scored("text")), None)

@@ -3,9 +3,9 @@
     hmm-datasets experiment benchmark-models
 
 The data set of the benchmark is written to `data/` in the output folder. Each model is trained on the same 2.5 million
-tokens, drawn from the mixture of the twelve processes, and scored on the held-out sequences. The last stage prints all
-scores beside those of the exact HMMs, which are 0, and of simpler predictors. It takes about twenty minutes on a core;
-when started again it continues where it stopped.
+tokens, drawn from the mixture of the twelve processes, and scored on the held-out sequences beside simpler predictors.
+The last stage compares all models with the exact HMMs, which score 0. It takes about twenty minutes on a core; when
+started again it continues where it stopped.
 """
 
 import shlex
@@ -64,9 +64,14 @@ def stages(settings: BenchmarkModelsSettings) -> list[tuple[str, str]]:
         )
         for name in SIZES
     ]
-    models = " ".join(f"{folder}/llama-{name}" for name in SIZES)
-    scored = f"hmm-datasets benchmark --data {data} {data}/processes {models}"
-    return [*trained, ("All scores, and those of the exact HMMs", scored)]
+    models = {"the exact HMMs": f"{data}/processes"}
+    models |= {f"the Llama of {name} parameters": f"{folder}/llama-{name}" for name in SIZES}
+    scored = [
+        (f"The scores of {title}", f"hmm-datasets benchmark --data {data} {path}") for title, path in models.items()
+    ]
+    results = " ".join(f"{path}/benchmark" for path in models.values())
+    compared = f"hmm-datasets compare {results} --output_dir {folder}/comparison"
+    return [*trained, *scored, ("All scores beside each other", compared)]
 
 
 if __name__ == "__main__":

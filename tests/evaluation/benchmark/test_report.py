@@ -3,14 +3,16 @@
 import json
 
 import pytest
+import torch
 import yaml
 from huggingface_hub import parse_eval_result_entries
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from hmm_datasets.cli import main
 from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation.benchmark import BenchmarkSettings
 from hmm_datasets.evaluation.benchmark.processes import benchmark_processes
-from hmm_datasets.evaluation.benchmark.scoring import BASELINES
+from hmm_datasets.evaluation.benchmark.report import _write_eval_results
 
 
 @pytest.fixture(scope="module")
@@ -24,8 +26,7 @@ def exact(tmp_path_factory):
 
 @pytest.mark.launch
 def test_the_exact_hmms_score_zero_and_the_result_is_one_that_the_hub_reads(exact, tmp_path, capsys):
-    arguments = ["benchmark", str(exact), "--output_dir", str(tmp_path), "--dataset_id", "me/hmm-benchmark"]
-    assert main(arguments) == 0
+    assert main(["benchmark", str(exact), "--output_dir", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     mean, over = (line.split() for line in printed.splitlines() if line.startswith("mean"))
     assert mean[3:6] == over[1:4] == ["0.0000", "0.0000", "1.0000"]
@@ -37,9 +38,10 @@ def test_the_exact_hmms_score_zero_and_the_result_is_one_that_the_hub_reads(exac
     assert all(row["accuracy"]["viterbi"] <= row["accuracy"]["optimum"] for row in report["processes"].values())
     assert report["data"]["fingerprints"]["mess3"] == benchmark_processes()["mess3"].fingerprint()
     assert (tmp_path / "benchmark.png").stat().st_size > 10_000
-    [entry] = parse_eval_result_entries(
-        yaml.safe_load((tmp_path / ".eval_results" / "hmm-benchmark.yaml").read_text(encoding="utf-8"))
-    )
+    assert not (tmp_path / ".eval_results").exists()  # without the name of the data set there is nothing to name
+    report["data"]["dataset_id"] = "me/hmm-benchmark"
+    path = _write_eval_results(report, tmp_path)
+    [entry] = parse_eval_result_entries(yaml.safe_load(path.read_text(encoding="utf-8")))
     assert (entry.dataset_id, entry.task_id, entry.value) == ("me/hmm-benchmark", "ids", 0.0)
     assert "nats per symbol above the optimal loss" in entry.notes
     assert entry.notes.endswith("256 sequences of each process")
@@ -49,15 +51,37 @@ def test_the_exact_hmms_score_zero_and_the_result_is_one_that_the_hub_reads(exac
 def test_a_part_of_the_benchmark_is_scored_without_a_result_for_the_hub(exact, tmp_path, capsys):
     model = tmp_path / "model"
     benchmark_processes()["even"].save_pretrained(model)
-    few = ["--process", "even", "--num_sequences", "4", "--dataset_id", "me/hmm-benchmark"]
-    assert main(["benchmark", str(model), str(exact), *few, "--output_dir", str(tmp_path / "out")]) == 0
-    assert (tmp_path / "out" / "benchmark.png").stat().st_size > 10_000
+    few = ["--process", "even", "--num_sequences", "4"]
+    assert main(["benchmark", str(model), *few]) == 0
     assert not (model / ".eval_results").exists()
-    report = json.loads((tmp_path / "out" / "model" / "report.json").read_text())
+    report = json.loads((model / "benchmark" / "report.json").read_text())
     assert (list(report["processes"]), report["num_sequences"]) == (["even"], 4)
-    last = capsys.readouterr().out.splitlines()[-9:-2]
-    titles = [*BASELINES.values(), "Viterbi, knows the process", "Bayes-optimal"]
-    assert [line.split("  ")[0] for line in last] == titles
+    assert "No .eval_results/" not in capsys.readouterr().out
+
+
+@pytest.mark.launch
+def test_results_of_several_models_are_compared_with_a_picture(exact, tmp_path, capsys):
+    uniform = coin_model(17, 16)
+    uniform.save_pretrained(tmp_path / "uniform")
+    few = ["--process", "even", "--process", "mess3", "--num_sequences", "4"]
+    folders = []
+    for model in (exact, tmp_path / "uniform"):
+        folders.append(str(tmp_path / "results" / model.name))
+        assert main(["benchmark", str(model), *few, "--output_dir", folders[-1]]) == 0
+    report = json.loads((tmp_path / "results" / "uniform" / "report.json").read_text())
+    capsys.readouterr()
+    assert main(["compare", *folders, "--output_dir", str(tmp_path / "both")]) == 0
+    [row] = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("uniform ")]
+    assert float(row[1]) == pytest.approx(report["mean"]["excess"], abs=1e-4)
+    assert (tmp_path / "both" / "plots" / "benchmark.png").stat().st_size > 10_000
+
+
+def coin_model(vocab_size: int, bos: int) -> LlamaForCausalLM:
+    """A Llama that predicts every token with the same probability."""
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=vocab_size, bos_token_id=bos, **sizes))
+    torch.nn.init.zeros_(model.lm_head.weight)
+    return model
 
 
 @pytest.mark.parametrize(
@@ -66,10 +90,7 @@ def test_a_part_of_the_benchmark_is_scored_without_a_result_for_the_hub(exact, t
         ([], "give a MODEL to score, or --write_data FOLDER"),
         (["{exact}", "--track", "text"], "has no tokenizer to read text with; choose --track ids"),
         (["{exact}", "--push"], "is a folder; leave out --push and send the folder with `hmm-datasets push`"),
-        (["{exact}", "--dataset_id", "benchmark"], "dataset_id is 'benchmark'; expected USER/NAME"),
-        (["{exact}", "{exact}", "--output_dir", "x"], "--output_dir: two models are named exact"),
-        (["{exact}", "--symbols", "emoji"], "argument --symbols: invalid choice: 'emoji'"),
-        (["me/model", "--push", "--process", "even"], "--push: leave out --process, --num_sequences"),
+        (["me/model", "--push", "--process", "even"], "--push: leave out --process and --num_sequences"),
         (["me/model", "--push"], "name the benchmark's repository with --data"),
         (["{exact}/mess3/config"], "neither in a folder nor on the Hub"),
     ],
@@ -93,4 +114,4 @@ def test_a_folder_with_models_for_some_processes_only_names_the_first_that_is_mi
     with pytest.raises(InputError, match=r"has neither config.json of a model nor mess3/config.json"):
         load_models(str(tmp_path), ["even", "mess3"], accelerator)
     with pytest.raises(InputError, match="track is 'words'; expected ids or text"):
-        BenchmarkSettings(models=["x"], track="words")
+        BenchmarkSettings(model="x", track="words")

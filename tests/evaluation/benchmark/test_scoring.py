@@ -10,11 +10,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.evaluation.benchmark.held_out import LENGTH, open_benchmark
-from hmm_datasets.evaluation.benchmark.scoring import BASELINES, baseline_losses, score_model
-from hmm_datasets.evaluation.benchmark.tracks import optimal_nats, predictions_of
+from hmm_datasets.evaluation.benchmark.held_out import BASELINES, LENGTH, open_benchmark
+from hmm_datasets.evaluation.benchmark.scoring import score_model, summarize_scores
+from hmm_datasets.evaluation.benchmark.tracks import predictions_of
 from hmm_datasets.hmm.causal_lm import HMMForCausalLM
-from hmm_datasets.text.tokenizers.bpe import train_bpe
 
 FEW = open_benchmark(num_sequences=6).processes
 
@@ -39,6 +38,14 @@ def word_tokenizer(words: list[str], *, split: bool) -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token="?"))
     behavior = "isolated" if split else "removed"
     tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", behavior)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="?")
+
+
+def joining_tokenizer() -> PreTrainedTokenizerFast:
+    """A tokenizer that writes `A B` as one token."""
+    pieces = ["?", "A", "B", " ", "A ", "A B", "B "]
+    merges = [("A", " "), ("A ", "B"), ("B", " ")]
+    tokenizer = Tokenizer(models.BPE({piece: index for index, piece in enumerate(pieces)}, merges, unk_token="?"))
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="?")
 
 
@@ -76,13 +83,15 @@ def test_the_score_of_text_sums_over_the_tokens_of_each_symbol(accelerator):
         found = predictions_of(held_out, model, tokenizer, accelerator, batch_size=2)
         np.testing.assert_allclose(found.nats, tokens * log, atol=1e-6)
         np.testing.assert_allclose(found.log_probs, -tokens * log, atol=1e-6)
-    np.testing.assert_allclose(optimal_nats(held_out, "text"), -held_out.log_probs[:, 1:].mean(axis=1))
+        scores = summarize_scores(found, held_out, "text")
+        assert scores["optimum"] == pytest.approx(-held_out.log_probs[:, 1:].mean())
+        assert scores["positions"]["first"] == 1
 
 
 def test_no_baseline_is_better_than_the_optimum_and_knowing_the_twelve_costs_at_most_their_logarithm():
     for held_out in open_benchmark().processes[:6]:
         optimum = -held_out.log_probs.mean()
-        losses = {name: values.mean() - optimum for name, values in baseline_losses(held_out).items()}
+        losses = {name: values.mean() - optimum for name, values in held_out.baselines.items()}
         assert list(losses) == list(BASELINES)
         assert min(losses.values()) > -0.002
         assert losses["mixture"] <= math.log(12) / LENGTH + 1e-9
@@ -91,8 +100,11 @@ def test_no_baseline_is_better_than_the_optimum_and_knowing_the_twelve_costs_at_
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (uniform_llama(3, 2), "the model has 3 tokens, but mess3 has 3 symbols and a beginning token.*--process"),
-        (uniform_llama(17, 1), "bos_token_id is 1; expected the id of its beginning token, 3 or more for mess3"),
+        (
+            uniform_llama(3, 2),
+            "the model has 3 tokens, and its bos_token_id is 2; expected 3 symbols of mess3 and after.*--process",
+        ),
+        (uniform_llama(17, 1), "bos_token_id is 1; expected 3 symbols of mess3 and after them a beginning token"),
         (uniform_llama(17, None), "bos_token_id is None; expected"),
     ],
 )
@@ -109,20 +121,21 @@ def test_a_model_of_one_process_is_scored_on_that_one(accelerator):
 
 
 def test_symbols_that_a_tokenizer_joins_are_scored_as_text_without_figures_over_the_symbols(accelerator):
-    """`AB` is one token, so what a symbol costs is not one number."""
+    """`A B` is one token, so what a symbol costs is not one number."""
     [held_out] = open_benchmark(processes=["golden_mean"], num_sequences=3).processes
-    tokenizer = train_bpe(["ABBABAABBBAB"] * 9, 264, show_progress=False)
-    found = predictions_of(
-        held_out, uniform_llama(264, 0), tokenizer, accelerator, names="AB", separator="", batch_size=2
-    )
-    rows = [tokenizer.encode(text, add_special_tokens=False) for text in held_out.texts("AB", "")]
+    tokenizer = joining_tokenizer()
+    found = predictions_of(held_out, uniform_llama(7, 0), tokenizer, accelerator, batch_size=2)
+    rows = [tokenizer.encode(text, add_special_tokens=False) for text in held_out.texts()]
     assert found.log_probs is None
-    assert max(map(len, rows)) < LENGTH
+    assert max(map(len, rows)) <= LENGTH  # of letters and spaces there are nearly twice as many
     # A first token that is the first symbol and nothing else is only context.
     firsts = [tokenizer.encode("AB"[row[0]], add_special_tokens=False) for row in held_out.tokens]
     scored = [len(row) - (row[:1] == first) for row, first in zip(rows, firsts, strict=True)]
-    expected = [count * math.log(264) / (LENGTH - 1) for count in scored]
-    assert found.nats == pytest.approx(expected, rel=1e-6)
+    expected = [[count * math.log(7) / (LENGTH - 1)] for count in scored]
+    np.testing.assert_allclose(found.nats, expected, rtol=1e-6)
+    scores = summarize_scores(found, held_out, "text")
+    assert scores["excess"] == pytest.approx(np.mean(expected) + held_out.log_probs[:, 1:].mean())
+    assert "over_symbols" not in scores
 
 
 def test_what_a_model_gives_to_words_that_are_no_symbols_costs_nothing_over_the_symbols(accelerator):

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,9 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from ...intervals import half_width
-from ...report.plots import PAPER, STYLES, WIDTH, save_figure
+from ..intervals import half_width
+from ..statistics import context_spans
+from .plots import PAPER, STYLES, WIDTH, save_figure
 
 _MARKED = {
     "uniform": {"color": STYLES["uniform"]["color"], "label": "uniform", "marker": "x"},
@@ -87,7 +87,5 @@ def _over_symbols(rows: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
 def _by_powers(positions: dict[str, Any], kind: str) -> tuple[list[float], list[float]]:
     """Means from one power of two symbols of context to the next: their geometric middle, and the means."""
     first, values = positions["first"], positions[kind]
-    last = first + len(values)
-    edges = [*(2**k for k in range(32) if 2**k < last), last]
-    spans = list(pairwise(edges))
+    spans = context_spans(first + len(values))
     return [(a * (b - 1)) ** 0.5 for a, b in spans], [float(np.mean(values[a - first : b - first])) for a, b in spans]
