@@ -36,7 +36,7 @@ from ...hub.foreign_formats import foreign_data, refuse_foreign
 from ...runtime import environment
 from .conversations import Format, Kind, column_format, conversation_text, num_characters
 from .corpus import Corpus
-from .filters import DocumentFilter, FirstSeen, with_digests
+from .filters import DocumentFilter, FirstSeen
 from .formats import FORMATS, PROMPT_FORMATS, format_of_row
 from .keys import LABELS, OBEYED, UnusedKeys
 from .local_files import SUFFIXES, files_of_folder, has_rows, local_files, read_rows, shorten, without_fillers
@@ -378,7 +378,7 @@ class _Selection:
 
 def _first_seen(documents: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     new = FirstSeen()
-    return (document for document, digest in with_digests(documents, conversation_text) if new.has_not(digest))
+    return (document for document in documents if new(conversation_text(document)))
 
 
 def _format(source: _Source, row: dict[str, Any], formats: Sequence[Format] = FORMATS) -> Format:

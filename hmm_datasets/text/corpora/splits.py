@@ -11,7 +11,7 @@ from itertools import chain, islice
 from typing import Any
 
 from .conversations import as_prompt
-from .filters import document_digest, with_digests
+from .filters import document_digest
 
 
 def held_out(text: str, test_fraction: float) -> bool:
@@ -23,11 +23,7 @@ def held_out(text: str, test_fraction: float) -> bool:
 
     ```
     """
-    return _is_held_out(document_digest(text), test_fraction)
-
-
-def _is_held_out(digest: int, test_fraction: float) -> bool:
-    return digest < test_fraction * 2.0**64
+    return document_digest(text) < test_fraction * 2.0**64
 
 
 def divide_text(text: str, test_fraction: float) -> tuple[str, str]:
@@ -72,5 +68,5 @@ def divided(
         parts = zip(("train", "test"), divide_text(first[0]["text"], test_fraction), strict=True)
         yield from ((split, {"text": part}) for split, part in parts if part)
         return
-    for document, digest in with_digests(chain(first, documents), as_prompt):
-        yield ("test" if _is_held_out(digest, test_fraction) else "train"), document
+    for document in chain(first, documents):
+        yield ("test" if held_out(as_prompt(document), test_fraction) else "train"), document
