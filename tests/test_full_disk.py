@@ -11,7 +11,7 @@ import pytest
 
 from hmm_datasets.cli import main
 from hmm_datasets.errors import is_disk_full
-from hmm_datasets.evaluation.evaluation import write_evaluation
+from hmm_datasets.evaluation.evaluation import draw_pictures, write_evaluation
 from hmm_datasets.hmm import processes
 from hmm_datasets.runtime.one_line_errors import one_line_errors
 from hmm_datasets.runtime.rank_heartbeats import FOLDER_NAME
@@ -78,6 +78,7 @@ def words(disk):
 def evaluate(disk):
     report, items = made_up.report()
     write_evaluation(report, items, disk / "evaluation")
+    draw_pictures(report, items, disk / "evaluation")
 
 
 @pytest.mark.parametrize("action", [fit, save, sample, words, evaluate])

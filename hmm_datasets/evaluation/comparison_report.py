@@ -4,11 +4,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from ..files import (
-    write_digests,
-    write_json,
-    written_together,
-)
+from ..files import write_json, written_with_digests
 from ..report.page import Section, embed, flattened, render_page
 from ..report.tables import Table, figure_text, interval_text, predictor_titles
 
@@ -64,7 +60,9 @@ def write_comparison(comparison: Mapping[str, Any], folder: str | os.PathLike) -
 
     made_of = {run["name"]: run for run in comparison["runs"]}
     made_of |= {key: comparison[key] for key in ("resamples", "level")}
-    with written_together(folder) as temporary:
+    with written_with_digests(folder) as temporary:
+        write_json(temporary / "comparison.json", comparison)
+    with written_with_digests(folder) as temporary:
         (temporary / "plots").mkdir()
         figures = [embed(plot, FIGURES[plot.stem]) for plot in draw_comparison(comparison, temporary / "plots")]
         render_page(
@@ -75,8 +73,6 @@ def write_comparison(comparison: Mapping[str, Any], folder: str | os.PathLike) -
             sections=[Section("Results of each run", comparison_tables(comparison)), Section("Figures", (), figures)],
             provenance=list(flattened(made_of)),
         )
-        write_json(temporary / "comparison.json", comparison)
-        write_digests(temporary, into=folder)
 
 
 def _sentences(comparison: Mapping[str, Any]) -> list[str]:

@@ -1,8 +1,9 @@
 """An evaluation: every measure that applies to a model, written into one folder.
 
 The folder has `report.html` (self-contained), `plots/` (PNG and PDF), `items/TASK.jsonl` with the result of every
-sequence, document or question, and `report.json` with results, versions, seeds, commit and hashes. `report.json` is
-written last, so a folder that has one is complete. `hmm-datasets compare` computes paired intervals from `items/`.
+sequence, document or question, and `report.json` with results, versions, seeds, commit and hashes. Results arrive
+together, before a picture is drawn, so a folder with a `report.json` has them all. `hmm-datasets compare` computes
+paired intervals from `items/`.
 """
 
 import os
@@ -14,7 +15,7 @@ import torch
 from accelerate import Accelerator
 
 from ..compat.torch_xla import use_all_chips
-from ..files import write_digests, write_json, write_jsonl, written_together
+from ..files import write_json, write_jsonl, written_with_digests
 from ..hub.cards import CARD_NAME
 from ..hub.licences import stated_licence
 from ..hub.weights import has_weights
@@ -65,6 +66,7 @@ def evaluate_model(settings: EvaluationSettings) -> dict[str, Any]:
     report |= results
     write_evaluation(report, items, settings.output_dir)
     _add_to_card(Path(settings.model), settings.output_dir)
+    draw_pictures(report, items, settings.output_dir)  # last, since one that fails must cost no result
     return report
 
 
@@ -78,17 +80,21 @@ def _add_to_card(run: Path, evaluation: str | None) -> None:
 
 
 def write_evaluation(report: dict[str, Any], items: dict[str, list[dict]], folder: str | Path) -> None:
-    """Write the folder of an evaluation and print its tables; an existing folder is replaced once all is written."""
-    from ..report.evaluation_plots import draw_evaluation
-
-    folder = Path(folder)
-    with written_together(folder) as temporary:
+    """Write the results of an evaluation, on a page without pictures, and print them; earlier ones are replaced."""
+    with written_with_digests(folder) as temporary:
         for name, rows in items.items():
             write_jsonl(temporary / ITEMS_NAME / f"{name}.jsonl", rows)
         (temporary / PLOTS_NAME).mkdir()
-        plots = draw_evaluation(report, items, temporary / PLOTS_NAME)
-        write_page(report, plots, temporary / PAGE_NAME)
+        write_page(report, [], temporary / PAGE_NAME)
         write_json(temporary / REPORT_NAME, report)
-        write_digests(temporary, into=folder)
-    print(evaluation_text(report))
+    print(evaluation_text(report), flush=True)
+
+
+def draw_pictures(report: dict[str, Any], items: dict[str, list[dict]], folder: str | Path) -> None:
+    """Draw the pictures of an evaluation whose results are in the folder, and put them on its page."""
+    from ..report.evaluation_plots import draw_evaluation
+
+    with written_with_digests(folder) as temporary:
+        (temporary / PLOTS_NAME).mkdir()
+        write_page(report, draw_evaluation(report, items, temporary / PLOTS_NAME), temporary / PAGE_NAME)
     print(f"\n{folder}/: {REPORT_NAME}, {PAGE_NAME}, {PLOTS_NAME}/, {ITEMS_NAME}/")

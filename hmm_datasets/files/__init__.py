@@ -19,6 +19,7 @@ from .digests import (
     missing_files,
     recorded_digests,
     write_digests,
+    written_with_digests,
 )
 from .json_files import read_bytes, read_json, write_json
 from .json_lines import append_jsonl, read_jsonl, read_log, write_jsonl
@@ -68,4 +69,5 @@ __all__ = [
     "write_jsonl",
     "write_yaml",
     "written_together",
+    "written_with_digests",
 ]

@@ -4,13 +4,15 @@ Hashing reads every file once, at 0.5 to 2 GB/s per thread (more on processors w
 threads. Right after writing, the files are still in memory.
 """
 
+import contextlib
 import hashlib
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ..errors import InputError, refuse_pipes
+from .atomic import written_together
 from .containment import inside
 from .json_files import read_json, write_json
 
@@ -39,15 +41,27 @@ def write_digests(
             other files are kept.
     """
     folder = Path(folder)
+    arriving = os.listdir(folder) if names is None else names
     if names is None:
         paths = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
         names = [name for name in paths if name not in _REWRITTEN and not name.rpartition("/")[2].startswith(".")]
     digests = dict(zip(names, _digests(folder, names), strict=True))
     if into is not None:
-        replaced = {name.partition("/")[0] for name in names}
+        replaced = {name.partition("/")[0] for name in arriving}
         kept = recorded_digests(into).items()
         digests = {name: digest for name, digest in kept if name.partition("/")[0] not in replaced} | digests
     write_json(folder / DIGESTS_NAME, {"sha256": digests})
+
+
+@contextlib.contextmanager
+def written_with_digests(folder: str | os.PathLike) -> Generator[Path]:
+    """As [`~hmm_datasets.files.atomic.written_together`], with the digests of what is written.
+
+    Results and their pictures are two such contexts, in this order, so that a picture that fails costs no result.
+    """
+    with written_together(folder) as temporary:
+        yield temporary
+        write_digests(temporary, into=folder)
 
 
 def digest_problems(folder: str | os.PathLike, names: Collection[str] | None = None) -> list[str]:

@@ -1,6 +1,7 @@
 import json
 import re
 from pathlib import Path
+from unittest.mock import Mock
 
 import made_up
 import numpy as np
@@ -228,6 +229,14 @@ def test_a_comparison_writes_numbers_a_page_and_figures(written, found):
     page = (written / "comparison.html").read_text()
     assert page.count("<img ") == len(names)
     assert re.search(r"b has 0\.0\d+ less than a on the same items", page)
+
+
+def test_a_picture_of_a_comparison_that_fails_costs_no_result(found, tmp_path, monkeypatch):
+    monkeypatch.setattr("hmm_datasets.report.comparison_plots.draw_comparison", Mock(side_effect=ValueError("RGBA")))
+    with pytest.raises(ValueError, match="RGBA"):
+        write_comparison(found, tmp_path)
+    assert json.loads((tmp_path / "comparison.json").read_text())["tasks"] == found["tasks"]
+    assert {path.name for path in tmp_path.iterdir()} == {"comparison.json", "digests.json"}
 
 
 def test_a_score_of_a_subset_is_named_so(found):

@@ -12,6 +12,8 @@ from PIL import Image
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation.chat.measures import share
+from hmm_datasets.evaluation.evaluation import draw_pictures, write_evaluation
+from hmm_datasets.files import digest_problems
 from hmm_datasets.report.evaluation_plots import draw_evaluation, plot_core, plot_kl_positions, plot_training
 from hmm_datasets.report.evaluation_tables import evaluation_tables, evaluation_text, summary
 from hmm_datasets.report.page import write_page
@@ -323,3 +325,26 @@ def test_a_probe_is_not_praised_beside_a_control_that_beats_it(untrained, shuffl
     assert sentence.startswith("A linear probe of all layers has a held-out R² of 0.9000 for the belief")
     assert said in sentence
     assert ("need not have" in sentence) == said.startswith("but")
+
+
+def test_a_picture_that_fails_costs_no_result_and_leaves_none_of_the_evaluation_before_it(tmp_path, monkeypatch):
+    def fails(*_):
+        raise ValueError("RGBA values should be within 0-1 range")
+
+    report, items = made_up.report()
+    write_evaluation(report, items, tmp_path)
+    draw_pictures(report, items, tmp_path)
+    assert list((tmp_path / "plots").iterdir())
+    assert "<img" in (tmp_path / "report.html").read_text()
+    monkeypatch.setattr("hmm_datasets.report.evaluation_plots.plot_kl_positions", fails)
+    later = report | {"time": "2027-01-01T00:00:00"}
+    write_evaluation(later, items, tmp_path)
+    with pytest.raises(ValueError, match="RGBA"):
+        draw_pictures(later, items, tmp_path)
+    assert json.loads((tmp_path / "report.json").read_text())["time"] == later["time"]
+    assert {path.stem for path in (tmp_path / "items").iterdir()} == set(items)
+    assert not list((tmp_path / "plots").iterdir())
+    page = (tmp_path / "report.html").read_text()
+    assert later["time"] in page
+    assert "<img" not in page
+    assert digest_problems(tmp_path) == []

@@ -12,7 +12,7 @@ from accelerate import Accelerator
 
 from ...compat.torch_xla import use_all_chips
 from ...errors import InputError
-from ...files import write_digests, write_json, written_together
+from ...files import write_json, written_with_digests
 from ...hub.push import push_files
 from ...hub.results import EVAL_RESULTS_NAME, write_eval_results
 from ...report.benchmark_plot import OVER_SYMBOLS, plot_benchmark
@@ -63,6 +63,8 @@ def run_benchmark(settings: BenchmarkSettings) -> dict[str, Any]:
     report["num_sequences"] = benchmark.processes[0].num_sequences
     _write(report, settings.folder, is_standard)
     print(benchmark_text(report))
+    with written_with_digests(settings.folder) as temporary:  # when the results are there, whatever the picture raises
+        plot_benchmark([report], temporary / PLOT_NAME)
     print(f"\n{settings.folder}/: {', '.join(sorted(path.name for path in settings.folder.iterdir()))}")
     if benchmark.dataset_id is None and is_standard:
         print(f"No {EVAL_RESULTS_NAME}/, which names the benchmark's repository: give --data USER/NAME")
@@ -108,10 +110,8 @@ def _cells(name: str, row: dict[str, Any]) -> list[str]:
 
 
 def _write(report: dict[str, Any], folder: Path, is_standard: bool) -> None:
-    with written_together(folder) as temporary:
-        plot_benchmark([report], temporary / PLOT_NAME)
+    with written_with_digests(folder) as temporary:
         write_json(temporary / REPORT_NAME, report)
-        write_digests(temporary, into=folder)
     if is_standard and report["data"]["dataset_id"] is not None:
         model = Path(report["model"]["name"])
         # The Hub reads them at the root of the model's repository.
