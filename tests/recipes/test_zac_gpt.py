@@ -1,11 +1,14 @@
 """The road from text to a chat model of half a billion parameters: its stages, its plans, and, slowly, a small one."""
 
+import shlex
+
 import pytest
 from experiments import GUIDE, load
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json, read_yaml
 from hmm_datasets.operations.planning import plan_recipe
+from hmm_datasets.operations.stage_inputs import read_command
 from hmm_datasets.runtime.shipped import shipped
 
 
@@ -41,6 +44,16 @@ def test_every_stage_is_trained_on_the_one_before_and_measured(recipe, tmp_path)
     (tmp_path / "evaluation" / "sft" / "report.json").write_text("{}")
     again = [command for _, command in recipe["stages"](settings)]
     assert [one for one in commands if one not in again] == [commands[7]], "a finished evaluation is not repeated"
+
+
+@pytest.mark.parametrize("name", ["small", "hour", "full"])
+def test_the_checkpoints_of_pretraining_are_evaluated_with_flags_that_have_an_effect(recipe, name, tmp_path):
+    given = read_yaml(shipped(f"recipes/experiments/zac_gpt/{name}.yaml"))
+    settings = recipe["ZacSettings"](**given | {"output_dir": str(tmp_path)})
+    (command,) = (command for _, command in recipe["stages"](settings) if "along.py" in command)
+    words = shlex.split(command)
+    flags = shlex.split(words[words.index("--flags") + 1]) if "--flags" in words else []
+    read_command("evaluate", ["checkpoint-60", "--targets", "tokens/test", "--tasks", "text", "completions", *flags])
 
 
 def test_three_weights_are_needed(recipe):

@@ -6,7 +6,8 @@
 A tokenizer is trained on the first documents of a corpus, and corpus and conversations become token streams. A Llama
 is pretrained on the text with Muon, midtrained on 30% text and 70% packed conversations, fine-tuned on conversations
 with the loss on the assistant's words, and then on the thousand of LIMA three times. After each stage, and at the
-checkpoints that pretraining keeps, the model is measured: bits per byte, CORE (with `core_data`), facts, and chat.
+checkpoints that pretraining keeps, the model is measured: bits per byte, CORE (with `core_data`) and facts, and after
+each stage chat.
 `stages.md` has all stages side by side, `along.png` the curves along pretraining. Settings of the stages are in
 `zac_gpt/pretrain.yaml`, `midtrain.yaml`, `sft.yaml` and `lima.yaml`; `hmm-datasets plan zac_gpt/pretrain.yaml
 --assumed_vocab_size 32768` plans one before there are data. When started again the experiment continues where it
@@ -111,7 +112,8 @@ def stages(settings: ZacSettings) -> list[tuple[str, str]]:
             result.append((f"{name}: measured", _evaluation(settings, name)))
     here = Path(__file__).parent
     along = f"python {shlex.quote(str(here / 'along.py'))} {root} --targets {tokens}/text/test"
-    along += _core(settings) + (f" --flags {shlex.quote(settings.evaluate)}" if settings.evaluate else "")
+    flags = _without_chat(settings.evaluate)
+    along += _core(settings) + (f" --flags {shlex.quote(flags)}" if flags else "")
     table = f"python {shlex.quote(str(here.parent / 'chat_ladder' / 'table.py'))} {root} --stages {' '.join(STAGES)}"
     return [*result, ("Along pretraining", along), ("All stages", table)]
 
@@ -124,6 +126,23 @@ def _evaluation(settings: ZacSettings, name: str) -> str:
         f"--chat_data {shlex.quote(settings.chat_data)}{_core(settings)} {settings.evaluate} "
         f"--output_dir {root}/evaluation/{name}"
     )
+
+
+def _without_chat(flags: str) -> str:
+    """Flags of evaluations for those along pretraining, where chat is not measured.
+
+    ```python
+    >>> _without_chat("--window 128 --chat_questions 8 --batch_size 4")
+    '--window 128 --batch_size 4'
+
+    ```
+    """
+    kept: list[str] = []
+    concerns_chat = False
+    for word in shlex.split(flags):
+        concerns_chat = word.startswith("--chat_") if word.startswith("--") else concerns_chat
+        kept += [] if concerns_chat else [word]
+    return shlex.join(kept)
 
 
 def _core(settings: ZacSettings) -> str:
