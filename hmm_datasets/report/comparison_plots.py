@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from .benchmark_plot import plot_benchmark
-from .plots import PAPER, POINTS, WIDTH, draw_band, draw_intervals, markers, save_figure
+from .plots import PAPER, POINTS, WIDTH, draw_band, draw_intervals, markers, run_style, save_figure
 
 FIGURES = {
     "optimum": "Left: excess over the optimal loss with 95% intervals. Right: paired difference from the first run.",
@@ -26,9 +26,7 @@ FIGURES = {
 }
 """Caption of each figure, by the name of its file."""
 
-_COLOURS = ("black", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _MAX_BANDS = 4  # more overlapping bands could not be distinguished
-_DASHES = ("-", "--", "-.", ":")
 
 
 def draw_comparison(comparison: Mapping[str, Any], folder: str | os.PathLike) -> list[Path]:
@@ -56,11 +54,6 @@ def draw_comparison(comparison: Mapping[str, Any], folder: str | os.PathLike) ->
             paths.append(folder / f"{name}.png")
             draw(curves, paths[-1])
     return paths
-
-
-def run_style(number: int) -> dict[str, Any]:
-    """Color and line style of run `number`: 28 different ones; neighbors differ in more than color."""
-    return {"color": _COLOURS[number % 7], "linestyle": _DASHES[(number + number // 7) % 4]}
 
 
 @rc_context(PAPER)
@@ -157,7 +150,10 @@ def plot_heat_map(sweep: Mapping[str, Any], path: str | os.PathLike) -> None:
         path (path): where the PNG goes; a PDF is written next to it.
     """
     table = np.array(sweep["cells"], float)
-    size = (WIDTH, np.clip(0.9 + 0.35 * len(table), 1.6, 5))
+    columns, rows = (list(map(_label, sweep[f"{axis}_values"])) for axis in "xy")
+    # Cells keep their room beside long labels, such as paths, of some 0.06 inches per character.
+    needed = 1.2 + 0.06 * max(map(len, rows)) + len(columns) * max(0.4, 0.06 * max(map(len, columns)))
+    size = (max(WIDTH, needed), np.clip(0.9 + 0.35 * len(table), 1.6, 5))
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots()
     image = axes.imshow(table, cmap="viridis", aspect="auto", origin="lower", interpolation="nearest")
@@ -172,7 +168,7 @@ def plot_heat_map(sweep: Mapping[str, Any], path: str | os.PathLike) -> None:
     for row, column in np.argwhere(~np.isfinite(table)):
         axes.text(column, row, "–", color="gray", ha="center", va="center", fontsize=6.5)
     axes.set(xlabel=sweep["x"], ylabel=sweep["y"], xticks=range(table.shape[1]), yticks=range(table.shape[0]))
-    axes.set(xticklabels=list(map(_label, sweep["x_values"])), yticklabels=list(map(_label, sweep["y_values"])))
+    axes.set(xticklabels=columns, yticklabels=rows)
     axes.grid(visible=False)
     axes.spines[:].set_visible(False)
     bar = figure.colorbar(image, ax=axes, label=sweep["value"])

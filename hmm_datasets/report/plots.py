@@ -1,7 +1,6 @@
 """Plots of a run, in colors that color-blind readers can distinguish (Okabe and Ito, 2008)."""
 
 import contextlib
-import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -14,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.category import StrCategoryFormatter
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from matplotlib.ticker import EngFormatter, FixedFormatter, Formatter, FuncFormatter
+from matplotlib.ticker import EngFormatter, FixedFormatter, Formatter, FuncFormatter, NullFormatter
 
 from ..errors import InputError, printable
 from ..files import atomic_file
@@ -40,8 +39,8 @@ STYLES = {
 POINTS = {"fmt": "o", "color": "#0072B2", "markersize": 4, "capsize": 2}
 """Plot style of points with intervals."""
 
-_CURVES = (("#0072B2", "-"), ("black", "-"), ("#E69F00", "--"), ("#009E73", "-."))
-"""Color and line of the curves of a panel."""
+_COLORS = ("black", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+_DASHES = ("-", "--", "-.", ":")
 
 _NGRAM_COLORS = ("#56B4E9", "#D55E00", "#F0E442")  # of orders 3 and more
 
@@ -138,14 +137,13 @@ def plot_panel(panel: Panel, path: str | os.PathLike, *, title: str) -> None:
         name, level = panel.level
         style = {**STYLES["bayes"], "label": f"{name}: {level:.3f}"}
         axes.axhline(level, linewidth=1.4, **style)
-    for curve, (color, line) in zip(panel.curves, itertools.cycle(_CURVES), strict=False):
+    for number, curve in enumerate(panel.curves):
         label = f"{curve.label}: {curve.values[-1]:.3f}" if curve.label else None
         is_sparse = len(curve.values) < 60
         axes.plot(
             curve.tokens,
             curve.values,
-            color=color,
-            linestyle=line,
+            **run_style(number),
             marker="o" if is_sparse else None,
             markersize=3,
             linewidth=1.2,
@@ -154,6 +152,7 @@ def plot_panel(panel: Panel, path: str | os.PathLike, *, title: str) -> None:
     axes.set(xlabel="tokens", ylabel=panel.title, title=title)
     if panel.suits_logarithm():
         axes.set_xscale("log")
+        axes.xaxis.set_minor_formatter(NullFormatter())
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     if axes.get_ylim()[1] >= 1e4:
         axes.yaxis.set_major_formatter(EngFormatter(sep=""))
@@ -177,6 +176,11 @@ def predictor_styles(names: Iterable[str]) -> list[tuple[str, dict[str, Any]]]:
         styles[f"{order}-gram"] = {"color": color, "linestyle": dashes, "label": f"{order}-gram, in context"}
     styles |= {name: STYLES[name] for name in ("bayes", "oracle")}
     return [(name, style) for name, style in styles.items() if name in names]
+
+
+def run_style(number: int) -> dict[str, Any]:
+    """Color and line style of run or curve `number`: 28 different ones; neighbors differ in more than color."""
+    return {"color": _COLORS[number % 7], "linestyle": _DASHES[number % 4]}
 
 
 def model_style(points: int) -> dict[str, Any]:

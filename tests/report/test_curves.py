@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from hmm_datasets.report.comparison_plots import plot_heat_map
 from hmm_datasets.report.curves import Curve, Panel, panels_of
 from hmm_datasets.report.overview import draw_run
 from hmm_datasets.report.plots import plot_panel
@@ -162,3 +163,25 @@ def test_times_of_a_step_and_its_parts_are_drawn_and_saved_as_text(tmp_path, cap
     assert {"step_seconds.png", "samples_per_second.png", "memory.png"} <= {
         path.name for path in (tmp_path / "plots").iterdir()
     }
+
+
+def test_every_curve_of_a_panel_looks_like_no_other(tmp_path, monkeypatch):
+    figures = []
+    monkeypatch.setattr("hmm_datasets.report.plots.save_figure", lambda figure, _: figures.append(figure))
+    parts = ("step", "data", "forward", "backward", "optimizer", *(f"reward {number}" for number in range(23)))
+    curves = [Curve(name, [100, 2000], [1.0, 0.5]) for name in parts]
+    plot_panel(Panel("step_seconds", "seconds per step", curves), tmp_path / "unused.png", title="run")
+    lines = figures[0].axes[0].get_lines()
+    assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == len(lines) == len(parts)
+
+
+def test_the_cells_of_a_heat_map_keep_their_room_beside_paths(tmp_path, monkeypatch):
+    figures = []
+    monkeypatch.setattr("hmm_datasets.report.comparison_plots.save_figure", lambda figure, _: figures.append(figure))
+    heat = {"x": "model", "y": "tokenizer", "value": "bits", "cells": [[2.8], [2.7]], "x_values": ["1m"]}
+    heat["y_values"] = [f"/scratch/some/where/far/away/outputs/leaky_tokenizer/{name}" for name in ("clean", "leaky")]
+    plot_heat_map(heat, tmp_path / "unused.png")
+    figures[0].draw_without_rendering()
+    cells, bar = (axes.get_window_extent() for axes in figures[0].axes)
+    numbers = [text.get_window_extent() for text in figures[0].axes[0].texts]
+    assert all(cells.x0 < number.x0 and number.x1 < cells.x1 < bar.x0 for number in numbers)

@@ -120,8 +120,7 @@ def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    from hmm_datasets.report.comparison_plots import run_style
-    from hmm_datasets.report.plots import PAPER, WIDTH, predictor_styles, save_figure
+    from hmm_datasets.report.plots import PAPER, WIDTH, predictor_styles, run_style, save_figure
 
     kinds = list(dict.fromkeys(row["kind"] for row in rows))
     sizes = sorted({(row["states"], row["words"]) for row in rows})
