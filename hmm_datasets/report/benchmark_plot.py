@@ -85,7 +85,10 @@ def _over_symbols(rows: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
 
 
 def _by_powers(positions: dict[str, Any], kind: str) -> tuple[list[float], list[float]]:
-    """Means from one power of two symbols of context to the next: their geometric middle, and the means."""
-    first, values = positions["first"], positions[kind]
+    """Means from one power of two symbols of context to the next: their geometric middle, and the means.
+
+    These are rounded, so that what rounding leaves of an exact model is drawn as 0.
+    """
+    first, values = positions["first"], np.round(positions[kind], 9)
     spans = context_spans(first + len(values))
     return [(a * (b - 1)) ** 0.5 for a, b in spans], [float(np.mean(values[a - first : b - first])) for a, b in spans]

@@ -29,16 +29,25 @@ def made(tmp_path_factory):
     return folder
 
 
+@pytest.mark.outside(
+    "https://github.com/nrwl/nx/pull/35289",
+    "a named pipe in a folder that is walked, or a link that leads to one",
+    "verify and watch name it, list passes over it; no command waits",
+)
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
 @pytest.mark.parametrize("command", ["verify", "list", "watch"])
 def test_no_file_of_a_run_that_is_a_named_pipe_is_waited_for(command, made, tmp_path, capsys):
     files = [path.relative_to(made) for path in made.rglob("*") if path.is_file()]
     more = ["run/events.jsonl", "run/notes.json", "run/checkpoint-2/more.safetensors", "run/heartbeats/vm-1.json"]
     named = 0
-    for file in sorted({*files, *map(Path, more)}):
+    os.mkfifo(tmp_path / "elsewhere")
+    for number, file in enumerate(sorted({*files, *map(Path, more)})):
         folder = shutil.copytree(made, tmp_path / "copy")
         (folder / file).unlink(missing_ok=True)
-        os.mkfifo(folder / file)
+        if number % 2:
+            (folder / file).symlink_to(tmp_path / "elsewhere")
+        else:
+            os.mkfifo(folder / file)
         with contextlib.suppress(SystemExit):
             main([*COMMANDS[command], str(folder / "run")])
         named += "a named pipe; expected a file" in str(capsys.readouterr())

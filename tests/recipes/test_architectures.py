@@ -40,6 +40,9 @@ def test_the_experiment_runs_to_its_report(program, succeeded, tmp_path):
         "recall, gru of width 8",
         "automata, gru of width 8",
         "automata, gru of width 8",
+        "recall, a guess among the values of the row",
+        "automata, a token at random",
+        *(f"automata, {name} of the row" for name in ("unigram", "bigram", "trigram")),
     ]
     assert result["tokens"] == 2 * 4 * (9 + 9 + 17)
     assert (tmp_path / "architectures.png").read_bytes()[:4] == b"\x89PNG"

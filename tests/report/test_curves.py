@@ -165,6 +165,11 @@ def test_times_of_a_step_and_its_parts_are_drawn_and_saved_as_text(tmp_path, cap
     }
 
 
+@pytest.mark.outside(
+    "https://github.com/mwaskom/seaborn/issues/680",
+    "plot more lines than the palette has colours, and find each of them in the legend",
+    "28 curves differ in colour or dashes; the first seven repeated for ever, though 28 were promised",
+)
 def test_every_curve_of_a_panel_looks_like_no_other(tmp_path, monkeypatch):
     figures = []
     monkeypatch.setattr("hmm_datasets.report.plots.save_figure", lambda figure, _: figures.append(figure))
@@ -175,6 +180,11 @@ def test_every_curve_of_a_panel_looks_like_no_other(tmp_path, monkeypatch):
     assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == len(lines) == len(parts)
 
 
+@pytest.mark.outside(
+    "https://github.com/mwaskom/seaborn/issues/2051",
+    "long tick labels under a constrained layout, which squash the axes to a strip",
+    "the figure of a sweep is as wide as its labels need, so that its numbers fit into their cells",
+)
 def test_the_cells_of_a_heat_map_keep_their_room_beside_paths(tmp_path, monkeypatch):
     figures = []
     monkeypatch.setattr("hmm_datasets.report.comparison_plots.save_figure", lambda figure, _: figures.append(figure))

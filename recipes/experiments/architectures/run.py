@@ -168,7 +168,10 @@ def scores(probs, oracle, tokens) -> tuple[float, float, Any]:
 
 
 def findings(settings: ArchitectureSettings, trials: list[dict[str, Any]]) -> list:
-    """One finding for each number of each task, architecture and width, with the standard error over seeds."""
+    """One finding for each number of each task, architecture and width, with the standard error over seeds.
+
+    Then what a guess and counts in the row would have.
+    """
     from published import Finding
 
     from hmm_datasets.statistics import clustered_mean
@@ -187,6 +190,27 @@ def findings(settings: ArchitectureSettings, trials: list[dict[str, Any]]) -> li
             size = f"{chosen[0]['parameters']:,} parameters, {rows:,} rows"
             label = f"{task}, {name} of width {width}: {figure}{unit}"
             entries.append(Finding(label, mean, error, difference=size))
+    guess = "a guess among the values of the row"
+    return [*entries, Finding(f"recall, {guess}: accuracy", 1 / settings.num_pairs), *automata_baselines(settings)]
+
+
+def automata_baselines(settings: ArchitectureSettings) -> list:
+    """The accuracy of a token drawn at random, and of n-grams that are counted in the row."""
+    import numpy as np
+    import torch
+    from published import Finding
+
+    from hmm_datasets.data.sequences import TEST_FIRST
+    from hmm_datasets.hmm.analysis.predictors import ngram
+
+    family = source_of(settings, "automata")
+    tokens = family.sample(settings.num_sequences, settings.automata_length, seed=0, first=TEST_FIRST)
+    tokens = torch.from_numpy(tokens.astype(np.int64))
+    oracle = family.oracle_next_token_probs(tokens, seed=0, first=TEST_FIRST)[:, :-1]
+    entries = [Finding("automata, a token at random: accuracy", float((oracle > 0).double().mean()))]
+    for order, name in ((1, "unigram"), (2, "bigram"), (3, "trigram")):
+        probs = ngram(tokens, family.num_symbols, order)[:, :-1]
+        entries.append(Finding(f"automata, {name} of the row: accuracy", scores(probs, oracle, tokens)[0]))
     return entries
 
 

@@ -31,8 +31,8 @@ def write_known_optimum(folder: str | Path, results: Sequence[dict[str, Any]]) -
     write_json(folder / "report.json", {"trials": list(results)})
     with atomic_file(folder / "report.md") as temporary:
         temporary.write_text(f"# {table.markdown()}\n\n![The frontier](frontier.png)\n", encoding="utf-8")
+    print(f"\n{table.text()}\n\n{folder}/: report.md, report.json, frontier.png", flush=True)
     plot_frontier(HMM.from_pretrained(folder / "hmm"), results, folder / "frontier.png")
-    print(f"\n{table.text()}\n\n{folder}/: report.md, report.json, frontier.png")
 
 
 def known_optimum_table(results: Sequence[dict[str, Any]]) -> Table:

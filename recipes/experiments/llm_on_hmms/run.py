@@ -201,6 +201,7 @@ def report(
         Finding("accuracy of the Bayes-optimal predictor", mean("bayes", "accuracy")),
         Finding("accuracy of the Viterbi predictor", mean("viterbi", "accuracy")),
         Finding("accuracy of the bigram in context", mean("bigram", "accuracy")),
+        Finding("accuracy of a guess among the symbols", 1 / settings.states),
         *(
             Finding(f"{title} of the {name}", mean(who, figure))
             for figure, title in (("kl", "divergence from the optimum, nats,"), ("hellinger", "Hellinger distance"))
