@@ -211,29 +211,6 @@ def _rows_by_symbol(
     ]
 
 
-def _print_words(arguments: "DescribeCommand") -> int:
-    """Print which states emit some words, in each HMM and, of a fit, at each epoch that was saved."""
-    from ..report.word_states import states_of_words, word_states_table
-
-    words = [word for word in arguments.words.split(",") if word] or [","]
-    rows = []
-    for name in arguments.hmm:
-        saved = _epochs_of_fit(name) or [(None, _load_hmm(name))]
-        for epoch, hmm in saved:
-            rows += [{"hmm": name, "epoch": epoch, **row} for row in states_of_words(hmm, words, name)]
-    print(json.dumps(rows) if arguments.json else word_states_table(rows))
-    return 0
-
-
-def _load_hmm(name: str) -> "HMM":
-    from ..hmm.model import HMM
-
-    process = _load(name)
-    if not isinstance(process, HMM):
-        raise InputError(f"--words: {name} is not an HMM; leave --words out")
-    return process
-
-
 def _epochs_of_fit(name: str) -> "list[tuple[int, HMM]]":
     """The epochs that a fit saved, and their HMMs; none if this is not the output folder of a fit."""
     from ..hmm.fitting.state import checkpoints
@@ -388,9 +365,6 @@ class DescribeCommand:
         None,
         "instead, of the output folder of a fit: draw how the emissions of states change over it",
     )
-    words: str | None = option(
-        None, "W,W", "instead, of HMMs or output folders of fits: the states that emit these words, at each epoch"
-    )
     states: list[int] | None = option(None, "S", "by default the most visited three")
     top: int = option(20, "K", "symbols, default 20", least=1)
     output: Path | None = option(None, "FILE.png", "default in the folder")
@@ -410,12 +384,9 @@ class DescribeCommand:
         Void("split length", "if sequences is a file of symbols"),
         Void("emissions", "with save"),
         Void("sequences json", "with save or emissions"),
-        Void("words length", "with save or emissions"),
-        Void("words", "with sequences"),
-        Void("length", "with words or only"),
-        Void("only", "with save or emissions or sequences or words"),
-        Void("num_sequences plot", "with save or emissions or sequences or words or only"),
-        Void("words", "without hmm"),
+        Void("length", "with save or emissions or only"),
+        Void("only", "with save or emissions or sequences"),
+        Void("num_sequences plot", "with save or emissions or sequences or only"),
         Void("save emissions sequences length num_sequences plot", "unless hmm is one process"),
     )
     void_facts: ClassVar = {
@@ -432,8 +403,6 @@ def _has_symbols(path: Path) -> bool:
 
 def describe_command(arguments: DescribeCommand) -> int:
     """Print the description of a process as tables or JSON, and write plots if requested."""
-    if arguments.words is not None and arguments.hmm:
-        return _print_words(arguments)
     if len(arguments.hmm) != 1:
         return _print_list(arguments)
     (name,) = arguments.hmm
