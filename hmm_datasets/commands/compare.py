@@ -11,7 +11,9 @@ class CompareCommand:
     """Compare several evaluations, with paired intervals."""
 
     runs: list[str] = argument(
-        "RUN", "folder of an evaluation or of a run with one; the first is the reference", many="+"
+        "RUN",
+        "folder of an evaluation or benchmark, or of a run with one; the first is the reference",
+        many="+",
     )
     output_dir: Path | None = option(None, "FOLDER", "write report, page and plots there")
 
