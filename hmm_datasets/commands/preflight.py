@@ -1,6 +1,6 @@
 """The subcommand that checks machines before a run."""
 
-import runpy
+import importlib
 import sys
 import time
 from dataclasses import dataclass
@@ -64,5 +64,4 @@ def preflight_command(arguments: PreflightCommand) -> int:
 
 
 if __name__ == "__main__":  # as a launcher starts it on each rank
-    sys.argv.insert(1, "preflight")
-    runpy.run_module("hmm_datasets.cli", run_name="__main__")
+    sys.exit(importlib.import_module("hmm_datasets.cli").main(["preflight", *sys.argv[1:]]))
