@@ -58,7 +58,7 @@ COMMANDS = {
 }
 """Module in `commands/` and function of every command that is no recipe; its parameter says what its settings are."""
 
-GROUPS = {"checkpoint": "List, convert, average, slim and prune checkpoints."}
+GROUPS = {"checkpoint": "List, convert, slim and prune checkpoints."}
 """Commands that only have actions."""
 
 HEADINGS = {
