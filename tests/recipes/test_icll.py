@@ -7,8 +7,8 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json, write_json, write_yaml
 from hmm_datasets.hmm.families import load_source
 from hmm_datasets.hmm.model import HMM
+from hmm_datasets.operations.sweeps.checks import check_and_plan
 from hmm_datasets.operations.sweeps.file import read_sweep
-from hmm_datasets.operations.sweeps.planning import check_and_plan
 from hmm_datasets.runtime.command_line import parse_settings
 from hmm_datasets.runtime.shipped import EXPERIMENTS, shipped
 

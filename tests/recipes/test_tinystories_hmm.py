@@ -11,8 +11,8 @@ from hmm_datasets.cli import main
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json, write_json, write_yaml
 from hmm_datasets.operations.launching import recipe_settings
+from hmm_datasets.operations.sweeps.checks import check_and_plan
 from hmm_datasets.operations.sweeps.file import read_sweep
-from hmm_datasets.operations.sweeps.planning import check_and_plan
 from hmm_datasets.runtime.command_line import check_flags, parse_settings
 from hmm_datasets.runtime.shipped import EXPERIMENTS, shipped
 

@@ -6,11 +6,8 @@ process that runs it ([`~hmm_datasets.operations.sweeps.cell_process`]), which m
 state stays at "running", and the cell is run again.
 """
 
-import contextlib
 import hashlib
 import json
-import re
-import signal
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -18,7 +15,7 @@ from typing import Any
 
 from ...errors import InputError
 from ...files import read_yaml, write_json, write_yaml
-from ...records import Count, Finite, as_record, read_record
+from ...records import Count, as_record, read_record
 from ..launching import command_of
 from .file import Cell, Sweep
 
@@ -29,9 +26,7 @@ SETTINGS_NAME, STATE_NAME, LOG_NAME = "settings.yaml", "cell.json", "log.txt"
 # What a recipe writes last. Training that is asked to stop saves and ends with exit code 0, without this file.
 _LAST_FILES = dict.fromkeys(("fit", "pretrain", "midtrain", "sft", "dpo", "grpo"), "summary.json")
 
-_TAIL = 16_384  # bytes at the end of a log that are searched for the reason of a failure
 _DIGEST = "digest"  # of the other fields, in the state of a cell
-_STYLES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 @dataclass
@@ -44,9 +39,7 @@ class CellState:
         state (`str`): waiting, running, stopped, failed or finished.
         commands_done (`int`): number of commands that are finished, which are not run again.
         attempts (`int`): how often it was started.
-        exit_code (`int`, *optional*): exit code of the command that ended last.
-        seconds (`float`): time that its attempts took.
-        errors (list of `str`): a line for each failed attempt of the last sweep that ran it.
+        errors (list of `str`): why the last attempt failed.
     """
 
     commands: list[list[str]]
@@ -54,8 +47,6 @@ class CellState:
     state: str = WAITING
     commands_done: Count = 0
     attempts: Count = 0
-    exit_code: int | None = None
-    seconds: Finite = 0.0
     errors: list[str] = field(default_factory=list)
 
     @classmethod
@@ -68,10 +59,9 @@ class CellState:
         path = folder / STATE_NAME
         content = read_record(path, dict[str, Any], f"delete {folder} to run the cell anew")
         digest = content.pop(_DIGEST, None)
-        state = as_record(content, cls, path, f"delete {folder} to run the cell anew")
         if digest is not None and digest != _digest_of(content):
             raise InputError(f"{path}: has changed since it was written; delete {folder} to run the cell anew")
-        return state
+        return as_record(content, cls, path, f"delete {folder} to run the cell anew")
 
     def write(self, folder: Path) -> None:
         """Write the state, atomically."""
@@ -102,10 +92,11 @@ def prepare(sweep: Sweep, launch: Sequence[str] = ()) -> dict[str, CellState]:
     return states
 
 
-def read_states(sweep: Sweep) -> dict[str, CellState | None]:
-    """The states of all cells; `None` for one that has no folder yet."""
+def read_states(sweep: Sweep) -> dict[str, CellState]:
+    """The states of all cells; waiting for one that has no folder yet."""
     return {
-        cell.name: CellState.read(cell.folder) if (cell.folder / STATE_NAME).exists() else None for cell in sweep.cells
+        cell.name: CellState.read(cell.folder) if (cell.folder / STATE_NAME).exists() else CellState([])
+        for cell in sweep.cells
     }
 
 
@@ -127,44 +118,16 @@ def _existing(sweep: Sweep, cell: Cell, launch: Sequence[str]) -> CellState | No
             )
         return None
     state, commands = CellState.read(cell.folder), _commands(sweep, cell, launch)
-    recorded, wanted = read_yaml(cell.folder / SETTINGS_NAME), cell.run_settings
-    recorded["output_dir"] = wanted["output_dir"]  # the folder of a sweep may be moved
-    change = None
-    for name in dict.fromkeys([*recorded, *wanted]):
-        if change is None and recorded.get(name) != wanted.get(name):
-            change = f"{name} was {recorded.get(name)!r} and is {wanted.get(name)!r} now"
-    if change is None and len(state.commands) != len(commands):
-        change = f"`then` had {len(state.commands) - 1} commands and has {len(commands) - 1} now"
-    for before, now in zip(state.commands[1:], commands[1:], strict=False):
-        if change is None and before != now:
-            change = f"`then` was {' '.join(before)!r} and is {' '.join(now)!r} now"
-    if change is not None:
-        raise InputError(
-            f"{cell.folder}: was made with other settings than {sweep.path} has now: {change}; delete the folder to "
-            "run the cell anew, or choose another output_dir"
-        )
+    # The folder of a sweep may be moved.
+    recorded = {**read_yaml(cell.folder / SETTINGS_NAME), "output_dir": str(cell.output_dir)}
+    before = recorded | {"then": [" ".join(words) for words in state.commands[1:]]}
+    now = cell.run_settings | {"then": [" ".join(words) for words in commands[1:]]}
+    for name in dict.fromkeys([*before, *now]):
+        if before.get(name) != now.get(name):
+            raise InputError(
+                f"{cell.folder}: was made with other settings than {sweep.path} has now: {name} was "
+                f"{before.get(name)!r} and is {now.get(name)!r} now; delete the folder to run the cell anew, or "
+                "choose another output_dir"
+            )
     state.commands = commands
     return state
-
-
-def failure(log: Path, since: int, code: int) -> str:
-    """Why a command failed, in one line: its own error, or the last line that it printed, and the signal, if any."""
-    lines = _last_lines(log, since)
-    line = next((line for line in lines if line.startswith("error: ")), next(iter(lines), "it printed nothing"))
-    if code >= 0:
-        return line
-    with contextlib.suppress(ValueError):
-        return f"ended by {signal.Signals(-code).name}; last line: {line}"
-    return f"ended by signal {-code}; last line: {line}"
-
-
-def _last_lines(log: Path, since: int) -> list[str]:
-    try:
-        with log.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(since, size - _TAIL))
-            text = file.read().decode("utf-8", errors="replace")
-    except OSError:
-        return []
-    lines = (_STYLES.sub("", line).strip() for line in re.split(r"[\r\n]+", text))
-    return [line for line in lines if line][::-1]

@@ -10,24 +10,25 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from string import Formatter
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from ...errors import InputError, suggestion
 from ...files import inside, read_yaml
+from ...records import as_record
 from ...runtime.credentials import Secret, conceal, masked_arguments
 from ...runtime.shipped import local_or_shipped
 from ..launching import RECIPE_COMMANDS, recipe_names, split_command
 
-_KEYS = ("recipe", "config", "settings", "grid", "cells", "then", "output_dir", "table", "slurm")
-_TABLE_KEYS = ("values", "x", "y")
 _MAX_VALUE, _MAX_NAME = 32, 180  # characters in the name of a folder
 _SAFE = re.compile(r"[A-Za-z0-9._+-]+")
 # YAML 1.1 reads 1e-3 as text; everybody means the number.
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d+")
+_TOP = ("output_dir", "config")
 
 
 @dataclass(frozen=True)
@@ -60,29 +61,56 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class SweepTable:
+    """The entry `table`: dotted paths of the numbers to show, and the settings on the axes of the heat map."""
+
+    values: list[str] | str = field(default_factory=list)
+    x: str | None = None
+    y: str | None = None
+
+
+@dataclass(frozen=True)
+class SweepFile:
+    """The entries of the file, see the guide on sweeps."""
+
+    recipe: str
+    output_dir: Annotated[str, msgspec.Meta(min_length=1)]
+    config: str | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    grid: dict[str, Annotated[list[Any], msgspec.Meta(min_length=1)]] = field(default_factory=dict)
+    cells: list[dict[str, Any]] = field(default_factory=lambda: [{}])
+    then: list[str] | str = field(default_factory=list)
+    table: SweepTable = field(default_factory=SweepTable)
+    slurm: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Sweep:
-    """The content of the file of a sweep.
+    """A sweep as its file describes it.
 
     Attributes:
         path (`Path`): the file.
         recipe (`str`): the command of the recipe, such as `fit`.
         output_dir (`Path`): the folder of the sweep.
-        names (sequence of `str`): the settings that its cells are named by, in the order of the file.
         cells (sequence of [`Cell`]): the runs.
         values (sequence of `str`): dotted paths of the results to show; chosen from what there is if empty.
-        x, y (`str`, *optional*): settings on the axes of the figures.
+        x, y (`str`, *optional*): settings on the axes of the heat map.
         slurm (mapping): parameters of submitit's `AutoExecutor`.
     """
 
     path: Path
     recipe: str
     output_dir: Path
-    names: tuple[str, ...]
-    cells: tuple[Cell, ...]
-    values: tuple[str, ...]
+    cells: Sequence[Cell]
+    values: Sequence[str]
     x: str | None
     y: str | None
     slurm: Mapping[str, Any]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The settings that its cells are named by, in the order of the file."""
+        return tuple(self.cells[0].varied)
 
     def values_of(self, name: str) -> list[Any]:
         """The values of a setting over all cells, in the order of the file; numbers sorted if all are numbers."""
@@ -97,7 +125,7 @@ def is_seed(name: str) -> bool:
 
 
 def read_sweep(path: str | os.PathLike, commands: Collection[str] = tuple(RECIPE_COMMANDS)) -> Sweep:
-    """Read the file of a sweep and make its cells. Whether the recipe knows the settings is not checked here.
+    """Read the file of a sweep and make its cells. Whether the recipe has the settings is not checked here.
 
     Args:
         path (path): the YAML file, own or shipped.
@@ -107,51 +135,47 @@ def read_sweep(path: str | os.PathLike, commands: Collection[str] = tuple(RECIPE
         `InputError`: something in the file is missing, unknown, or given twice; the message names file and entry.
     """
     path = local_or_shipped(path, "recipes")
-    content = read_yaml(path)
-    _refuse_unknown(path, "", content, _KEYS)
-    recipe, output = content.get("recipe"), content.get("output_dir")
-    if recipe not in recipe_names():
-        raise InputError(f"{path}: recipe is {recipe!r}; expected one of {', '.join(recipe_names())}")
-    if not isinstance(output, str) or not output:
-        raise InputError(f"{path}: output_dir is {output!r}; expected the folder of the sweep")
-    varied = _combinations(path, content)
-    fixed = _fixed_settings(path, content)
-    names = tuple(varied[0])
-    for name in ("output_dir", "config"):
-        if name in names or name in (content.get("settings") or {}):
+    file = _read_file(path)
+    if file.recipe not in recipe_names():
+        raise InputError(f"{path}: recipe is {file.recipe!r}; expected one of {', '.join(recipe_names())}")
+    varied = _combinations(path, file)
+    for name in [*varied[0], *file.settings]:
+        if name in _TOP:
             raise InputError(f"{path}: {name} cannot be a setting of the cells; it stands at the top of the file")
-    both = [name for name in names if name in (content.get("settings") or {})]
-    if both:
-        raise InputError(f"{path}: {both[0]} is both in settings and in grid or cells; leave it in one of them")
-    _refuse_secrets(path, varied)
-    then = _then(path, content, commands)
-    table = _mapping(path, content, "table", ", ".join(_TABLE_KEYS))
-    _refuse_unknown(path, "table: ", table, _TABLE_KEYS)
-    values = table.get("values") or []
-    values = [values] if isinstance(values, str) else values
-    for axis in ("x", "y"):
-        if table.get(axis) is not None and table[axis] not in names:
-            raise InputError(f"{path}: table: {axis} is {table[axis]!r}; expected one of {', '.join(names)}")
-    if table.get("x") is not None and table.get("x") == table.get("y"):
-        raise InputError(f"{path}: table: x and y are both {table['x']!r}; expected two settings")
+        if name in varied[0] and name in file.settings:
+            raise InputError(f"{path}: {name} is both in settings and in grid or cells; leave it in one of them")
+    for axis in filter(None, (file.table.x, file.table.y)):
+        if axis not in varied[0] or file.table.x == file.table.y:
+            raise InputError(f"{path}: table: x or y is {axis!r}; expected two of {', '.join(varied[0])}")
+    fixed = {} if file.config is None else read_yaml(local_or_shipped(file.config, "recipes"))
+    fixed.pop("output_dir", None)
+    fixed = conceal(fixed | {name: _number(value) for name, value in file.settings.items()})
+    then = _then(path, file, commands)
     cells: dict[str, Cell] = {}
     for settings in varied:
         name = cell_name(settings)
         if name in cells:
             raise InputError(f"{path}: two cells have the same settings, {name}; leave one of them out")
-        cell = Cell(name, inside(output, name, path, as_link=True), settings, fixed | settings)
-        known = {**cell.settings, "output_dir": str(cell.output_dir)}
-        cells[name] = replace(cell, then=tuple(_filled(path, words, known) for words in then))
-    slurm = _mapping(path, content, "slurm", "parameters of submitit's AutoExecutor")
-    axes = (table.get("x"), table.get("y"))
-    return Sweep(path, recipe, Path(output), names, tuple(cells.values()), tuple(values), *axes, slurm)
+        cell = Cell(name, inside(file.output_dir, name, path, as_link=True), settings, fixed | settings)
+        cells[name] = replace(cell, then=tuple(_filled(path, words, cell.run_settings) for words in then))
+    content = (Path(file.output_dir), list(cells.values()), _listed(file.table.values), file.table.x, file.table.y)
+    return Sweep(path, file.recipe, *content, file.slurm)
 
 
-def _mapping(path: Path, content: Mapping[str, Any], key: str, expected: str) -> dict[str, Any]:
-    value = content.get(key) or {}
-    if not isinstance(value, dict):
-        raise InputError(f"{path}: {key} is {value!r}; expected a mapping with {expected}")
-    return value
+def _read_file(path: Path) -> SweepFile:
+    content = {name: value for name, value in read_yaml(path).items() if value is not None}
+    table = content.get("table")
+    for where, entries, kind in (("", content, SweepFile), ("table: ", table, SweepTable)):
+        known = [entry.name for entry in fields(kind)]
+        for name in entries if isinstance(entries, dict) else ():
+            if name not in known:
+                hint = suggestion(str(name), known) or f"; expected some of {', '.join(known)}"
+                raise InputError(f"{path}: {where}unknown entry {name!r}{hint}")
+    return as_record(content, SweepFile, path, "the guide on sweeps describes the entries")
+
+
+def _listed(value: list[str] | str) -> list[str]:
+    return [value] if isinstance(value, str) else value
 
 
 def cell_name(settings: Mapping[str, Any]) -> str:
@@ -179,67 +203,35 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:6]
 
 
-def _refuse_unknown(path: Path, where: str, content: Mapping[str, Any], known: tuple[str, ...]) -> None:
-    for key in content:
-        if key not in known:
-            hint = suggestion(str(key), known) or f"; expected some of {', '.join(known)}"
-            raise InputError(f"{path}: {where}unknown entry {key!r}{hint}")
-
-
-def _combinations(path: Path, content: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _combinations(path: Path, file: SweepFile) -> list[dict[str, Any]]:
     """The varied settings of every cell: those of `cells`, each combined with all of `grid`."""
-    grid, listed = content.get("grid") or {}, content.get("cells") or [{}]
-    if not isinstance(grid, dict) or not all(isinstance(values, list) and values for values in grid.values()):
-        raise InputError(f"{path}: grid: expected a mapping from settings to lists of values")
-    if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
-        raise InputError(f"{path}: cells: expected a list of mappings from settings to values")
-    keys = set(listed[0])
-    for number, entry in enumerate(listed, start=1):
-        if set(entry) != keys:
-            name = sorted(map(str, set(entry) ^ keys))[0]
+    for number, entry in enumerate(file.cells, start=1):
+        if name := next(iter(sorted(entry.keys() ^ file.cells[0].keys())), None):
             raise InputError(f"{path}: cells: entry {number} and entry 1 do not both have {name}; give it in all")
-        if both := sorted(map(str, entry.keys() & grid.keys())):
-            raise InputError(f"{path}: {both[0]} is both in grid and in cells; leave it in one of them")
+        if name := next(iter(sorted(entry.keys() & file.grid.keys())), None):
+            raise InputError(f"{path}: {name} is both in grid and in cells; leave it in one of them")
     combined = [
-        {str(key): _number(value) for key, value in {**entry, **dict(zip(grid, values, strict=True))}.items()}
-        for entry in listed
-        for values in itertools.product(*grid.values())
+        {name: _number(value) for name, value in {**entry, **dict(zip(file.grid, values, strict=True))}.items()}
+        for entry in file.cells
+        for values in itertools.product(*file.grid.values())
     ]
-    if not combined[0]:
+    if not combined or not combined[0]:
         raise InputError(f"{path}: has neither grid nor cells; give the settings that vary and their values")
+    for name, value in (item for settings in combined for item in conceal(settings).items()):
+        if isinstance(value, Secret):
+            raise InputError(f"{path}: {name} is a secret, but cells are named by it; put it under settings")
     return combined
-
-
-def _refuse_secrets(path: Path, varied: list[dict[str, Any]]) -> None:
-    for settings in varied:
-        for name, value in conceal(settings).items():
-            if isinstance(value, Secret):
-                raise InputError(f"{path}: {name} is a secret, but cells are named by it; put it under settings")
 
 
 def _number(value: Any) -> Any:
     return float(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value
 
 
-def _fixed_settings(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that all cells share: those of `config`, and above them `settings`."""
-    config, settings = content.get("config"), _mapping(path, content, "settings", "settings and their values")
-    fixed = {}
-    if config is not None:
-        fixed = read_yaml(local_or_shipped(str(config), "recipes"))
-        fixed.pop("output_dir", None)
-    return conceal(fixed | {str(key): _number(value) for key, value in settings.items()})
-
-
-def _then(path: Path, content: Mapping[str, Any], commands: Collection[str]) -> list[list[str]]:
-    lines = content.get("then") or []
-    lines = [lines] if isinstance(lines, str) else lines
-    if not isinstance(lines, list) or not all(isinstance(line, str) and line.strip() for line in lines):
-        raise InputError(f"{path}: then: expected a list of command lines, such as `evaluate {{output_dir}}`")
+def _then(path: Path, file: SweepFile, commands: Collection[str]) -> list[list[str]]:
     split = []
-    for line in lines:
+    for line in _listed(file.then):
         words = shlex.split(line)
-        words = words[1:] if words[0] == "hmm-datasets" else words
+        words = words[1:] if words[:1] == ["hmm-datasets"] else words
         if masked_arguments(words) != words:
             shown = " ".join(masked_arguments(words))
             raise InputError(f"{path}: then: {shown!r} has a secret, which files would show; set HF_TOKEN instead")
@@ -250,20 +242,15 @@ def _then(path: Path, content: Mapping[str, Any], commands: Collection[str]) -> 
     return split
 
 
-def _filled(path: Path, words: list[str], values: Mapping[str, Any]) -> tuple[str, ...]:
-    """A command with `{output_dir}` and the settings of a cell in place of their names."""
-    for word in words:
-        try:
-            fields = [field for _, field, _, _ in Formatter().parse(word) if field is not None]
-        except ValueError as error:
-            raise InputError(f"{path}: then: {word!r}: {error}; write {{{{ for a brace") from None
-        for field in fields:
-            if isinstance(values.get(field), Secret):
-                raise InputError(
-                    f"{path}: then: {{{field}}} is a secret, which files would show; leave it out and set HF_TOKEN"
-                )
-            if field not in values:
-                known = (f"{{{name}}}" for name in values)
-                hint = suggestion(f"{{{field}}}", known) or "; expected {output_dir} or a setting of the cells"
-                raise InputError(f"{path}: then: {{{field}}} is not a setting of the cells{hint}")
-    return tuple(word.format_map(values) for word in words)
+def _filled(path: Path, words: list[str], settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """A command with `{output_dir}` and the settings of a cell in place of their names, but for secrets."""
+    values = {name: value for name, value in settings.items() if not isinstance(value, Secret)}
+    try:
+        return tuple(word.format_map(values) for word in words)
+    except (KeyError, ValueError, IndexError) as error:
+        name = f"{{{error.args[0]}}}"
+        hint = suggestion(name, [f"{{{known}}}" for known in values]) or "; write {{ and }} for braces"
+        raise InputError(
+            f"{path}: then: {name} is neither output_dir nor a setting of the cells, or it is a secret, which files "
+            f"would show (set HF_TOKEN instead){hint}"
+        ) from None

@@ -10,7 +10,8 @@ import psutil
 import pytest
 import yaml
 
-from hmm_datasets.operations.sweeps.cells import CellState, failure
+from hmm_datasets.operations.sweeps.cell_process import failure
+from hmm_datasets.operations.sweeps.cells import CellState
 from hmm_datasets.operations.sweeps.local import CellSlots
 
 
@@ -100,8 +101,7 @@ def test_a_stopped_sweep_stops_its_cells_and_the_same_command_continues(tmp_path
     assert sweep.returncode == 128 + signal.SIGTERM
     assert not processes_of(folder)
     assert CellState.read(folder / "a=3,fails=0").state == "stopped"
-    assert "a=1,fails=1: failed after" in output
-    assert "error: attempt 1 fails" in output
+    assert "a=1,fails=1: failed: error: attempt 1 fails" in output
     assert "the same command continues" in output
 
     output, _ = (sweep := start_sweep(path, "--jobs", 3)).communicate(timeout=60)
@@ -117,19 +117,23 @@ def test_each_cell_has_a_gpu_of_its_own_and_cores_are_shared(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 16)
-    slots = CellSlots.of_this_machine(4)
+
+    def slots_of(num_gpus, jobs=None, processes=1, cells=1000):
+        return CellSlots.of_this_machine(num_gpus, jobs=jobs, processes=processes, cells=cells)
+
+    slots = slots_of(4)
     assert [slots.environment(slot)["CUDA_VISIBLE_DEVICES"] for slot in range(slots.jobs)] == ["0", "1", "2", "3"]
     assert slots.environment(0)["OMP_NUM_THREADS"] == "4"
-    slots = CellSlots.of_this_machine(4, processes=2)
+    slots = slots_of(4, processes=2)
     assert [slots.environment(slot)["CUDA_VISIBLE_DEVICES"] for slot in range(slots.jobs)] == ["0,1", "2,3"]
-    slots = CellSlots.of_this_machine(2, jobs=4)
+    slots = slots_of(2, jobs=4)
     assert [slots.environment(slot)["CUDA_VISIBLE_DEVICES"] for slot in range(slots.jobs)] == ["0", "1", "0", "1"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
-    assert CellSlots.of_this_machine(2).environment(1)["CUDA_VISIBLE_DEVICES"] == "7"
-    assert CellSlots.of_this_machine(0, cells=12).jobs == 12
-    assert CellSlots.of_this_machine(0, cells=100).environment(0)["OMP_NUM_THREADS"] == "1"
+    assert slots_of(2).environment(1)["CUDA_VISIBLE_DEVICES"] == "7"
+    assert slots_of(0, cells=12).jobs == 12
+    assert slots_of(0, cells=100).environment(0)["OMP_NUM_THREADS"] == "1"
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
-    assert CellSlots.of_this_machine(0).jobs == 4
+    assert slots_of(0).jobs == 4
 
 
 def test_the_reason_of_a_failure_is_the_error_or_the_last_line(tmp_path):
@@ -137,5 +141,5 @@ def test_the_reason_of_a_failure_is_the_error_or_the_last_line(tmp_path):
     log.write_bytes(b"earlier\nerror: not found\nsome more\n 10%\r 20%\r\x1b[0m\n")
     assert failure(log, 0, 2) == "error: not found"
     assert failure(log, 27, 1) == "20%"
-    assert failure(log, 27, -9) == "ended by SIGKILL; last line: 20%"
+    assert failure(log, 27, -9) == "ended by signal 9 (Killed); last line: 20%"
     assert failure(log, log.stat().st_size, 1) == "it printed nothing"

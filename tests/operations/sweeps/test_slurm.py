@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 import time
 from dataclasses import replace
 
@@ -31,7 +32,7 @@ from hmm_datasets.operations.sweeps.file import read_sweep
 def test_wrong_parameters_are_refused(sweep, parameters, message):
     pytest.importorskip("submitit")
     with pytest.raises(InputError, match=message):
-        slurm._executor(replace(sweep, slurm=parameters), "local")
+        slurm.submit(replace(sweep, slurm=parameters), prepare(sweep), cluster="local")
 
 
 @pytest.fixture
@@ -86,12 +87,14 @@ def test_an_element_that_is_about_to_end_lets_its_cell_stop_and_goes_on_later(sw
     prepare(sweep)
     cell = sweep.cells[0]
     job = slurm.CellJob(cell.folder)
-    job._process = slurm.start_cell(cell.folder, {})
+    running = threading.Thread(target=job)
+    running.start()
     deadline = time.monotonic() + 30
     while not (cell.output_dir / "steps").exists():
         assert time.monotonic() < deadline, (cell.folder / "log.txt").read_text()
         time.sleep(0.05)
     again = job.checkpoint().function
+    running.join(30)
     assert CellState.read(cell.folder).state == "stopped"
     assert again() == "finished"
     assert len((cell.output_dir / "steps").read_text().splitlines()) == 10
@@ -108,4 +111,4 @@ def test_a_folder_with_a_line_end_does_not_become_a_line_of_a_script(sweep, tmp_
     pytest.importorskip("submitit")
     odd = replace(sweep, output_dir=tmp_path / "a\ntouch ran\n")
     with pytest.raises(InputError, match="has control characters"):
-        slurm._executor(odd, "local")
+        slurm.submit(odd, prepare(sweep), cluster="local")

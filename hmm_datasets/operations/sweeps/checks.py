@@ -25,8 +25,6 @@ from .cells import CellState
 from .file import Sweep
 
 _PLANNED = ("pretrain", "midtrain", "sft")
-# A cell that was killed could not write that it has stopped.
-_STATE_WORDS = {"running": "unfinished", "stopped": "unfinished", "waiting": "new"}
 
 
 @dataclass(frozen=True)
@@ -142,29 +140,18 @@ def _plan(
     return None
 
 
-def plan_text(sweep: Sweep, plan: SweepPlan, states: Mapping[str, CellState | None]) -> str:
+def plan_text(sweep: Sweep, plan: SweepPlan, states: Mapping[str, CellState]) -> str:
     """A row for each cell with its plan, if its recipe has one, and the totals."""
-    header, rows = ["cell", "state"], []
-    header += ["parameters", "tokens", "FLOPs", "hours"] if plan.cells else []
+    rows = []
     for cell in sweep.cells:
-        state = states[cell.name]
-        row = [cell.name, "new" if state is None else _STATE_WORDS.get(state.state, state.state)]
-        if plan.cells:
-            cell_plan = plan.cells[cell.name]
+        row = [cell.name, states[cell.name].state]
+        if cell_plan := plan.cells.get(cell.name):
             hours = f"{cell_plan['time']['device_hours']:.3g}" if "time" in cell_plan else "-"
             row += [f"{cell_plan['parameters']:,}", f"{cell_plan['tokens']:,}", f"{cell_plan['flops']:.3g}", hours]
         rows.append(row)
-    return f"{text_table(header, rows)}\n\n{_totals(sweep, plan)}"
-
-
-def _totals(sweep: Sweep, plan: SweepPlan) -> str:
+    header = ["cell", "state", "parameters", "tokens", "FLOPs", "hours"][: len(rows[0])]
     commands = " and then ".join([sweep.recipe, *(words[0] for words in sweep.cells[0].then)])
-    text = f"{len(sweep.cells)} cells of {commands}, in {sweep.output_dir}"
-    if not plan.cells:
-        return text
-    text += f"; together {plan.total('tokens'):,} tokens, {plan.total('flops'):.4g} FLOPs"
-    if plan.device_hours is None:
-        return f"{text}; hours: set {'assumed_flops' if sweep.recipe == 'fit' else 'assumed_rate'}"
-    costs = [cell_plan["time"].get("cost") for cell_plan in plan.cells.values()]
-    cost = f", {sum(costs):,.2f} at price_per_hour" if None not in costs else ""
-    return f"{text}, {format_duration(3600 * plan.device_hours)} of one device{cost}"
+    text = f"{text_table(header, rows)}\n\n{len(sweep.cells)} cells of {commands}, in {sweep.output_dir}"
+    if plan.cells:
+        text += f"; together {plan.total('tokens'):,} tokens, {plan.total('flops'):.4g} FLOPs"
+    return text if plan.device_hours is None else f"{text}, {format_duration(3600 * plan.device_hours)} of one device"
