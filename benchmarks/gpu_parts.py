@@ -14,7 +14,6 @@ from accelerate import Accelerator
 from hmm_datasets.compat.transformers_caches import generate
 from hmm_datasets.evaluation.continuations import Row, score_rows
 from hmm_datasets.report.tables import text_table
-from hmm_datasets.training.plan.accelerators import find_device
 
 
 def generation(make: Callable[[str, int, str], Any], device: torch.device, *, tiny: bool) -> None:
@@ -104,7 +103,5 @@ def _reduce(rank: int, world: int, port: int, tiny: bool) -> None:
     dist.destroy_process_group()
     if rank:
         return
-    known = None if tiny else find_device(torch.cuda.get_device_name())
-    link = "" if known is None else f"; the link's rate is {known.link / 1e9:.0f} GB/s in one direction"
-    print(f"All-reduce over {world} processes by {'gloo' if tiny else 'NCCL'}{link}\n")
+    print(f"All-reduce over {world} processes by {'gloo' if tiny else 'NCCL'}\n")
     print(text_table(["MiB", "ms", "bus bandwidth, GB/s"], table))

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from ..errors import InputError
 from ..operations.experiments import gallery
 from ..operations.launching import command_of, launch_config, recipe_commands
-from ..report.plan_tables import advice_text, fit_plan_text, forecast_text
+from ..report.plan_tables import fit_plan_text, forecast_text
 from ..runtime.setting_rules import Void
 from ..runtime.settings import argument, option, rest
 from ..runtime.shipped import copy_shipped, list_shipped, local_or_shipped
@@ -69,13 +68,6 @@ class PlanCommand:
     )
     num_processes: int | None = option(None, "N", "ranks; default those of --launch, or 1", least=1)
     launch: str | None = option(None, "CONFIG", "a launch configuration: name of a shipped one, or a file")
-    devices: list[str] | None = option(
-        None,
-        "NAME[:MFU[:PRICE]]",
-        "instead, how to run it fastest on these devices: H200, T4:0.3:0.35 with MFU and price per hour, ...",
-    )
-    ranks: list[int] = option([1, 8], "N", "devices, default 1 8", least=1)
-    models: list[str] | None = option(None, "SIZE", "sizes, by default that of the file")
     assumed_vocab_size: int | None = option(
         None,
         "V",
@@ -89,13 +81,7 @@ class PlanCommand:
     json: bool = option(False, None, "JSON instead of tables")
     flags: list[str] = rest("flags")
 
-    voids = (
-        Void("num_processes rank_stages share_of_day", "with devices", "of each a number of ranks is planned"),
-        Void("ranks models", "without devices"),
-        Void(
-            "num_processes launch ranks models rank_stages share_of_day assumed_vocab_size", "if settings is of a fit"
-        ),
-    )
+    voids = (Void("num_processes launch rank_stages share_of_day assumed_vocab_size", "if settings is of a fit"),)
     void_facts: ClassVar = {"settings is of a fit": lambda get: _is_of_fit(get("settings"))}
 
 
@@ -118,20 +104,10 @@ def plan_command(arguments: PlanCommand) -> int:
     """Print the plan of a run as tables or JSON."""
     file = _file(arguments.settings)
     if _is_of_fit(arguments.settings):
-        return _plan_fit(file, arguments)
-    launch = None if arguments.launch is None else launch_config(arguments.launch)
-    if arguments.devices is not None:
-        advice = _planning().advise(
-            file,
-            arguments.flags,
-            devices=arguments.devices,
-            models=arguments.models or (),
-            ranks=arguments.ranks,
-            launch_config=launch,
-            assumed_vocab_size=arguments.assumed_vocab_size,
-        )
-        print(json.dumps(advice) if arguments.json else advice_text(advice))
+        plan = _planning().plan_fit_recipe(file, arguments.flags, required=True)
+        print(json.dumps(plan) if arguments.json else fit_plan_text(plan))
         return 0
+    launch = None if arguments.launch is None else launch_config(arguments.launch)
     plan = _planning().plan_recipe(
         file,
         arguments.flags,
@@ -142,14 +118,4 @@ def plan_command(arguments: PlanCommand) -> int:
         share_of_day=arguments.share_of_day,
     )
     print(json.dumps(plan) if arguments.json else forecast_text(plan))
-    return 0
-
-
-def _plan_fit(file: str | Path, arguments: PlanCommand) -> int:
-    """Print the plan of a fit as a table or JSON."""
-    devices = arguments.devices or [None]
-    if len(devices) > 1:
-        raise InputError(f"--devices {' '.join(devices)}: a fit is planned for one device; give one")
-    plan = _planning().plan_fit_recipe(file, arguments.flags, required=True, device=devices[0])
-    print(json.dumps(plan) if arguments.json else fit_plan_text(plan))
     return 0

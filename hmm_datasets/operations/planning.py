@@ -1,17 +1,14 @@
 """`hmm-datasets plan`: what a recipe or a fit will consume, computed from its settings file and flags, or from flags.
 
 Training data that do not exist yet are planned too: their vocabulary is assumed, their rows are full. So are those for
-a model of which there is only a configuration file, and hence no tokenizer. With `--devices`
-the plan shows how to run a recipe, for several models, devices and numbers of ranks.
+a model of which there is only a configuration file, and hence no tokenizer.
 """
 
 import datetime
-import itertools
 import math
 import os
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,22 +24,13 @@ from ..hub.download import ModelName
 from ..runtime.command_line import parse_settings
 from ..training.model_configs import ModelSettings, limit_length, new_model
 from ..training.optimizers import check_sharding
-from ..training.plan.accelerators import USABLE, Device, find_device
+from ..training.plan.accelerators import USABLE, find_device
 from ..training.plan.budget import accumulation_steps
 from ..training.plan.checkpoint_disk import checkpoint_bytes, most_checkpoints
 from ..training.plan.finish import finish, read_rank_stages
-from ..training.plan.fit_plan import BlockSizes, measured_rate, plan_fit
+from ..training.plan.fit_plan import BlockSizes, plan_fit
 from ..training.plan.forecast import STRATEGIES, Memory, Rate, device_of, memory_per_rank, peak_activations
 from ..training.plan.plan import Plan
-from ..training.plan.sharding_strategies import (
-    OFFLOADED,
-    Job,
-    last_data_parallel,
-    linear_activations,
-    offloaded_memory,
-    options,
-    reason,
-)
 from ..training.post_training.conversations import conversation_data, preference_data
 from ..training.post_training.lora import with_adapter
 from ..training.post_training.tokenized import limit_rows
@@ -58,8 +46,6 @@ _UNPLANNED = {
     "evaluate": _NO_SIZE,
     "benchmark": _NO_SIZE,
 }
-_DESCRIBED = ("strategy", "micro_batch_size", "recomputes", "memory", "host_memory", "nvme")  # of the fastest way
-
 PLANNED = ("fit", "pretrain", "midtrain", "sft", "dpo")
 """The commands that have a plan."""
 
@@ -128,7 +114,7 @@ def _command_of(content: Mapping[str, Any]) -> str:
 
 
 def plan_fit_recipe(
-    path: str | os.PathLike, flags: Sequence[str] = (), *, required: bool = False, device: str | None = None
+    path: str | os.PathLike, flags: Sequence[str] = (), *, required: bool = False
 ) -> dict[str, Any] | None:
     """Plan the fit that a settings file of `recipes/fit_hmm.py` describes.
 
@@ -139,7 +125,6 @@ def plan_fit_recipe(
         path (path): the YAML file, or `fit`.
         flags (sequence of `str`): flags of the recipe that override the file.
         required (`bool`): whether it is an error if the tokens are not known, instead of no plan.
-        device (`str`, *optional*): assume the rate that was measured on this device.
 
     Returns:
         `dict`: see [`~hmm_datasets.training.plan.fit_plan.plan_fit`]; `None` if the tokens are not known.
@@ -166,16 +151,11 @@ def plan_fit_recipe(
         for block_size in fit.block_size or [initial.block_size]:
             size, initial = fit.of_blocks(block_size, initial)
             sizes.append((size, BlockSizes(initial.num_blocks, block_size, initial.rank)))
-        if device is not None:
-            raise InputError(
-                f"device {device}: no fit of an HMM of blocks was measured on it; set --device and --assumed_flops"
-            )
     else:
         sizes += [(size, None) for size in fit.sizes(initial)]
     num_symbols = num_symbols if initial is None else initial.num_symbols
-    rate = corpus.assumed_flops if device is None else measured_rate(device)
     given = num_tokens, length, num_symbols
-    where = {"device": corpus.device, "flops_per_second": rate}
+    where = {"device": corpus.device, "flops_per_second": corpus.assumed_flops}
     plans = [plan_fit(size, *given, blocks=blocks, **where) for size, blocks in sizes]
     if len(plans) == 1:
         return plans[0]
@@ -247,25 +227,6 @@ class Recipe:
             checkpointing=recomputes,
             chunked_loss=self.chunked_loss,
             on_gpu=self.low_precision and isinstance(self.settings, PretrainSettings),  # TRL has chunks of its own
-        )
-
-    @property
-    def job(self) -> Job:
-        """What strategies of sharding are compared for."""
-        plan = self.plan
-        return Job(
-            parameters=plan.parameters["total"],
-            largest_layer=self.largest_layer,
-            flops_per_token=plan.flops_per_token,
-            row_length=plan.data.row_length,
-            global_batch_size=plan.schedule.global_batch_size,
-            batch_divisor=math.gcd(plan.schedule.global_batch_size, *(rows for rows, _ in plan.schedule.stages)),
-            low_precision=self.low_precision,
-            moments=self.moments,
-            reduces_once=self.reduces_once,
-            activations=linear_activations(self.activations),
-            trained=self.trained,
-            weight_bytes=self.weight_bytes,
         )
 
     @property
@@ -409,11 +370,9 @@ def forecast(
 
     Returns:
         `dict`: the plan's own fields; `micro_batch_size`, `world_size`, `gradient_accumulation_steps`;
-        `possible_ranks`, which divide every batch; `data_parallel`, the most `ranks` of
-        [`~hmm_datasets.training.plan.sharding_strategies.last_data_parallel`] and the `reason`; `checkpoints`, the
-        most at once, and the bytes of each; `memory`, a mapping from ways of sharding to bytes per rank; `offloaded`,
-        one from files of `ds_configs/` to bytes per rank on the `device`, the `host` and `nvme` disks; `device`, the
-        name and the usable bytes of the assumed one; `time`, if a rate is assumed.
+        `possible_ranks`, which divide every batch; `checkpoints`, the most at once, and the bytes of each; `memory`, a
+        mapping from ways of sharding to bytes per rank; `device`, the name and the usable bytes of the assumed one;
+        `time`, if a rate is assumed.
     """
     plan, settings = recipe.plan, recipe.settings
     micro = settings.per_device_train_batch_size
@@ -433,25 +392,14 @@ def forecast(
             weight_bytes=recipe.weight_bytes,
         )
 
-    def as_set(rows: int, recomputes: bool, sharded: bool) -> float:
-        """Those of the micro-batch and the recomputing that are set, which are enough for fewer rows; no others."""
-        if rows > micro or recomputes < settings.activation_checkpointing:
-            return math.inf
-        return recipe.activations(micro, settings.activation_checkpointing, sharded)
-
-    strategies = {strategy: memory_of(strategy) for strategy in STRATEGIES}
-    shown = STRATEGIES if world_size > 1 else STRATEGIES[:1]
+    memory = {strategy: memory_of(strategy) for strategy in (STRATEGIES if world_size > 1 else STRATEGIES[:1])}
     result = plan.to_dict() | {
         "micro_batch_size": micro,
         "world_size": world_size,
         "gradient_accumulation_steps": accumulation,
         "precision": recipe.precision,
         "optimizer": {"muon": "Muon"}.get(settings.optimizer, "AdamW"),
-        "memory": {name: {**asdict(strategies[name]), "total": strategies[name].total} for name in shown},
-        "offloaded": {
-            name: dict(zip(("device", "host", "nvme"), offloaded_memory(name, strategies[strategy]), strict=True))
-            for name, strategy in OFFLOADED.items()
-        },
+        "memory": {name: {**asdict(sizes), "total": sizes.total} for name, sizes in memory.items()},
         "trained_parameters": recipe.trained,
         "possible_ranks": plan.schedule.possible_ranks(micro),
         "checkpoints": {
@@ -463,10 +411,8 @@ def forecast(
         },
         "epochs": None if plan.data.rows_per_epoch is None else plan.rows / plan.data.rows_per_epoch,
     }
-    name, mfu = device_of(settings.assumed_rate)
+    name, _ = device_of(settings.assumed_rate)
     device = None if name is None else find_device(name)
-    ranks, reason_to_end = last_data_parallel(replace(recipe.job, activations=as_set), device, mfu=mfu)
-    result["data_parallel"] = {"ranks": ranks, "reason": reason_to_end}
     if device is not None:
         result["device"] = {"name": device.name, "usable": round(USABLE * device.memory)}
     if settings.rate is not None:
@@ -500,77 +446,3 @@ def _time(
         "ends": (now + datetime.timedelta(seconds=seconds)).isoformat(timespec="minutes"),
     }
     return estimate if price is None else estimate | {"cost": estimate["device_hours"] * price}
-
-
-def advise(
-    path: str | os.PathLike,
-    flags: Sequence[str] = (),
-    *,
-    devices: Sequence[str],
-    models: Sequence[str] = (),
-    ranks: Sequence[int] = (1,),
-    launch_config: str | os.PathLike | None = None,
-    assumed_vocab_size: int | None = None,
-) -> list[dict[str, Any]]:
-    """The fastest way to run a recipe that fits, for every model, device and number of ranks.
-
-    Args:
-        path, flags, launch_config, assumed_vocab_size: see [`~hmm_datasets.operations.planning.read_recipe`].
-        devices (sequence of `str`): names that [`~hmm_datasets.training.plan.accelerators.find_device`] knows, each
-            with the share of its peak that is reached and its price per hour, as in `T4:0.3:0.35`, or with those of
-            `assumed_rate` and `price_per_hour`.
-        models (sequence of `str`, *optional*): values of `--model`; by default that of the file.
-        ranks (sequence of `int`, *optional*): numbers of devices.
-
-    Returns:
-        list of `dict`: `model`, `parameters`, `device`, `mfu`, `ranks`, and either `reason`, why there is no way; or
-        `strategy`, `micro_batch_size`, `recomputes`, `memory` and `host_memory` in bytes per rank, `fitting` (all
-        strategies that fit, the fastest first), and where it is estimated `tokens_per_second`, `hours` and, if
-        a price is known, `cost`.
-
-    Raises:
-        `InputError`: an unknown device, or settings that the recipe would refuse.
-    """
-    chosen_devices = [_assumed_device(name) for name in devices]
-    entries = []
-    for model in models or (None,):
-        chosen = [] if model is None else ["--model", model]
-        recipe, _ = read_recipe(
-            path,
-            [*flags, *chosen],
-            num_processes=1,
-            launch_config=launch_config,
-            assumed_vocab_size=assumed_vocab_size,
-        )
-        plan, settings, job = recipe.plan, recipe.settings, recipe.job
-        for (device, share, device_price), world_size in itertools.product(chosen_devices, ranks):
-            mfu = share or device_of(settings.assumed_rate)[1]
-            price = settings.price_per_hour if device_price is None else device_price
-            row = {"model": model, "parameters": job.parameters, "device": device.name}
-            row |= {"mfu": mfu, "ranks": world_size}
-            ways = options(job, device, world_size, mfu=mfu)
-            if not ways:
-                entries.append(row | {"reason": reason(job, device, world_size)})
-                continue
-            best = ways[0]
-            row |= {name: getattr(best, name) for name in _DESCRIBED}
-            row["fitting"] = list(dict.fromkeys(way.strategy for way in ways))
-            if not math.isnan(best.seconds):
-                row["tokens_per_second"] = job.row_length * job.global_batch_size / best.seconds
-                row["hours"] = plan.tokens / row["tokens_per_second"] / 3600
-                if price is not None:
-                    row["cost"] = row["hours"] * world_size * price
-            entries.append(row)
-    return entries
-
-
-def _assumed_device(words: str) -> tuple[Device, float | None, float | None]:
-    """A device, the share of its peak and its price per hour, where they are given, as in `H200:0.43:3.5`."""
-    parts = re.fullmatch(r"(([^:]+)(:[^:]+)?)(?::(\d+(?:\.\d+)?))?", words)
-    name, share = (None, 0.0) if parts is None else device_of(parts[1])
-    if name is None:
-        raise InputError(
-            f"device {words!r} is unknown; expected a name such as H200, A100, T4 or TPU v3-8, followed by a share of "
-            "its peak and a price per hour if you know them, as in H200:0.5:2.5"
-        )
-    return find_device(name), share if parts[3] else None, float(parts[4]) if parts[4] else None

@@ -36,14 +36,6 @@ def forecast_text(plan: dict[str, Any]) -> str:
     ]
     ranks, shown_ranks = plan["possible_ranks"], " ".join(map(str, plan["possible_ranks"][:8]))
     rows.append(("possible ranks", shown_ranks + (f" ... {ranks[-1]}" if len(ranks) > 8 else ""), "for every batch"))
-    end = plan["data_parallel"]
-    rows.append(
-        (
-            "data parallelism",
-            f"to {end['ranks']:,} ranks" if end["ranks"] else "impossible",
-            f"{end['reason']}; beyond that see docs/how_to/scaling.md",
-        )
-    )
     checkpoints = plan["checkpoints"]
     rows.append(
         (
@@ -78,7 +70,7 @@ def forecast_text(plan: dict[str, Any]) -> str:
             rows.append(("cost", f"{time['cost']:,.2f}", "at price_per_hour"))
     else:
         rows.append(("time", "unknown", "set assumed_rate"))
-    return "\n\n".join((_left(rows), _memory_table(plan), _offloaded_table(plan["offloaded"])))
+    return "\n\n".join((_left(rows), _memory_table(plan)))
 
 
 def fit_plan_text(plan: dict[str, Any]) -> str:
@@ -101,36 +93,6 @@ def fit_plan_text(plan: dict[str, Any]) -> str:
     else:
         rows.append(("time", "unknown", "set assumed_flops to the FLOP/s of the device in float32"))
     return "\n".join(line.rstrip() for line in _left(rows).splitlines())
-
-
-def advice_text(rows: Sequence[dict[str, Any]]) -> str:
-    """A table of the result of [`~hmm_datasets.operations.planning.advise`], and the reasons below it."""
-    columns = ["model", "parameters", "device", "MFU", "ranks", "fastest that fits", "micro-batch", "GiB", "also fit"]
-    columns += ["tokens/s", "hours", "cost"]
-    cells, notes = [], []
-    for row in rows:
-        start = [row["model"] or "", f"{row['parameters']:,}", row["device"], f"{row['mfu']:.3g}", f"{row['ranks']:,}"]
-        if "reason" in row:
-            notes.append(row["reason"])
-            cells.append([*start, f"none [{len(notes)}]", *[""] * (len(columns) - 6)])
-            continue
-        batch = f"{row['micro_batch_size']}{', recomputed' if row['recomputes'] else ''}"
-        memory = f"{row['memory'] / _GIB:.1f}"
-        if row["host_memory"]:
-            memory += f" + {row['host_memory'] / _GIB:.1f} on the host"
-        if row["nvme"]:
-            memory += f" + {row['nvme'] / _GIB:.1f} on NVMe"
-        others = [strategy for strategy in row["fitting"][1:] if not strategy.endswith(("offload", "nvme"))]
-        formats = {"tokens_per_second": ",.0f", "hours": ",.3g", "cost": ",.0f"}
-        times = [f"{row[name]:{form}}" if name in row else "?" for name, form in formats.items()]
-        cells.append([*start, row["strategy"], batch, memory, ", ".join(others) or "-", *times])
-    lines = [text_table(columns, cells)]
-    lines += [f"[{number}] {note}" for number, note in enumerate(notes, start=1)]
-    lines.append(
-        "recomputed: activations are recomputed (--activation_checkpointing true). cost: NAME:MFU:PRICE or "
-        "--price_per_hour. These are estimates to start from, see the guide."
-    )
-    return lines[0] + "\n\n" + "\n".join(lines[1:])
 
 
 def consumption_table(plan: dict[str, Any], summary: dict[str, Any]) -> str:
@@ -176,12 +138,6 @@ def _memory_table(memory: dict[str, Any]) -> str:
         row.append("yes" if sizes["total"] <= device["usable"] else "NO")
     fits = f"fits the {_size(device['usable'])} usable of {device['name']}"
     return f"{title}\n\n{text_table(['', *columns, fits], rows)}"
-
-
-def _offloaded_table(offloaded: dict[str, dict[str, int]]) -> str:
-    rows = [[name, *(_size(size) for size in sizes.values())] for name, sizes in offloaded.items()]
-    table = text_table(["", "device", "host", "NVMe"], rows)
-    return f"Per rank in GiB with states kept elsewhere, by files of ds_configs/\n\n{table}"
 
 
 def _left(rows: Sequence[tuple[str, str, str]]) -> str:

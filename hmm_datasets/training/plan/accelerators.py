@@ -1,5 +1,5 @@
-"""Accelerators: peak rates for model FLOPs utilization (MFU), memory, and links. An unknown device has no numbers,
-rather than guessed ones.
+"""Accelerators: peak rates for model FLOPs utilization (MFU), and memory. An unknown device has no numbers, rather
+than guessed ones.
 
 Rates are those of dense tensor cores with float32 accumulation, from the manufacturers' data sheets (NVIDIA's give
 twice the number, for 2:4 sparsity), and for TPUs from Google's pages on their architectures
@@ -9,8 +9,7 @@ they differ. Cards without bfloat16 units have no rate for bfloat16.
 A TPU is a chip, or of v2 and v3, whose chips have two cores, a core. One of these recipes computes on all of a host as
 one device with a copy of the weights on each: `TPU v3-8` has the rate of its eight cores and the memory of one.
 
-Memory is that of the data sheets, the larger one where a card has two. The link is the rate in one direction between
-devices of one machine: NVLink, NVSwitch or Infinity Fabric, otherwise PCIe of the card's generation with 16 lanes.
+Memory is that of the data sheets, the larger one where a card has two.
 """
 
 import re
@@ -22,46 +21,44 @@ USABLE = 0.92
 _GIB = (1 << 30) / 1e9
 
 _DEVICES = {
-    r"\bB200\b": ("B200", 2250.0, 2250.0, 180, 900),
-    r"H200 NVL": ("H200 NVL", 835.5, 835.5, 141, 450),
-    r"H200\b": ("H200", 989.4, 989.4, 141, 450),
-    r"H100 NVL": ("H100 NVL", 835.5, 835.5, 94, 300),
-    r"H100 PCIe": ("H100 PCIe", 756.0, 756.0, 80, 64),
-    r"H100\b|H800\b": ("H100 SXM", 989.4, 989.4, 80, 450),
-    r"A100\b|A800\b": ("A100", 312.0, 312.0, 80, 300),
-    r"L40S": ("L40S", 362.0, 362.0, 48, 32),
-    r"L40\b": ("L40", 181.0, 181.0, 48, 32),
-    r"L4\b": ("L4", 121.0, 121.0, 24, 32),
-    r"A40\b": ("A40", 149.7, 149.7, 48, 32),
-    r"A30\b": ("A30", 165.0, 165.0, 24, 32),
-    r"A10\b": ("A10", 125.0, 125.0, 24, 32),
-    r"RTX A6000": ("RTX A6000", 154.8, 154.8, 48, 32),
-    r"RTX 6000 Ada": ("RTX 6000 Ada", 364.2, 364.2, 48, 32),
-    r"RTX 4090\b": ("RTX 4090", 165.2, 165.2, 24, 32),
-    r"RTX 3090\b(?! Ti)": ("RTX 3090", 71.0, 71.0, 24, 32),
-    r"V100.*(?i:PCIE)": ("V100 PCIe", 112.0, None, 32, 16),
-    r"V100\b": ("V100 SXM", 125.0, None, 32, 150),
-    r"\bT4\b": ("T4", 65.0, None, 16, 16),
-    r"P100.*SXM": ("P100 SXM", 21.2, None, 16, 80),
-    r"P100\b": ("P100 PCIe", 18.7, None, 16, 16),
-    r"MI300X": ("MI300X", 1307.4, 1307.4, 192, 448),
-    # The link is a pod's all-reduce bandwidth, divided by its cores or chips; of a v5p that of its links (4,800
-    # Gbit/s), and of a v2 that of a core's two links of 496 Gbit/s (Jouppi et al., 2020).
-    r"TPU ?v2-8\b": ("TPU v2-8", 0.0, 180.0, 8 * _GIB, 124),
-    r"TPU ?v3-8\b": ("TPU v3-8", 0.0, 492.0, 16 * _GIB, 166),
-    r"TPU ?v5e-8\b": ("TPU v5e-8", 0.0, 1576.0, 16, 200),
-    r"TPU ?v2\b(?!-)": ("TPU v2 core", 0.0, 22.5, 8 * _GIB, 124),
-    r"TPU ?v3\b(?!-)": ("TPU v3 core", 0.0, 61.5, 16 * _GIB, 166),
-    r"TPU ?v4\b(?!-)": ("TPU v4", 0.0, 275.0, 32 * _GIB, 268),
-    r"TPU ?(v5e|v5 lite)\b(?!-(?!1\b))": ("TPU v5e", 0.0, 197.0, 16, 200),
-    r"TPU ?v5p\b(?!-)": ("TPU v5p", 0.0, 459.0, 95, 600),
-    r"TPU ?(v6e|v6 lite)\b(?!-(?!1\b))": ("TPU v6e", 0.0, 918.0, 32, 400),
+    r"\bB200\b": ("B200", 2250.0, 2250.0, 180),
+    r"H200 NVL": ("H200 NVL", 835.5, 835.5, 141),
+    r"H200\b": ("H200", 989.4, 989.4, 141),
+    r"H100 NVL": ("H100 NVL", 835.5, 835.5, 94),
+    r"H100 PCIe": ("H100 PCIe", 756.0, 756.0, 80),
+    r"H100\b|H800\b": ("H100 SXM", 989.4, 989.4, 80),
+    r"A100\b|A800\b": ("A100", 312.0, 312.0, 80),
+    r"L40S": ("L40S", 362.0, 362.0, 48),
+    r"L40\b": ("L40", 181.0, 181.0, 48),
+    r"L4\b": ("L4", 121.0, 121.0, 24),
+    r"A40\b": ("A40", 149.7, 149.7, 48),
+    r"A30\b": ("A30", 165.0, 165.0, 24),
+    r"A10\b": ("A10", 125.0, 125.0, 24),
+    r"RTX A6000": ("RTX A6000", 154.8, 154.8, 48),
+    r"RTX 6000 Ada": ("RTX 6000 Ada", 364.2, 364.2, 48),
+    r"RTX 4090\b": ("RTX 4090", 165.2, 165.2, 24),
+    r"RTX 3090\b(?! Ti)": ("RTX 3090", 71.0, 71.0, 24),
+    r"V100.*(?i:PCIE)": ("V100 PCIe", 112.0, None, 32),
+    r"V100\b": ("V100 SXM", 125.0, None, 32),
+    r"\bT4\b": ("T4", 65.0, None, 16),
+    r"P100.*SXM": ("P100 SXM", 21.2, None, 16),
+    r"P100\b": ("P100 PCIe", 18.7, None, 16),
+    r"MI300X": ("MI300X", 1307.4, 1307.4, 192),
+    r"TPU ?v2-8\b": ("TPU v2-8", 0.0, 180.0, 8 * _GIB),
+    r"TPU ?v3-8\b": ("TPU v3-8", 0.0, 492.0, 16 * _GIB),
+    r"TPU ?v5e-8\b": ("TPU v5e-8", 0.0, 1576.0, 16),
+    r"TPU ?v2\b(?!-)": ("TPU v2 core", 0.0, 22.5, 8 * _GIB),
+    r"TPU ?v3\b(?!-)": ("TPU v3 core", 0.0, 61.5, 16 * _GIB),
+    r"TPU ?v4\b(?!-)": ("TPU v4", 0.0, 275.0, 32 * _GIB),
+    r"TPU ?(v5e|v5 lite)\b(?!-(?!1\b))": ("TPU v5e", 0.0, 197.0, 16),
+    r"TPU ?v5p\b(?!-)": ("TPU v5p", 0.0, 459.0, 95),
+    r"TPU ?(v6e|v6 lite)\b(?!-(?!1\b))": ("TPU v6e", 0.0, 918.0, 32),
     # A card has two dies, each of which is a device of its own. AMD's data sheet gives both together: 383 TFLOP/s and
     # 128 GB.
-    r"MI250X": ("MI250X die", 191.5, 191.5, 64, 200),
+    r"MI250X": ("MI250X die", 191.5, 191.5, 64),
 }
 """By a pattern of the driver's name, of which the first that is found decides: name in reports, peaks in float16 and
-bfloat16 in TFLOP/s, memory and link in GB and GB/s; see [`Device`]."""
+bfloat16 in TFLOP/s, memory in GB; see [`Device`]."""
 
 _FLOAT32 = {"V100 PCIe": 14.0, "V100 SXM": 15.7, "T4": 8.1, "P100 SXM": 10.6, "P100 PCIe": 9.3}
 """Peaks in float32 in TFLOP/s of cards whose tensor cores, if they have any, do not take it; from the data sheets."""
@@ -76,14 +73,12 @@ class Device:
         fp16 (`float`): peak in float16, FLOP/s; 0 if the device does not compute in float16.
         bf16 (`float`, *optional*): peak in bfloat16, FLOP/s; None if the device has no bfloat16 units.
         memory (`int`): bytes.
-        link (`float`): bytes per second in one direction to a device of the same machine.
     """
 
     name: str
     fp16: float
     bf16: float | None
     memory: int
-    link: float
 
     def peak(self, precision: str) -> float:
         """Peak in FLOP/s in `"bf16"` or `"fp16"`; of a device without units for it, the peak in the other.
@@ -107,8 +102,8 @@ def find_device(name: str) -> Device | None:
     entry = next((row for pattern, row in _DEVICES.items() if re.search(pattern, name)), None)
     if entry is None:
         return None
-    label, fp16, bf16, memory, link = entry
-    return Device(label, fp16 * 1e12, None if bf16 is None else bf16 * 1e12, round(memory * 1e9), link * 1e9)
+    label, fp16, bf16, memory = entry
+    return Device(label, fp16 * 1e12, None if bf16 is None else bf16 * 1e12, round(memory * 1e9))
 
 
 def peak_flops(name: str, precision: str) -> float | None:

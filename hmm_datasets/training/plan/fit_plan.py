@@ -18,10 +18,6 @@ from ...hmm.fitting.baum_welch import batch_rows
 from ...hmm.fitting.settings import FitSettings
 from ...hmm.structured.block_tensors import numbers_per_token
 
-MEASURED_RATES = {"H200": 2.75e13}
-"""FLOP/s of fits by device. An H200 fitted 18.3 million tokens per second to 500 states (`benchmarks/gpu_hmm.py em`),
-each of which costs `6 H^2`; with fewer states the rate is lower."""
-
 
 class BlockSizes(NamedTuple):
     """Sizes of a [`~hmm_datasets.hmm.structured.blocked.BlockedHMM`]: `K` blocks of `S` states, and `R` classes."""
@@ -29,18 +25,6 @@ class BlockSizes(NamedTuple):
     num_blocks: int
     block_size: int
     rank: int
-
-
-def measured_rate(device: str) -> float:
-    """The FLOP/s of a fit on a device.
-
-    Raises:
-        `InputError`: none was measured.
-    """
-    if device not in MEASURED_RATES:
-        names = ", ".join(MEASURED_RATES)
-        raise InputError(f"device {device}: no fit was measured on it, only on {names}; set --assumed_flops instead")
-    return MEASURED_RATES[device]
 
 
 def plan_fit(

@@ -119,36 +119,31 @@ def hours_by_device(settings: LeakySettings) -> str:
 
     No data are needed: a row is full, and the vocabulary has the size that the settings choose.
     """
-    from hmm_datasets.operations.planning import advise
+    from hmm_datasets.operations.planning import plan_recipe
     from hmm_datasets.report.tables import text_table
 
     sweep = models_sweep(settings)
     given = sweep["settings"] | sweep["cells"][0] | {"output_dir": settings.output_dir}
-    advice = advise(
-        "pretrain",
-        [word for name, value in given.items() for word in (f"--{name}", str(value))],
-        devices=settings.devices,
-        models=settings.models,
-        assumed_vocab_size=settings.vocab_size,
-    )
     runs = len(TOKENIZERS) * len(settings.seeds)
     table, notes = [], []
-    for number in range(len(settings.devices)):
-        rows = advice[number :: len(settings.devices)]
-        notes += [f"{row['device']}, {row['model']}: {row['reason']}" for row in rows if "reason" in row]
-        hours = [row.get("hours") for row in rows]
-        costs = [row.get("cost") for row in rows]
-        table.append(
-            [
-                *(rows[0]["device"], f"{rows[0]['mfu']:.3g}"),
-                *("?" if value is None else f"{value:,.3g}" for value in hours),
-                "?" if None in hours else f"{runs * sum(hours):,.3g}",
-                "?" if None in costs else f"{runs * sum(costs):,.0f}",
-            ]
-        )
+    for device in settings.devices:
+        name, share, price = (*device.split(":"), "", "")[:3]
+        chosen = given | {"assumed_rate": ":".join(filter(None, (name, share)))}
+        chosen |= {"price_per_hour": price} if price else {}
+        plans = []
+        for model in settings.models:
+            words = [word for key, value in (chosen | {"model": model}).items() for word in (f"--{key}", str(value))]
+            plans.append(plan_recipe("pretrain", words, assumed_vocab_size=settings.vocab_size))
+            needed, usable = plans[-1]["memory"]["ddp"]["total"], plans[-1]["device"]["usable"]
+            if needed > usable:
+                notes.append(f"{device}, {model}: needs {needed / 1e9:.1f} GB of {usable / 1e9:.1f} GB")
+        times = [plan["time"] for plan in plans]
+        hours = [time["seconds"] / 3600 for time in times]
+        cost = f"{runs * sum(time['cost'] for time in times):,.0f}" if price else "?"
+        table.append([times[0]["rate"], *(f"{value:,.3g}" for value in hours), f"{runs * sum(hours):,.3g}", cost])
     models = runs * len(settings.models)
-    header = ["device", "MFU", *settings.models, f"all {models} models", "cost"]
-    lines = [f"Hours of one device for a model of {settings.train_tokens:,} tokens, and for all, as fast as fits"]
+    header = ["device", *settings.models, f"all {models} models", "cost"]
+    lines = [f"Hours of one device for a model of {settings.train_tokens:,} tokens, and for all"]
     return "\n\n".join([*lines, text_table(header, table), *notes])
 
 

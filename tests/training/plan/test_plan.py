@@ -23,8 +23,7 @@ from hmm_datasets.training.fused_loss import LabelScores, set_loss_output
 from hmm_datasets.training.model_configs import ModelSettings, model_config
 from hmm_datasets.training.plan import forecast
 from hmm_datasets.training.plan.flops import flops_per_token
-from hmm_datasets.training.plan.forecast import REDUCE_BUCKET, Memory, memory_per_rank, peak_activations, read_rate
-from hmm_datasets.training.plan.sharding_strategies import offloaded_memory
+from hmm_datasets.training.plan.forecast import REDUCE_BUCKET, memory_per_rank, peak_activations, read_rate
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import PretrainSettings
 from hmm_datasets.training.sources import DataSettings
@@ -301,16 +300,12 @@ def test_the_buckets_of_the_launch_configurations_are_those_of_the_plan(name):
 @pytest.mark.outside(
     "https://github.com/deepspeedai/DeepSpeed/issues/6752",
     "a configuration of DeepSpeed that trains with weights and optimizer on NVMe disks",
-    "`ds_configs/zero3_nvme.json`; `plan` prints what it needs on the device, the host and the disks",
+    "`ds_configs/zero3_nvme.json`, whose names and values DeepSpeed takes",
 )
-def test_the_buffers_on_the_host_with_nvme_are_those_of_the_plan():
+def test_deepspeed_takes_the_configuration_for_nvme_disks():
     zero = json.loads(local_or_shipped("ds_configs/zero3_nvme.json").read_text())["zero_optimization"]
     optimizer, weights = zero["offload_optimizer"], zero["offload_param"]
     assert (optimizer["device"], weights["device"], weights["max_in_cpu"]) == ("nvme", "nvme", 0)
-    floats = optimizer["buffer_count"] * zero["sub_group_size"]
-    states = Memory(weights=10, gradients=1, optimizer=20, activations=3)
-    host = 4 * floats + 2 * weights["buffer_count"] * weights["buffer_size"]
-    assert offloaded_memory("zero3_nvme", states) == (4, host, 30)
     zero_config = pytest.importorskip("deepspeed.runtime.zero.config")
     known = {name: value for name, value in zero.items() if value != "auto"}
     assert zero_config.DeepSpeedZeroConfig(**known).offload_optimizer.buffer_count == 4
@@ -321,9 +316,8 @@ def test_what_fits_the_assumed_device_is_marked(tmp_path, capsys):
     recipe, given = "recipes/experiments/tr1/13b.yaml", ["--assumed_vocab_size", "50257", "--num_processes", "16"]
     main(["plan", recipe, *given])
     lines = capsys.readouterr().out.splitlines()
-    (end,) = (" ".join(line.split()) for line in lines if line.startswith("data parallelism"))
-    why = "each has one of the 16 rows that divide a step; beyond that see docs/how_to/scaling.md"
-    assert end == f"data parallelism to 16 ranks {why}"
+    (ranks,) = (" ".join(line.split()) for line in lines if line.startswith("possible ranks"))
+    assert ranks == "possible ranks 1 2 4 8 16 for every batch"
     rows = {line.split()[0]: line.split()[-1] for line in lines if line.count(".") > 3}
     assert rows == {"ddp": "NO", "fsdp2": "yes", "zero1": "yes", "zero2": "yes", "zero3": "yes"}
     once = plan_recipe(recipe, [], num_processes=16, assumed_vocab_size=50_257)["memory"]["fsdp2"]
