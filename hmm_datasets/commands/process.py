@@ -18,6 +18,7 @@ from ..report.tables import NO_ERROR, text_table
 from ..runtime.progress import progress_bar
 from ..runtime.setting_rules import Void
 from ..runtime.settings import argument, option
+from ..text.corpora.presets import corpus_rows
 from ..training.pretrained import symbol_model
 
 if TYPE_CHECKING:
@@ -432,7 +433,6 @@ def describe_command(arguments: DescribeCommand) -> int:
 def _print_list(arguments: DescribeCommand) -> int:
     """Print a table of several processes; without names, of all named processes, and of the named corpora."""
     from ..report.process_list import process_rows, process_table
-    from ..text.corpora.presets import corpus_rows
 
     names = arguments.hmm
     rows = process_rows(names, rates=bool(names) or arguments.only == "entropy-rate")

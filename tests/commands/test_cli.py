@@ -230,7 +230,7 @@ def test_a_family_is_sampled_scored_and_described_as_an_hmm_is(tmp_path, capsys)
     means = {name: values["mean"] for name, values in found["cross_entropy"].items()}
     assert means["oracle"] < means["bayes"] < means["bigram"] < means["uniform"] == pytest.approx(np.log(3))
     assert main(["describe", folder, "--length", "8", "--num_sequences", "300"]) == 0
-    assert "a new HMM for every sequence, 3 symbols" in capsys.readouterr().out
+    assert "with a new HMM for every sequence; fingerprint" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         main(["describe", "--only", "entropy-rate", folder])
     assert "is a family of HMMs, whose optimal loss" in capsys.readouterr().err
