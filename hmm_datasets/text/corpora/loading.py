@@ -625,9 +625,12 @@ def _load_hub(
     chosen({name: [value] for name, value in first.items()}, [0])
     parts = {"weights": True, "notes": True, "columns": selection.keeps_columns}
     features = _features(form.kind) if streaming else _features(form.kind, **parts)
-    if selection.max_documents is not None:
-        count = selection.max_documents
-        data = data.take(count if streaming else min(count, len(data)))
+    if streaming and (selection.filters.unique or selection.max_documents is not None):
+        # Which rows are the first, and which are new, is known of all of them alone, so one worker reads the stream.
+        rows = {"stream": data, "count": selection.max_documents}
+        data = datasets.IterableDataset.from_generator(_all_rows, gen_kwargs=rows)
+    elif selection.max_documents is not None:
+        data = data.take(min(selection.max_documents, len(data)))
     data = data.map(
         chosen,
         batched=True,
@@ -645,6 +648,13 @@ def _load_hub(
         return datasets.IterableDataset.from_generator(_first_seen, features=_features(form.kind), gen_kwargs=settings)
     new = FirstSeen()
     return data.select([number for number, document in enumerate(data) if new(conversation_text(document))])
+
+
+def _all_rows(stream: IterableDataset, count: int | None) -> Iterator[dict[str, Any]]:
+    """The first `count` rows of all shards of a stream, also in a worker of a loader, which reads some shards."""
+    batches = stream.iter(batch_size=_BATCH_ROWS)
+    rows = (dict(zip(batch, row, strict=True)) for batch in batches for row in zip(*batch.values(), strict=True))
+    return islice(rows, count)
 
 
 def _load_verified(

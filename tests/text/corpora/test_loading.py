@@ -8,9 +8,11 @@ import sys
 import datasets
 import pyarrow as pa
 import pytest
+from datasets.distributed import split_dataset_by_node
 from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
+from torch.utils.data import DataLoader
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.foreign import sizes as foreign_sizes
@@ -404,6 +406,41 @@ def test_the_length_of_a_conversation_is_that_of_its_messages(tmp_path):
 
 
 # Skipping
+
+
+@pytest.mark.parametrize(
+    ("settings", "shards"),
+    [
+        ({}, 4),
+        ({"test_fraction": 0.2}, 4),
+        ({"filters": DocumentFilter(unique=True)}, 1),
+        ({"max_documents": 120}, 1),
+    ],
+    ids=["as it is", "split by hash", "unique", "first rows"],
+)
+def test_workers_and_ranks_divide_a_stream_of_the_hub_and_lose_or_repeat_nothing(hub, settings, shards):
+    (hub / "someone/stories").mkdir(parents=True)
+    for number in range(4):
+        write_jsonl(
+            hub / f"someone/stories/train-{number}.jsonl", [{"text": text} for text in STORIES[number * 50 :][:50]]
+        )
+    names = "---\nconfigs:\n- config_name: default\n  data_files: train-*.jsonl\n---\n"
+    (hub / "someone/stories/README.md").write_text(names)
+    stream = load_corpus("someone/stories", **settings)
+    whole = list(stream["text"])
+    assert stream.num_shards == shards
+    assert whole == [text for text in STORIES if text in whole], "in the order of the files"
+    read = [row["text"] for row in DataLoader(stream, batch_size=None, num_workers=2)]
+    assert sorted(read) == sorted(whole)
+    ranks = [list(split_dataset_by_node(stream, rank, 2)["text"]) for rank in range(2)]
+    assert all(ranks)
+    assert sorted(ranks[0] + ranks[1]) == sorted(whole)
+    begun = iter(stream)
+    for _ in range(77):
+        next(begun)
+    resumed = load_corpus("someone/stories", **settings)
+    resumed.load_state_dict(stream.state_dict())
+    assert list(resumed["text"]) == whole[77:]
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.txt", "a.parquet"])
