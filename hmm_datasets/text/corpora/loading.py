@@ -652,9 +652,11 @@ def _load_hub(
 
 def _all_rows(stream: IterableDataset, count: int | None) -> Iterator[dict[str, Any]]:
     """The first `count` rows of all shards of a stream, also in a worker of a loader, which reads some shards."""
-    batches = stream.iter(batch_size=_BATCH_ROWS)
-    rows = (dict(zip(batch, row, strict=True)) for batch in batches for row in zip(*batch.values(), strict=True))
-    return islice(rows, count)
+    return islice(chain.from_iterable(map(_rows_of_columns, stream.iter(batch_size=_BATCH_ROWS))), count)
+
+
+def _rows_of_columns(columns: dict[str, list]) -> Iterator[dict[str, Any]]:
+    return (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
 
 
 def _load_verified(
@@ -690,9 +692,8 @@ def _chosen_rows(
     none, an empty document has it. A stream has no end to print counts at, so there each name is printed when it first
     occurs.
     """
-    rows = (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
     documents, unused = [], UnusedKeys()
-    for index, row in zip(indices, rows, strict=True):
+    for index, row in zip(indices, _rows_of_columns(columns), strict=True):
         where = f"{name}: row {index}"
         if selection.filters.keeps_row(row, where):
             row = without_fillers(row, types)
