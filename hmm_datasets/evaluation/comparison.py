@@ -147,8 +147,8 @@ def _task(task: str, runs: Sequence[ReportFolder]) -> dict[str, Any]:
 def _figure(task: str, measured: Mapping[str, Any]) -> tuple[float | None, float | None, float | None]:
     """The result of a run, and the bounds of its own interval."""
     if task in ("optimum", "benchmark"):
-        scores = measured["bayes_gap"] if task == "optimum" else measured["mean"]
-        gap, error = scores["bayes_gap" if task == "optimum" else "excess"], scores["standard_error"]
+        scores, name = (measured["mean"], "excess") if task == "benchmark" else (measured["bayes_gap"], "bayes_gap")
+        gap, error = scores[name], scores["standard_error"]
         half = half_width(error, measured["num_sequences"]) if error is not None and math.isfinite(error) else None
         return (gap, None, None) if half is None else (gap, gap - half, gap + half)
     if task == "text":
