@@ -71,7 +71,9 @@ class CorpusSettings:
         None, "FLOP/s of the device in float32 that a plan assumes, for hours.", above=0
     )
     report_to: list[str] = setting([], "Experiment trackers to send each epoch to: tensorboard, trackio, wandb, ...")
-    device: str | None = setting(None, "Device to compute on, such as cuda:1; by default one per process.")
+    device: str | None = setting(
+        None, "Device to compute on, such as cuda:1, of blocks cpu; by default one per process."
+    )
 
     voids = (
         Void("lengths test states weights num_symbols", "unless corpus is a file of symbols"),
@@ -184,6 +186,7 @@ def main(settings: CorpusSettings, hmm_settings: HMMSettings) -> None:
 
     from hmm_datasets.files import read_log
     from hmm_datasets.hmm.fitting.state import HISTORY_NAME
+    from hmm_datasets.hmm.structured.blocked import BlockedHMM
     from hmm_datasets.report.overview import draw_fit
     from hmm_datasets.runtime import heartbeats
     from hmm_datasets.runtime.stop_requests import Stopped, StopRequests, parse_time
@@ -216,7 +219,7 @@ def main(settings: CorpusSettings, hmm_settings: HMMSettings) -> None:
                 folder = output if count == 1 else output / f"states-{size.num_states}"
                 if folder != output:
                     write_record(folder, *record, None)
-                device = settings.device or state.device
+                device = settings.device or ("cpu" if isinstance(initial, BlockedHMM) else state.device)
                 observer = _Observer(data, settings, size, folder, device) if state.is_main_process else None
                 result = _fit(data, size, folder, initial, device, requests, observer)
                 initial = result.hmm if hmm_settings.block_size else initial

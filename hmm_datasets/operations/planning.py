@@ -150,13 +150,13 @@ def plan_fit_recipe(
     if fit.block_size or isinstance(initial, BlockedHMM):
         for block_size in fit.block_size or [initial.block_size]:
             size, initial = fit.of_blocks(block_size, initial)
+            initial.parameters(device=corpus.device)  # refuses one that is not the CPU
             sizes.append((size, BlockSizes(initial.num_blocks, block_size, initial.rank)))
     else:
         sizes += [(size, None) for size in fit.sizes(initial)]
     num_symbols = num_symbols if initial is None else initial.num_symbols
     given = num_tokens, length, num_symbols
-    where = {"device": corpus.device, "flops_per_second": corpus.assumed_flops}
-    plans = [plan_fit(size, *given, blocks=blocks, **where) for size, blocks in sizes]
+    plans = [plan_fit(size, *given, blocks=blocks, flops_per_second=corpus.assumed_flops) for size, blocks in sizes]
     if len(plans) == 1:
         return plans[0]
     # One after the other: the largest needs the memory, and operations and time add up.

@@ -1,7 +1,5 @@
 """HMMs with blocked emissions and transitions of a low rank, beside dense HMMs of the same distribution."""
 
-import itertools
-
 import numpy as np
 import pytest
 import torch
@@ -9,15 +7,12 @@ from composed_examples import EXAMPLES, blocked
 
 from hmm_datasets import HMM
 from hmm_datasets.errors import InputError
-from hmm_datasets.hmm.structured.block_tensors import BlockTensors
+from hmm_datasets.hmm.fitting.fit import fit_hmm
 from hmm_datasets.hmm.structured.blocked import BlockedHMM
 
 SMALL = blocked([0, 1, 0, 2, 1], 2, 3, seed=21)
 # Blocks with one symbol and with many, and sizes that are no multiples of the lanes.
 LARGE = blocked([0, *[1] * 30, *[2, 3] * 6], 19, 21, seed=3)
-
-# The compiled loops, and what other devices do.
-TABLES = [BlockedHMM.parameters, lambda process, dtype: BlockTensors(process, dtype, "cpu")]
 
 
 def with_gaps(process: BlockedHMM, count: int, length: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -83,13 +78,12 @@ def test_a_path_that_is_improbable_until_the_last_token_is_found():
 
 @pytest.mark.parametrize("process", [SMALL, LARGE], ids=["small", "large"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("tables_of", TABLES, ids=["compiled", "torch"])
-def test_expected_counts_are_the_derivatives_of_the_log_likelihood(tables_of, process, dtype):
+def test_expected_counts_are_the_derivatives_of_the_log_likelihood(process, dtype):
     """Fisher's identity: an expected count is what the log-likelihood gains by the logarithm of its entry."""
     tokens, lengths = with_gaps(process, 21, 9, seed=2)
     weights = np.random.default_rng(3).uniform(0, 2, 21)
     read = torch.from_numpy(np.where(tokens < 0, process.num_symbols, tokens)), torch.from_numpy(lengths)
-    read_tables = tables_of(process, dtype).with_missing()
+    read_tables = process.parameters(dtype).with_missing()
     counts, scores = read_tables.sums(*read, torch.from_numpy(weights))
     np.testing.assert_allclose(read_tables.log_likelihood(*read), scores, rtol=1e-12)
     tables = {name: torch.tensor(table).log().requires_grad_() for name, table in process.tables().items()}
@@ -138,8 +132,8 @@ def test_impossible_tokens_have_no_likelihood_and_add_no_count():
     path = process.viterbi([[0, 0], [0, 2]])
     assert path.states.tolist() == [[0, 0], [0, 2]]
     assert path.log_probability.tolist() == [-np.inf, np.log(0.5)]
-    for tables_of, dtype in itertools.product(TABLES, (torch.float64, torch.float32)):
-        counts, scores = tables_of(process, dtype).sums(torch.tensor([[0, 2], [0, 0]]), None, None)
+    for dtype in (torch.float64, torch.float32):
+        counts, scores = process.parameters(dtype).sums(torch.tensor([[0, 2], [0, 0]]), None, None)
         assert scores.tolist() == [0.0, -np.inf]
         assert counts["emission"][2].sum() == 1
         assert all(np.isfinite(table).all() for table in counts.values())
@@ -194,6 +188,11 @@ def test_names_of_symbols_are_kept_in_its_folder(tmp_path):
 def test_what_is_no_model_is_refused(changed, words):
     with pytest.raises(InputError, match=words):
         BlockedHMM(**{**EXAMPLES["blocked"].arrays(), **changed})
+
+
+def test_a_device_other_than_the_cpu_is_refused_before_a_fit():
+    with pytest.raises(InputError, match=r"device is 'meta', but HMMs of blocks are computed on the CPU; leave it"):
+        fit_hmm(SMALL.sample(4, 8), initial=SMALL, device="meta", show_progress=False)
 
 
 def test_a_table_too_large_is_refused():

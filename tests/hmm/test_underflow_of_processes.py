@@ -11,7 +11,6 @@ from extended_precision import exact, steps_of
 from hmm_datasets import HMM, HMMMixture
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm.families.mixture import ChainMixture, ProcessMixture
-from hmm_datasets.hmm.structured.block_tensors import BlockTensors
 from hmm_datasets.hmm.structured.blocked import BlockedHMM
 from hmm_datasets.hmm.structured.factored import FactoredProcess
 from hmm_datasets.hmm.structured.input_output import InputOutputHMM
@@ -49,11 +48,10 @@ def test_an_hmm_of_blocks_has_its_exact_likelihood_beliefs_and_posteriors(row):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("tables_of", [BlockedHMM.parameters, lambda hmm, dtype: BlockTensors(hmm, dtype, "cpu")])
-def test_the_counts_of_an_hmm_of_blocks_are_exact(tables_of, dtype):
+def test_the_counts_of_an_hmm_of_blocks_are_exact(dtype):
     lengths = torch.tensor([1300, 1000, 1300])
     near = {"rtol": 1e-8, "atol": 1e-9} if dtype == torch.float64 else {"rtol": 1e-4, "atol": 1e-3}
-    tables = tables_of(BLOCKED, dtype).with_missing()
+    tables = BLOCKED.parameters(dtype).with_missing()
     rows = [row[:length] for row, length in zip(ROWS, lengths.tolist(), strict=True)]
     by_row = [exact(DENSE.start, steps_of(DENSE, row)) for row in rows]
     counts, scores = tables.sums(torch.from_numpy(np.where(ROWS < 0, 2, ROWS)), lengths, torch.tensor([1.0, 2, 3]))
@@ -69,8 +67,7 @@ def test_the_counts_of_an_hmm_of_blocks_are_exact(tables_of, dtype):
     np.testing.assert_allclose(counts["start"].sum(), 6, rtol=1e-5)
 
 
-@pytest.mark.parametrize("tables_of", [BlockedHMM.parameters, lambda hmm, dtype: BlockTensors(hmm, dtype, "cpu")])
-def test_the_counts_of_several_blocks_are_the_derivatives_of_the_exact_likelihood(tables_of):
+def test_the_counts_of_several_blocks_are_the_derivatives_of_the_exact_likelihood():
     """Fisher's identity: the count of an entry is the entry times the derivative of the log-likelihood by it."""
     row = [2] * 900 + [0] * 5 + [2, 0, 1, 2]
 
@@ -82,7 +79,7 @@ def test_the_counts_of_several_blocks_are_the_derivatives_of_the_exact_likelihoo
         return exact(tables["start"], steps).log_likelihood
 
     tables, size = {name: table.copy() for name, table in PAIRS.tables().items()}, 1e-5
-    counts, scores = tables_of(PAIRS, torch.float64).sums(torch.tensor([row]), None, None)
+    counts, scores = PAIRS.parameters(torch.float64).sums(torch.tensor([row]), None, None)
     np.testing.assert_allclose(scores, score(tables), rtol=1e-11)
     for name, table in tables.items():
         for place in zip(*np.nonzero(table), strict=True):

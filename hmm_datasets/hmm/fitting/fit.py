@@ -58,7 +58,6 @@ from ..arrays import (
 from ..integers import integer
 from ..model import HMM
 from ..named_tokens import symbols_of_names
-from ..structured.block_tensors import numbers_per_token
 from ..structured.blocked import BlockedHMM
 from ..token_files import TokenRows
 from .baum_welch import (
@@ -330,9 +329,9 @@ class _Fit:
     def __post_init__(self):
         self.dtype = getattr(torch, self.settings.dtype)
         device, blocked = self.workers.device, isinstance(self.initial, BlockedHMM)
-        width = self.settings.num_states if self.initial is None else self.initial.belief_width
         if blocked:
-            width = numbers_per_token(self.initial.rank, self.initial.block_size, device)
+            self.initial.parameters(self.dtype, device)
+        width = self.settings.num_states if self.initial is None else self.initial.belief_width
         shape = self.data.shape
         if self.data.tokens.ndim == 1:  # of which long ones are taken alone
             shape = shape[0], -(-len(self.data.tokens) // shape[0])

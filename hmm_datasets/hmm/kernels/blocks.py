@@ -138,13 +138,13 @@ def filter_blocks(start, enter, leave, emission, blocks, num_blocks, symbols, nu
 
 @compiled
 def count_blocks(
-    enter, leave, to_enter, to_leave, emission, blocks, num_blocks, symbols, num_live, weights, beliefs, scales, bound,
-    lost, starts, entered, left, emitted,
+    enter, leave, to_enter, to_leave, emission, blocks, num_blocks, symbols, num_live, weights, beliefs, scales, lost,
+    starts, entered, left, emitted,
 ):  # fmt: skip
     """Add the expected counts of all rows, given what `filter_blocks` filled.
 
-    `to_enter` and `to_leave` are the tables with rows and columns exchanged. `bound` is the maximum of a backward
-    value, which has none where it does not matter; rows in which a value passes it are marked in `lost` (B,).
+    `to_enter` and `to_leave` are the tables with rows and columns exchanged. Rows in which a backward value is not
+    finite are marked in `lost` (B,), and the counts are not for use then.
     `entered` and `left` are float64, in the panels of `enter` and `leave`, and become counts once multiplied with
     these. `emitted` is float64, (E + 1, S).
     """
@@ -168,13 +168,13 @@ def count_blocks(
                 _gather(value, np.uint64(0), rank, rank, chosen, count, after)
                 times_panels(z, np.uint64(0), full, rank, rank, enter, table, states, y)
                 times_panels(after, np.uint64(0), full, rank, rank, to_leave, table, states, g)
-                _count_symbols(symbols, scales, t, chosen, count, emission, states, bound, lost, y, g, emitted)
+                _count_symbols(symbols, scales, t, chosen, count, emission, states, y, g, emitted)
                 _clear_ended(num_live[t + 1] if t + 1 < length else 0, chosen, count, rank, after)
                 add_outer(y, np.uint64(0), np.uint64(count), states, states, after, rank, in_leave, table)
                 add_outer(z, np.uint64(0), np.uint64(count), rank, rank, g, states, in_enter, table)
                 times_panels(g, np.uint64(0), full, states, states, to_enter, table, rank, moved)
                 _scatter(moved, rank, chosen, count, rank, np.uint64(0), before)
-        _scale_values(before, beliefs, here, step, rank, live, weights, bound, lost, value)
+        _scale_values(before, beliefs, here, step, rank, live, weights, lost, value)
         if t % FLUSH == 0:
             take_over(in_enter, entered)
             take_over(in_leave, left)
@@ -184,23 +184,21 @@ def count_blocks(
 
 
 @compiled
-def _scale_values(before, beliefs, here, step, rank, live, weights, bound, lost, value):
+def _scale_values(before, beliefs, here, step, rank, live, weights, lost, value):
     # The sum is the weight but for rounding, which would multiply from step to step.
     zero = value.dtype.type(0)
     for row in range(live):
-        total, over, at, to = zero, 0, np.uint64(row) * step + here, np.uint64(row) * rank
+        total, at, to = zero, np.uint64(row) * step + here, np.uint64(row) * rank
         for r in range(rank):
-            over += before[to + r] > bound
-            before[to + r] = min(before[to + r], bound)
             total += beliefs[at + r] * before[to + r]
-        lost[row] |= over > 0
+        lost[row] |= not np.isfinite(total)
         factor = weights[row] / total if total > 0 else zero
         for r in range(rank):
             value[to + r] = before[to + r] * factor
 
 
 @compiled
-def _count_symbols(symbols, scales, t, chosen, count, emission, states, bound, lost, y, g, emitted):
+def _count_symbols(symbols, scales, t, chosen, count, emission, states, y, g, emitted):
     # Count the symbols that the states of a block emit, and multiply `y` and `g` with their emissions. A state that
     # cannot be visited has `y` 0, and `g` no bound.
     limits = np.finfo(emission.dtype)
@@ -211,8 +209,4 @@ def _count_symbols(symbols, scales, t, chosen, count, emission, states, bound, l
             factor = emission[symbol, s] * inverse
             y[to + s] *= factor
             emitted[symbol, s] += y[to + s] * g[to + s]
-            g[to + s] = min(g[to + s] * factor, bound)
-        over = 0
-        for s in range(states):
-            over += g[to + s] == bound
-        lost[chosen[i]] |= over > 0
+            g[to + s] *= factor

@@ -119,8 +119,8 @@ def _count(
                 divisor = scale[t, r] * total
                 inverse = min(one / divisor, largest) if divisor > 0 else none
                 _smooth(
-                    filtered, here, value, np.uint64(r) * width, width, emission, symbol, inverse, bound, emitted,
-                    arriving, peaks, np.uint64(r) * lanes_of(start),
+                    filtered, here, value, np.uint64(r) * width, width, emission, symbol, inverse, emitted, arriving,
+                    peaks, np.uint64(r) * lanes_of(start),
                 )  # fmt: skip
             if t > 0:
                 count = np.uint64(live)
@@ -146,16 +146,17 @@ def _sum_of_products(filtered, here, value, at, width, parts):
 
 
 @compiled
-def _smooth(filtered, here, value, at, width, emission, symbol, inverse, bound, emitted, arriving, peaks, own):
-    # P(state at t | all tokens) in place of the filter's belief, and the value of the state before its symbol.
-    most, peak = fill(value, bound), load(peaks, own)
+def _smooth(filtered, here, value, at, width, emission, symbol, inverse, emitted, arriving, peaks, own):
+    # P(state at t | all tokens) in place of the filter's belief, and the value of the state before its symbol, whose
+    # maximum comes to `peaks`. One that is infinite makes its row be computed again.
+    peak = load(peaks, own)
     for j in range(np.uint64(0), width, lanes_of(value)):
         ahead = load(value, at + j)
         posterior = load(filtered, here + at + j) * ahead
         store(filtered, here + at + j, posterior)
         accumulate(emitted, symbol + j, posterior)
         ahead = load(emission, symbol + j) * ahead * inverse
-        store(arriving, at + j, where_larger(ahead, most, most, ahead))
+        store(arriving, at + j, ahead)
         peak = where_larger(ahead, peak, ahead, peak)
     store(peaks, own, peak)
 

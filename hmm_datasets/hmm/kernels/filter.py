@@ -277,7 +277,8 @@ class _Room(NamedTuple):
         live (array of the lanes): 1 if the row has tokens left, else 0.
         weight, work (arrays): two vectors to work with; blocks and panels end after the last state.
         scale (array): the probability of every token, given those before it.
-        low, high (arrays of the lanes): the lowest belief above 0, if asked for, and the highest backward value.
+        low, high (arrays of the lanes): the lowest belief above 0, if asked for, or the lowest probability of a token,
+            and the highest backward value.
         ring, mask (array and uint64): entry `m` of a row in the result, and blocks around it, at vector `m & mask`.
     """
 
@@ -343,10 +344,9 @@ def _smooth_rows(initial, emission, moves, to_previous, stride, bound, tokens, e
         count = _take_rows(room, rows, np.uint64(first), ends, length, length * states)
         _forward(initial, emission, moves, stride, safe, None, symbols, count, room, out, room.end[0], states)
         _backward(emission, to_previous, stride, symbols, count, room, out, states)
+        store(room.low, np.uint64(0), _least(room.scale, room.end[0] * lanes))
         for lane in range(count):
-            begin, lost[room.row[lane]] = room.begin[lane], room.high[lane] >= bound
-            for index in range(room.end[lane]):
-                lost[room.row[lane]] |= room.scale[index * lanes + lane] == 0
+            begin, lost[room.row[lane]] = room.begin[lane], room.high[lane] >= bound or room.low[lane] == 0
             for index in range(begin + room.end[lane] * states, begin + length * states):
                 out[index] = 0
 
@@ -394,13 +394,21 @@ def _sum(values, size):
 
 
 @compiled
-def _lowest(belief, size, low):
-    # The lowest belief above 0 in each lane, or what was lower before.
-    zero = fill(belief, 0.0)
+def _least(values, size):
+    least = fill(values, 1.0)
+    for i in range(np.uint64(0), size, lanes_of(values)):
+        least = where_larger(least, load(values, i), load(values, i), least)
+    return least
+
+
+@compiled
+def _lower(belief, size, lowest):
+    # Lower what was the lowest belief above 0 in each lane. In memory, where it costs the steps between nothing.
+    zero, low = fill(belief, 0.0), load(lowest, np.uint64(0))
     for j in range(np.uint64(0), size, lanes_of(belief)):
         here = load(belief, j)
         low = where_larger(here, zero, where_larger(low, here, here, low), low)
-    return low
+    store(lowest, np.uint64(0), low)
 
 
 @compiled
@@ -412,7 +420,8 @@ def _forward(initial, emission, moves, stride, safe, readout, symbols, count, ro
     belief, shortest = np.empty(states * lanes, moves.dtype), end[count - np.uint64(1)]
     predicted = np.empty(lanes if readout is None else (width + np.uint64(PANEL)) * lanes, moves.dtype)
     _begin(initial, room.row, belief)
-    written, low = np.uint64(0), one
+    written = np.uint64(0)
+    store(room.low, np.uint64(0), one)
     for t in range(end[0] + np.uint64(1)):
         if t < positions:
             source = belief
@@ -426,8 +435,8 @@ def _forward(initial, emission, moves, stride, safe, readout, symbols, count, ro
                 written += lanes
         if t == end[0]:
             break
-        if safe[0] > 0 and t % safe[1] == 0:
-            low = _lowest(belief, states * lanes, low)
+        if safe[0] > 0 and t & (safe[1] - np.uint64(1)) == 0:
+            _lower(belief, states * lanes, room.low)
         _find_offsets(room, symbols, t, stride)
         if emission is None:
             multiply_edges(belief, moves, room.offset, weight, work)
@@ -446,7 +455,6 @@ def _forward(initial, emission, moves, stride, safe, readout, symbols, count, ro
             store(room.scale, t * lanes, where_larger(is_live, zero, total, one))
             for j in range(0, states * lanes, lanes):
                 store(belief, j, where_larger(is_live, zero, load(work, j) * factor * inverse, load(belief, j)))
-    store(room.low, np.uint64(0), low)
     _write_block(
         ring, (written & mask) * lanes, written, min(positions, end[0] + np.uint64(1)) * width, out, room.begin, count
     )

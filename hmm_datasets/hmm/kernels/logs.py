@@ -18,6 +18,7 @@ from jaxtyping import Float, Int
 from .tilted import log_entries, log_product, log_sum
 
 _CHUNK = 1 << 22  # numbers of the largest temporary array
+_MAX_MIXED = 512  # states
 
 
 @numba.njit(cache=True, nogil=True)
@@ -108,18 +109,38 @@ class LogRecursions:
 
 
 def safe_beliefs(start: np.ndarray, emission: np.ndarray | None, *moves: np.ndarray) -> tuple[float, int]:
-    """The belief from which on no product with the tables underflows in some steps, and their number.
+    """The belief from which on no product with the tables underflows in some steps, and their number, a power of two.
 
     The belief is 0 if none can be lower: where any state leads to any other, none is less than the smallest entry of
-    the last of `moves`.
+    the last of `moves`. Where it does so in `k` steps, whatever is emitted, the most probable of `H` states gives each
+    state `k` steps later a belief of at least `s^k / H`, with `s` the least probability of a step. The values of a
+    smoother are at most `H / s^k` then, or `H / s^(2k)` in a state that is impossible at first.
     """
     tables = [table for table in (start, emission, *moves) if table is not None]
     least = [float(np.min(table, where=table > 0, initial=1)) for table in tables]
     step, tiny = float(np.prod(least[1:])), float(np.finfo(start.dtype).tiny)
     if min(least[0], least[-1]) * step >= tiny and (moves[-1] > 0).all():
         return 0.0, 1
+    if len(moves) == 1 and (emission is None or (emission > 0).all()):
+        mixing = _steps_to_mix(moves[0])
+        if mixing and min(least[0], 1 / len(start)) * step ** (2 * mixing + 1) >= tiny:
+            return 0.0, 1
     steps = 4 if step**8 > tiny else 1
     return (tiny / step**steps, steps) if step > tiny else (np.inf, 1)
+
+
+def _steps_to_mix(moves: Float[np.ndarray, "K H H"]) -> int | None:
+    # A number of steps after which each state leads to each other by any of the tables at every step. None if it is
+    # more than 8, or if finding it takes longer than comparing beliefs.
+    support = moves > 0
+    if moves.shape[1] > _MAX_MIXED or (support != support[:1]).any():
+        return None
+    reached = support[0].astype(np.float32)
+    for steps in (1, 2, 4, 8):
+        if reached.all():
+            return steps
+        reached = np.minimum(reached @ reached, 1)
+    return None
 
 
 def log_sums(logs: Float[np.ndarray, "... N"]) -> Float[np.ndarray, "..."]:

@@ -5,15 +5,12 @@ belief is below the smallest number. The filter takes `2 R S` exponentials for a
 way back in time `5 R S`.
 """
 
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float, Int
-from torch import Tensor
 
-from ..inference import chosen_rows, with_lost_rows
-from ..kernels.logs import log_sums, safe_beliefs, softmax
+from ..kernels.logs import log_sums, softmax
 from .block_paths import candidates
 
 if TYPE_CHECKING:
@@ -76,35 +73,3 @@ class BlockLogs:
             ahead -= max(ahead.max(), np.finfo(float).min)
         counts["start"] += softmax(beliefs[0] + ahead) * (len(tokens) > 0)
         return result, counts, float(scales.sum())
-
-
-class ScoredRows:
-    """Tables of a [`~hmm_datasets.hmm.structured.blocked.BlockedHMM`] for batches, whose lost rows go through
-    [`BlockLogs`]."""
-
-    _hmm: "BlockedHMM"
-    _dtype: type
-    _scores: Any
-    """Method of tokens and lengths: `log P(tokens)` of each row, NaN where a class may be lost."""
-    _sums: Any
-    """Method of tokens, lengths and weights: expected counts by name, and the scores."""
-
-    @cached_property
-    def lowest_safe(self) -> float:
-        """The lowest belief from which on no product underflows."""
-        tables = self._hmm.start, self._hmm.emission, self._hmm.enter, self._hmm.leave
-        return safe_beliefs(*(table.astype(self._dtype) for table in tables))[0]
-
-    def log_likelihood(self, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, "B"] | None) -> Float[Tensor, "B"]:
-        """`log P(tokens)` of each row in nats, float64."""
-        scores = self._scores(tokens, lengths)
-        for row, symbols in chosen_rows(tokens, lengths, scores.isnan()):
-            scores[row] = self._hmm._logs.filtered(symbols)[1].sum()
-        return scores
-
-    def sums(
-        self, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, "B"] | None, weights: Float[Tensor, "B"] | None
-    ) -> tuple[dict[str, Tensor], Float[Tensor, "B"]]:
-        """Expected counts of each table by its name, float64, and `log P(tokens)` of each row in nats."""
-        compute = partial(self._sums, tokens, lengths)
-        return with_lost_rows(compute, tokens, lengths, weights, self._hmm._logs.counts)

@@ -1,6 +1,6 @@
 """Inference in an HMM of blocks, by the compiled loops of `kernels.blocks`."""
 
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -8,17 +8,16 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..inference import in_given_order, longest_first
+from ..inference import chosen_rows, in_given_order, longest_first, with_lost_rows
 from ..kernels.blocks import count_blocks, filter_blocks
-from ..kernels.counts import backward_bound
+from ..kernels.logs import safe_beliefs
 from ..kernels.panels import packed, unpacked, widened
-from .block_logs import ScoredRows
 
 if TYPE_CHECKING:
     from .blocked import BlockedHMM
 
 
-class BlockTables(ScoredRows):
+class BlockTables:
     """The tables of a [`~hmm_datasets.hmm.structured.blocked.BlockedHMM`] as the kernels read them.
 
     Args:
@@ -41,6 +40,12 @@ class BlockTables(ScoredRows):
     def _exchanged(self) -> tuple[Float[np.ndarray, "P"], ...]:
         """The panels with rows and columns exchanged, which the way back in time needs."""
         return tuple(packed(table.transpose(0, 2, 1), self._dtype) for table in (self._enter, self._leave))
+
+    @cached_property
+    def lowest_safe(self) -> float:
+        """The lowest belief from which on no product underflows."""
+        tables = self._hmm.start, self._hmm.emission, self._hmm.enter, self._hmm.leave
+        return safe_beliefs(*(table.astype(self._dtype) for table in tables))[0]
 
     def filtered(
         self, tokens: Int[np.ndarray, "B T"], num_live: Int[np.ndarray, "T"] | None = None, *, keep: bool = True
@@ -70,10 +75,21 @@ class BlockTables(ScoredRows):
         """These tables, which have a symbol for missing tokens."""
         return self
 
-    def _scores(self, tokens: Tensor, lengths: Tensor | None) -> Tensor:
+    def log_likelihood(self, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, "B"] | None) -> Float[Tensor, "B"]:
+        """`log P(tokens)` of each row in nats, float64."""
         order, num_live, rows = longest_first(tokens, lengths)
         _, scales, lowest = self.filtered(rows.numpy(), np.array(num_live), keep=False)
-        return _summed_logs(scales, lowest < self.lowest_safe, order)
+        scores = _summed_logs(scales, lowest < self.lowest_safe, order)
+        for row, symbols in chosen_rows(tokens, lengths, scores.isnan()):
+            scores[row] = self._hmm._logs.filtered(symbols)[1].sum()
+        return scores
+
+    def sums(
+        self, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, "B"] | None, weights: Float[Tensor, "B"] | None
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """Expected counts of each table by its name, float64, and `log P(tokens)` of each row in nats."""
+        compute = partial(self._sums, tokens, lengths)
+        return with_lost_rows(compute, tokens, lengths, weights, self._hmm._logs.counts)
 
     def _sums(
         self, tokens: Tensor, lengths: Tensor | None, weights: Tensor | None
@@ -84,10 +100,10 @@ class BlockTables(ScoredRows):
         beliefs, scales, _ = self.filtered(rows, num_live)
         sums = [np.zeros(table.size) for table in self._panels]
         starts, emitted = np.zeros(len(self._start)), np.zeros(self._emission.shape)
-        bound, lost = self._dtype(backward_bound(np.dtype(self._dtype))), np.zeros(len(rows), bool)
+        lost = np.zeros(len(rows), bool)
         count_blocks(
             *self._panels, *self._exchanged, self._emission, *self._blocks, rows,
-            num_live, weight.astype(self._dtype), beliefs.reshape(-1), scales, bound, lost, starts, *sums, emitted,
+            num_live, weight.astype(self._dtype), beliefs.reshape(-1), scales, lost, starts, *sums, emitted,
         )  # fmt: skip
         entered, left = (
             unpacked(total * panels, table.shape, self._dtype)

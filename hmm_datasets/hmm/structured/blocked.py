@@ -41,7 +41,6 @@ from ..viterbi import Path
 from .block_logs import BlockLogs
 from .block_paths import best_path, block_posteriors
 from .block_tables import BlockTables
-from .block_tensors import BlockTensors
 
 if TYPE_CHECKING:
     import torch
@@ -168,10 +167,14 @@ class BlockedHMM(Process):
         """A number for each distribution, such as `totals` gives, in a shape that divides the table."""
         return totals[self.blocks] if name == "emission" else totals[..., None]
 
-    def parameters(self, dtype: "torch.dtype | None" = None, device: Any = None) -> BlockTables | BlockTensors:
-        """The tables for a fit, float64 by default, or float32: for the kernels on the CPU, for torch elsewhere."""
+    def parameters(self, dtype: "torch.dtype | None" = None, device: Any = None) -> BlockTables:
+        """The tables for a fit, float64 by default, or float32.
+
+        Raises:
+            `InputError`: a device other than the CPU.
+        """
         if device is not None and str(device) != "cpu":
-            return BlockTensors(self, dtype, device)
+            raise InputError(f"device is {str(device)!r}, but HMMs of blocks are computed on the CPU; leave it out")
         return BlockTables(self, np.float32 if str(dtype) == "torch.float32" else np.float64)
 
     def describe(self) -> str:

@@ -16,7 +16,6 @@ import torch
 from ...errors import InputError
 from ...hmm.fitting.baum_welch import batch_rows
 from ...hmm.fitting.settings import FitSettings
-from ...hmm.structured.block_tensors import numbers_per_token
 
 
 class BlockSizes(NamedTuple):
@@ -34,7 +33,6 @@ def plan_fit(
     num_symbols: int,
     *,
     blocks: BlockSizes | None = None,
-    device: str | None = None,
     flops_per_second: float | None = None,
 ) -> dict[str, Any]:
     """The plan of a fit that runs for all of its `max_epochs`, and all of `num_restarts` first guesses.
@@ -45,9 +43,7 @@ def plan_fit(
         length (`int`): `L`, tokens per sequence.
         num_symbols (`int`): `E`.
         blocks ([`BlockSizes`], *optional*): those of an HMM of blocks, whose product with the number of blocks is
-            `num_states`; a dense HMM by default.
-        device (`str`, *optional*): where an HMM of blocks is fitted, such as `cuda`; in threads of a CPU by default. A
-            dense one is planned for a GPU.
+            `num_states`, planned for threads of a CPU; by default a dense HMM on a GPU.
         flops_per_second (`float`, *optional*): operations per second of the device.
 
     Returns:
@@ -72,8 +68,8 @@ def plan_fit(
             raise InputError(f"{name} is {value}; expected a positive number")
     states, dtype = settings.num_states, getattr(torch, settings.dtype)
     tables = _dense(states, num_symbols) if blocks is None else _blocked(blocks, num_symbols)
-    shape, on = (max(1, num_tokens // length), length), torch.device("cuda" if blocks is None else device or "cpu")
-    width = states if blocks is None else numbers_per_token(blocks.rank, blocks.block_size, on)
+    shape, on = (max(1, num_tokens // length), length), torch.device("cuda" if blocks is None else "cpu")
+    width = states if blocks is None else blocks.rank
     rows = min(shape[0], settings.batch_size or batch_rows(shape, width, dtype, on, blocked=blocks is not None))
     per_epoch = num_tokens * tables.flops_per_token
     epochs = settings.max_epochs + (settings.num_restarts - 1) * min(settings.restart_epochs, settings.max_epochs)

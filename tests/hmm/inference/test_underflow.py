@@ -134,3 +134,28 @@ def test_the_posteriors_of_a_cycle_of_states_are_exact():
     result = exact(hmm.start, steps_of(hmm, tokens))
     np.testing.assert_allclose(hmm.posteriors([tokens])[0], result.posteriors, rtol=1e-8, atol=1e-12)
     np.testing.assert_allclose(hmm.log_likelihood([tokens]), [result.log_likelihood], rtol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_where_states_mix_whatever_is_emitted_no_row_is_watched_and_none_underflows(seed):
+    """The beliefs are not compared there, and they are not below the bound from which that is concluded."""
+    generator = np.random.default_rng(seed)
+    states, symbols, on_edges = int(generator.integers(2, 8)), int(generator.integers(2, 5)), seed % 2 == 0
+    leads = (generator.random((states, states)) < 0.5) | np.roll(np.eye(states, dtype=bool), 1, axis=1)
+    transition = leads * (generator.dirichlet(np.ones(states), states) + 1e-3)
+    transition /= transition.sum(1, keepdims=True)
+    emission = generator.dirichlet(np.ones(symbols), states) + 1e-3
+    emission /= emission.sum(1, keepdims=True)
+    hmm = HMM(start=np.eye(states)[0], transition=transition, emission=emission)
+    if on_edges:
+        hmm = HMM(start=hmm.start, edges=emission.T[:, :, None] * hmm.transition)
+    reached, steps = hmm.transition > 0, 1
+    while not reached.all() and steps < 8:
+        reached, steps = reached @ reached, 2 * steps
+    assert (hmm._log_tables.safe[0] == 0) == bool(reached.all())
+    if reached.all():
+        least = (hmm.transition[hmm.transition > 0].min() * hmm.emission.min()) ** steps / states
+        tokens = generator.integers(0, symbols, (64, 60))
+        beliefs = hmm.beliefs(tokens)
+        assert beliefs[beliefs > 0].min() >= least
+        np.testing.assert_allclose(hmm.posteriors(tokens).sum(-1), 1)
