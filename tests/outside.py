@@ -2,8 +2,8 @@
 
 A test with the marker `outside(source, wish, outcome)` is a row: the address of a public report, question or file,
 what its author wanted in a few words, and what happens here. Where it is not supported, the outcome is the sentence
-that a user gets. `--record` writes the table to `docs/reference/tried_from_outside.md`, with which
-`tests/test_outside.py` compares it.
+that a user gets. `--record` writes the table to `tests/tried_from_outside.tsv`, with which `tests/test_outside.py`
+compares it. What was learnt from the rows is a page of the documentation.
 """
 
 import argparse
@@ -13,15 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 TESTS = Path(__file__).parent
-PAGE = TESTS.parent / "docs" / "reference" / "tried_from_outside.md"
-BEGINNING = """# Public reports that were tried
-
-Each row is a public bug report, question, test or file that was tried on this package, and a test that does so again.
-`python tests/outside.py` prints the table.
-
-| source | wish | what happens here | test |
-|---|---|---|---|
-"""
+TABLE = TESTS / "tried_from_outside.tsv"
 
 
 class Case(NamedTuple):
@@ -38,9 +30,10 @@ def cases() -> list[Case]:
     return sorted(case for path in sorted(TESTS.rglob("test_*.py")) for case in _cases_of(path))
 
 
-def page() -> str:
-    """The table as a page of the documentation."""
-    return BEGINNING + "".join(_row(case) + "\n" for case in cases())
+def table() -> str:
+    """The rows as tab-separated values, below the names of the columns."""
+    rows = (Case._fields, *cases())
+    return "".join("\t".join(" ".join(cell.split()) for cell in row) + "\n" for row in rows)
 
 
 def _cases_of(path: Path) -> Iterator[Case]:
@@ -52,19 +45,10 @@ def _cases_of(path: Path) -> Iterator[Case]:
             yield Case(*values, test=path.relative_to(TESTS.parent).as_posix())
 
 
-def _row(case: Case) -> str:
-    # https://github.com/OWNER/NAME/issues/1 is shown as OWNER/NAME 1.
-    name = case.source.split("://")[-1].removeprefix("github.com/")
-    for word in ("/issues/", "/pull/", "/discussions/"):
-        name = name.replace(word, " ")
-    cells = (f"[{name}]({case.source})", case.wish, case.outcome, f"`{case.test}`")
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--record", action="store_true", help="write the page")
+    parser.add_argument("--record", action="store_true", help="write the table")
     if parser.parse_args().record:
-        PAGE.write_text(page(), encoding="utf-8")
+        TABLE.write_text(table(), encoding="utf-8")
     else:
-        print(page(), end="")
+        print(table(), end="")
