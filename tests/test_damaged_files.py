@@ -25,7 +25,6 @@ from hmm_datasets.hmm.model import HMM
 from hmm_datasets.hmm.structured.markov import MarkovChain
 from hmm_datasets.hmm.tilted import TiltedHMM
 from hmm_datasets.hub.parquet import write_split
-from hmm_datasets.operations.sweeps.cells import CellState
 from hmm_datasets.report.evaluation_tables import read_report
 from hmm_datasets.text.corpora.loading import load_corpus
 from hmm_datasets.text.stream import TokenStream, write_tokens
@@ -115,12 +114,6 @@ def pushed_parquet(folder: Path):
     return lambda: [row["text"] for row in load_corpus(str(folder), kind="text", streaming=True)]
 
 
-def cell(folder: Path):
-    folder.mkdir(parents=True)
-    CellState([["hmm-datasets", "fit"]], "summary.json", "finished", 1, 1, []).write(folder)
-    return lambda: CellState.read(folder)
-
-
 CHAIN = MarkovChain(np.random.default_rng(0).dirichlet(np.ones(2), (2, 2)))
 KINDS = {
     "an HMM": as_process(hmm_with_names()),
@@ -135,7 +128,6 @@ KINDS = {
     "an evaluation": evaluation,
     "a Parquet file": parquet,
     "a folder of Parquet files": pushed_parquet,
-    "a cell of a sweep": cell,
 }
 
 
@@ -170,6 +162,3 @@ def test_folders_from_before_there_were_digests_are_read(tmp_path):
         for path in (tmp_path / kind).rglob("digests.json"):
             path.unlink()
         assert read() == written, kind
-    path = tmp_path / "a cell of a sweep" / "folder" / "cell.json"
-    write_json(path, {name: value for name, value in read_json(path).items() if name != "digest"})
-    assert CellState.read(path.parent).state == "finished"

@@ -26,6 +26,7 @@ from ..errors import InputError
 from ..files import read_yaml
 from ..runtime.children import SignalHandler, exit_code, send_to_children, signals
 from ..runtime.environment import FIRST_START, check_posix, with_start
+from ..runtime.parent_watch import end_with_launcher
 from ..runtime.program import declared_settings
 from ..runtime.settings import complete, settings_help, underscored
 from ..runtime.shipped import EXPERIMENTS, RECIPES, local_or_shipped, shipped
@@ -320,6 +321,7 @@ def _launch(program: list[str], name: str, arguments: list[str], *, trains: bool
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     check_posix("--launch (without it a recipe runs in one process)")
+    end_with_launcher()
     flags = _read_launch(name, arguments, program, trains=trains)
     if _package(launch_config(name)) == "torch_xla":
         _check_on_tpu(name, program, arguments, flags.training_script_args)

@@ -15,13 +15,15 @@ from typing import Any
 
 from ..errors import InputError
 from ..files import read_yaml, write_yaml
-from ..runtime.command_line import parse_values
+from ..runtime.command_line import parse_values, setting_names
+from ..runtime.progress import progress_bar
 from ..runtime.settings import settings_from, underscored
 from ..training.model_configs import model_config
 from ..training.plan.budget import accumulation_steps
 from ..training.pretrained import load_pretrained
 from .launching import launch_config, launch_of, recipe_settings, split_command
-from .sweeps.file import read_sweep
+from .sweeps.cells import commands_of
+from .sweeps.file import Sweep, read_sweep
 
 _OUTPUTS = ("--output", "--output_dir")
 
@@ -80,7 +82,9 @@ def _check(words: list[str], written: _Written, number: int) -> None:
     """Check one command, and note what it writes."""
     program, name, arguments = words[0], *(words[1:2] or [""]), words[2:]
     if program == "hmm-datasets" and name == "sweep":
-        _check_sweep(arguments, written, number)
+        sweep = read_sweep(arguments[0])
+        check_cells(sweep, (), written, number)
+        written.add(sweep.output_dir, number)
     elif program == "hmm-datasets" and (recipe := split_command(words[1:])) is not None:
         _check_recipe(*recipe, written, number)
     elif program == "python" and name.endswith(".py") and not Path(name).is_file():
@@ -140,28 +144,32 @@ def _check_processes(values: dict[str, Any], launch: tuple[str, int | None] | No
     accumulation_steps(values["global_batch_size"], size, values["per_device_train_batch_size"])
 
 
-def _check_sweep(arguments: list[str], written: _Written, number: int) -> None:
-    """The cells of a sweep as stages, and the commands after each; a sweep that is only planned writes nothing."""
-    sweep = read_sweep(arguments[0])
-    launch = [
-        word
-        for flag in ("--launch", "--num_processes")
-        if flag in arguments
-        for word in arguments[arguments.index(flag) :][:2]
-    ]
-    with tempfile.TemporaryDirectory() as folder:
+def check_cells(sweep: Sweep, launch: Sequence[str] = (), written: _Written | None = None, number: int = 1) -> None:
+    """Check the commands of every cell of a sweep as those of stages, before the first begins.
+
+    Args:
+        sweep ([`~hmm_datasets.operations.sweeps.file.Sweep`]): the sweep.
+        launch (sequence of `str`, *optional*): flags of the launcher.
+        written (`_Written`, *optional*): what stages before the sweep write.
+        number (`int`, *optional*): the number of the sweep among stages.
+
+    Raises:
+        `InputError`: names the file of the sweep and the cell.
+    """
+    written = _Written(()) if written is None else written
+    if "output_dir" not in setting_names(recipe_settings(sweep.file.recipe)):
+        raise InputError(f"{sweep.path}: recipe is {sweep.file.recipe!r}, which has no output_dir; a sweep needs one")
+    with tempfile.TemporaryDirectory() as folder, progress_bar(len(sweep.cells), " cells", desc="checking") as bar:
         path = Path(folder) / "settings.yaml"
         for cell in sweep.cells:
-            write_yaml(path, cell.run_settings)
+            write_yaml(path, cell.settings)
             try:
-                _check_recipe(sweep.recipe, [*launch, "--config", str(path)], written, number)
-                for words in cell.then:
-                    _check(["hmm-datasets", *words], written, number)
+                for words in commands_of(sweep, cell, path, launch):
+                    _check(words, written, number)
             except InputError as error:
                 problem = str(error).removeprefix(f"{path}: ")
                 raise InputError(f"{sweep.path}: cell {cell.name}: {problem}") from None
-    if "--plan" not in arguments:
-        written.add(sweep.output_dir, number)
+            bar.update()
 
 
 def _folder(name: str, recipe: str, values: dict[str, Any]) -> None:

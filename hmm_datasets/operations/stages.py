@@ -5,7 +5,6 @@ directly. The output of the others is stored, and shown when the branches before
 """
 
 import contextlib
-import os
 import shlex
 import signal
 import subprocess
@@ -19,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from ..runtime.children import Children, SignalHandler
+from ..runtime.children import Children, SignalHandler, shared_environment, with_this_interpreter
 from ..runtime.one_line_errors import one_line_errors
 from .stage_inputs import check_stages
 
@@ -165,20 +164,3 @@ def _follow(path: Path, branch: Future) -> Iterator[str]:
             yield file.read()
             time.sleep(0.2)
         yield file.read()
-
-
-def shared_environment(processes: int = 1) -> dict[str, str]:
-    """The environment of a program that shares the cores with others, unless `OMP_NUM_THREADS` is set."""
-    environment = os.environ | {
-        "TOKENIZERS_PARALLELISM": os.environ.get("TOKENIZERS_PARALLELISM", "true"),
-        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-    }
-    if processes > 1:
-        environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
-    return environment
-
-
-def with_this_interpreter(words: list[str]) -> list[str]:
-    """The command with this interpreter, independent of PATH."""
-    # With -P, modules in the current folder do not hide modules of libraries.
-    return [sys.executable, *(["-P", "-m", "hmm_datasets.cli"] if words[0] == "hmm-datasets" else []), *words[1:]]

@@ -13,6 +13,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -135,3 +136,20 @@ def kill_with_children(process: int) -> None:
         for child in [*parent.children(recursive=True), parent]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 child.kill()
+
+
+def shared_environment(processes: int = 1) -> dict[str, str]:
+    """The environment of a program that shares the cores with others, unless `OMP_NUM_THREADS` is set."""
+    environment = os.environ | {
+        "TOKENIZERS_PARALLELISM": os.environ.get("TOKENIZERS_PARALLELISM", "true"),
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    }
+    if processes > 1:
+        environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
+    return environment
+
+
+def with_this_interpreter(words: list[str]) -> list[str]:
+    """The command with this interpreter, independent of PATH."""
+    # With -P, modules in the current folder do not hide modules of libraries.
+    return [sys.executable, *(["-P", "-m", "hmm_datasets.cli"] if words[0] == "hmm-datasets" else []), *words[1:]]

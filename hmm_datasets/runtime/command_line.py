@@ -14,7 +14,7 @@ from ..compat.accelerate import shard_on_cpu
 from ..errors import InputError, suggestion
 from ..files import read_yaml
 from . import environment
-from .credentials import refuse_masks, remember, revealed
+from .credentials import refuse_masks, remember
 from .setting_rules import checked, defaults_of
 from .settings import SettingsParser, check_required, file_value, settings_from, underscored
 from .shipped import local_or_shipped
@@ -114,9 +114,8 @@ class CommandLine:
             for field in fields(kind)
             for hint in [hints[field.name]]
         }
-        content = revealed(self.content)
-        refuse_masks(content, str(self.file))
-        return dict(self._checked(name, content[name], hints) for name in content if name != "env")
+        refuse_masks(self.content, str(self.file))
+        return dict(self._checked(name, value, hints) for name, value in self.content.items() if name != "env")
 
     def _checked(self, name: Any, value: Any, hints: dict[str, Any]) -> tuple[str, Any]:
         if name not in hints:
@@ -148,7 +147,6 @@ class CommandLine:
         if not isinstance(variables, dict):
             raise InputError(f"{self.file}: env is {variables!r}; expected a mapping of variables")
         os.environ.update({str(name): str(value) for name, value in variables.items()})
-        os.environ.update(revealed(dict(os.environ)))
         _find_deepspeed_file()
         shard_on_cpu()
         try:

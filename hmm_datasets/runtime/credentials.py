@@ -10,7 +10,6 @@ Masks know the issuers of whom a run may hold a token. A push searches files for
 """
 
 import itertools
-import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -22,9 +21,6 @@ MASK = "<SECRET>"
 
 MIN_SECRET_LENGTH = 8
 """Minimum length of the value of a secret variable. Shorter values may be words and are ignored."""
-
-SECRETS_VARIABLE = "HMM_DATASETS_SECRETS"
-"""Environment variable by which a sweep gives secrets to its cells, whose settings have their names instead: JSON."""
 
 SECRET_NAMES = (
     r"(?:hub|hf|auth|access|api|refresh|bearer|session)[_-]?token"
@@ -137,56 +133,6 @@ def _mask_of(name: str) -> str:
 def reveal(value: str | None) -> str | None:
     """The value of a [`Secret`]; anything else as it is."""
     return value.reveal() if isinstance(value, Secret) else value
-
-
-def conceal(settings: Any, name: str = "") -> Any:
-    """A copy of settings, in mappings and lists, whose secrets, by their names or forms, are [`Secret`]s.
-
-    ```python
-    >>> concealed = conceal({"hub_token": "mine", "seed": 1})
-    >>> concealed, concealed["hub_token"].reveal()
-    ({'hub_token': '<HUB_TOKEN>', 'seed': 1}, 'mine')
-
-    ```
-    """
-    if isinstance(settings, Mapping):
-        return {key: conceal(value, str(key)) for key, value in settings.items()}
-    if isinstance(settings, list | tuple):
-        return [conceal(value, name) for value in settings]
-    if not isinstance(settings, str) or isinstance(settings, Secret) or settings == _mask_of(name):
-        return settings
-    return Secret(settings, name) if settings and (is_secret_name(name) or masked(settings) != settings) else settings
-
-
-def secrets_for_children(settings: Mapping[str, Any]) -> dict[str, str]:
-    """The environment by which programs get the secrets of settings files that were written with masks.
-
-    Args:
-        settings (mapping): the settings, from [`conceal`].
-
-    Raises:
-        `InputError`: two secrets of the same name have different values.
-    """
-    values: dict[str, str] = {}
-
-    def collect(value: Any) -> None:
-        for part in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
-            collect(part)
-        if isinstance(value, Secret) and values.setdefault(str(value), value.reveal()) != value.reveal():
-            raise InputError(f"two settings have different values for {value}, of which records can keep only one")
-
-    collect(settings)
-    return {SECRETS_VARIABLE: json.dumps(values)} if values else {}
-
-
-def revealed(settings: Any) -> Any:
-    """A copy of settings from a file with the secrets, of which [`secrets_for_children`] told this process."""
-    passed = json.loads(os.environ.get(SECRETS_VARIABLE, "{}"))
-    if isinstance(settings, Mapping):
-        return {key: revealed(value) for key, value in settings.items()}
-    if isinstance(settings, list):
-        return [revealed(value) for value in settings]
-    return passed.get(settings, settings) if isinstance(settings, str) else settings
 
 
 def refuse_masks(settings: Mapping[str, Any], where: str = "settings") -> None:

@@ -31,7 +31,7 @@ _OTHER_RANKS = 1.0  # seconds until the other ranks have noticed it too and stop
 # Matches one of the first words of the command line of a launcher: the name of a script, or a module after `-m`.
 _LAUNCHER = re.compile(
     r"(^|/)(accelerate|accelerate-launch|torchrun|deepspeed|hmm-datasets)$"
-    r"|^hmm_datasets\.(cli|operations\.sweeps\.cell_process)$"
+    r"|^hmm_datasets\.cli$"
     r"|(^|[/.])accelerate[/.]commands[/.]|torch[/.]distributed[/.](run|launch)\b|deepspeed[/.]launcher[/.]"
 )
 

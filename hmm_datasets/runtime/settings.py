@@ -209,7 +209,7 @@ def converter(hint: Any) -> Callable[[str], Any]:
             return Path(text)
         if text.startswith("{") and any(dict in (kind, typing.get_origin(kind)) for kind in kinds):
             try:
-                return _with_numbers(parse_yaml(text))
+                return with_numbers(parse_yaml(text))
             except Exception:  # of the reader of YAML, which is not imported here
                 raise ValueError(text) from None
         if not any(kind is str or typing.get_origin(kind) is typing.Literal for kind in kinds):
@@ -228,10 +228,10 @@ def _finite(text: str) -> float:
     return value
 
 
-def _with_numbers(value: Any) -> Any:
-    """A mapping in which numbers such as `1e-4`, which are text in YAML, are numbers."""
+def with_numbers(value: Any) -> Any:
+    """A mapping in which numbers such as `1e-4`, which are text in YAML 1.1, are numbers."""
     if isinstance(value, dict):
-        return {name: _with_numbers(part) for name, part in value.items()}
+        return {name: with_numbers(part) for name, part in value.items()}
     is_number = isinstance(value, str) and re.fullmatch(r"[-+]?\d+(\.\d*)?[eE][-+]?\d{1,3}", value)
     return float(value) if is_number else value
 
@@ -255,7 +255,7 @@ def file_value(value: Any, hint: Any) -> Any:
     if isinstance(value, float) and value.is_integer() and int in kinds and float not in kinds:
         return int(value)
     if isinstance(value, (list, dict)) and any(kind not in (bool, int, float, str, type(None)) for kind in kinds):
-        return _with_numbers(value)  # its dataclass checks it
+        return with_numbers(value)  # its dataclass checks it
     if type(value) not in kinds and not (type(value) is int and float in kinds):
         raise ValueError(value)
     return value

@@ -61,7 +61,7 @@ push {}/run
 push {}/none
 report {}
 chat {}/run --prompt x
-sweep {}/sweep.yaml --plan
+sweep {}/sweep.yaml --table
 sweep {}/none.yaml
 watch {}/run
 watch {}/none

@@ -107,7 +107,7 @@ def records(folder: Path) -> str:
         lambda: rollbacks_in(folder),
         lambda: check_folder_identity(folder, {"data": {"seed": 3, "length": 16}}),
         lambda: write_run_card(folder),
-        lambda: list(_numbers_of_run(folder)),
+        lambda: list(_numbers_of_run(folder).items()),
         lambda: detect_kind(folder),
         lambda: list(verify(folder)),
     )

@@ -293,20 +293,23 @@ def test_a_sweep_is_an_array_and_only_what_is_unfinished_is_submitted_again(slur
         command = (sys.executable, "-m", "hmm_datasets.cli", "sweep", slurm.folder / "sweep.yaml")
         return slurm.run(*command, *flags, timeout=240)
 
+    def jobs():
+        return json.loads((folder / "slurm.json").read_text())
+
     said = sweep("--slurm")
-    assert "cells: 4 submitted, 0 in the queue before, 0 finished" in said, said
-    job = said.splitlines()[-5].split("_")[0]
+    assert "4 cells submitted, 0 were queued" in said, said
+    job = jobs()["num_states=2,seed=0"].split("_")[0]
     # Slurm 22's scancel signals all it should, and exits with 229.
     subprocess.run(["scancel", f"{job}_3"], env=slurm.environment, timeout=30)
     said = sweep("--slurm")
-    assert "cells: 1 submitted" in said, said
-    again = said.splitlines()[-2].split()[0]
+    assert "1 cells submitted" in said, said
+    again = jobs()["num_states=3,seed=1"]
     slurm.wait(job)
     slurm.wait(again)
     logs = "\n".join(path.read_text() for path in [*folder.glob("*/log.txt"), *folder.glob(".submitit/*.err")])
     said = sweep("--table")
     assert "4 of 4 cells are finished." in said, (said, logs)
-    assert "cells: 0 submitted, 0 in the queue before, 4 finished" in sweep("--slurm")
+    assert "0 cells submitted, 0 were queued" in sweep("--slurm")
     assert len((folder / "sweep.csv").read_text().splitlines()) == 5
 
 

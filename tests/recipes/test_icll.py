@@ -7,7 +7,7 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json, write_json, write_yaml
 from hmm_datasets.hmm.families import load_source
 from hmm_datasets.hmm.model import HMM
-from hmm_datasets.operations.sweeps.checks import check_and_plan
+from hmm_datasets.operations.stage_inputs import check_cells
 from hmm_datasets.operations.sweeps.file import read_sweep
 from hmm_datasets.runtime.command_line import parse_settings
 from hmm_datasets.runtime.shipped import EXPERIMENTS, shipped
@@ -15,7 +15,7 @@ from hmm_datasets.runtime.shipped import EXPERIMENTS, shipped
 FOLDER = shipped(EXPERIMENTS) / "icll"
 
 
-RECIPE, COMPARE = load("icll"), load("icll", "compare")
+RECIPE, COMPARE, COSTS = load("icll"), load("icll", "compare"), load("common", "sweep_costs")
 
 
 def settings(config: str, *flags: str):
@@ -33,15 +33,15 @@ def test_the_full_experiment_is_planned_without_its_data(tmp_path):
     assert len(sweep_of(RECIPE.models_sweep(chosen, tmp_path), tmp_path / "models.yaml").cells) == 3 * 2 * 3
     one = settings("full.yaml", "--output_dir", str(tmp_path / "icll"), "--hmms", "H500-E200", "--kinds", "permuted")
     RECIPE.stand_ins(one, tmp_path)  # the six sources cost the same
-    found = check_and_plan(sweep_of(RECIPE.models_sweep(one, tmp_path), tmp_path / "models.yaml"))
-    assert len(found.cells) == 3
-    for plan in found.cells.values():
+    found = COSTS.plans_of(sweep_of(RECIPE.models_sweep(one, tmp_path), tmp_path / "models.yaml"))
+    assert len(found) == 3
+    for plan in found.values():
         assert plan["tokens"] == pytest.approx(5e9, rel=1e-4)
         assert plan["precision"] == "bf16"
         assert plan["memory"]["ddp"]["total"] < 141e9
-    assert 20 < 6 * found.device_hours < 30
+    assert 20 < 6 * COSTS.device_hours(found) < 30
     fits = sweep_of(RECIPE.fits_sweep(chosen), tmp_path / "fits.yaml")
-    assert [cell["flops_per_epoch"] for cell in check_and_plan(fits).cells.values()] == [
+    assert [cell["flops_per_epoch"] for cell in COSTS.plans_of(fits).values()] == [
         6 * 13_000_000 * states**2 for states in (500, 200, 500)
     ]
 
@@ -55,7 +55,8 @@ def test_small_sources_are_an_hmm_and_a_family_with_and_without_exact_distributi
     exact = {name for name, source in sources.items() if isinstance(source, HMM) or source.has_exact_distribution}
     assert names - exact == {"H8-E100-permuted", "H16-E100-permuted"}
     sweep = sweep_of(RECIPE.models_sweep(chosen, tmp_path), tmp_path / "models.yaml")
-    assert len(check_and_plan(sweep).cells) == 6
+    check_cells(sweep)
+    assert len(sweep.cells) == 6
 
 
 @pytest.mark.parametrize(

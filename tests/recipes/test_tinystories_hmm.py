@@ -11,7 +11,7 @@ from hmm_datasets.cli import main
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json, write_json, write_yaml
 from hmm_datasets.operations.launching import recipe_settings
-from hmm_datasets.operations.sweeps.checks import check_and_plan
+from hmm_datasets.operations.stage_inputs import check_cells
 from hmm_datasets.operations.sweeps.file import read_sweep
 from hmm_datasets.runtime.command_line import check_flags, parse_settings
 from hmm_datasets.runtime.shipped import EXPERIMENTS, shipped
@@ -19,7 +19,7 @@ from hmm_datasets.runtime.shipped import EXPERIMENTS, shipped
 FOLDER = shipped(EXPERIMENTS) / "tinystories_hmm"
 
 
-RECIPE, COMPARE = load("tinystories_hmm"), load("tinystories_hmm", "compare")
+RECIPE, COMPARE, COSTS = load("tinystories_hmm"), load("tinystories_hmm", "compare"), load("common", "sweep_costs")
 
 
 def settings(config: str, *flags: str):
@@ -31,22 +31,26 @@ def planned(config: str, folder: Path) -> dict:
     for name, content in RECIPE.sweeps(settings(config, "--output_dir", str(folder))).items():
         write_yaml(folder / f"{name}.yaml", content)
         sweep = read_sweep(folder / f"{name}.yaml")
-        found[name] = sweep, check_and_plan(sweep)
+        found[name] = sweep, COSTS.plans_of(sweep)
     return found
 
 
 @pytest.mark.launch
 def test_the_full_experiment_is_planned_without_its_data(tmp_path):
     found = planned("full.yaml", tmp_path)
-    sizes, plan = found["sizes"]
+    sizes, plans = found["sizes"]
     ways = {name: sizes.values_of(name) for name in ("vocabulary_size", "num_states", "length")}
     assert set(map(tuple, ways.values())) == {(100, 200, 300, 400, 500, 600)}
     assert len(sizes.cells) == 216
-    largest = plan.cells["vocabulary_size=600,num_states=600,length=600,seed=0"]
+    largest = plans["vocabulary_size=600,num_states=600,length=600,seed=0"]
     assert largest["parameters"] == 599 + 600 * 599 + 600 * 599
     assert largest["flops_per_epoch"] == 6 * 27_000_000 * 600**2
     assert 0 < largest["memory"] < 4 << 30
-    assert plan.device_hours == pytest.approx(plan.total("flops") / 1e13 / 3600)
+    flops = sum(plan["flops"] for plan in plans.values())
+    assert COSTS.device_hours(plans) == pytest.approx(flops / 1e13 / 3600)
+    text = COSTS.costs_text(sizes)
+    assert f"216 cells of fit, in {tmp_path}/sizes; together" in text
+    assert f"{flops:.4g} FLOPs" in text
     updates, _ = found["updates"]
     assert updates.values_of("update_every") == [1, 2, 8, 16, 32, None]
     assert len(updates.cells) == 11
@@ -54,7 +58,9 @@ def test_the_full_experiment_is_planned_without_its_data(tmp_path):
 
 def test_a_small_experiment_has_no_plan_but_its_settings_are_those_of_fit(tmp_path):
     found = planned("small.yaml", tmp_path)
-    assert [(len(sweep.cells), plan.cells) for sweep, plan in found.values()] == [(9, {}), (11, {})]
+    assert [(len(sweep.cells), plans) for sweep, plans in found.values()] == [(9, {}), (11, {})]
+    for sweep, _ in found.values():
+        check_cells(sweep)
 
 
 def test_the_best_fit_has_the_largest_vocabulary_and_all_must_be_finished(tmp_path):

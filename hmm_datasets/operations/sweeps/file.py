@@ -11,7 +11,7 @@ import os
 import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,15 +20,13 @@ import msgspec
 from ...errors import InputError, suggestion
 from ...files import inside, read_yaml
 from ...records import as_record
-from ...runtime.credentials import Secret, conceal, masked_arguments
+from ...runtime.credentials import masked, masked_arguments
+from ...runtime.settings import with_numbers
 from ...runtime.shipped import local_or_shipped
 from ..launching import RECIPE_COMMANDS, recipe_names, split_command
 
 _MAX_VALUE, _MAX_NAME = 32, 180  # characters in the name of a folder
 _SAFE = re.compile(r"[A-Za-z0-9._+-]+")
-# YAML 1.1 reads 1e-3 as text; everybody means the number.
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d+")
-_TOP = ("output_dir", "config")
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,7 @@ class Cell:
         name (`str`): its settings as the name of its folder.
         folder (`Path`): its folder, with its settings, its log and its state.
         varied (`dict`): the settings that it has from `grid` and `cells`.
-        settings (`dict`): all settings of its run, except for `output_dir`.
+        settings (`dict`): all settings of its run, as its settings file has them.
         then (sequence of sequences of `str`): commands to run after the recipe, without `hmm-datasets`.
     """
 
@@ -53,11 +51,6 @@ class Cell:
     def output_dir(self) -> Path:
         """The `output_dir` of its run: a folder of its own, so that it can be pushed as it is."""
         return self.folder / "run"
-
-    @property
-    def run_settings(self) -> dict[str, Any]:
-        """The settings file of its run."""
-        return {**self.settings, "output_dir": str(self.output_dir)}
 
 
 @dataclass(frozen=True)
@@ -78,7 +71,7 @@ class SweepFile:
     config: str | None = None
     settings: dict[str, Any] = field(default_factory=dict)
     grid: dict[str, Annotated[list[Any], msgspec.Meta(min_length=1)]] = field(default_factory=dict)
-    cells: list[dict[str, Any]] = field(default_factory=lambda: [{}])
+    cells: Annotated[list[dict[str, Any]], msgspec.Meta(min_length=1)] = field(default_factory=lambda: [{}])
     then: list[str] | str = field(default_factory=list)
     table: SweepTable = field(default_factory=SweepTable)
     slurm: dict[str, Any] = field(default_factory=dict)
@@ -90,22 +83,18 @@ class Sweep:
 
     Attributes:
         path (`Path`): the file.
-        recipe (`str`): the command of the recipe, such as `fit`.
-        output_dir (`Path`): the folder of the sweep.
+        file ([`SweepFile`]): its entries.
         cells (sequence of [`Cell`]): the runs.
-        values (sequence of `str`): dotted paths of the results to show; chosen from what there is if empty.
-        x, y (`str`, *optional*): settings on the axes of the heat map.
-        slurm (mapping): parameters of submitit's `AutoExecutor`.
     """
 
     path: Path
-    recipe: str
-    output_dir: Path
+    file: SweepFile
     cells: Sequence[Cell]
-    values: Sequence[str]
-    x: str | None
-    y: str | None
-    slurm: Mapping[str, Any]
+
+    @property
+    def output_dir(self) -> Path:
+        """The folder of the sweep."""
+        return Path(self.file.output_dir)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -117,11 +106,6 @@ class Sweep:
         values = list({json.dumps(cell.varied[name]): cell.varied[name] for cell in self.cells}.values())
         numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
         return sorted(values) if numbers else values
-
-
-def is_seed(name: str) -> bool:
-    """Whether a setting only repeats a run: `seed`, `data_seed` and the like."""
-    return name == "seed" or name.endswith("_seed")
 
 
 def read_sweep(path: str | os.PathLike, commands: Collection[str] = tuple(RECIPE_COMMANDS)) -> Sweep:
@@ -140,26 +124,31 @@ def read_sweep(path: str | os.PathLike, commands: Collection[str] = tuple(RECIPE
         raise InputError(f"{path}: recipe is {file.recipe!r}; expected one of {', '.join(recipe_names())}")
     varied = _combinations(path, file)
     for name in [*varied[0], *file.settings]:
-        if name in _TOP:
-            raise InputError(f"{path}: {name} cannot be a setting of the cells; it stands at the top of the file")
+        if name == "output_dir":
+            raise InputError(f"{path}: output_dir cannot be a setting of the cells; it stands at the top of the file")
         if name in varied[0] and name in file.settings:
             raise InputError(f"{path}: {name} is both in settings and in grid or cells; leave it in one of them")
     for axis in filter(None, (file.table.x, file.table.y)):
         if axis not in varied[0] or file.table.x == file.table.y:
             raise InputError(f"{path}: table: x or y is {axis!r}; expected two of {', '.join(varied[0])}")
     fixed = {} if file.config is None else read_yaml(local_or_shipped(file.config, "recipes"))
-    fixed.pop("output_dir", None)
-    fixed = conceal(fixed | {name: _number(value) for name, value in file.settings.items()})
+    fixed |= with_numbers(file.settings)
+    for name, value in (item for settings in (fixed, *varied) for item in settings.items()):
+        if masked({name: value}) != {name: value}:
+            raise InputError(
+                f"{path}: {name} is a secret, which the files of the cells would show; leave it out, and set it "
+                "in the environment, such as HF_TOKEN"
+            )
     then = _then(path, file, commands)
     cells: dict[str, Cell] = {}
     for settings in varied:
         name = cell_name(settings)
         if name in cells:
             raise InputError(f"{path}: two cells have the same settings, {name}; leave one of them out")
-        cell = Cell(name, inside(file.output_dir, name, path, as_link=True), settings, fixed | settings)
-        cells[name] = replace(cell, then=tuple(_filled(path, words, cell.run_settings) for words in then))
-    content = (Path(file.output_dir), list(cells.values()), _listed(file.table.values), file.table.x, file.table.y)
-    return Sweep(path, file.recipe, *content, file.slurm)
+        folder = inside(file.output_dir, name, path, as_link=True)
+        chosen = fixed | settings | {"output_dir": str(folder / "run")}
+        cells[name] = Cell(name, folder, settings, chosen, tuple(_filled(path, words, chosen) for words in then))
+    return Sweep(path, file, list(cells.values()))
 
 
 def _read_file(path: Path) -> SweepFile:
@@ -174,7 +163,8 @@ def _read_file(path: Path) -> SweepFile:
     return as_record(content, SweepFile, path, "the guide on sweeps describes the entries")
 
 
-def _listed(value: list[str] | str) -> list[str]:
+def listed(value: list[str] | str) -> list[str]:
+    """An entry of the file that is one text or several."""
     return [value] if isinstance(value, str) else value
 
 
@@ -205,31 +195,23 @@ def _digest(text: str) -> str:
 
 def _combinations(path: Path, file: SweepFile) -> list[dict[str, Any]]:
     """The varied settings of every cell: those of `cells`, each combined with all of `grid`."""
+    names = dict.fromkeys([*file.cells[0], *file.grid])
     for number, entry in enumerate(file.cells, start=1):
-        if name := next(iter(sorted(entry.keys() ^ file.cells[0].keys())), None):
-            raise InputError(f"{path}: cells: entry {number} and entry 1 do not both have {name}; give it in all")
-        if name := next(iter(sorted(entry.keys() & file.grid.keys())), None):
-            raise InputError(f"{path}: {name} is both in grid and in cells; leave it in one of them")
-    combined = [
-        {name: _number(value) for name, value in {**entry, **dict(zip(file.grid, values, strict=True))}.items()}
+        if sorted([*entry, *file.grid]) != sorted(names):
+            given = ", ".join([*entry, *file.grid])
+            raise InputError(f"{path}: entry {number} of cells and grid give {given}; expected {', '.join(names)}")
+    if not names:
+        raise InputError(f"{path}: has neither grid nor cells; give the settings that vary and their values")
+    return [
+        with_numbers({**entry, **dict(zip(file.grid, values, strict=True))})
         for entry in file.cells
         for values in itertools.product(*file.grid.values())
     ]
-    if not combined or not combined[0]:
-        raise InputError(f"{path}: has neither grid nor cells; give the settings that vary and their values")
-    for name, value in (item for settings in combined for item in conceal(settings).items()):
-        if isinstance(value, Secret):
-            raise InputError(f"{path}: {name} is a secret, but cells are named by it; put it under settings")
-    return combined
-
-
-def _number(value: Any) -> Any:
-    return float(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value
 
 
 def _then(path: Path, file: SweepFile, commands: Collection[str]) -> list[list[str]]:
     split = []
-    for line in _listed(file.then):
+    for line in listed(file.then):
         words = shlex.split(line)
         words = words[1:] if words[:1] == ["hmm-datasets"] else words
         if masked_arguments(words) != words:
@@ -243,14 +225,11 @@ def _then(path: Path, file: SweepFile, commands: Collection[str]) -> list[list[s
 
 
 def _filled(path: Path, words: list[str], settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """A command with `{output_dir}` and the settings of a cell in place of their names, but for secrets."""
-    values = {name: value for name, value in settings.items() if not isinstance(value, Secret)}
+    """A command with `{output_dir}` and the settings of a cell in place of their names."""
     try:
-        return tuple(word.format_map(values) for word in words)
+        return tuple(word.format_map(settings) for word in words)
     except (KeyError, ValueError, IndexError) as error:
-        name = f"{{{error.args[0]}}}"
-        hint = suggestion(name, [f"{{{known}}}" for known in values]) or "; write {{ and }} for braces"
         raise InputError(
-            f"{path}: then: {name} is neither output_dir nor a setting of the cells, or it is a secret, which files "
-            f"would show (set HF_TOKEN instead){hint}"
+            f"{path}: then: {{{error.args[0]}}} is neither output_dir nor a setting of the cells; write {{{{ "
+            "and }}}} for braces"
         ) from None

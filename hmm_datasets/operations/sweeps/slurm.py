@@ -11,7 +11,7 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,9 +20,8 @@ from ...files import write_json
 from ...records import read_record
 from ...runtime.children import Children
 from ..slurm import run_slurm
-from .cell_process import run_cell
-from .cells import FINISHED, CellState
-from .file import Cell, Sweep
+from .cells import FINISHED, CellState, run_cell
+from .file import Sweep
 
 if TYPE_CHECKING:
     import submitit
@@ -54,12 +53,15 @@ class CellJob:
         return submitit.helpers.DelayedSubmission(CellJob(self.folder))
 
 
-def submit(sweep: Sweep, states: Mapping[str, CellState], *, cluster: str = "slurm") -> dict[str, str]:
+def submit(
+    sweep: Sweep, states: Mapping[str, CellState], queued: Mapping[str, str], *, cluster: str = "slurm"
+) -> dict[str, str]:
     """Submit the cells that are neither finished nor queued as one array.
 
     Args:
         sweep ([`~hmm_datasets.operations.sweeps.file.Sweep`]): the sweep, whose folders are made.
         states (`dict`): the states of its cells.
+        queued (`dict`): see [`queued_cells`].
         cluster (`str`, *optional*, defaults to `"slurm"`): `local` runs the elements as processes of this machine.
 
     Returns:
@@ -68,40 +70,15 @@ def submit(sweep: Sweep, states: Mapping[str, CellState], *, cluster: str = "slu
     Raises:
         `InputError`: submitit is not installed, there is no Slurm, or submitit or Slurm refuses the parameters.
     """
-    queued = queued_cells(sweep, cluster)
     cells = [cell for cell in sweep.cells if states[cell.name].state != FINISHED and cell.name not in queued]
-    jobs = dict(zip((cell.name for cell in cells), _submitted(sweep, cells, cluster) if cells else (), strict=True))
-    write_json(sweep.output_dir / JOBS_NAME, queued | jobs)
-    return jobs
-
-
-def queued_cells(sweep: Sweep, cluster: str = "slurm") -> dict[str, str]:
-    """The jobs of the cells that wait in the queue or run there, by the names of the cells.
-
-    Raises:
-        `InputError`: Slurm does not list its jobs.
-    """
-    path = sweep.output_dir / JOBS_NAME
-    remedy = "delete it; cells whose jobs are queued are then queued again"
-    jobs = read_record(path, dict[str, str], remedy) if path.exists() else {}
-    if not jobs:
+    if not cells:
         return {}
-    if cluster == "local":  # whose ids are those of processes
-        import psutil
-
-        return {name: job for name, job in jobs.items() if psutil.pid_exists(int(job))}
-    listed = run_slurm("squeue", "--noheader", "--array", "--user", getpass.getuser(), "--format", "%i")
-    return {name: job for name, job in jobs.items() if job in listed.split()}
-
-
-def _submitted(sweep: Sweep, cells: Sequence[Cell], cluster: str) -> list[str]:
-    """The ids of the jobs of some cells, which it submits."""
     try:
         import submitit
     except ImportError:
         raise InputError("--slurm: submitit is not installed; pip install 'hmm-datasets[slurm]'") from None
     folder = (sweep.output_dir / ".submitit").absolute()
-    parameters = {"name": f"sweep-{sweep.output_dir.name}"} | sweep.slurm
+    parameters = {"name": f"sweep-{sweep.output_dir.name}"} | sweep.file.slurm
     # They stand in the comments of a script, where what follows the end of a line would be run.
     if not (text := f"{folder}{parameters}").isprintable() or "\\n" in json.dumps(parameters):
         raise InputError(f"{sweep.path}: slurm: {text!a} has control characters; leave them out")
@@ -114,4 +91,21 @@ def _submitted(sweep: Sweep, cells: Sequence[Cell], cluster: str) -> list[str]:
         raise InputError(f"{sweep.path}: slurm: {first_line(error)}") from None
     except subprocess.CalledProcessError as error:
         raise InputError(f"--slurm: the array was not accepted: {error}") from None
-    return [str(job.job_id) for job in jobs]
+    submitted = {cell.name: str(job.job_id) for cell, job in zip(cells, jobs, strict=True)}
+    write_json(sweep.output_dir / JOBS_NAME, {**queued, **submitted})
+    return submitted
+
+
+def queued_cells(sweep: Sweep) -> dict[str, str]:
+    """The jobs of the cells that wait in the queue or run there, by the names of the cells.
+
+    Raises:
+        `InputError`: Slurm does not list its jobs.
+    """
+    path = sweep.output_dir / JOBS_NAME
+    remedy = "delete it; cells whose jobs are queued are then queued again"
+    jobs = read_record(path, dict[str, str], remedy) if path.exists() else {}
+    if not jobs:
+        return {}
+    listed = run_slurm("squeue", "--noheader", "--array", "--user", getpass.getuser(), "--format", "%i")
+    return {name: job for name, job in jobs.items() if job in listed.split()}

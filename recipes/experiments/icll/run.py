@@ -86,11 +86,13 @@ def main(settings: ICLLSettings) -> None:
     fits, models = root / "fits.yaml", root / "models.yaml"
     write_yaml(fits, fits_sweep(settings))
     if settings.plan:
+        from sweep_costs import costs_text
+
         with tempfile.TemporaryDirectory() as folder:
             stand_ins(settings, Path(folder))
             models = Path(folder) / "models.yaml"
             write_yaml(models, models_sweep(settings, Path(folder)))
-            run_or_exit(planning(fits, models))
+            print(*map(costs_text, map(read_sweep, (fits, models))), sep="\n")
         return
     write_yaml(models, models_sweep(settings, root))
     compare = _quoted(Path(__file__).with_name("compare.py"))
@@ -166,14 +168,6 @@ def stand_ins(settings: ICLLSettings, root: Path) -> None:
 
     for name in settings.hmms:
         save_sources(name, processes.random(*size_of(name), alpha=1.0), settings, root)
-
-
-def planning(fits: Path, models: Path) -> list[tuple[str, str]]:
-    """Title and command of the plans."""
-    return [
-        ("What the fits consume", f"hmm-datasets sweep {_quoted(fits)} --plan"),
-        ("What the models consume", f"hmm-datasets sweep {_quoted(models)} --plan"),
-    ]
 
 
 def _quoted(path: Path) -> str:

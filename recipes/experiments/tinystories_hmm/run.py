@@ -66,13 +66,17 @@ def main(settings: TinyStoriesSettings) -> None:
     """Fit, choose the best HMM, pretrain on it, compare."""
     from hmm_datasets.files import write_yaml
     from hmm_datasets.operations.stages import run_or_exit
+    from hmm_datasets.operations.sweeps.file import read_sweep
 
     root = Path(settings.output_dir)
     for name, content in sweeps(settings).items():
         write_yaml(root / f"{name}.yaml", content)
-    later = [] if settings.plan else on_the_best(settings, root / "sizes" / "best")
-    run_or_exit(fitting(settings), later=later)
+        if settings.plan:
+            from sweep_costs import costs_text
+
+            print(costs_text(read_sweep(root / f"{name}.yaml")))
     if not settings.plan:
+        run_or_exit(fitting(settings), later=on_the_best(settings, root / "sizes" / "best"))
         run_or_exit(on_the_best(settings, best_fit(root)))
 
 
@@ -115,9 +119,8 @@ def sweeps(settings: TinyStoriesSettings) -> dict[str, dict[str, Any]]:
 def fitting(settings: TinyStoriesSettings) -> list[tuple[str, str]]:
     """Title and command of both sweeps."""
     titles = {"sizes": "HMMs of every size", "updates": "How often to update the tables, and how"}
-    flag = " --plan" * settings.plan
     root = Path(settings.output_dir)
-    return [(title, f"hmm-datasets sweep {_quoted(root / f'{name}.yaml')}{flag}") for name, title in titles.items()]
+    return [(title, f"hmm-datasets sweep {_quoted(root / f'{name}.yaml')}") for name, title in titles.items()]
 
 
 def best_fit(root: Path) -> Path:

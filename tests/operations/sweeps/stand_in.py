@@ -27,6 +27,9 @@ def run(main):
     """Read the settings; what `hmm_datasets.runtime.program.run` does, without torch."""
     import yaml
 
+    from hmm_datasets.runtime.parent_watch import end_with_launcher
+
+    end_with_launcher()
     main(Settings(**yaml.safe_load(Path(sys.argv[2]).read_text())))
 
 

@@ -10,10 +10,10 @@ import yaml
 
 from hmm_datasets.cli import main
 from hmm_datasets.errors import InputError
+from hmm_datasets.files import read_yaml
 from hmm_datasets.operations.sweeps.cells import FAILED, FINISHED, CellState, prepare
 from hmm_datasets.operations.sweeps.file import read_sweep
-from hmm_datasets.operations.sweeps.report import check_values, collect, draw_heat_map, sweep_table, write_results
-from hmm_datasets.runtime.credentials import SECRETS_VARIABLE, secrets_for_children
+from hmm_datasets.operations.sweeps.report import collect, draw_heat_map, show_results, write_results
 from hmm_datasets.runtime.lock import exclusive_lock
 
 
@@ -29,7 +29,7 @@ def sweep_of(tmp_path, stand_in):
         states = prepare(sweep)
         for cell in sweep.cells:
             state = states[cell.name]
-            state.state = FAILED if cell.name in failed else FINISHED
+            state.state, state.attempts = FAILED if cell.name in failed else FINISHED, 1
             state.errors = ["error: why"] if cell.name in failed else []
             state.write(cell.folder)
             cell.output_dir.mkdir(exist_ok=True)
@@ -41,32 +41,33 @@ def sweep_of(tmp_path, stand_in):
     return make
 
 
-def test_the_table_has_mean_and_spread_over_seeds_and_says_what_is_missing(sweep_of):
-    grid = {"a": [2, 1], "b": [0, 1], "seed": [0, 1]}
-    sweep = sweep_of(grid=grid, failed={"a=1,b=1,seed=0", "a=1,b=1,seed=1", "a=2,b=0,seed=1"})
-    table = sweep_table(sweep, collect(sweep))
-    assert list(table.header) == ["a", "b", "finished", "value"]
-    assert [list(row) for row in table.rows] == [
-        ["2", "0", "1 of 2", "20"],
-        ["2", "1", "2 of 2", "21.5 ± 0.71"],
-        ["1", "0", "2 of 2", "10.5 ± 0.71"],
-        ["1", "1", "0 of 2", "-"],
+def test_the_table_has_every_cell_and_names_what_is_missing(sweep_of, capsys):
+    sweep = sweep_of(grid={"a": [2, 1], "seed": [0, 1]}, failed={"a=1,seed=0"})
+    show_results(sweep, collect(sweep))
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines[1:7]] == [
+        ["cell", "state", "value"],
+        ["----------", "--------", "-----"],
+        ["a=2,seed=0", "finished", "20"],
+        ["a=2,seed=1", "finished", "21"],
+        ["a=1,seed=0", "failed", "-"],
+        ["a=1,seed=1", "finished", "11"],
     ]
+    assert lines[8:10] == ["3 of 4 cells are finished; 1 failed.", "failed: a=1,seed=0: error: why"]
 
 
 @pytest.mark.parametrize(
-    ("grid", "table"),
+    ("grid", "axes", "table"),
     [
-        ({"a": [1, 2], "b": [0, 5], "seed": [0, 1]}, [[10.5, 20.5], [15.5, 25.5]]),
-        ({"a": [1, 2], "b": [0, 5]}, [[10, 20], [15, 25]]),
-        ({"a": [1, 2], "seed": [0, 1]}, None),
-        ({"seed": [0, 1]}, None),
+        ({"a": [2, 1], "b": [0, 5], "seed": [0, 1]}, {"x": "a", "y": "b"}, [[10.5, 20.5], [15.5, 25.5]]),
+        ({"a": [1, 2], "b": [0, 5]}, {"x": "b", "y": "a"}, [[10, 15], [20, 25]]),
+        ({"a": [1, 2], "b": [0, 5]}, {}, None),
     ],
 )
-def test_two_settings_give_a_heat_map_of_means(sweep_of, tmp_path, monkeypatch, grid, table):
+def test_the_two_settings_that_the_file_names_give_a_heat_map_of_means(sweep_of, monkeypatch, grid, axes, table):
     drawn = []
     monkeypatch.setattr("hmm_datasets.report.comparison_plots.plot_heat_map", lambda heat, path: drawn.append(heat))
-    sweep = sweep_of(grid=grid)
+    sweep = sweep_of(grid=grid, table={"values": ["value"], **axes})
     draw_heat_map(sweep, collect(sweep))
     assert [heat["cells"] for heat in drawn] == ([] if table is None else [table])
 
@@ -94,14 +95,17 @@ def test_pandas_makes_the_means_of_a_paper_from_the_csv(sweep_of, tmp_path):
     assert means.to_latex().startswith("\\begin{tabular}")
 
 
-def test_without_values_the_first_numbers_of_the_summary_are_shown(sweep_of):
-    assert collect(sweep_of(grid={"a": [1]}, table={}))["values"] == ["value"]
-
-
 def test_a_value_that_no_cell_has_is_refused_with_those_that_it_may_mean(sweep_of):
     sweep = sweep_of(grid={"a": [1]}, table={"values": ["evaluation.los"]})
-    with pytest.raises(InputError, match=r"no finished cell has a number at 'evaluation.los'; .* has evaluation.loss"):
-        check_values(sweep, collect(sweep))
+    with pytest.raises(
+        InputError, match=r"no finished cell has a number at 'evaluation.los'; did you mean evaluation"
+    ):
+        show_results(sweep, collect(sweep))
+    sweep = sweep_of(grid={"a": [1]}, table={"values": ["else"]})
+    with pytest.raises(
+        InputError, match=r"no finished cell has a number at 'else'; .*/run has value, evaluation.loss"
+    ):
+        show_results(sweep, collect(sweep))
 
 
 def test_a_folder_of_something_else_is_not_taken_for_a_cell(sweep_of, tmp_path):
@@ -125,8 +129,8 @@ def test_cells_of_an_experiment_start_it_by_its_name(sweep_of, tmp_path):
     [
         ({"settings": {"steps": 9}}, "steps was 20 and is 9 now; delete the folder to run the cell anew"),
         ({"settings": {"steps": 20, "fails": 1}}, "fails was None and is 1 now"),
-        ({"then": ["verify {output_dir}", "verify ."]}, "then was ['hmm-datasets verify"),
-        ({"then": ["verify ."]}, "and is ['hmm-datasets verify .'] now"),
+        ({"then": ["verify {output_dir}", "verify ."]}, "then was ['verify "),
+        ({"then": ["verify ."]}, "and is ['verify .'] now"),
     ],
 )
 def test_a_cell_that_was_made_with_other_settings_is_refused_by_name(sweep_of, tmp_path, entries, said):
@@ -170,39 +174,40 @@ def test_flags_are_checked_first(sweep_of, tmp_path, capsys, flags, message):
     assert message in capsys.readouterr().err
 
 
-def test_secrets_in_the_settings_of_a_sweep_are_in_none_of_its_files(sweep_of, tmp_path):
-    token = "hf_" + "aBcDeFgHiJ" * 3
-    settings = {"hub_token": "mine-1", "run_name": token, "env": {"MY_API_KEY": "mine-2"}}
-    settings |= {"corpus": "https://me:mine-3@h/x"}
-    sweep = sweep_of(grid={"a": [1, 2]}, settings=settings)
-    write_results(sweep, collect(sweep))
-    draw_heat_map(sweep, collect(sweep))
-    files = [path for path in sweep.output_dir.rglob("*") if path.is_file()]
-    assert {"settings.yaml", "cell.json", "sweep.json", "sweep.csv"} <= {path.name for path in files}
-    assert [path for path in files for word in (b"mine-", token.encode()) if word in path.read_bytes()] == []
-    sweep_of(grid={"a": [1, 2]}, settings=settings | {"hub_token": "mine-4"})  # another token changes no result
-    assert json.loads(secrets_for_children(sweep.cells[1].settings)[SECRETS_VARIABLE]) == {
-        **{"<HUB_TOKEN>": "mine-1", "<RUN_NAME>": token, "<MY_API_KEY>": "mine-2"},
-        "<CORPUS>": settings["corpus"],
-    }
+def test_a_cell_that_was_not_started_yet_takes_the_settings_that_the_file_has_now(sweep_of):
+    for steps in (20, 9):
+        sweep = sweep_of(grid={"a": [1]}, settings={"steps": steps})
+        state = CellState.read(sweep.cells[0].folder)
+        state.attempts = 0
+        state.write(sweep.cells[0].folder)
+    assert read_yaml(sweep.cells[0].folder / "settings.yaml")["steps"] == 9
+
+
+def test_another_launch_configuration_starts_the_cells_that_are_left(sweep_of):
+    sweep = sweep_of(grid={"a": [1]}, failed={"a=1"})
+    prepare(sweep, ["--launch", "cpu2"])
+    assert CellState.read(sweep.cells[0].folder).commands[0][-2:] == ["--launch", "cpu2"]
 
 
 @pytest.mark.parametrize(
-    ("entries", "message"),
+    "entries",
     [
-        ({"grid": {"hub_token": ["mine-1", "mine-2"]}}, "hub_token is a secret, but cells are named by it; put it"),
-        (
-            {"then": "verify {hub_token}"},
-            "then: {hub_token} is neither output_dir nor a setting of the cells, or it is a secret",
-        ),
-        ({"then": "verify --token mine-1"}, "then: 'verify --token <TOKEN>' has a secret, which files would show"),
+        {"settings": {"hub_token": "mine-1"}},
+        {"settings": {"env": {"MY_API_KEY": "mine-2"}}},
+        {"settings": {"corpus": "https://me:mine-3@h/x"}},
+        {"settings": {"run_name": "hf_" + "aBcDeFgHiJ" * 3}},
+        {"grid": {"hub_token": ["mine-1", "mine-2"]}},
+        {"cells": [{"b": 1, "hub_token": "mine-1"}]},
+        {"then": "verify --token mine-1"},
     ],
 )
-def test_a_secret_that_the_files_of_a_sweep_would_show_is_refused(sweep_of, tmp_path, entries, message):
-    with pytest.raises(InputError) as refusal:
-        sweep_of(**{"grid": {"a": [1]}, "settings": {"hub_token": "mine-1"} if "then" in entries else {}, **entries})
-    assert message in str(refusal.value)
+def test_a_secret_that_the_files_of_a_sweep_would_show_is_refused(sweep_of, tmp_path, entries):
+    with pytest.raises(
+        InputError, match=r"secret, which .*(leave it out|instead).*HF_TOKEN|secret.*set HF_TOKEN"
+    ) as refusal:
+        sweep_of(**{"grid": {"a": [1]}, **entries})
     assert "mine" not in str(refusal.value)
+    assert "aBcDeF" not in str(refusal.value)
     assert not (tmp_path / "sweep").exists()
 
 
@@ -213,7 +218,9 @@ def test_a_secret_that_the_files_of_a_sweep_would_show_is_refused(sweep_of, tmp_
 )
 def test_settings_that_look_like_formulas_are_text_in_the_figure_and_the_csv(sweep_of, tmp_path):
     names = ["$x_{", "=cmd|' /C calc'!A0", "<script>$", "-1e-3", "+x\x1b[2J", "$\\bad{$"]
-    sweep = sweep_of(grid={"name": names, "model": ["$_{", "@a"]}, table={"values": ["value"]})
+    sweep = sweep_of(
+        grid={"name": names, "model": ["$_{", "@a"]}, table={"values": ["value"], "x": "name", "y": "model"}
+    )
     write_results(sweep, collect(sweep))
     assert draw_heat_map(sweep, collect(sweep)).stat().st_size > 1000
     with open(tmp_path / "sweep" / "sweep.csv", newline="") as file:

@@ -10,9 +10,8 @@ import psutil
 import pytest
 import yaml
 
-from hmm_datasets.operations.sweeps.cell_process import failure
-from hmm_datasets.operations.sweeps.cells import CellState
-from hmm_datasets.operations.sweeps.local import CellSlots
+from hmm_datasets.operations.sweeps.cells import CellState, failure
+from hmm_datasets.operations.sweeps.local import environments
 
 
 def wait_for(condition, seconds=60.0):
@@ -28,7 +27,7 @@ def write_sweep(path, folder, **entries):
         "recipe": "stand-in",
         "output_dir": str(folder),
         "grid": {"a": [1, 2, 3], "b": [0, 1], "seed": [0, 1]},
-        "table": {"values": ["value"]},
+        "table": {"values": ["value"], **({} if "cells" in entries else {"x": "a", "y": "b"})},
         **entries,
     }
     path.write_text(yaml.safe_dump(content))
@@ -57,7 +56,7 @@ def test_a_sweep_killed_twice_ends_as_one_that_was_not_and_runs_nothing_twice(tm
     started_before = {}
     for count in (2, 7):
         sweep = start_sweep(path, "--jobs", 3)
-        wait_for(lambda count=count: len(finished(folder)) >= count and len(processes_of(folder)) >= 4)
+        wait_for(lambda count=count: len(finished(folder)) >= count and len(processes_of(folder)) >= 3)
         started_before |= {cell: (cell / "run" / "started").read_text() for cell in finished(folder)}
         sweep.kill()
         sweep.communicate()
@@ -119,21 +118,21 @@ def test_each_cell_has_a_gpu_of_its_own_and_cores_are_shared(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 16)
 
     def slots_of(num_gpus, jobs=None, processes=1, cells=1000):
-        return CellSlots.of_this_machine(num_gpus, jobs=jobs, processes=processes, cells=cells)
+        return environments(num_gpus, jobs=jobs, processes=processes, cells=cells)
 
-    slots = slots_of(4)
-    assert [slots.environment(slot)["CUDA_VISIBLE_DEVICES"] for slot in range(slots.jobs)] == ["0", "1", "2", "3"]
-    assert slots.environment(0)["OMP_NUM_THREADS"] == "4"
-    slots = slots_of(4, processes=2)
-    assert [slots.environment(slot)["CUDA_VISIBLE_DEVICES"] for slot in range(slots.jobs)] == ["0,1", "2,3"]
-    slots = slots_of(2, jobs=4)
-    assert [slots.environment(slot)["CUDA_VISIBLE_DEVICES"] for slot in range(slots.jobs)] == ["0", "1", "0", "1"]
+    def devices_of(*arguments, **options):
+        return [slot["CUDA_VISIBLE_DEVICES"] for slot in slots_of(*arguments, **options)]
+
+    assert devices_of(4) == ["0", "1", "2", "3"]
+    assert slots_of(4)[0]["OMP_NUM_THREADS"] == "4"
+    assert devices_of(4, processes=2) == ["0,1", "2,3"]
+    assert devices_of(2, jobs=4) == ["0", "1", "0", "1"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
-    assert slots_of(2).environment(1)["CUDA_VISIBLE_DEVICES"] == "7"
-    assert slots_of(0, cells=12).jobs == 12
-    assert slots_of(0, cells=100).environment(0)["OMP_NUM_THREADS"] == "1"
+    assert devices_of(2)[1] == "7"
+    assert len(slots_of(0, cells=12)) == 12
+    assert slots_of(0, cells=100)[0]["OMP_NUM_THREADS"] == "1"
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
-    assert slots_of(0).jobs == 4
+    assert len(slots_of(0)) == 4
 
 
 def test_the_reason_of_a_failure_is_the_error_or_the_last_line(tmp_path):

@@ -6,6 +6,7 @@ import threading
 import time
 from dataclasses import replace
 
+import psutil
 import pytest
 import yaml
 
@@ -32,7 +33,7 @@ from hmm_datasets.operations.sweeps.file import read_sweep
 def test_wrong_parameters_are_refused(sweep, parameters, message):
     pytest.importorskip("submitit")
     with pytest.raises(InputError, match=message):
-        slurm.submit(replace(sweep, slurm=parameters), prepare(sweep), cluster="local")
+        slurm.submit(replace(sweep, file=replace(sweep.file, slurm=parameters)), prepare(sweep), {}, cluster="local")
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def sweep(tmp_path, stand_in):
 def test_without_submitit_the_remedy_is_named(sweep, monkeypatch):
     monkeypatch.setitem(sys.modules, "submitit", None)
     with pytest.raises(InputError, match=r"pip install 'hmm-datasets\[slurm\]'"):
-        slurm.submit(sweep, prepare(sweep))
+        slurm.submit(sweep, prepare(sweep), {})
 
 
 @pytest.mark.launch
@@ -58,16 +59,19 @@ def test_elements_run_cells_and_only_what_is_unfinished_and_not_queued_is_submit
     pytest.importorskip("submitit")
     for name, value in sweep_environment.items():
         monkeypatch.setenv(name, value)
-    jobs = slurm.submit(sweep, prepare(sweep), cluster="local")
+    jobs = slurm.submit(sweep, prepare(sweep), {}, cluster="local")
     assert list(jobs) == ["a=1,fails=0", "a=2,fails=1", "a=3,fails=9"]
-    assert slurm.submit(sweep, prepare(sweep), cluster="local") == {}, "all are queued"
+    monkeypatch.setattr(slurm, "run_slurm", lambda *command: "\n".join(map(str, psutil.pids())))  # in place of squeue
+    assert slurm.queued_cells(sweep) == jobs
+    assert slurm.submit(sweep, prepare(sweep), jobs, cluster="local") == {}, "all are queued"
     wait_for_end(jobs)
     states = read_states(sweep)
     assert [states[name].state for name in jobs] == ["finished", "failed", "failed"]
     assert [states[name].attempts for name in jobs] == [1, 1, 1]
     assert len((sweep.cells[0].output_dir / "ended").read_text().splitlines()) == 1
 
-    jobs = slurm.submit(sweep, prepare(sweep), cluster="local")
+    assert slurm.queued_cells(sweep) == {}
+    jobs = slurm.submit(sweep, prepare(sweep), {}, cluster="local")
     assert list(jobs) == ["a=2,fails=1", "a=3,fails=9"]
     wait_for_end(jobs)
     states = read_states(sweep)
@@ -109,6 +113,6 @@ def wait_for_end(jobs):
 def test_a_folder_with_a_line_end_does_not_become_a_line_of_a_script(sweep, tmp_path):
     """Its name stands in the comments at the head of the script that Slurm runs."""
     pytest.importorskip("submitit")
-    odd = replace(sweep, output_dir=tmp_path / "a\ntouch ran\n")
+    odd = replace(sweep, file=replace(sweep.file, output_dir=str(tmp_path / "a\ntouch ran\n")))
     with pytest.raises(InputError, match="has control characters"):
-        slurm.submit(odd, prepare(sweep), cluster="local")
+        slurm.submit(odd, prepare(sweep), {}, cluster="local")

@@ -23,7 +23,7 @@ def sweep_of(tmp_path):
 def test_a_grid_has_every_combination_in_the_order_of_the_file(sweep_of):
     cells = sweep_of(grid={"num_states": [2, 4], "seed": [0, 1]}, settings={"length": 8}).cells
     assert [cell.name for cell in cells] == [f"num_states={n},seed={s}" for n in (2, 4) for s in (0, 1)]
-    assert cells[1].settings == {"length": 8, "num_states": 2, "seed": 1}
+    assert cells[1].settings == {"length": 8, "num_states": 2, "seed": 1, "output_dir": str(cells[1].output_dir)}
     assert cells[1].output_dir == cells[1].folder / "run"
 
 
@@ -36,7 +36,7 @@ def test_listed_cells_are_combined_with_the_grid(sweep_of):
 def test_settings_of_a_config_are_overridden_and_its_output_dir_is_left_out(sweep_of):
     (cell,) = sweep_of(config="demo/fit_hmm.yaml", settings={"length": 16}, grid={"num_states": [2]}).cells
     assert (cell.settings["num_states"], cell.settings["length"], cell.settings["patience"]) == (2, 16, 5)
-    assert "output_dir" not in cell.settings
+    assert cell.settings["output_dir"] == str(cell.output_dir)
 
 
 def test_more_values_leave_the_names_of_the_cells_as_they_are(sweep_of):
@@ -77,8 +77,11 @@ def test_a_command_after_the_recipe_has_the_folder_and_the_settings_of_its_cell(
         ({"grid": None}, "has neither grid nor cells"),
         ({"grid": {"seed": 3}}, "grid[...]: expected array, found int"),
         ({"grid": {"seed": []}}, "grid[...]: expected array of length >= 1"),
-        ({"cells": [{"seed": 1}, {"length": 2}]}, "entry 2 and entry 1 do not both have length"),
-        ({"cells": [{"num_states": 1}]}, "num_states is both in grid and in cells"),
+        (
+            {"cells": [{"seed": 1}, {"length": 2}]},
+            "entry 2 of cells and grid give length, num_states; expected seed, num_states",
+        ),
+        ({"cells": [{"num_states": 1}]}, "entry 1 of cells and grid give num_states, num_states; expected num_states"),
         ({"settings": {"num_states": 1}}, "num_states is both in settings and in grid"),
         ({"settings": {"output_dir": "x"}}, "output_dir cannot be a setting of the cells"),
         ({"grid": {"seed": [0, 1, 0]}}, "two cells have the same settings, seed=0"),
