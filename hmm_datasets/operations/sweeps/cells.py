@@ -23,7 +23,6 @@ from ...records import Count, read_record
 from ...runtime.children import Children, kill_session, with_this_interpreter
 from ...runtime.credentials import masked_arguments
 from ...runtime.environment import FIRST_START
-from ...runtime.lock import exclusive_lock
 from ..launching import command_of
 from .file import Cell, Sweep
 
@@ -130,7 +129,7 @@ def _check_folder(sweep: Sweep, cell: Cell, state: CellState) -> None:
 
 
 def run_cell(folder: Path, environment: Mapping[str, str], children: Children) -> CellState:
-    """Run the commands of a cell that are not done yet; return its state.
+    """Run the commands of a cell that are not done yet; return its state. The caller holds a lock.
 
     Args:
         folder (`Path`): the folder of the cell.
@@ -140,15 +139,12 @@ def run_cell(folder: Path, environment: Mapping[str, str], children: Children) -
     variables = {**os.environ, **environment}
     variables.pop(FIRST_START, None)  # time limits of a cell are its own
     state = CellState.read(folder)
-    try:
-        with exclusive_lock(folder), (folder / LOG_NAME).open("ab") as log:
-            state.state, state.errors, state.attempts = RUNNING, [], state.attempts + 1
-            while state.state == RUNNING:
-                state.write(folder)
-                state.state = _run_next(folder, state, log, variables, children)
+    with (folder / LOG_NAME).open("ab") as log:
+        state.state, state.errors, state.attempts = RUNNING, [], state.attempts + 1
+        while state.state == RUNNING:
             state.write(folder)
-    except InputError as error:  # another process writes there, so its state is not written
-        state.state, state.errors = FAILED, [str(error)]
+            state.state = _run_next(folder, state, log, variables, children)
+        state.write(folder)
     return state
 
 

@@ -19,6 +19,7 @@ from ...errors import InputError, first_line
 from ...files import write_json
 from ...records import read_record
 from ...runtime.children import Children
+from ...runtime.lock import exclusive_lock
 from ..slurm import run_slurm
 from .cells import FINISHED, CellState, run_cell
 from .file import Sweep
@@ -39,7 +40,8 @@ class CellJob:
     def __call__(self) -> str:
         """Run the cell until it has ended; return its state."""
         self._children = Children()
-        with concurrent.futures.ThreadPoolExecutor(1) as pool:  # the main thread is there for signals
+        # The main thread is there for signals.
+        with exclusive_lock(self.folder), concurrent.futures.ThreadPoolExecutor(1) as pool:
             self._running = pool.submit(run_cell, self.folder, {"TQDM_MININTERVAL": "10"}, self._children)
             return self._running.result().state
 
