@@ -115,11 +115,6 @@ class TokenizeSettings:
             return {self.conversations[0]: "chat"}
         return {name: f"chat/{_folder_name(name)}" for name in self.conversations}
 
-    @property
-    def writes(self) -> list[str]:
-        """The tokenizer and the folders of the streams, below `output_dir`."""
-        return ["tokenizer", *(["text"] if self.corpus is not None else []), *self.chat_folders.values()]
-
 
 def _folder_name(corpus: str) -> str:
     """`someone--chats` for the name `someone/chats` on the Hub, `chats` for the file `chats.jsonl`."""

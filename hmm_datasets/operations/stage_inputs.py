@@ -2,8 +2,7 @@
 
 A stage that fails for a missing folder after hours of earlier ones has cost those hours. Each command is read as its
 recipe reads it, but no model and no trainer is made: flags and settings file, the processes of its launcher, and every
-setting that names files. What such a setting names must be there already, or be written by an earlier stage; settings
-with `writes` list exactly what their recipe writes below `output_dir`.
+setting that names files. What such a setting names must be there already, or be below what an earlier stage writes.
 """
 
 import itertools
@@ -25,8 +24,6 @@ from .launching import launch_config, launch_of, recipe_settings, split_command
 from .sweeps.cells import commands_of
 from .sweeps.file import Sweep, read_sweep
 
-_OUTPUTS = ("--output", "--output_dir")
-
 
 def check_stages(stages: Iterable[tuple[str, Sequence[str]]], made: Sequence[str | os.PathLike] = ()) -> None:
     """Check what every stage reads, in the current folder, before the first begins.
@@ -39,97 +36,85 @@ def check_stages(stages: Iterable[tuple[str, Sequence[str]]], made: Sequence[str
         `InputError`: a stage would refuse its flags or its launcher's processes, or would not find what it reads; the
             message names the stage.
     """
-    written = _Written(made)
+    written = [Path(os.path.abspath(path)) for path in made]
     for number, (title, words) in enumerate(stages, start=1):
         try:
-            _check(list(words), written, number)
+            written += map(Path, map(os.path.abspath, _check(words, written)))
         except InputError as error:
             raise InputError(f"stage {number} ({title}), before the first began: {error}") from None
 
 
-class _Written:
-    """What earlier stages write: for each folder or file who writes it, and the names in it; None means anything."""
+def check_cells(sweep: Sweep, launch: Sequence[str] = (), written: Sequence[Path] = ()) -> None:
+    """Check the commands of every cell of a sweep as those of stages, before the first begins.
 
-    def __init__(self, made: Sequence[str | os.PathLike]):
-        self._found: list[tuple[Path, str, Sequence[str] | None]] = [(_absolute(path), "", None) for path in made]
+    Args:
+        sweep ([`~hmm_datasets.operations.sweeps.file.Sweep`]): the sweep.
+        launch (sequence of `str`, *optional*): flags of the launcher.
+        written (sequence of `Path`, *optional*): what stages before the sweep write.
 
-    def add(self, path: str | os.PathLike, number: int, names: Sequence[str] | None = None) -> None:
-        self._found.append((_absolute(path), f"stage {number}", names))
-
-    def has(self, name: str) -> bool:
-        """Whether an earlier stage writes `name`.
-
-        Raises:
-            `InputError`: it would be in a folder where an earlier stage writes something else.
-        """
-        path, others = _absolute(name), []
-        for folder, who, names in reversed(self._found):
-            if not path.is_relative_to(folder):
-                continue
-            if names is None or any(path.is_relative_to(folder / file) for file in names):
-                return True
-            others.append(f"{who} writes {', '.join(names)} in {folder.name}/")
-        if others and not path.exists():
-            raise InputError(f"{name}: no earlier stage writes it; {'; '.join(others)}")
-        return False
-
-
-def _absolute(path: str | os.PathLike) -> Path:
-    return Path(os.path.abspath(path))
+    Raises:
+        `InputError`: names the file of the sweep and the cell.
+    """
+    if "output_dir" not in setting_names(recipe_settings(sweep.file.recipe)):
+        raise InputError(f"{sweep.path}: recipe is {sweep.file.recipe!r}, which has no output_dir; a sweep needs one")
+    with tempfile.TemporaryDirectory() as folder, progress_bar(len(sweep.cells), " cells", desc="checking") as bar:
+        path = Path(folder) / "settings.yaml"
+        for cell in sweep.cells:
+            write_yaml(path, cell.settings)
+            try:
+                for words in commands_of(sweep, cell, path, launch):
+                    _check(words, [*written, cell.output_dir.absolute()])
+            except InputError as error:
+                problem = str(error).removeprefix(f"{path}: ")
+                raise InputError(f"{sweep.path}: cell {cell.name}: {problem}") from None
+            bar.update()
 
 
-def _check(words: list[str], written: _Written, number: int) -> None:
-    """Check one command, and note what it writes."""
-    program, name, arguments = words[0], *(words[1:2] or [""]), words[2:]
+def _check(words: Sequence[str], written: Sequence[Path]) -> list[str]:
+    """Check one command; return the folders and files that it writes."""
+    program, name, *arguments = *words, ""
+    recipe = split_command(words[1:]) if program == "hmm-datasets" else None
     if program == "hmm-datasets" and name == "sweep":
         sweep = read_sweep(arguments[0])
-        check_cells(sweep, (), written, number)
-        written.add(sweep.output_dir, number)
-    elif program == "hmm-datasets" and (recipe := split_command(words[1:])) is not None:
-        _check_recipe(*recipe, written, number)
-    elif program == "python" and name.endswith(".py") and not Path(name).is_file():
+        check_cells(sweep, (), written)
+        return [sweep.file.output_dir]
+    if recipe is not None:
+        return _check_recipe(*recipe, written)
+    if program == "python" and name.endswith(".py") and not Path(name).is_file():
         raise InputError(f"{name}: no such file")
-    else:
-        for flag, value in itertools.pairwise(words):
-            if underscored(flag) in _OUTPUTS:
-                written.add(value, number)
+    return [value for flag, value in itertools.pairwise(words) if underscored(flag) in ("--output", "--output_dir")]
 
 
-def read_command(name: str, arguments: Sequence[str]) -> tuple[dict[str, Any], list[Any]]:
-    """The values of all settings of a recipe's command line, and its settings but for those of a trainer.
+def _check_recipe(name: str, arguments: list[str], written: Sequence[Path]) -> list[str]:
+    values = read_command(name, arguments)
+    for setting, check in _checks().items():
+        value = values.get(setting)
+        for item in value if isinstance(value, list) else [value]:
+            if item is None or any(Path(os.path.abspath(item)).is_relative_to(folder) for folder in written):
+                continue
+            try:
+                check(item, name, values)
+            except InputError as error:
+                raise InputError(f"{setting}: {error}") from None
+    return [] if values.get("output_dir") is None else [values["output_dir"]]
+
+
+def read_command(name: str, arguments: Sequence[str]) -> dict[str, Any]:
+    """The values of all settings of a recipe's command line.
 
     Raises:
         `InputError`: the recipe would refuse flags, file, values, or the number of its processes.
     """
     launch, others = launch_of(name, arguments)
     kinds = recipe_settings(name)
-    if not kinds:
-        return {}, []
-    values = parse_values(*kinds, arguments=others)
-    # Those of trainers look for devices.
-    chosen = [
-        settings_from(kind, values)
-        for kind in kinds
-        if not hasattr(kind, "plan") and (not hasattr(kind, "reads_model") or Path(values["model"]).exists())
-    ]
+    values = parse_values(*kinds, arguments=others) if kinds else {}
+    for kind in kinds:
+        # Those of trainers look for devices.
+        if not hasattr(kind, "plan") and (not hasattr(kind, "reads_model") or Path(values["model"]).exists()):
+            settings_from(kind, values)
     if "per_device_train_batch_size" in values:
         _check_processes(values, launch)
-    return values, chosen
-
-
-def _check_recipe(name: str, arguments: list[str], written: _Written, number: int) -> None:
-    values, chosen = read_command(name, arguments)
-    for setting, check in _openers().items():
-        value = values.get(setting)
-        for item in value if isinstance(value, list) else [value]:
-            try:
-                if item is not None and not written.has(item):
-                    check(item, name, values)
-            except InputError as error:
-                raise InputError(f"{setting}: {error}") from None
-    names = next((settings.writes for settings in chosen if hasattr(settings, "writes")), None)
-    if values.get("output_dir") is not None:
-        written.add(values["output_dir"], number, names)
+    return values
 
 
 def _check_processes(values: dict[str, Any], launch: tuple[str, int | None] | None) -> None:
@@ -144,47 +129,9 @@ def _check_processes(values: dict[str, Any], launch: tuple[str, int | None] | No
     accumulation_steps(values["global_batch_size"], size, values["per_device_train_batch_size"])
 
 
-def check_cells(sweep: Sweep, launch: Sequence[str] = (), written: _Written | None = None, number: int = 1) -> None:
-    """Check the commands of every cell of a sweep as those of stages, before the first begins.
-
-    Args:
-        sweep ([`~hmm_datasets.operations.sweeps.file.Sweep`]): the sweep.
-        launch (sequence of `str`, *optional*): flags of the launcher.
-        written (`_Written`, *optional*): what stages before the sweep write.
-        number (`int`, *optional*): the number of the sweep among stages.
-
-    Raises:
-        `InputError`: names the file of the sweep and the cell.
-    """
-    written = _Written(()) if written is None else written
-    if "output_dir" not in setting_names(recipe_settings(sweep.file.recipe)):
-        raise InputError(f"{sweep.path}: recipe is {sweep.file.recipe!r}, which has no output_dir; a sweep needs one")
-    with tempfile.TemporaryDirectory() as folder, progress_bar(len(sweep.cells), " cells", desc="checking") as bar:
-        path = Path(folder) / "settings.yaml"
-        for cell in sweep.cells:
-            write_yaml(path, cell.settings)
-            try:
-                for words in commands_of(sweep, cell, path, launch):
-                    _check(words, written, number)
-            except InputError as error:
-                problem = str(error).removeprefix(f"{path}: ")
-                raise InputError(f"{sweep.path}: cell {cell.name}: {problem}") from None
-            bar.update()
-
-
-def _folder(name: str, recipe: str, values: dict[str, Any]) -> None:
-    if not Path(name).is_dir():
-        raise InputError(f"{name}: no such folder, and no earlier stage writes it")
-
-
-def _streams(name: str, recipe: str, values: dict[str, Any]) -> None:
-    for split in ("train", "test"):
-        _folder(str(Path(name) / split), recipe, values)
-
-
-def _array(name: str, recipe: str, values: dict[str, Any]) -> None:
-    if not Path(name).is_file():
-        raise InputError(f"{name}: no such file, and no earlier stage writes it")
+def _exists(name: str, recipe: str, values: dict[str, Any]) -> None:
+    if not Path(name).exists():
+        raise InputError(f"{name}: no such file or folder, and no earlier stage writes it")
 
 
 def _process(name: str, recipe: str, values: dict[str, Any]) -> None:
@@ -214,41 +161,27 @@ def _target(name: str, recipe: str, values: dict[str, Any]) -> None:
     open_target(name, max_documents=1)
 
 
-def _corpus(kind: str, split: str = "train") -> Callable[[str, str, dict[str, Any]], None]:
+def _corpus(kind: str) -> Callable[[str, str, dict[str, Any]], None]:
     def check(name: str, recipe: str, values: dict[str, Any]) -> None:
-        from ..text.corpora.loading import check_splits, load_corpus
+        from ..text.corpora.loading import load_corpus
 
-        if name == "none":
-            return
         if name.endswith(".npy"):
-            _array(name, recipe, values)
-        elif recipe == "tokenize":
-            chosen = {key: values[key] for key in ("test_fraction", "max_documents")}
-            check_splits(name, kind=kind, **chosen)
-        else:
-            part = {"split": split, "test_fraction": values.get("test_fraction")}
-            if part["test_fraction"] == 1:  # nothing of it was trained on
-                part = {"split": "train", "test_fraction": 0.0}
-            next(iter(load_corpus(name, kind=kind, **part)))
+            _exists(name, recipe, values)
+        elif name != "none":
+            next(iter(load_corpus(name, kind=kind)))
 
     return check
 
 
-def _openers() -> dict[str, Callable[[str, str, dict[str, Any]], None]]:
+def _checks() -> dict[str, Callable[[str, str, dict[str, Any]], None]]:
     """How to open what a setting names; called with its value, the recipe and all values, before anything begins."""
     return {
+        **dict.fromkeys(("test", "tokens", "streams", "optimizer_from", "core_data"), _exists),
+        **dict.fromkeys(("conversations", "prompts", "chat_data"), _corpus("conversations")),
         "corpus": _corpus("text"),
-        "conversations": _corpus("conversations"),
         "preferences": _corpus("preferences"),
-        "prompts": _corpus("conversations"),
-        "chat_data": _corpus("conversations", "test"),
-        "test": _array,
-        "tokens": _streams,
-        "streams": _streams,
         "tokenizer": _tokenizer,
         "hmm": _process,
         "model": _model,
-        "optimizer_from": _folder,
         "targets": _target,
-        "core_data": _folder,
     }

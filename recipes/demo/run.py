@@ -5,8 +5,7 @@ All stages: fit an HMM, pretrain, evaluate, tokenize, midtrain, fine-tune, repor
     hmm-datasets demo
 
 It runs the recipes one after the other, prints the command of each, and stops at the first that fails. Everything is
-written to `outputs/demo` in the current folder. The model of the HMM and that of the stories do not depend on each
-other and are trained in parallel, each on one core; fine-tuning runs on two processes. When started again the demo
+written to `outputs/demo` in the current folder. Fine-tuning runs on two processes. When started again the demo
 continues where it stopped, and does not repeat finished training. `hmm-datasets configs copy demo` copies its
 settings, which are then used instead of the shipped ones.
 """
@@ -15,7 +14,7 @@ import argparse
 import shlex
 from pathlib import Path
 
-from hmm_datasets.operations.stages import Parallel, run_or_exit
+from hmm_datasets.operations.stages import run_or_exit
 
 REPORT = f"python {shlex.quote(str(Path(__file__).with_name('report.py')))}"
 RECIPE = "hmm-datasets {} --config demo/{}.yaml"
@@ -31,7 +30,8 @@ TEXT = (
     ("Bits per byte of held-out stories", RECIPE.format("evaluate", "evaluate_text")),
 )
 STAGES = (
-    Parallel((HMM, TEXT)),
+    *HMM,
+    *TEXT,
     ("Fine-tuning on story questions, on two processes", RECIPE.format("sft", "sft") + " --launch cpu2"),
     ("Report", f"{REPORT} --experiment outputs/demo --license cdla-sharing-1.0"),
     ("Push", RECIPE.format("push", "push")),

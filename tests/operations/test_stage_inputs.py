@@ -13,7 +13,7 @@ from hmm_datasets.files import read_yaml, write_jsonl
 from hmm_datasets.hmm import processes
 from hmm_datasets.operations.launching import recipe_command, recipe_names
 from hmm_datasets.operations.stage_inputs import check_stages
-from hmm_datasets.operations.stages import Parallel, run_stages
+from hmm_datasets.operations.stages import run_stages
 from hmm_datasets.runtime.shipped import EXPERIMENTS, shipped
 
 PRETRAIN = "hmm-datasets pretrain --hmm process:mess3 --model 1m --train_tokens 100000"
@@ -54,10 +54,9 @@ def test_what_an_earlier_stage_writes_need_not_be_there():
     train = "hmm-datasets pretrain --tokens out/text --tokenizer out/tokenizer --model 1m --output_dir run"
     mixture = "hmm-datasets midtrain --model run --optimizer_from run --weights 0.5 0.5 --output_dir more --streams "
     check(tokenize, train, f"{mixture} out/text out/chat/story-questions", "hmm-datasets evaluate run/checkpoint-5")
-    said = refused(tokenize, train, f"{mixture} out/text out/chat/stories")
-    assert "stage 3 (A title), before the first began: streams: out/chat/stories: no earlier stage writes it" in said
-    assert "stage 1 writes tokenizer, text, chat/instructions-sample, chat/story-questions in out/" in said
-    assert "tokens: no/text/train: no such folder" in refused(tokenize, train.replace("out/text", "no/text"))
+    said = refused(tokenize, train, f"{mixture} out/text in/chat/stories")
+    assert "stage 3 (A title), before the first began: streams: in/chat/stories: no such file or folder" in said
+    assert "tokens: no/text: no such file or folder" in refused(tokenize, train.replace("out/text", "no/text"))
     check("hmm-datasets pretrain --hmm made/hmm --output_dir run", made=["made"])
 
 
@@ -88,7 +87,7 @@ def test_corpora_and_questions_of_late_stages_are_opened(here):
     )
     evaluate = "hmm-datasets evaluate a --targets process:mess3 --output_dir c"
     check(model, evaluate)
-    assert "core_data: core: no such folder" in refused(model, f"{evaluate} --core_data core")
+    assert "core_data: core: no such file or folder" in refused(model, f"{evaluate} --core_data core")
     assert "targets: " in refused(model, evaluate.replace("mess3", "mess33"))
     check(model, f"{evaluate} --chat_data instructions-sample --test_fraction 1")
 
@@ -102,7 +101,7 @@ def test_cells_of_a_sweep_are_checked_as_stages(here):
     check(tokenize.format("t"), tokenize.format("u"), "hmm-datasets sweep sweep.yaml", "hmm-datasets evaluate sweep/x")
     said = refused(tokenize.format("t"), "hmm-datasets sweep sweep.yaml")
     assert "sweep.yaml: cell tokens=u-text" in said.replace("=text-", "=u-text-")
-    assert "tokens: u/text/train: no such folder" in said
+    assert "tokens: u/text: no such file or folder" in said
 
 
 def settings_of(name: str, **given):
@@ -118,10 +117,7 @@ def began(found: dict, settings, monkeypatch) -> list:
     calls = []
 
     def stages_checked(stages, *, later=(), made=()):
-        groups = [entry.branches if isinstance(entry, Parallel) else ((entry,),) for entry in (*stages, *later)]
-        flat = [
-            (title, shlex.split(command)) for branches in groups for branch in branches for title, command in branch
-        ]
+        flat = [(title, shlex.split(command)) for title, command in (*stages, *later)]
         check_stages(flat, made)
         calls.extend(flat)
         raise SystemExit(0)
@@ -172,8 +168,7 @@ def test_stages_that_begin_with_a_pretrained_model_find_it_and_its_preferences(t
 
 
 def test_so_would_the_demo():
-    groups = [entry.branches if isinstance(entry, Parallel) else ((entry,),) for entry in recipe("demo")["STAGES"]]
-    check(*(command for branches in groups for branch in branches for _, command in branch))
+    check(*(command for _, command in recipe("demo")["STAGES"]))
 
 
 def test_every_recipe_that_runs_stages_checks_them():

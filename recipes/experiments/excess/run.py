@@ -5,7 +5,7 @@
 The processes are the twelve of the benchmark. A model of each is trained on its own sequences and scored on the
 benchmark's held-out ones: its loss minus that of the exact HMM, in nats per symbol. The closest published figure is
 the mean excess of 0.0138 nats over six families of HMMs and three seeds of "Markovian circuit tracing" (arXiv
-2605.20824), whose processes are others. Models are trained side by side in lanes, and the same command continues.
+2605.20824), whose processes are others. The same command continues.
 """
 
 import shlex
@@ -35,11 +35,10 @@ class ExcessSettings:
     train_tokens: int = setting(5_000_000, "Tokens that each model is trained on.")
     learning_rate: float = setting(1e-2, "Peak learning rate.")
     num_sequences: int = setting(256, "Held-out sequences per process.")
-    lanes: int = setting(2, "Models trained side by side.")
 
     def __post_init__(self):
-        if self.lanes < 1 or not self.seeds or len(set(self.seeds)) < len(self.seeds):
-            raise InputError(f"lanes is {self.lanes}, seeds {self.seeds}; expected 1 or more, and different seeds")
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise InputError(f"seeds is {self.seeds}; expected 1 or more, all different")
 
 
 def main(settings: ExcessSettings) -> None:
@@ -47,7 +46,7 @@ def main(settings: ExcessSettings) -> None:
     from hmm_datasets.evaluation.benchmark.held_out import LENGTH
     from hmm_datasets.evaluation.benchmark.processes import chosen_processes
     from hmm_datasets.files import write_json
-    from hmm_datasets.operations.stages import Parallel, run_or_exit
+    from hmm_datasets.operations.stages import run_or_exit
 
     folder, began = Path(settings.output_dir), time.monotonic()
     chosen = chosen_processes(settings.processes or None)
@@ -55,8 +54,7 @@ def main(settings: ExcessSettings) -> None:
         hmm.save_pretrained(folder / "processes" / name)
     write_json(folder / "llama.json", configuration(settings, LENGTH))
     cells = [(name, seed) for seed in settings.seeds for name in chosen]
-    stages = [training(settings, folder, name, seed) for name, seed in cells]
-    run_or_exit([Parallel([stages[lane :: settings.lanes] for lane in range(settings.lanes)])])
+    run_or_exit([training(settings, folder, name, seed) for name, seed in cells])
     report(settings, folder, list(chosen), time.monotonic() - began)
 
 

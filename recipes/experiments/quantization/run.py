@@ -60,11 +60,11 @@ def main(settings: QuantizationSettings) -> None:
     """Train, quantize, measure, report."""
     from measure import measure
 
-    from hmm_datasets.operations.stages import Parallel, run_or_exit
+    from hmm_datasets.operations.stages import run_or_exit
 
     check_packages(settings.formats)  # before anything is trained
     folder, began = Path(settings.output_dir), time.monotonic()
-    run_or_exit([Parallel([[training(settings, model)] for model in settings.models])])
+    run_or_exit([training(settings, model) for model in settings.models])
     results = {model: measure(folder_of(settings, model), settings) for model in settings.models}
     report(settings, folder, results, time.monotonic() - began)
     draw(results, folder / "quantization.png")
