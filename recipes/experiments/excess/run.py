@@ -38,7 +38,7 @@ class ExcessSettings:
 
     def __post_init__(self):
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
-            raise InputError(f"seeds is {self.seeds}; expected 1 or more, all different")
+            raise InputError(f"seeds is {self.seeds}; expected one or more different seeds")
 
 
 def main(settings: ExcessSettings) -> None:
