@@ -4,8 +4,7 @@ Hidden files, checkpoints, caches, logs of hosts and what was moved aside are no
 `.eval_results/` is, which the Hub reads. The Trainer's pickled arguments are never pushed. A file with something that
 looks like an access token stops the push. Of records that name the machine, a copy without host name and absolute
 paths is pushed; see [`.redaction`]. The digests beside them are those of the copies, so that downloaded files can be
-verified.
-TensorBoard's files, whose names contain the host name, are pushed under names without it.
+verified. Logs of TensorBoard, which name the host and the settings of the machine, are never pushed.
 """
 
 import hashlib
@@ -18,7 +17,7 @@ from pathlib import Path
 from ..errors import InputError
 from ..files import DIGESTS_NAME, inside, recorded_digests
 from ..runtime.credentials import MIN_SECRET_LENGTH, known_secrets
-from .redaction import Redaction, is_events
+from .redaction import Redaction
 from .secret_scan import find_secret
 
 # Hidden files belong to tools; checkpoints have optimizer states of many times the size of the model.
@@ -29,7 +28,7 @@ DEFAULT_IGNORE = (
     *("events.jsonl", "*/events.jsonl", "stacks-*.txt", "*/stacks-*.txt", "heartbeats/*", "*/heartbeats/*"),
 )
 
-_NEVER = (".git", ".cache", "training_args.bin")
+_NEVER = (".git", ".cache", "training_args.bin", "events.out.tfevents.*")
 _RESULTS = ".eval_results/"
 
 
@@ -99,14 +98,12 @@ def pushable(files: Mapping[str, Path], folder: str | os.PathLike, token: str) -
     redaction = Redaction(Path(folder))
     contents: dict[str, Path | bytes] = dict(files)
     for name, path in files.items():
-        if is_events(name):
-            contents[name] = redaction.cleaned_events(path)
-        elif (text := redaction.cleaned(path)) is not None:
+        if (text := redaction.cleaned(path)) is not None:
             contents[name] = text.encode()
     for name, path in files.items():
         if path.name == DIGESTS_NAME:
             contents[name] = _digests_of_pushed(name, path, contents)
-    return {redaction.without_hosts(name): content for name, content in contents.items()}
+    return contents
 
 
 def _digests_of_pushed(name: str, path: Path, contents: Mapping[str, Path | bytes]) -> bytes:

@@ -1,11 +1,9 @@
 """Access tokens and keys: a type that never shows its value, and masks for what records contain.
 
-A secret is recognized by its type, by the name before it, by the environment, by its form, or by what logs in: a
-password in a URL, the header of a request. The form of a token is the prefix that its issuer uses, followed by enough
-characters that words and random bytes do not match. Older keys of Weights & Biases are 40 hexadecimal digits, like a
-git commit; they are recognized by the name before them.
-
-Masks know the issuers of whom a run may hold a token. A push searches files for those of many more
+A secret is recognized by its type, by the name before it, by the environment, by what logs in (a password in a URL,
+the header of a request), or by its form: the prefix of the few issuers of whom a run may hold a token, followed by
+enough characters that words and random bytes do not match. Older keys of Weights & Biases are 40 hexadecimal digits,
+like a git commit; they are recognized by the name before them. A push searches files for tokens of many more issuers
 (`hub.secret_scan`).
 """
 
@@ -22,54 +20,28 @@ MASK = "<SECRET>"
 MIN_SECRET_LENGTH = 8
 """Minimum length of the value of a secret variable. Shorter values may be words and are ignored."""
 
-SECRET_NAMES = (
+_SECRET_NAMES = (
     r"(?:hub|hf|auth|access|api|refresh|bearer|session)[_-]?token"
     r"|(?:api|access|private|secret|account|auth|encryption|signing)[_-]?key"
     r"|secret|password|passwd|passphrase|pwd|web[_-]?hook(?:[_-]?url)?"
 )
 """Regular expression of the ends of names whose values are secrets."""
 
-_SECRET_NAME = re.compile(rf"(?:^|[_-])(?:{SECRET_NAMES})$|^token$", re.IGNORECASE)
-_SECRET_VARIABLE = re.compile(rf"(?:^|_)(?:{SECRET_NAMES}|token)$", re.IGNORECASE)
+_SECRET_NAME = re.compile(rf"(?:^|[_-])(?:{_SECRET_NAMES})$|^token$", re.IGNORECASE)
+_SECRET_VARIABLE = re.compile(rf"(?:^|_)(?:{_SECRET_NAMES}|token)$", re.IGNORECASE)
 
-_GITLAB = r"gl(?:pat|dt|rt|cbt|ptt|ft|soat|imt|agent|oas)-(?=[A-Za-z_-]*[0-9])[A-Za-z0-9_.-]{20,}"
-_PREFIXED = "|".join(
-    (
-        # The Hub, trackers, code hosts, registries.
-        *(r"hf_[A-Za-z0-9]{20,}", r"api_org_[A-Za-z0-9]{20,}", r"wandb_v1_[A-Za-z0-9_]{20,}"),
-        *(r"gh[oprsu]_[A-Za-z0-9]{30,}", r"github_pat_[A-Za-z0-9_]{30,}", _GITLAB),
-        *(r"npm_[A-Za-z0-9]{30,}", r"pypi-[A-Za-z0-9_-]{50,}", r"dckr_[a-z]+_[A-Za-z0-9_-]{20,}"),
-        # Models by subscription.
-        *(r"sk-(?=[A-Za-z_-]*[0-9])[A-Za-z0-9_-]{32,}", r"gsk_[A-Za-z0-9]{32,}", r"xai-[A-Za-z0-9]{32,}"),
-        *(r"pplx-[A-Za-z0-9]{32,}", r"r8_[A-Za-z0-9]{32,}", r"nvapi-[A-Za-z0-9_-]{32,}", r"fw_[A-Za-z0-9]{22,}\b"),
-        *(r"lsv2_[ps][kt]_[A-Za-z0-9_]{32,}", r"tgp_v1_[A-Za-z0-9_-]{32,}", r"pcsk_[A-Za-z0-9_]{32,}"),
-        # Clouds.
-        *(r"rpa_[A-Z0-9]{32,}", r"dapi[0-9a-f]{32}", r"(?:AKIA|ASIA|ABIA|ACCA)[0-9A-Z]{16}\b"),
-        *(r"AIza[0-9A-Za-z_-]{35}", r"ya29\.[0-9A-Za-z_-]{30,}", r"GOCSPX-[0-9A-Za-z_-]{28}"),
-        *(r"hv[bs]\.[A-Za-z0-9_-]{24,}", r"NRAK-[A-Z0-9]{27}"),
-        # Messages and payments.
-        *(r"xox[a-z]-[0-9A-Za-z-]{20,}", r"xapp-[0-9A-Za-z-]{20,}", r"SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}"),
-        *(r"[MNO][A-Za-z0-9_-]{23,27}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,}", r"(?<![\w-])key-[0-9a-f]{32}\b"),
-        *(r"[0-9a-f]{32}-us[0-9]{1,2}\b", r"[sr]k_(?:live|test)_[A-Za-z0-9]{16,}", r"whsec_[A-Za-z0-9+/]{24,}"),
-        r"eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}",  # a JSON web token
-    )
+_FORM = re.compile(
+    r"\b(?:hf|api_org|wandb_v1|gh[oprsu]|github_pat)_[A-Za-z0-9_]{20,}"  # the Hub, Weights & Biases, GitHub
+    r"|\b(?:gl[a-z]{2,4}|sk|xox[a-z])-(?=[A-Za-z_-]*[0-9])[A-Za-z0-9_.-]{20,}"  # GitLab, models by subscription, Slack
+    r"|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----"
 )
-SECRET_FORMS = "|".join(
-    (
-        rf"\b(?:{_PREFIXED})",
-        r"\b[0-9]{8,10}:AA[A-Za-z0-9_-]{32,33}\b",
-        r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----",
-        r"\bhooks\.slack\.com/(?:services|workflows)/[A-Za-z0-9/]{20,}",
-        r"\bdiscord(?:app)?\.com/api/webhooks/[0-9]+/[A-Za-z0-9_-]{20,}",
-    )
+_LOGIN = re.compile(
+    r"(\b[a-z][a-z0-9+.-]*://[^\s/:@\"'`<>{}$*]*:)([^\s/@\"'`<>{}$*]+)(?=@[\w\[])",
+    re.IGNORECASE,
 )
-"""Regular expression of tokens and keys that are recognized by their form."""
-
-LOGIN_IN_URL = r"(\b[a-z][a-z0-9+.-]*://[^\s/:@\"'`<>{}$*]*:)([^\s/@\"'`<>{}$*]+)(?=@[\w\[])"
 """Regular expression of a URL with a password; its second group is the password."""
 
 _GIVEN: set[str] = set()  # values of the secret settings of this process, whatever they look like
-_FORM, _LOGIN = re.compile(SECRET_FORMS), re.compile(LOGIN_IN_URL, re.IGNORECASE)
 _HEADER = re.compile(
     r"(?i)((?:authorization|x-[a-z-]*(?:key|token))[\"']?\s*[:=]\s*[\"']?(?:(?:bearer|basic|token)\s+)?|\bbearer\s+(?=\S*[0-9]))"
     r"([^\s\"'<]{8,})"
@@ -78,12 +50,11 @@ _HEADER = re.compile(
 _IN_ADDRESSES = (
     re.compile(r"(\w:/{1,2})[^\s/@]+@"),  # one slash in what became a path
     re.compile(r"(?i)(https?://[^\s/]*\b(?:hooks?|webhooks?)\b[^\s/]*/)[^\s\"'<]+"),
-    re.compile(rf"(?i)([?&;](?:[\w-]*[_-])?(?:{SECRET_NAMES}|token|signature|sig)=)[^\s&\"'<]+"),
+    re.compile(rf"(?i)([?&;](?:[\w-]*[_-])?(?:{_SECRET_NAMES}|token|signature|sig)=)[^\s&\"'<]+"),
 )
 # In the words of a command: also the value after a name, whatever it looks like.
 _IN_WORDS = (
-    re.compile(rf"(?i)((?:^|[^a-z])(?:{SECRET_NAMES}|token)[\"']?\s*[:=]\s*[\"']?)(?:bearer\s+)?[^\s\"'<]+"),
-    re.compile(r"(?i)(\bauthorization:\s*(?:bearer|basic|token)?\s*)[^\s\"'<]+"),
+    re.compile(rf"(?i)((?:^|[^a-z])(?:{_SECRET_NAMES}|token)[\"']?\s*[:=]\s*[\"']?)(?:bearer\s+)?[^\s\"'<]+"),
     *_IN_ADDRESSES,
 )
 
@@ -116,11 +87,10 @@ class Secret(str):
         """The value itself."""
         return self._value
 
-    def __copy__(self) -> "Secret":
+    def __deepcopy__(self, _memo: dict | None = None) -> "Secret":
         return self
 
-    def __deepcopy__(self, memo: dict) -> "Secret":
-        return self
+    __copy__ = __deepcopy__
 
     def __reduce__(self) -> tuple:
         return type(None), ()
@@ -227,19 +197,21 @@ def masked_arguments(arguments: Sequence[str]) -> list[str]:
 
     ```
     """
-    shown, secret = [], None
-    for argument in arguments:
-        flag, equals, _ = argument.partition("=")
-        name = flag.lstrip("-").replace("-", "_") if flag.startswith("--") else None
-        if name is not None and is_secret_name(name):
-            shown.append(f"{flag}=<{name.upper()}>" if equals else flag)
-            secret = None if equals else name
-        elif secret is not None:
-            shown.append(f"<{secret.upper()}>")
-            secret = None
-        else:
-            shown.append(_masked_words(argument))
-    return shown
+    return [_masked_argument(before, argument) for before, argument in itertools.pairwise(["", *arguments])]
+
+
+def _masked_argument(before: str, argument: str) -> str:
+    (flag, equals, _), (flag_before, equals_before, _) = argument.partition("="), before.partition("=")
+    if not equals_before and (name := _secret_flag(flag_before)):
+        return _mask_of(name)
+    if equals and (name := _secret_flag(flag)):
+        return f"{flag}={_mask_of(name)}"
+    return _masked_words(argument)
+
+
+def _secret_flag(flag: str) -> str | None:
+    name = flag.lstrip("-").replace("-", "_")
+    return name if flag.startswith("--") and is_secret_name(name) else None
 
 
 def masked_line(text: str) -> str:

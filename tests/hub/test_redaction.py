@@ -22,7 +22,7 @@ def cleaned(folder, name, content):
     return json.loads(text) if text is not None and name.endswith(".json") else text
 
 
-def test_a_record_loses_its_host_and_its_absolute_paths_and_nothing_else(folder):
+def test_a_record_loses_the_name_of_its_host_and_its_absolute_paths_and_nothing_else(folder):
     record = {
         "settings": {
             "output_dir": str(folder),
@@ -37,16 +37,18 @@ def test_a_record_loses_its_host_and_its_absolute_paths_and_nothing_else(folder)
     }
     assert cleaned(folder, "run.json", record) == {
         "settings": {"output_dir": "outputs/a run", "hmm": "hmm", "learning_rate": 1e-3},
-        "command": "python recipes/pretrain.py --output_dir=outputs/a run --config a.yaml",
+        "command": "python recipes/pretrain.py --output_dir=outputs/a run --config ~/a.yaml",
         "best_model_checkpoint": "outputs/a run/checkpoint-3",
         "source": record["source"],
+        "host": "this-host",
         "world_size": 2,
     }
 
 
-def test_rows_lose_their_host_and_a_row_torn_by_a_crash_goes(folder):
-    rows = '{"step": 1, "host": "node17", "loss": 0.5}\n{"step": 2, "host": "node17", "lo'
-    assert cleaned(folder, "history.jsonl", rows) == '{"step": 1, "loss": 0.5}\n'
+def test_rows_lose_the_name_of_their_host_and_keep_one_of_no_run(folder):
+    (folder / "run.json").write_text(json.dumps({"host": "node17"}))
+    rows = '{"step": 1, "host": "node17", "loss": 0.5}\n{"url": "x", "host": "example.org"}\n{"host": "node17", "lo'
+    assert cleaned(folder, "rows.jsonl", rows) == rows.replace("node17", "this-host")
 
 
 def test_logs_and_cards_lose_this_host_and_those_of_the_records(folder):

@@ -17,23 +17,21 @@ import torch
 from safetensors.torch import save_file
 from secret_forms import secret_forms
 
-from hmm_datasets.hub.secret_scan import find_secret, found_by_rules
+from hmm_datasets.hub.secret_scan import find_secret
 from hmm_datasets.runtime.credentials import known_secrets
 
-LETTERS = "aBcDeFgHiJkLmNoPqRsTuVwXyZ01234567"
+TOKEN = secret_forms()["Hugging Face user"]
 SECRETS = {
-    "Hugging Face": f"hf_{LETTERS}",
-    "GitHub": f"ghp_{LETTERS}ab",
-    "OpenAI": f"sk-proj-{LETTERS}",
-    "AWS": "AKIAABCDEFGHIJKLMNOP",
+    "Hugging Face": TOKEN,
+    "GitHub": secret_forms()["GitHub personal"],
     "W&B": "WANDB_API_KEY=" + hashlib.sha1(b"key").hexdigest(),
-    "W&B in JSON": json.dumps({"wandb_api_key": hashlib.sha1(b"key").hexdigest()}),
-    "private key": "-----BEGIN OPENSSH PRIVATE KEY-----\nabc",
+    "login": "corpus: https://joe:Pw7xk2@host/x",
+    "private key": secret_forms()["SSH private key"],
 }
 
 
-@pytest.mark.parametrize("around", ["{}\n", "see {}, then", "x: 1\nvalue: {}\n"])
-def test_secrets_of_eighty_eight_forms_stop_a_push(tmp_path, around):
+@pytest.mark.parametrize("around", ["{}\n", "see {}, then", "x: 1\nvalue: {}\n", "hub_token: [{}]\n"])
+def test_secrets_of_fifty_six_forms_stop_a_push(tmp_path, around):
     (tmp_path / "file").write_text("words\n")
     assert not find_secret(tmp_path / "file")
     missed = []
@@ -41,12 +39,7 @@ def test_secrets_of_eighty_eight_forms_stop_a_push(tmp_path, around):
         (tmp_path / "file").write_text(around.format(secret))
         missed += [] if find_secret(tmp_path / "file") else [name]
     assert missed == []
-
-
-def test_the_rules_of_the_scanner_alone_know_issuers_that_records_do_not_mask():
-    known = {name for name, secret in secret_forms().items() if found_by_rules(f"{secret}\n".encode())}
-    assert len(known) >= 50
-    assert {"DigitalOcean", "Heroku", "Terraform", "Shopify", "Notion", "Figma", "age key"} <= known
+    assert len(secret_forms()) == 56
 
 
 ORDINARY = [
@@ -89,11 +82,9 @@ def test_what_a_run_writes_and_holds_no_secret_gives_no_alarm(tmp_path):
 
 
 def test_secrets_in_pickles_and_headers_are_found(tmp_path):
-    settings = {"hub_token": f"hf_{LETTERS}"}
-    torch.save({"settings": settings, "weights": torch.randn(100)}, tmp_path / "archive.pt")
+    settings = {"hub_token": TOKEN}
     (tmp_path / "bare.pkl").write_bytes(pickle.dumps(settings))
     save_file({"weight": torch.zeros(2)}, tmp_path / "model.safetensors", metadata=settings)
-    assert zipfile.is_zipfile(tmp_path / "archive.pt")
     assert all(find_secret(path) for path in tmp_path.iterdir())
 
 
@@ -148,7 +139,7 @@ FORMS = {
     "search archives whose names have a suffix that the scanner does not know",
     "ZIP is known by its content; tar, gzip, bzip2 and xz by their usual suffixes alone",
 )
-@pytest.mark.parametrize("secret", [*SECRETS.values(), "https://hooks.slack.com/services/T0123/B0123/abcdefghijkl"])
+@pytest.mark.parametrize("secret", [*SECRETS.values(), secret_forms()["Slack web hook"]])
 @pytest.mark.parametrize("form", FORMS)
 def test_a_secret_is_found_wherever_it_is_in_a_file_of_any_form(tmp_path, form, secret):
     noise = b"\0\xff" * (1 << 19) if form in ("plain", "gzip", "zip") else b"many words " * 100
@@ -160,7 +151,7 @@ def test_a_secret_is_found_wherever_it_is_in_a_file_of_any_form(tmp_path, form, 
 
 def test_a_secret_at_the_edge_of_what_is_read_at_once_is_found(tmp_path):
     for shift in range(-40, 10, 7):
-        (tmp_path / "file").write_bytes(b" " * (2**20 + shift) + f"hf_{LETTERS}".encode() + b" " * 10)
+        (tmp_path / "file").write_bytes(b" " * (2**20 + shift) + TOKEN.encode() + b" " * 10)
         assert find_secret(tmp_path / "file")
         (tmp_path / "file").write_bytes(b"." * (2**20 + shift) + b" correct-horse-battery")
         assert find_secret(tmp_path / "file", ["correct-horse-battery"])
@@ -172,5 +163,5 @@ def test_damaged_archives_are_searched_as_they_are(tmp_path):
         for cut in range(2, len(content), 7):
             (tmp_path / "file").write_bytes(content[:cut])
             assert not find_secret(tmp_path / "file")
-            (tmp_path / "file").write_bytes(content[:cut] + f" hf_{LETTERS}".encode())
+            (tmp_path / "file").write_bytes(content[:cut] + f" {TOKEN}".encode())
             assert find_secret(tmp_path / "file")

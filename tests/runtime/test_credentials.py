@@ -42,7 +42,7 @@ def test_a_mapping_keeps_its_shape_under_the_mask():
         (["HF_TOKEN=mine-1", "python", "x.py"], ["HF_TOKEN=<SECRET>", "python", "x.py"]),
         (["sh", "-c", "WANDB_API_KEY='mine-1' python x"], ["sh", "-c", "WANDB_API_KEY='<SECRET>' python x"]),
         (["--webhook", "https://h/mine-1"], ["--webhook", "<WEBHOOK>"]),
-        (["--command=curl -H 'Authorization: Bearer mine-1'"], ["--command=curl -H 'Authorization: Bearer <SECRET>'"]),
+        (["--a=curl -H 'Authorization: Bearer mine-123'"], ["--a=curl -H 'Authorization: Bearer <SECRET>'"]),
         (["git", "https://me:mine-1@h/x"], ["git", "https://<SECRET>@h/x"]),
         (["https://hooks.example.org/a/mine-1"], ["https://hooks.example.org/<SECRET>"]),
         (["--eos_token=</s>", "--max_tokens", "9", "key=1"], ["--eos_token=</s>", "--max_tokens", "9", "key=1"]),
