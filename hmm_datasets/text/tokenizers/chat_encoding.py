@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 from ...errors import InputError
 from ..corpora.conversations import TOOLS_BEGIN, TOOLS_END, Messages
-from .chat_templates import check_written, quoting_the_template
+from .chat_templates import quoting_the_template
 from .encoding import control_tokens, plain_tokenizer
 from .unwritten_turns import count_unwritten
 
@@ -24,8 +24,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _ANSWERED = [{"role": "user", "content": "Question"}, {"role": "assistant", "content": "Answer"}]
-_CALLS = re.compile(r"(<tool_call>)(\s*\{.*?\}\s*)(</tool_call>)", re.DOTALL)
-_REASONING = re.compile(r"\A(<think>)(.*?)(</think>)", re.DOTALL)
+_TAGS = {
+    "assistant": re.compile(r"(<tool_call>)\s*\{.*?\}\s*(</tool_call>)|\A(<think>).*?(</think>)", re.DOTALL),
+    "system": re.compile(f"({re.escape(TOOLS_BEGIN)}).*({re.escape(TOOLS_END)})\\Z", re.DOTALL),
+}
+"""What finds the tags that a template would write, its groups, by role."""
 _PRIVATE = range(0xF0000, 0xFFFFE)  # private use
 _PATTERNS: "WeakKeyDictionary[PreTrainedTokenizerBase, tuple[tuple[int, str], re.Pattern]]" = WeakKeyDictionary()
 
@@ -130,7 +133,7 @@ def _encoded(
             add_generation_prompt=add_generation_prompt,
             **special | _wrapped(dict(variables or {}), spelt, begin, end),
         )
-    text = check_written(written[0], marked).replace(begin, "").replace(end, "")
+    text = written[0].replace(begin, "").replace(end, "")
     unwritten = count_unwritten(text, filled, schemas or (), before_answer=add_generation_prompt)
     tokens, places = [], []
     # A template may cut a content between the markers of a token, so each may be alone.
@@ -186,16 +189,9 @@ def _marked(message: dict[str, Any], spelt: re.Pattern, begin: str, end: str) ->
     """A message with markers around what spells a control token, but for tags that a template would write there."""
     content = message.get("content")
     wrapped = {name: _wrapped(value, spelt, begin, end) for name, value in message.items()}
-    if not isinstance(content, str) or wrapped["content"] == content:
+    if not isinstance(content, str) or message["role"] not in _TAGS or wrapped["content"] == content:
         return wrapped
-    if message["role"] == "assistant":
-        parts = [part for pattern in (_REASONING, _CALLS) for part in pattern.finditer(content)]
-        free = [part.span(group) for part in parts for group in (1, 3)]
-    elif message["role"] == "system" and content.endswith(TOOLS_END) and TOOLS_BEGIN in content:
-        first = content.rindex(TOOLS_BEGIN)
-        free = [(first, first + len(TOOLS_BEGIN)), (len(content) - len(TOOLS_END), len(content))]
-    else:
-        return wrapped
+    free = [span for tags in _TAGS[message["role"]].finditer(content) for span in tags.regs[1:]]
 
     def mark(match: re.Match) -> str:
         is_free = any(first <= match.start() and match.end() <= stop for first, stop in free)

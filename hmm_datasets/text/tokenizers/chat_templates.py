@@ -3,9 +3,9 @@
 import contextlib
 import functools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...errors import InputError, first_line
 from ...hub.download import ModelName, reading_hub, reason_of_hub, without_network
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 _ASKED, _ANSWERED = "Question", "Answer"
-_MOST_CHARACTERS = 1 << 24  # that it may write beside a hundred times the conversation
 
 
 def load_tokenizer(name: str | os.PathLike) -> "PreTrainedTokenizerFast":
@@ -62,7 +61,7 @@ def check_messages(tokenizer: "PreTrainedTokenizerBase", messages: Messages) -> 
     which is most of the cost.
     """
     with quoting_the_template():
-        written = check_written(tokenizer.apply_chat_template(messages, tokenize=False), messages)
+        written = tokenizer.apply_chat_template(messages, tokenize=False)
     count_unwritten(written, messages)
 
 
@@ -91,16 +90,6 @@ def quoting_the_template() -> Iterator[None]:
         ) from None
 
 
-def check_written(written: str, messages: Sequence[Mapping[str, Any]]) -> str:
-    """What a template wrote; raises [`InputError`] if it is out of proportion to the conversation."""
-    if len(written) > _MOST_CHARACTERS and len(written) > _MOST_CHARACTERS + 100 * len(str(messages)):
-        raise InputError(
-            f"the chat template writes {len(written):,} characters for {len(messages)} messages; take the model from "
-            "where it was made, or give its tokenizer another template"
-        )
-    return written
-
-
 def marked_template(tokenizer: "PreTrainedTokenizerBase") -> str | None:
     """The chat template with `generation` marks around what the assistant says.
 
@@ -125,17 +114,13 @@ def marked_template(tokenizer: "PreTrainedTokenizerBase") -> str | None:
 
 
 def _written(
-    tokenizer: "PreTrainedTokenizerBase", template: str, messages: Messages, add_generation_prompt: bool
+    tokenizer: "PreTrainedTokenizerBase", template: str, messages: Messages, add_generation_prompt: bool = False
 ) -> str | None:
     """What a template writes; None if it refuses the conversation."""
-    try:
-        with quoting_the_template():
-            written = tokenizer.apply_chat_template(
-                messages, chat_template=template, add_generation_prompt=add_generation_prompt, tokenize=False
-            )
-        return check_written(written, messages)
-    except InputError:
-        return None
+    with contextlib.suppress(InputError), quoting_the_template():
+        return tokenizer.apply_chat_template(
+            messages, chat_template=template, add_generation_prompt=add_generation_prompt, tokenize=False
+        )
 
 
 def end_of_turn(tokenizer: "PreTrainedTokenizerBase") -> int | None:
@@ -162,10 +147,7 @@ def end_of_turn(tokenizer: "PreTrainedTokenizerBase") -> int | None:
     if template is None:
         return None
     messages = [{"role": "user", "content": _ASKED}, {"role": "assistant", "content": _ANSWERED}]
-    text = _written(tokenizer, template, messages, False)
-    if text is None:
-        return None
-    _, separator, rest = text.rpartition(_ANSWERED)
+    _, separator, rest = (_written(tokenizer, template, messages) or "").rpartition(_ANSWERED)
     if not separator:
         return None
     special = {*tokenizer.all_special_ids, *getattr(tokenizer, "added_tokens_decoder", {})}

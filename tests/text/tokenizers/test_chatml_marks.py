@@ -20,7 +20,7 @@ CHATML = {
     "OpenHermes": "{% for message in messages %}" + BODY + "{% endfor %}" + PROMPT,
     "Yi": "{% if not add_generation_prompt is defined %}{% set add_generation_prompt = false %}{% endif %}"
     "{% for message in messages %}" + BODY + "{% endfor %}" + PROMPT,
-    "on lines of its own": "{%- for m in messages -%}\n  {{- '<|im_start|>' ~ m.role ~ '\n' ~ (m.content + '') | trim "
+    "on lines of its own": "{%- for m in messages -%}\n  {{- '<|im_start|>' ~ m.role ~ '\n' ~ (m.content + '') "
     "~ '<|im_end|>\n' -}}\n{%- endfor -%}\n{% if add_generation_prompt -%}\n  {{- '<|im_start|>assistant\n' -}}\n"
     "{%- endif -%}\n",
     "as text": "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
@@ -29,6 +29,8 @@ CHATML = {
     '{{ "<|im_end|>" }}\n{% endfor %}',
 }
 OTHERS = {
+    "one that trims contents": "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + (m.content | trim) "
+    "+ '<|im_end|>\n' }}{% endfor %}",
     "Yi 1.5, which begins an answer with the question": "{% if messages[0]['role'] == 'system' %}"
     "{% set system_message = messages[0]['content'] %}{% endif %}"
     "{% if system_message is defined %}{{ system_message }}{% endif %}{% for message in messages %}"

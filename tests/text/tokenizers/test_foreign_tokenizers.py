@@ -10,7 +10,6 @@ from transformers import AutoTokenizer
 from hmm_datasets.errors import InputError
 from hmm_datasets.text.tokenizers.bpe import SPLIT_PATTERNS, train_bpe
 from hmm_datasets.text.tokenizers.chat_encoding import encode_conversation
-from hmm_datasets.text.tokenizers.chat_templates import end_of_turn
 from hmm_datasets.text.tokenizers.encoding import Encoder, encode_texts
 from hmm_datasets.training.pretrained import load_pretrained
 
@@ -36,13 +35,6 @@ def test_a_pattern_that_takes_exponential_time_is_refused_in_one_line(pattern, t
         with pytest.raises(InputError, match="the pattern that cuts text takes exponential time on some of it"):
             use()
     assert "panicked" not in capfd.readouterr().err
-
-
-def test_a_template_that_writes_much_more_than_the_conversation_is_refused_in_one_line(tokenizer):
-    tokenizer.chat_template = "{{ 'a' * 2 ** 25 }}"
-    with pytest.raises(InputError, match="writes 33,554,432 characters for 2 messages"):
-        encode_conversation(tokenizer, CHAT)
-    assert end_of_turn(tokenizer) is None  # asks the template without anything of the user
 
 
 @pytest.mark.parametrize(
