@@ -23,7 +23,6 @@ from hmm_datasets.files import (
     restored,
     written_together,
 )
-from hmm_datasets.files.temporary import is_mine, new_owner
 from hmm_datasets.text.stream import TokenStream, check_replaceable, write_tokens
 from hmm_datasets.text.stream.index import read_index
 
@@ -60,7 +59,6 @@ def test_a_folder_that_is_replaced_is_whole_whenever_its_writer_is_killed(
 @pytest.mark.launch
 def test_a_folder_is_not_put_back_under_a_writer_that_is_only_slow(tmp_path, monkeypatch):
     monkeypatch.setattr(replacing, "_exchange", lambda first, second: False)
-    monkeypatch.setattr(replacing, "PATIENCE", 0.3)
     write_folder(tmp_path / "run", "old")
 
     def slow():
@@ -80,7 +78,7 @@ def test_a_folder_is_not_put_back_under_a_writer_that_is_only_slow(tmp_path, mon
         os._exit(0)
     while (tmp_path / "run").exists():
         time.sleep(0.001)
-    # The reader's patience ends first: it gets the old folder, and the writer replaces that as well.
+    # The reader gets the old folder, and the writer replaces that as well.
     assert contents(restored(tmp_path / "run")) == {"a": "old", "b": "old"}
     assert os.waitpid(child, 0)[1] == 0
     assert contents(tmp_path / "run") == {"a": "new", "b": "new"}
@@ -145,23 +143,43 @@ def test_what_a_killed_writer_has_left_goes_with_the_next_one(tmp_path):
     assert os.listdir(tmp_path) == ["report.json"]
 
 
-def test_a_writer_finishes_what_another_was_moving_there_when_it_was_killed(tmp_path, monkeypatch):
-    def arrive():
-        (tmp_path / replacing._ARRIVING).mkdir()
-        (tmp_path / replacing._ARRIVING / f"{replacing._OWNER}{new_owner()}").touch()
-        (tmp_path / replacing._ARRIVING / "theirs").write_text("theirs")
-
-    def move(arriving, target):
-        marks.append([path.name for path in arriving.glob(f"{replacing._OWNER}*")])
-        move_all(arriving, target)
-
-    marks, move_all = [], replacing._move_all
-    monkeypatch.setattr(replacing, "_move_all", move)
+def test_a_writer_finishes_what_another_was_moving_there_when_it_was_killed(tmp_path):
     with written_together(tmp_path) as temporary:
         (temporary / "report.json").write_text('"new"')
-        assert in_child(arrive) == 0
+        (tmp_path / replacing._ARRIVING).mkdir()
+        (tmp_path / replacing._ARRIVING / "theirs").write_text("theirs")
     assert contents(tmp_path) == {"report.json": '"new"', "theirs": "theirs"}
-    assert all(is_mine(mark.removeprefix(replacing._OWNER)) for (mark,) in marks), "no other moves it"
+    assert set(os.listdir(tmp_path)) == {"report.json", "theirs"}
+
+
+@pytest.mark.launch
+def test_readers_and_writers_at_the_same_time_lose_nothing_of_what_is_written_together(tmp_path):
+    def write(version, times=30):
+        for number in range(times):
+            with written_together(tmp_path / "run") as temporary:
+                (temporary / "items").mkdir()
+                (temporary / "items" / version).write_text(str(number))
+                (temporary / version).write_text(str(number))
+
+    def read():
+        for _ in range(300):
+            restored(tmp_path / "run")
+
+    children = []
+    for number in (2, 3, *[None] * 6):
+        children.append(os.fork())
+        if children[-1] == 0:
+            try:
+                read() if number is None else write(str(number))
+                os._exit(0)
+            finally:
+                os._exit(1)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 8
+    assert {(tmp_path / "run" / str(number)).read_text() for number in (2, 3)} == {"29"}
+    (last,) = (tmp_path / "run" / "items").iterdir()
+    assert last.read_text() == "29"
+    assert in_child(lambda: write("4", 1)) == 0
+    assert set(os.listdir(tmp_path / "run")) == {"items", "2", "3", "4"}, "the next writer deletes what is left"
 
 
 def test_a_move_that_failed_is_finished_by_the_same_process(tmp_path, monkeypatch):
@@ -172,7 +190,6 @@ def test_a_move_that_failed_is_finished_by_the_same_process(tmp_path, monkeypatc
     monkeypatch.setattr(os, "replace", fail)
     with pytest.raises(InputError, match="Input/output"):
         write_report(tmp_path, "new")
-    monkeypatch.setattr(replacing, "PATIENCE", 0.3)
     assert contents(restored(tmp_path)) == {"report.json": '"new"'}
 
 

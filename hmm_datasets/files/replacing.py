@@ -10,21 +10,14 @@ import contextlib
 import ctypes
 import errno
 import os
-import time
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 from ..errors import InputError
 from .check_write import check_may_write
 from .syncing import sync, sync_tree
-from .temporary import discard, is_alive, is_mine, new_owner, short_name, temporaries, temporary_name, tidy
+from .temporary import discard, short_name, temporaries, temporary_name, tidy
 
-PATIENCE = 10.0
-"""Seconds that a process which is replacing a folder is given to finish; it needs milliseconds."""
-
-_ARRIVING, _OWNER = ".arriving", ".owner."
-_arriving: set[Path] = set()  # folders whose files this process is moving
+_ARRIVING = ".arriving"
 
 
 def put_folder(source: Path, target: Path, *, replace: bool = True, at_once: bool = True) -> None:
@@ -48,8 +41,9 @@ def put_folder(source: Path, target: Path, *, replace: bool = True, at_once: boo
             break
         except FileNotFoundError:
             if removed:  # another process has moved the same folder meanwhile, and its result was moved away
-                with contextlib.suppress(OSError):
-                    os.rename(removed[-1], target)
+                restored(target)
+            for path in removed if os.path.lexists(target) else ():
+                discard(path, target)
             raise
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
@@ -73,19 +67,19 @@ def restored(path: str | os.PathLike) -> Path:
     """The path, whose content is whole again if a process was killed while it replaced it.
 
     A folder that was moved out of the way is moved back, and files that were on their way into a folder are moved
-    there. A process that is still doing this is waited for. Nothing is overwritten: a rename fails where there is a
-    folder with content, so that a writer who is only slow continues unharmed. Where nothing can be renamed, the path
+    there. Nothing is overwritten: a rename fails where there is a folder with content, so that a writer who is only
+    slow continues unharmed, and what arrives may be moved by several processes. Where nothing can be renamed, the path
     is left as it is.
-
-    Raises:
-        `InputError`: another process is writing there and does not finish.
     """
     path = Path(path)
     with contextlib.suppress(OSError):
         if not os.path.lexists(path):
-            _move_back(path)
+            here = short_name(path.name)
+            old = [entry for entry, name, kind, _ in temporaries(path.parent) if (name, kind) == (here, "old")]
+            if old:
+                os.rename(max(old, key=lambda entry: entry.lstat().st_ctime), path)
         if (path / _ARRIVING).is_dir():
-            _finish_arrival(path)
+            _move_all(path / _ARRIVING, path)
     return path
 
 
@@ -96,48 +90,14 @@ def restore_all(folder: Path) -> None:
             restored(folder / name)
 
 
-def _move_back(path: Path) -> None:
-    began = time.monotonic()
-    while not os.path.lexists(path):
-        old = [
-            (entry, owner)
-            for entry, name, kind, owner in temporaries(path.parent)
-            if kind == "old" and name == short_name(path.name)
-        ]
-        if not old:
-            return
-        if time.monotonic() - began > PATIENCE or any(is_alive(owner) is False for _, owner in old):
-            newest, _ = max(old, key=lambda one: one[0].lstat().st_ctime)
-            with contextlib.suppress(OSError):  # another process was first
-                os.rename(newest, path)
-            return
-        time.sleep(0.01)
-
-
 def _exchange(first: Path, second: Path) -> bool:
     """Exchange what two names stand for, in one step; False if the system or the file system cannot."""
-    function = _renameat2()
-    if function is None:
+    try:
+        renameat2 = ctypes.CDLL(None).renameat2
+    except (AttributeError, TypeError):  # systems other than Linux; on Windows a library has to be named
         return False
     here, exchange = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
-    if function(here, os.fsencode(first), here, os.fsencode(second), exchange) == 0:
-        return True
-    number = ctypes.get_errno()
-    if number in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EPERM, errno.EXDEV, errno.ENOENT):
-        return False
-    raise OSError(number, os.strerror(number), str(first), None, str(second))
-
-
-@cache
-def _renameat2() -> Any:
-    """The function of the C library; None if it has none, as on other systems than Linux."""
-    try:
-        function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    except TypeError:  # Windows, where a library has to be named
-        return None
-    if function is not None:
-        function.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint]
-    return function
+    return renameat2(here, os.fsencode(first), here, os.fsencode(second), exchange) == 0
 
 
 def move_into(source: Path, target: Path) -> None:
@@ -145,12 +105,8 @@ def move_into(source: Path, target: Path) -> None:
 
     Both folders must be on the same disk. From the first rename on the move is finished, by [`restored`] if not by
     this process.
-
-    Raises:
-        `InputError`: another process is moving files there.
     """
     check_may_write()
-    (source / f"{_OWNER}{new_owner()}").touch()
     sync_tree(source)
     check_may_write()
     arriving = target / _ARRIVING
@@ -161,41 +117,19 @@ def move_into(source: Path, target: Path) -> None:
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
-        _finish_arrival(target)
+        _move_all(arriving, target)  # of a process that was killed, or is slow
     _move_all(arriving, target)
 
 
 def _move_all(arriving: Path, target: Path) -> None:
-    _arriving.add(arriving)
-    try:
-        for path in sorted(arriving.iterdir()):
-            if path.name.startswith(_OWNER):
-                continue
-            if path.is_dir():
-                put_folder(path, target / path.name, at_once=False)  # what is left in `arriving` must be new
-            else:
-                os.replace(path, target / path.name)
-        sync(target)
-        discard(arriving)
-    finally:
-        _arriving.discard(arriving)
-
-
-def _finish_arrival(folder: Path) -> None:
-    """Move the files that a process was moving into a folder when it was killed."""
-    arriving = folder / _ARRIVING
-    began = time.monotonic()
-    while arriving.is_dir():
-        mark = next(arriving.glob(f"{_OWNER}*"), None)
-        owner = "" if mark is None else mark.name.removeprefix(_OWNER)
-        is_running = is_alive(owner) and (arriving in _arriving or not is_mine(owner))
-        waited = time.monotonic() - began
-        if is_running and waited > PATIENCE:
-            raise InputError(f"{folder}: process {owner.split('-')[1]} is writing there; wait for it to end")
-        if is_running is False or (is_running is None and waited > PATIENCE):
-            with contextlib.suppress(FileNotFoundError):  # of several processes one can rename the mark
-                if mark is not None:
-                    os.rename(mark, arriving / f"{_OWNER}{new_owner()}")
-                _move_all(arriving, folder)
-                return
-        time.sleep(0.01)
+    """Move what arrives in a folder; several processes may do so at once, each file is moved by one of them."""
+    with contextlib.suppress(FileNotFoundError):
+        for entry in sorted(os.scandir(arriving), key=lambda entry: entry.name):
+            with contextlib.suppress(FileNotFoundError):  # another process was first
+                if entry.is_dir():
+                    put_folder(Path(entry), target / entry.name, at_once=False)  # what is left must be new
+                else:
+                    os.replace(entry, target / entry.name)
+    sync(target)
+    with contextlib.suppress(OSError):  # another process was first, or has already begun the next move
+        arriving.rmdir()

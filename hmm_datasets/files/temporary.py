@@ -71,10 +71,6 @@ def is_alive(owner: str) -> bool | None:
     return _started(int(numbers[0])) == int(numbers[1])
 
 
-def is_mine(owner: str) -> bool:
-    return owner.split("-")[:2] == [_machine(), str(os.getpid())]
-
-
 @cache
 def _machine() -> str:
     return hashlib.sha256(machine_id().encode()).hexdigest()[:8]
