@@ -5,8 +5,8 @@ moving takes neither time nor space; it also frees none, which only deleting doe
 number in `set_aside.json`, whatever the clock showed.
 
 A change is recorded in `set_aside.json` before it begins. If the process is killed in between, the next one that takes
-the lock of the folder, or that only reads it once the killed process is known to have ended, undoes it, or deletes the
-rest of what was being deleted ([`mend`]). So a checkpoint is never left half changed.
+the lock of the folder, or that only reads it once the killed process is known to have ended, moves everything back
+([`mend`]). So a checkpoint is never left half changed. What is deleted disappears at once.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from ..errors import InputError
+from ..errors import InputError, path_errors
 from ..files import atomic_file, check_may_write, inside, name_to_delete, size_of, sync, tidy, write_json
 from ..records import Count, read_record
 from .process_identity import ProcessIdentity, this_process
@@ -29,24 +29,27 @@ _RECORD_NAME = "set_aside.json"
 
 @dataclass(frozen=True)
 class SetAside:
-    """What was moved aside at one time.
+    """What was moved aside at one time; the record of it, but for `folder`, is `set_aside.json`.
 
     Attributes:
-        folder (`Path`): `set_aside/DATE`.
         reason (`str`): why, in a few words.
         names (`tuple[str, ...]`): what is there, by its name relative to the folder that it came from.
         replaced (`tuple[str, ...]`): those of `names` that have been written anew since, so that bringing them back
             replaces files.
         spare (`tuple[str, ...]`): those of `names` that are brought back only if there are no others at their place.
         number (`int`): larger for what was moved later.
+        unfinished (`tuple[str, ...]`), process ([`ProcessIdentity`], *optional*): what that process has begun to move.
+        folder (`Path`): `set_aside/DATE`.
     """
 
-    folder: Path
     reason: str
     names: tuple[str, ...]
-    replaced: tuple[str, ...] = ()
-    spare: tuple[str, ...] = ()
-    number: int = 0
+    replaced: tuple[str, ...]
+    spare: tuple[str, ...]
+    number: Count = 0
+    unfinished: tuple[str, ...] = ()
+    process: ProcessIdentity | None = None
+    folder: Path = Path()
 
     @property
     def owner(self) -> Path:
@@ -108,7 +111,7 @@ def changing(
         replaced=(*before.replaced, *rewritten, *copied),
         spare=(*before.spare, *spare),
     )
-    _write(entry, unfinished=new)
+    _write(entry, new)
     try:
         for name in new:
             _move_aside(entry, name, is_copied=name in copied or name in spare)
@@ -141,7 +144,7 @@ def list_set_aside(owner: str | os.PathLike) -> list[SetAside]:
     """What has been moved aside from a folder and is still there, newest first."""
     archives = []
     for path in Path(owner).glob(f"{SET_ASIDE_NAME}/*/{_RECORD_NAME}"):
-        entry = _read(path).entry(path)
+        entry = _read(path)
         names = (name for name in entry.names if os.path.lexists(entry.folder / name))
         archives.append(replace(entry, names=tuple(names)))
     return sorted(archives, key=lambda entry: (entry.number, entry.folder.name), reverse=True)
@@ -166,39 +169,30 @@ def restore(entry: SetAside) -> list[str]:
             )
         if name in entry.replaced and not (entry.owner / name).parent.is_dir():
             raise InputError(f"{(entry.owner / name).parent}: no longer there, so its files cannot be brought back")
-    _write(entry, unfinished=names)
+    _write(entry, names)
     _undo(entry, names)
     return names
 
 
 def delete_set_aside(entry: SetAside) -> None:
-    """Delete what was moved aside, which frees its space."""
-    _write(entry, deleting=entry.names)
-    _delete(entry, entry.names)
-
-
-def _remove(path: Path) -> None:
-    """Delete a file or a folder; it disappears at once, so that a killed process leaves no half of it.
+    """Delete what was moved aside, which frees its space; it disappears at once.
 
     What a killed process has left of it is deleted by the next one that writes beside it.
 
     Raises:
         `InputError`: it cannot be deleted.
     """
-    hidden = name_to_delete(path)
     check_may_write()
-    try:
-        os.replace(path, hidden)
-        if hidden.is_dir() and not hidden.is_symlink():
-            shutil.rmtree(hidden)
-        else:
-            hidden.unlink()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be deleted ({error.strerror}); make its folder writable") from None
+    hidden = name_to_delete(entry.folder)
+    with path_errors(entry.folder):
+        os.replace(entry.folder, hidden)
+        shutil.rmtree(hidden)
+    with contextlib.suppress(OSError):
+        entry.folder.parent.rmdir()
 
 
 def mend(owner: Path, *, locked: bool = False) -> None:
-    """Undo or finish what processes that were killed were changing in a folder.
+    """Undo what processes that were killed were changing in a folder.
 
     Args:
         owner (`Path`): the folder of a run.
@@ -210,21 +204,16 @@ def mend(owner: Path, *, locked: bool = False) -> None:
     for folder in places:
         with contextlib.suppress(OSError):
             tidy(folder)
-    for folder in places[:1:-1]:
-        path = folder / _RECORD_NAME
+    for path in owner.glob(f"{SET_ASIDE_NAME}/*/{_RECORD_NAME}"):
         try:
-            record = _read(path)
-            entry, process = record.entry(path), record.process
+            entry = _read(path)
         except (InputError, OSError):
             continue  # which `list_set_aside` reports
-        if process is not None and (locked or (process.is_here and not process.is_alive_here)):
-            if record.unfinished:
-                _undo(entry, record.unfinished)
-            else:
-                _delete(entry, record.deleting)
-            tops = ", ".join(sorted({name.split("/")[0] for name in (*record.unfinished, *record.deleting)}))
-            what = "moved back" if record.unfinished else "deleted"
-            line = f"{owner}: process {process.process} was killed while it changed {tops}: {what}"
+        process = entry.process
+        if entry.unfinished and process is not None and (locked or (process.is_here and not process.is_alive_here)):
+            _undo(entry, entry.unfinished)
+            tops = ", ".join(sorted({name.split("/")[0] for name in entry.unfinished}))
+            line = f"{owner}: process {process.process} was killed while it changed {tops}: moved back"
             print(line, file=sys.stderr, flush=True)
     for folder in reversed(places[1:]):
         with contextlib.suppress(OSError):
@@ -247,76 +236,39 @@ def _undo(entry: SetAside, names: Collection[str]) -> None:
             tidy((entry.owner / name).parent)
             tidy((entry.folder / name).parent)
             (entry.folder / name).parent.rmdir()
+    left = tuple(name for name in entry.names if name not in names and os.path.lexists(entry.folder / name))
     with contextlib.suppress(FileNotFoundError):
         sync(entry.owner)
-        _forget(entry, names)
+        if left:
+            _write(replace(entry, names=left))
+        else:
+            delete_set_aside(entry)
 
 
-def _delete(entry: SetAside, names: Collection[str]) -> None:
-    for name in names:
-        if os.path.lexists(entry.folder / name):
-            _remove(entry.folder / name)
-    with contextlib.suppress(FileNotFoundError):
-        _forget(entry, names)
+def _read(path: Path) -> SetAside:
+    """The record of what is beside it.
+
+    Raises:
+        `InputError`: it is none, or names something that is not beside it.
+    """
+    entry = read_record(path, SetAside, "what is beside it can be moved back by hand")
+    for name in {*entry.names, *entry.unfinished}:
+        inside(path.parent, name, path, as_link=True)
+    return replace(entry, folder=path.parent)
 
 
-def _forget(entry: SetAside, names: Collection[str]) -> None:
-    """Write the record without some names, or delete what has none left."""
-    left = tuple(name for name in entry.names if name not in names and os.path.lexists(entry.folder / name))
-    if left:
-        _write(replace(entry, names=left))
-        return
-    _remove(entry.folder)
-    with contextlib.suppress(OSError):
-        entry.folder.parent.rmdir()
-
-
-@dataclass(frozen=True)
-class _Record:
-    """`set_aside.json`: the values of a [`SetAside`], and what `process` has begun to move back or to delete."""
-
-    reason: str
-    names: tuple[str, ...]
-    replaced: tuple[str, ...]
-    spare: tuple[str, ...]
-    number: Count = 0
-    unfinished: tuple[str, ...] = ()
-    deleting: tuple[str, ...] = ()
-    process: ProcessIdentity | None = None
-
-    def entry(self, path: Path) -> SetAside:
-        """What it describes; `path` is its own.
-
-        Raises:
-            `InputError`: a name is not of something beside it.
-        """
-        for name in {*self.names, *self.unfinished, *self.deleting}:
-            inside(path.parent, name, path, as_link=True)
-        return SetAside(path.parent, self.reason, self.names, self.replaced, self.spare, self.number)
-
-
-def _read(path: Path) -> _Record:
-    return read_record(path, _Record, "what is beside it can be moved back by hand")
-
-
-def _write(entry: SetAside, *, unfinished: Collection[str] = (), deleting: Collection[str] = ()) -> None:
+def _write(entry: SetAside, unfinished: Collection[str] = ()) -> None:
     """Write the record; before files are moved, so that a process that is killed leaves nothing without a name."""
-    values = (entry.reason, entry.names, entry.replaced, entry.spare, entry.number)
-    process = this_process() if unfinished or deleting else None
-    record = _Record(*values, unfinished=tuple(unfinished), deleting=tuple(deleting), process=process)
-    write_json(entry.folder / _RECORD_NAME, {"time": time.time(), **asdict(record)})
+    process = this_process() if unfinished else None
+    values = asdict(replace(entry, unfinished=tuple(unfinished), process=process))
+    del values["folder"]
+    write_json(entry.folder / _RECORD_NAME, {"time": time.time(), **values})
 
 
 def _new_entry(owner: Path, reason: str) -> SetAside:
     number = 1 + max((entry.number for entry in list_set_aside(owner)), default=0)
-    date = time.strftime("%Y-%m-%d_%H-%M-%S")
-    for suffix in ("", *(f".{number}" for number in range(2, 1000))):
-        folder = owner / SET_ASIDE_NAME / (date + suffix)
-        try:
-            folder.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        except OSError as error:
-            raise InputError(f"{folder}: cannot be made ({error.strerror}); make {owner} writable") from None
-        return SetAside(folder, reason, (), number=number)
-    raise InputError(f"{owner / SET_ASIDE_NAME}: has a thousand folders of this second; try again")
+    folder = owner / SET_ASIDE_NAME / time.strftime("%Y-%m-%d_%H-%M-%S")
+    folder = folder.with_name(f"{folder.name}.{number}") if folder.exists() else folder
+    with path_errors(folder):
+        folder.mkdir(parents=True)
+    return SetAside(reason, (), (), (), number, folder=folder)
