@@ -1,21 +1,17 @@
 """Files of other libraries, given as a model or as data: what they are, and what reads or converts them.
 
-They are recognized by their names, and by the first bytes of a file; none is opened as a pickle.
+They are recognized by the names of files; none is opened.
 """
 
 import os
-import struct
 from collections.abc import Callable
 from fnmatch import fnmatch
 from pathlib import Path
 
 from ..errors import InputError
-from ..foreign.json import parse_json
 
 ForeignFormat = tuple[str, str]
 """A format of another library: what it is, and what to do with it."""
-_MEGATRON, _LLM_C = b"MMIDIDX\x00\x00", struct.pack("<i", 20240520)  # of .idx, and of .bin
-_MOST_BYTES = 1 << 24  # of an index that is looked into
 _TO_TOKENS = "write the tokens of each document with hmm_datasets.text.stream.write_tokens"
 _TO_FOLDER = "convert it to a folder with config.json and safetensors files"
 _STATE_DICT = (
@@ -40,15 +36,27 @@ _WEIGHTS: dict[str, ForeignFormat] = {
     ),
 }
 """Formats of weights by the names of their files; the first that fits is right."""
-_MDS = (
-    "a data set of MosaicML Streaming (MDS)",
-    f"read it with the package mosaicml-streaming (streaming.StreamingDataset), and {_TO_TOKENS}, or its texts as "
-    "JSON Lines",
-)
-_LITDATA = (
-    "a data set of LitData",
-    f"read it with the package litdata (litdata.StreamingDataset), and {_TO_TOKENS}",
-)
+_DATA: dict[str, ForeignFormat] = {
+    "*.mds*": (
+        "a data set of MosaicML Streaming (MDS)",
+        f"read it with the package mosaicml-streaming (streaming.StreamingDataset), and {_TO_TOKENS}, or its texts as "
+        "JSON Lines",
+    ),
+    "chunk-*.bin": (
+        "a data set of LitData",
+        f"read it with the package litdata (litdata.StreamingDataset), and {_TO_TOKENS}",
+    ),
+    "*.idx": (
+        "an indexed data set of Megatron-LM (.bin and .idx)",
+        f"read it with megatron.core.datasets.indexed_dataset.IndexedDataset, and {_TO_TOKENS}",
+    ),
+    "*.bin": (
+        "tokens of nanoGPT, modded-nanoGPT or llm.c (uint16, without an index)",
+        "read them with numpy.fromfile(..., dtype='<u2'), with offset=1024 if the file begins with 256 integers as "
+        f"that of llm.c, cut them at EOS, and {_TO_TOKENS}",
+    ),
+}
+"""Formats of tokens or rows by the names of their files; the first that fits is right."""
 _QUANTIZED_NAMES = {
     **dict.fromkeys((".quant_state.", ".absmax", ".SCB"), "bitsandbytes"),
     **dict.fromkeys((".qzeros", ".qweight"), "GPTQ or AWQ"),
@@ -61,75 +69,26 @@ _QUANTIZED_NAMES = {
 
 def foreign_weights(name: str | os.PathLike) -> ForeignFormat | None:
     """What a file or folder of weights is that transformers does not load; None for anything else."""
-    path = Path(name)
-    try:
-        names = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else [path.name] * path.is_file()
-    except OSError:
-        return None
-    if {"config.json", "adapter_config.json"} & {*names} or any(fnmatch(file, "*.gguf") for file in names):
-        return None
-    return next((form for pattern, form in _WEIGHTS.items() if any(fnmatch(file, pattern) for file in names)), None)
+    names = _names(Path(name))
+    is_model = {"config.json", "adapter_config.json"} & {*names} or any(fnmatch(file, "*.gguf") for file in names)
+    return None if is_model else _first(_WEIGHTS, names)
 
 
 def foreign_data(name: str | os.PathLike) -> ForeignFormat | None:
     """What a file or folder of tokens or rows of another library is; None for anything else."""
-    path = Path(name)
+    return _first(_DATA, _names(Path(name)))
+
+
+def _names(path: Path) -> list[str]:
+    """The names of the files in a folder, or that of a file."""
     try:
-        if path.is_file():
-            return _foreign_tokens(path)
-        names = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
+        return sorted(entry.name for entry in path.iterdir()) if path.is_dir() else [path.name] * path.is_file()
     except OSError:
-        return None
-    if "index.json" in names and (form := _indexed(path / "index.json")) is not None:
-        return form
-    if any(fnmatch(file, "*.mds*") for file in names):
-        return _MDS
-    files = [path / file for file in sorted(names) if file.endswith((".idx", ".bin"))]
-    return next(filter(None, map(_foreign_tokens, files)), None)
+        return []
 
 
-def _indexed(path: Path) -> ForeignFormat | None:
-    try:
-        content = parse_json(path.read_bytes(), path) if path.stat().st_size <= _MOST_BYTES else None
-    except (InputError, OSError):
-        return None
-    if not isinstance(content, dict):
-        return None
-    if "chunks" in content and "config" in content:
-        return _LITDATA
-    shards = content.get("shards")
-    is_mds = isinstance(shards, list) and any(isinstance(shard, dict) and "raw_data" in shard for shard in shards)
-    return _MDS if is_mds else None
-
-
-def _foreign_tokens(path: Path) -> ForeignFormat | None:
-    """What a file of tokens is, by its first bytes and the files beside it."""
-    beside = path.with_suffix(".idx")
-    if path.suffix not in (".bin", ".idx"):
-        return None
-    if _begins_with(beside, _MEGATRON):
-        return (
-            "an indexed data set of Megatron-LM (.bin and .idx)",
-            f"read it with megatron.core.datasets.indexed_dataset.IndexedDataset, and {_TO_TOKENS}",
-        )
-    if _begins_with(path, _LLM_C):
-        return (
-            "tokens of llm.c or modded-nanoGPT (a header of 256 integers, then uint16)",
-            f"read them with numpy.fromfile(..., dtype='<u2', offset=1024), cut them at EOS, and {_TO_TOKENS}",
-        )
-    if path.name in ("train.bin", "val.bin") and not beside.exists():
-        return (
-            "tokens of nanoGPT (uint16, without an index)",
-            f"read them with numpy.fromfile(..., dtype='<u2'), cut them at EOS, and {_TO_TOKENS}",
-        )
-    return None
-
-
-def _begins_with(path: Path, magic: bytes) -> bool:
-    if not path.is_file():
-        return False
-    with path.open("rb") as file:
-        return file.read(len(magic)) == magic
+def _first(forms: dict[str, ForeignFormat], names: list[str]) -> ForeignFormat | None:
+    return next((form for pattern, form in forms.items() if any(fnmatch(name, pattern) for name in names)), None)
 
 
 def refuse_foreign(name: str | os.PathLike, recognize: Callable[[Path], ForeignFormat | None], expected: str) -> None:

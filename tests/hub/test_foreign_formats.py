@@ -57,14 +57,14 @@ DATA = {
     "litdata": (write_litdata, "is a data set of LitData", "with the package litdata"),
     "megatron": (write_megatron, "is an indexed data set of Megatron-LM", "IndexedDataset"),
     "nanogpt": (write_nanogpt, "is tokens of nanoGPT", "dtype='<u2')"),
-    "llm.c": (write_llm_c, "is tokens of llm.c", "offset=1024"),
+    "llm.c": (write_llm_c, "is tokens of nanoGPT, modded-nanoGPT or llm.c", "offset=1024"),
 }
 
 
 @pytest.mark.outside(
     "https://github.com/karpathy/nanoGPT/issues/202",
     "use the train.bin and val.bin of nanoGPT that somebody else has made",
-    "is tokens of nanoGPT (uint16, without an index); cut them at EOS, and write them with write_tokens",
+    "is tokens of nanoGPT, modded-nanoGPT or llm.c; cut them at EOS, and write them with write_tokens",
 )
 @pytest.mark.parametrize("kind", DATA)
 def test_data_of_another_library_are_named_with_what_reads_them(kind, tmp_path):
