@@ -10,8 +10,7 @@ It is measured against the exact optimum of an HMM, on held-out text, on the que
     hmm-datasets evaluate outputs/demo/pretrain_hmm --launch cpu2 --targets outputs/demo/hmm/hmm
 
 Without `--launch` it runs in one process. It writes `report.json`, `report.html`, `plots/` and `items/` to
-`output_dir`, by default `evaluation/` in the model's folder. With `--push` the results go into the card of a model on
-the Hub too.
+`output_dir`, by default `evaluation/` in the model's folder.
 """
 
 from hmm_datasets.evaluation.settings import EvaluationSettings
@@ -22,12 +21,7 @@ def main(settings: EvaluationSettings) -> None:
     """Evaluate the model."""
     from hmm_datasets.evaluation.evaluation import evaluate_model
 
-    report = evaluate_model(settings)
-    if settings.push and report:
-        from hmm_datasets.hub.kinds.evaluation import push_results
-
-        pushed = push_results(report, settings.model)
-        print(f"{pushed.url} at {pushed.commit}: results added")
+    evaluate_model(settings)
 
 
 if __name__ == "__main__":

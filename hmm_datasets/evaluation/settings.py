@@ -87,7 +87,6 @@ class EvaluationSettings:
         "A first look, with fewer sequences, windows and questions and without the control of CORE: about "
         "a minute for 135 million parameters on two cores.",
     )
-    push: bool = setting(False, "Add the results to the model's repository on the Hub, in its card.")
     batch_size: int = setting(32, "Rows per rank in one forward pass.")
     seed: int = setting(0, "Seed of sampled text, of controls and of bootstraps.")
 
@@ -130,11 +129,6 @@ class EvaluationSettings:
         if self.revisions and folder.is_dir():
             raise InputError(
                 f"revisions is set, but {self.model} is a folder; name a repository, or set --checkpoints"
-            )
-        if self.push and folder.exists():
-            raise InputError(
-                f"push is set, but {self.model} is on this machine; name its repository, or push the folder with "
-                "hmm-datasets push"
             )
         if not self.targets and isinstance(trained_on.settings.get("hmm"), str):
             self.targets = [process_of_run(folder, trained_on.settings["hmm"])]

@@ -223,7 +223,7 @@ def _model_data(kind: CardKind, facts: dict[str, Any]) -> "ModelCardData":
 
     hub_name = next(iter(facts["datasets"]), None)
     named = hub_name or facts.get("data", "").strip().partition("\n")[0][:80]
-    results = [eval_result(metric, named, hub_name or "custom") for metric in facts.get("metrics", [])]
+    results = [_eval_result(metric, named, hub_name or "custom") for metric in facts.get("metrics", [])]
     return ModelCardData(
         license=facts["license"] and facts["license"].lower(),
         license_name=facts.get("license_name"),
@@ -238,7 +238,7 @@ def _model_data(kind: CardKind, facts: dict[str, Any]) -> "ModelCardData":
     )
 
 
-def eval_result(metric: dict[str, Any], dataset_name: str, dataset_type: str) -> "EvalResult":
+def _eval_result(metric: dict[str, Any], dataset_name: str, dataset_type: str) -> "EvalResult":
     """A metric in the form of the card's `model-index`."""
     from huggingface_hub import EvalResult
 

@@ -1,7 +1,6 @@
 """A run's checkpoints on branches: the learning curve from the Hub alone, and a base that is pinned to its commit."""
 
 import pytest
-import yaml
 
 CODE = """
     import json, sys
@@ -46,21 +45,6 @@ CODE = """
     found["here"] = curve(str(root / "run"), checkpoints=True)
     found["there"] = curve("tester/curve", revisions=["all"])
     found["some"] = curve("tester/curve", revisions=["step-4"])
-
-    from hmm_datasets.hub.kinds.evaluation import push_results
-    from huggingface_hub import ModelCard, hf_hub_download
-    hmm.push_to_hub("tester/curve-hmm")
-    for _ in range(2):
-        settings = EvaluationSettings("tester/curve", targets=["tester/curve-hmm"], tasks=["optimum"], push=True,
-                                      output_dir=str(root / "evaluation"), num_sequences=8)
-        report = evaluate_model(settings)
-        push_results(report, "tester/curve")
-    results = ModelCard.load("tester/curve").data.eval_results
-    found["results"] = [[result.metric_name, result.metric_value] for result in results
-                        if result.dataset_name == "tester/curve-hmm"]
-    found["gap"] = report["optimum"]["bayes_gap"]["bayes_gap"]
-    found["others"] = len(results) - len(found["results"])
-    found["entries"] = open(hf_hub_download("tester/curve", ".eval_results/tester--curve-hmm.yaml")).read()
 
     base = "tester/curve@step-2"
     train("tuned", load_pretrained(AutoModelForCausalLM, base), 4, base)
@@ -147,15 +131,3 @@ def test_a_missing_revision_and_pickled_weights_are_refused_in_one_line(found):
     for kind in ("missing", "pickle"):
         assert "AutoModelForCausalLM finds nothing to load, neither in a folder nor on the Hub" in found[kind]
         assert "\n" not in found[kind]
-
-
-def test_results_stand_in_the_card_once_and_in_the_folder_that_the_hub_reads(found):
-    names = ["Held-out cross-entropy (nats/token)", "Excess over the optimal loss (nats/token)"]
-    assert [name for name, _ in found["results"]] == names
-    assert found["results"][1][1] == pytest.approx(found["gap"])
-    assert found["others"] == 0
-    entries = yaml.safe_load(found["entries"])
-    assert [entry["dataset"] for entry in entries] == [
-        {"id": "tester/curve-hmm", "task_id": name.partition(" (")[0]} for name in names
-    ]
-    assert entries[1]["value"] == pytest.approx(found["gap"])

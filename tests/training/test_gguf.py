@@ -116,8 +116,6 @@ def test_an_evaluation_of_the_file_is_that_of_the_folder(file, tmp_path):
     ]
     assert found[0] == found[1]
     assert found[0]["num_tokens"] > 10
-    with pytest.raises(InputError, match=f"push is set, but {file} is on this machine"):
-        EvaluationSettings(model=str(file), push=True)
 
 
 @pytest.mark.parametrize("use_peft", [False, True])

@@ -1,9 +1,5 @@
-"""Results of an evaluation in the repository of the model: in its card, and in `.eval_results/`, in one commit.
+"""The items of an evaluation as Parquet for the Hub, with a card that has its tables and plots."""
 
-The items of an evaluation as Parquet for the Hub, with a card that has its tables and plots.
-"""
-
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,15 +7,11 @@ from typing import Any
 import datasets
 import pyarrow as pa
 
-from ...errors import InputError
 from ...files import read_jsonl
 from ...report.evaluation_tables import evaluation_tables, read_report, summary
-from ..cards import CARD_NAME, eval_result, write_card
-from ..download import ModelName, model_file
+from ..cards import write_card
 from ..parquet import write_split
-from ..push import PushResult, push_files
 from ..redaction import Redaction
-from ..results import write_eval_results
 
 _SPLIT = "test"
 _NATS = "nats/token"
@@ -66,71 +58,6 @@ def write_evaluation_dataset(
             "repo_id": repo_id,
         },
     )
-
-
-def push_results(report: Mapping[str, Any], model: str) -> PushResult:
-    """Add the metrics of an evaluation to a model's repository on the Hub.
-
-    They go into the `model-index` of its card, where they replace earlier ones of the same name on the same data. Each
-    also becomes a result in `.eval_results/` if the model was measured against something on the Hub.
-
-    Args:
-        report (mapping): the content of `report.json`.
-        model (`str`): the repository, `"USER/NAME"`.
-
-    Returns:
-        [`~hmm_datasets.hub.push.PushResult`]: the commit.
-
-    Raises:
-        `InputError`: the evaluation has no metrics for a card, the repository has no card and the targets are not on
-            the Hub, or the Hub refuses.
-    """
-    from huggingface_hub import EvalResultEntry, ModelCard
-
-    metrics, _ = metrics_of(report)
-    if not metrics:
-        raise InputError("push: the tasks optimum and text have results for a card; neither was measured")
-    repo_id = ModelName.parse(model).place
-    on_hub = [name for name in report["settings"]["targets"] if name.count("/") == 1 and not Path(name).exists()]
-    target = on_hub[0] if len(on_hub) == 1 else None
-    with tempfile.TemporaryDirectory() as folder:
-        files = {}
-        path = model_file(repo_id, CARD_NAME)
-        if path is not None:
-            card = ModelCard.load(path)
-            data_name = (
-                target or ", ".join(Path(name).name for name in report["settings"]["targets"]) or "held-out data"
-            )
-            new = [eval_result(result, data_name, target or "custom") for result in metrics]
-            ours = {(result.dataset_name, result.metric_name) for result in new}
-            kept = [
-                result
-                for result in card.data.eval_results or []
-                if (result.dataset_name, result.metric_name) not in ours
-            ]
-            card.data.eval_results = [*kept, *new]
-            card.data.model_name = card.data.model_name or repo_id.rpartition("/")[2]
-            files[CARD_NAME] = Path(folder, CARD_NAME)
-            files[CARD_NAME].write_text(str(card), encoding="utf-8")
-        if target is not None:
-            entries = [
-                EvalResultEntry(
-                    dataset_id=target,
-                    task_id=result["name"],
-                    value=result["value"],
-                    date=report["time"],
-                    notes=f"{result['unit']}, lower is better"
-                    + ("" if result["standard_error"] is None else f"; standard error {result['standard_error']:.2g}"),
-                )
-                for result in metrics
-            ]
-            path = write_eval_results(folder, target.replace("/", "--"), entries)
-            files[path.relative_to(folder).as_posix()] = path
-        if not files:
-            raise InputError(
-                f"{repo_id}: has no card, and the targets are not on the Hub; push the model with hmm-datasets push"
-            )
-        return push_files(files, repo_id, folder=folder, message="Results of an evaluation with hmm-datasets")
 
 
 def metric(name: str, value: float, error: float | None = None, unit: str = _NATS) -> dict[str, Any]:
