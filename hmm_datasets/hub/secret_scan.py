@@ -35,18 +35,12 @@ _DAMAGED = (
 )
 
 
-def _by_arrow(codec: str, file: IO[bytes]) -> Any:
-    import pyarrow
-
-    return pyarrow.CompressedInputStream(pyarrow.PythonFile(file, mode="r"), codec)
-
-
 _COMPRESSED = {
     b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file, mode="rb"),  # whose own mode is no text in a gzip in a gzip
     b"BZh": bz2.BZ2File,
     b"\xfd7zXZ\0": lzma.LZMAFile,
-    b"\x28\xb5\x2f\xfd": functools.partial(_by_arrow, "zstd"),
-    b"\x04\x22\x4d\x18": functools.partial(_by_arrow, "lz4"),
+    b"\x28\xb5\x2f\xfd": lambda file: _by_arrow("zstd", file),
+    b"\x04\x22\x4d\x18": lambda file: _by_arrow("lz4", file),
 }
 """How a compressed file begins, and what reads it."""
 
@@ -64,6 +58,12 @@ def find_secret(path: Path, secrets: Sequence[str] = ()) -> str | None:
     """
     with path.open("rb") as file:
         return _search_stream(file, [secret.encode() for secret in secrets], _DEPTH)
+
+
+def _by_arrow(codec: str, file: IO[bytes]) -> Any:
+    import pyarrow
+
+    return pyarrow.CompressedInputStream(pyarrow.PythonFile(file, mode="r"), codec)
 
 
 @functools.cache
