@@ -13,7 +13,7 @@ from ..runtime.settings import argument, option
 class ChatCommand(Sampling):
     """Talk to a model in the terminal.
 
-    In the chat, /help lists the commands. Ctrl-C stops an answer, Ctrl-D ends the chat.
+    In the chat, /clear forgets the conversation, Ctrl-C stops an answer, Ctrl-D ends the chat.
     """
 
     model: str = argument("MODEL", "folder, GGUF file, or Hub name with an optional @REVISION")

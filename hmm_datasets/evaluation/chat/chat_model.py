@@ -48,12 +48,10 @@ class Answer:
         text (`str`): the words, without special tokens.
         cut (`str`, *optional*): why it ended before the model ended its turn: Ctrl-C, a full context window, or
             `max_new_tokens`.
-        dropped (`int`): messages at the beginning of the conversation that the model did not see.
     """
 
     text: str
     cut: str | None
-    dropped: int = 0
 
 
 class ChatModel:
@@ -95,16 +93,21 @@ class ChatModel:
         """Answer the last message, or continue it.
 
         Args:
-            messages (list of `dict`): the conversation. If it is too long for the context window, the oldest turns
-                are left out; a system message is always kept.
+            messages (list of `dict`): the conversation. A quarter of the context window, or `max_new_tokens` if that
+                is less, is kept for the answer.
             show (callable): called with each piece of text as soon as whole words are there.
 
         Raises:
-            `InputError`: the chat template refuses the messages, the last one is too long for the context window, or
-                a model of symbols does not know one of its words.
+            `InputError`: the chat template refuses the messages, they are too long for the context window, or a model
+                of symbols does not know one of the words.
         """
-        tokens, dropped = self._fitting(messages)
+        tokens = self.tokens(messages)
         room = math.inf if self.window is None else self.window - len(tokens)
+        if self.window is not None and room < min(self.sampling.max_new_tokens, self.window // 4):
+            raise InputError(
+                f"the conversation needs {len(tokens):,} tokens of the context window of {self.window:,}, which "
+                "leaves too few for an answer; forget it (/clear), write a shorter message, or lower --max_new_tokens"
+            )
         generation = copy.deepcopy(self.generation)
         generation.max_new_tokens = int(min(self.sampling.max_new_tokens, room))
         prompt = torch.tensor([tokens], device=self.model.device)
@@ -124,14 +127,14 @@ class ChatModel:
                     streamer=words,
                 )
         except KeyboardInterrupt:
-            return Answer(words.text, "stopped", dropped)
+            return Answer(words.text, "stopped")
         new = output[0, len(tokens) :].tolist()
         cut = f"the context window of {self.window:,} tokens is full" if self.window is not None else None
         if new and new[-1] in (generation.eos_token_id or ()):
             cut = None
         elif len(new) == self.sampling.max_new_tokens:
             cut = f"stopped after {len(new):,} tokens; --max_new_tokens allows more"
-        return Answer(self.tokenizer.decode(new, skip_special_tokens=True), cut, dropped)
+        return Answer(self.tokenizer.decode(new, skip_special_tokens=True), cut)
 
     def tokens(self, messages: Messages) -> list[int]:
         """The tokens that the model reads before it answers."""
@@ -145,48 +148,23 @@ class ChatModel:
             raise InputError("there is nothing to continue; write some words")
         return tokens
 
-    def _fitting(self, messages: Messages) -> tuple[list[int], int]:
-        """The tokens of the newest turns that fit, and how many messages before them are left out.
-
-        A quarter of the context window, or `max_new_tokens` if that is less, is kept for the answer.
-        """
-        longest = math.inf
-        if self.window is not None:
-            longest = self.window - min(self.sampling.max_new_tokens, self.window // 4)
-        kept = messages if self.chats else messages[-1:]
-        while len(tokens := self.tokens(kept)) > longest:
-            first = 1 if kept[0]["role"] == "system" else 0
-            turns = [index for index, message in enumerate(kept) if message["role"] == "user" and index > first]
-            if not turns:
-                raise InputError(
-                    f"the message needs {len(tokens):,} tokens, but only {longest:,} fit into the context window of "
-                    f"{self.window:,} beside an answer; write a shorter one, or lower --max_new_tokens"
-                )
-            kept = kept[:first] + kept[turns[0] :]
-        return tokens, len(messages) - len(kept) if self.chats else 0
-
     def _generation_config(self) -> "GenerationConfig":
         """The model's generation config with the settings of `sampling`, and a token to stop at."""
         config = copy.deepcopy(self.model.generation_config)
-        chosen = self.sampling
-        samples = bool(config.do_sample)
-        temperature = chosen.temperature
+        temperature = self.sampling.temperature
         if temperature is None:
-            temperature = TEMPERATURE if not samples else 1.0 if config.temperature is None else config.temperature
+            temperature = (config.temperature or 1.0) if config.do_sample else TEMPERATURE
+        if not config.do_sample:
+            config.top_k = config.top_p = None
         config.max_length = None
         config.eos_token_id = stop_tokens(self.tokenizer, config) or None
         if config.pad_token_id is None:
             config.pad_token_id = self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else 0
         config.do_sample = temperature > 0
-        if temperature > 0:
-            config.temperature = float(temperature)
-            # Without a value here transformers would draw from the 50 most likely tokens only.
-            config.top_k = chosen.top_k if chosen.top_k is not None else config.top_k if samples else None
-            config.top_k = config.top_k or 0
-            config.top_p = chosen.top_p if chosen.top_p is not None else config.top_p if samples else None
-            config.top_p = config.top_p or 1.0
-        else:
-            config.temperature = config.top_k = config.top_p = None
+        config.temperature = float(temperature) if temperature > 0 else None
+        # Without values transformers would draw from the 50 most likely tokens only.
+        config.top_k = (config.top_k or 0) if temperature > 0 else None
+        config.top_p = (config.top_p or 1.0) if temperature > 0 else None
         return config
 
 

@@ -1,4 +1,4 @@
-"""A conversation in a terminal: what is typed, the answers as they are generated, and the commands.
+"""A conversation in a terminal: what is typed, and the answers as they are generated.
 
 Answers go to stdout, remarks in parentheses and errors to stderr. Nothing but text is written, so no escape codes get
 into files and pipes; line editing is that of readline, which is off unless both ends are a terminal.
@@ -6,10 +6,8 @@ into files and pipes; line editing is that of readline, which is off unless both
 
 import os
 import sys
-from pathlib import Path
 
 from ...errors import InputError, printable
-from ...files import write_jsonl
 from ...text.corpora.conversations import Messages
 from ...text.tokenizers.chat_templates import check_messages
 from .chat_model import ChatModel
@@ -19,12 +17,10 @@ try:
 except ImportError:  # Windows has a line editor of its own
     readline = None
 
-HELP = """\
-/clear      forget the conversation
-/save FILE  write the conversation to FILE, a line of JSON that `sft --conversations FILE.jsonl` reads too
-/quit       end the chat, as Ctrl-D does
-/help       show this list
-A text of several lines is pasted. A space before a slash makes it a message. Ctrl-C stops an answer."""
+_HELP = (
+    "(/clear forgets the conversation, /quit or Ctrl-D ends the chat, Ctrl-C stops an answer; a text of several lines "
+    "is pasted)"
+)
 
 
 class Session:
@@ -46,8 +42,6 @@ class Session:
         if system is not None:
             check_messages(chat_model.tokenizer, [*self.beginning, {"role": "user", "content": "Hello"}])
         self.messages: Messages = list(self.beginning)
-        self.dropped = 0
-        self.saved: set[Path] = set()
 
     def run(self) -> None:
         """Read messages and commands and answer them, until Ctrl-D or `/quit`."""
@@ -62,18 +56,20 @@ class Session:
             + drawn
         )
         remark_on_base(chat_model)
-        _remark("(/help lists the commands)")
-        finished = False
-        while not finished:
+        _remark(_HELP)
+        while True:
             try:
-                line = input(">>> ").rstrip()
-                if line.startswith("/"):
-                    finished = self._command(line)
+                line = input(">>> ").strip()
+                if line == "/quit":
+                    return
+                if line == "/clear":
+                    self.messages = list(self.beginning)
+                    _remark("(cleared)")
                 elif line:
-                    self.say(line.lstrip())
+                    self.say(line)
             except EOFError:
                 print()
-                finished = True
+                return
             except KeyboardInterrupt:
                 _remark("\n(Ctrl-D or /quit ends the chat)")
             except InputError as error:
@@ -89,45 +85,8 @@ class Session:
         answer = self.chat_model.answer(messages, _show)
         print(flush=True)
         self.messages = [*messages, {"role": "assistant", "content": answer.text}]
-        if answer.dropped > self.dropped:
-            _remark(
-                f"(the context window of {self.chat_model.window:,} tokens is full: the oldest {answer.dropped} "
-                "messages were left out)"
-            )
-        self.dropped = answer.dropped
         if answer.cut is not None:
             _remark(f"({answer.cut})")
-
-    def _command(self, line: str) -> bool:
-        """Run a command; True if it ends the session."""
-        name, _, rest = line.partition(" ")
-        if name == "/clear":
-            self.messages, self.dropped = list(self.beginning), 0
-            _remark("(cleared)")
-        elif name == "/save":
-            self._save(rest.strip())
-        elif name == "/help":
-            _remark(HELP)
-        elif name != "/quit":
-            raise InputError(f"{name}: no such command; /help lists them, and a space before it makes it a message")
-        return name == "/quit"
-
-    def _save(self, name: str) -> None:
-        if not name:
-            raise InputError("/save: name a file, as in /save talk.jsonl")
-        if not self.messages:
-            raise InputError("/save: the conversation is empty")
-        try:
-            path = Path(name).expanduser()
-            if path.exists() and path not in self.saved:
-                raise InputError(f"/save: {path} exists; save under another name")
-            write_jsonl(path, [{"messages": self.messages}])
-        except (OSError, ValueError, RuntimeError) as error:
-            if isinstance(error, InputError):
-                raise
-            raise InputError(f"/save: {ascii(name)[:200]}: {error}; save under another name") from None
-        self.saved.add(path)
-        _remark(f"({path}: {len(self.messages)} messages)")
 
 
 def answer_once(chat_model: ChatModel, text: str, system: str | None = None) -> None:

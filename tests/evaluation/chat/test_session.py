@@ -1,7 +1,6 @@
 """A conversation, called in this process: what is answered, remembered, saved and refused."""
 
 import io
-import re
 import resource
 import signal
 import sys
@@ -21,7 +20,6 @@ from hmm_datasets.evaluation.chat.sampling import Sampling
 from hmm_datasets.evaluation.chat.session import Session
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.model import HMM
-from hmm_datasets.text.corpora.loading import load_corpus
 from hmm_datasets.text.tokenizers.chat_encoding import encode_conversation
 from hmm_datasets.text.tokenizers.chat_templates import check_messages
 
@@ -63,43 +61,11 @@ def test_a_system_prompt_is_kept_when_the_conversation_is_cleared(loaded, talk):
     assert out.splitlines() == ["Go away.", "Go away.", ""]
 
 
-def test_a_space_before_a_slash_makes_it_a_message(loaded, talk):
-    out, err = talk(Session(loaded), " /quit", "/quit", "Hello")
-    assert len(out.splitlines()) == 1
-    assert "no such command" not in err
-
-
 def test_names_of_special_tokens_that_are_typed_are_plain_text(loaded):
     typed = [{"role": "user", "content": "Hello<|end|><|assistant|>Yes<|end|>"}]
     tokenizer = loaded.tokenizer
     assert loaded.tokens(typed) == encode_conversation(tokenizer, typed, add_generation_prompt=True)
     assert loaded.tokens(typed).count(tokenizer.convert_tokens_to_ids("<|end|>")) == 1
-
-
-def test_a_saved_conversation_is_a_corpus_to_train_on_and_is_saved_again(loaded, talk, tmp_path):
-    path = tmp_path / "talk.jsonl"
-    talk(Session(loaded), FRANCE[0][1], f"/save {path}", "And of Japan?", f"/save {path}")
-    (row,) = load_corpus(str(path), kind="conversations", streaming=False, test_fraction=0)
-    assert [message["content"] for message in row["messages"]][1:] == [PARIS, "And of Japan?", "It is Tokyo."]
-
-
-def test_a_command_that_fails_says_why_and_the_conversation_goes_on(loaded, talk, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "other.json").write_text("{}")
-    names = [f"{tmp_path}/other.json", f"{tmp_path}", "a" * 300, "a\0b", "~nobody-here/x"]
-    lines = ["/save", "/save empty", "/frobnicate", "Hello", *(f"/save {name}" for name in names)]
-    out, err = talk(Session(loaded), *lines, "Hello")
-    assert out.splitlines()[0] == "Hello, friend."
-    errors = [line for line in err.splitlines() if line.startswith("error: ")]
-    assert errors[:5] == [
-        "error: /save: name a file, as in /save talk.jsonl",
-        "error: /save: the conversation is empty",
-        "error: /frobnicate: no such command; /help lists them, and a space before it makes it a message",
-        f"error: /save: {tmp_path}/other.json exists; save under another name",
-        f"error: /save: {tmp_path} exists; save under another name",
-    ]
-    assert len(errors) == 3 + len(names)
-    assert (tmp_path / "other.json").read_text() == "{}"
 
 
 def test_the_same_seed_gives_the_same_answers(chat_model, talk):
@@ -124,7 +90,7 @@ def test_sampling_is_the_models_own_unless_told_otherwise(chat_model):
     own.model.generation_config = GenerationConfig(do_sample=True, temperature=0.4, top_k=9, eos_token_id=[0, 5])
     for settings, expected in (
         (Sampling(), (0.4, 9, 1.0)),
-        (Sampling(temperature=0.9, top_k=0, top_p=0.5), (0.9, 0, 0.5)),
+        (Sampling(temperature=0.9), (0.9, 9, 1.0)),
         (Sampling(temperature=0), (None, None, None)),
     ):
         own.sampling = settings
@@ -132,22 +98,14 @@ def test_sampling_is_the_models_own_unless_told_otherwise(chat_model):
         assert (found.temperature, found.top_k, found.top_p) == expected
 
 
-def test_the_oldest_turns_are_left_out_when_the_window_is_full(chat_model, talk):
+def test_a_conversation_that_fills_the_window_is_refused_until_it_is_forgotten(chat_model, talk):
     loaded = ChatModel(chat_model, Sampling(temperature=0, max_new_tokens=40))
     loaded.window = 75
     session = Session(loaded, "Be rude.")
-    out, err = talk(session, *["Hello"] * 7)
-    # How long answers are that it does not know by heart depends on the processor.
-    remarks = re.findall(r"\(the context window of 75 tokens is full: the oldest (\d+) messages were left out\)", err)
+    out, err = talk(session, *["Hello"] * 9, "/clear", "Hello")
     assert out.startswith("Go away.\n")
-    assert len(session.messages) == 15, "they are still saved"
-    tokens, dropped = loaded._fitting(session.messages[:-1])
-    assert len(tokens) <= 75 - 75 // 4
-    assert int(remarks[-1]) == dropped >= 2
-    assert dropped % 2 == 0, "whole turns"
-    with_one_more_turn = [session.messages[0], *session.messages[dropped - 1 : -1]]
-    assert len(loaded.tokens(with_one_more_turn)) > 75 - 75 // 4
-    assert loaded.tokenizer.decode(tokens).startswith("<|system|>Be rude.<|end|><|user|>Hello<|end|>")
+    assert "tokens of the context window of 75, which leaves too few for an answer; forget it (/clear)" in err
+    assert len(session.messages) == 3
 
 
 def test_a_message_longer_than_the_window_is_refused_and_forgotten(chat_model, talk):
@@ -155,7 +113,7 @@ def test_a_message_longer_than_the_window_is_refused_and_forgotten(chat_model, t
     loaded.window = 40
     session = Session(loaded)
     _, err = talk(session, "Hello " * 60)
-    assert "but only 30 fit into the context window of 40 beside an answer; write a shorter one" in err
+    assert "tokens of the context window of 40, which leaves too few for an answer; forget it (/clear)" in err
     assert session.messages == []
 
 
@@ -239,8 +197,7 @@ def test_what_cannot_chat_is_refused_in_one_line(tmp_path, chat_model, capsys, m
     assert "has no tokenizer" in refused(str(tmp_path / "hmm"), "--prompt", "Hi")
     assert "finds nothing to load" in refused(str(tmp_path / "none"), "--prompt", "Hi")
     assert "the prompt is empty" in refused(chat_model)
-    for flag, value in (("temperature", "-1"), ("top_p", "0"), ("top_k", "-3"),
-                        ("seed", "-1"), ("max_new_tokens", "0")):  # fmt: skip
+    for flag, value in (("temperature", "-1"), ("seed", "-1"), ("max_new_tokens", "0")):
         assert f"--{flag} is {value}; expected" in refused(chat_model, "--prompt", "Hi", f"--{flag}={value}")
     tokenizer = AutoTokenizer.from_pretrained(chat_model)
     tokenizer.add_tokens(["<|new|>"])
@@ -266,9 +223,10 @@ def test_random_numbers_of_the_program_are_left_alone(loaded):
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_the_help_lists_the_commands(loaded, talk):
-    _, err = talk(Session(loaded), "/help")
-    assert [line.split()[0] for line in err.splitlines()[-5:-1]] == ["/clear", "/save", "/quit", "/help"]
+def test_the_chat_ends_at_quit_and_other_words_with_a_slash_are_messages(loaded, talk):
+    out, err = talk(Session(loaded), "/frobnicate", "/quit", "Hello")
+    assert len(out.splitlines()) == 1
+    assert "(/clear forgets the conversation, /quit or Ctrl-D ends the chat" in err
 
 
 def test_an_hmm_is_continued_by_exact_draws(tmp_path, talk):
