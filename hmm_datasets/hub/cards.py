@@ -258,11 +258,10 @@ def _dataset_data(kind: CardKind, facts: dict[str, Any]) -> "DatasetCardData":
     from huggingface_hub import DatasetCardData
 
     if kind == "dataset":
-        rows = {"train": facts["num_sequences"], "test": facts["num_test_sequences"]}
         configs = [
             {
                 "name": name,
-                "splits": [{"split": split, "path": f"{folder}/{split}-*", "rows": rows[split]} for split in rows],
+                "splits": [{"split": split, "path": f"{folder}/{split}-*"} for split in ("train", "test")],
             }
             for name, folder in (("default", "data"), ("oracle", "oracle"))
         ]
@@ -273,7 +272,6 @@ def _dataset_data(kind: CardKind, facts: dict[str, Any]) -> "DatasetCardData":
         pretty_name=facts["name"],
         tags=_TAGS[kind],
         task_categories=["text-generation"],
-        size_categories=[_size_category(sum(split["rows"] for split in configs[0]["splits"]))] if configs else None,
         configs=None
         if not configs
         else [
@@ -285,12 +283,3 @@ def _dataset_data(kind: CardKind, facts: dict[str, Any]) -> "DatasetCardData":
             for index, config in enumerate(configs)
         ],
     )
-
-
-def _size_category(num_rows: int) -> str:
-    """The Hub's size category of a number of rows."""
-    names = ["1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T"]
-    if num_rows >= 10**12:
-        return "n>1T"
-    power = len(str(num_rows)) - 4  # 0 from 1,000 on
-    return "n<1K" if power < 0 else f"{names[power]}<n<{names[power + 1]}"

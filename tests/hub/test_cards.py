@@ -207,22 +207,6 @@ def test_a_given_process_is_not_called_fitted(tmp_path):
     assert not re.search("[Ll]og-likelihood, |local optimum|is an estimate", text)
 
 
-@pytest.mark.parametrize(
-    ("num_sequences", "category"),
-    [
-        (0, "n<1K"),
-        (999, "n<1K"),
-        (1000, "1K<n<10K"),
-        (10_000, "10K<n<100K"),
-        (10**12 - 1, "100B<n<1T"),
-        (10**12, "n>1T"),
-    ],
-)
-def test_the_size_of_a_data_set_is_in_the_hubs_words(tmp_path, num_sequences, category):
-    path = write_card("dataset", tmp_path, changed("dataset", num_sequences=num_sequences, num_test_sequences=0))
-    assert front_matter(path)["size_categories"] == [category]
-
-
 def test_a_data_set_has_a_configuration_for_each_kind_of_columns(tmp_path):
     (tmp_path / "text").mkdir()
     configs = front_matter(write_card("dataset", tmp_path, FACTS["dataset"]))["configs"]
