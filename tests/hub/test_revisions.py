@@ -6,7 +6,7 @@ CODE = """
     import json, sys
     from pathlib import Path
     import torch
-    from huggingface_hub import HfApi
+    from huggingface_hub import HfApi, hf_hub_download
     from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, default_data_collator
     from hmm_datasets import HMMSequences, processes
     from hmm_datasets.errors import InputError
