@@ -178,15 +178,6 @@ def parse_values(*kinds: type, arguments: Sequence[str]) -> dict[str, Any]:
     return defaults_of(_fields(kinds)) | CommandLine.read(arguments).values(*kinds)
 
 
-def check_flags(arguments: Sequence[str], kinds: Sequence[type]) -> None:
-    """Refuse flags that a recipe does not have; their values are not checked.
-
-    Raises:
-        `InputError`: an unknown flag.
-    """
-    settings_parser(kinds).check_flags(CommandLine.read(arguments).words)
-
-
 def setting_names(kinds: Sequence[type]) -> set[str]:
     """The names of all settings of a recipe."""
     return {field.name for field in _fields(kinds)}

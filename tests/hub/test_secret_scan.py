@@ -52,9 +52,27 @@ ORDINARY = [
     "key-value-memory, cache-key-d41d8cd98f00b204e9800998ecf8427e, token_0123456789abcdef, sk-learn",
     "![x](data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==)",
     "The secret of 1234567890 was the password of nobody; her bearer carried it.",
+    '- Bad secret handling:   token := "ghp_..." hardcoded in a test',
+    "SLACK_WEBHOOK=https://hooks.slack.com/services/T00/B00/...",
+    "verify-token 00000000000000000000000000000000 and 5d41402abc4b2a76b9719d911017c592",
 ]
 
 
+@pytest.mark.outside(
+    "https://github.com/dsx-ai-factory/workload-map/pull/332",
+    'a page that shows `token := "ghp_..."` as a bad example, which scanners of prefixes take for a key',
+    "is pushed: a prefix alone is no secret",
+)
+@pytest.mark.outside(
+    "https://github.com/aws-samples/sample-aws-genai-ops-demos/pull/156",
+    "addresses of Slack's hooks in documentation, with T00/B00/... in place of their values",
+    "are pushed: they have not the length of real ones",
+)
+@pytest.mark.outside(
+    "https://github.com/IBM/mcp-context-forge/pull/6828",
+    "32 hexadecimal digits, which are MD5 sums and tokens of sessions, taken for secrets by their shape",
+    "are pushed: digits without an issuer are no secret by themselves",
+)
 @pytest.mark.parametrize("text", ORDINARY)
 def test_text_that_only_resembles_a_secret_is_pushed(tmp_path, text):
     (tmp_path / "README.md").write_text(text + "\n")

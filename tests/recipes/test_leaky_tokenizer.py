@@ -13,7 +13,7 @@ from hmm_datasets.files import write_json, write_jsonl, write_yaml
 from hmm_datasets.operations.launching import recipe_settings
 from hmm_datasets.operations.sweeps.file import read_sweep
 from hmm_datasets.paired_differences import Difference
-from hmm_datasets.runtime.command_line import check_flags, parse_settings
+from hmm_datasets.runtime.command_line import CommandLine, parse_settings, settings_parser
 from hmm_datasets.runtime.shipped import EXPERIMENTS, shipped
 from hmm_datasets.training.model_configs import model_config, new_model
 from hmm_datasets.training.plan.flops import unit_flops
@@ -74,8 +74,8 @@ def test_stages_and_their_flags_exist(tmp_path):
     assert [words[1] for words in commands[:3]] == ["tokenize", "tokenize", "sweep"]
     assert commands[2][-2:] == ["--launch", "cpu2"]
     for words in commands[:2]:
-        check_flags(words[2:], recipe_settings("tokenize"))
-    check_flags(sweep.cells[0].then[0][2:], recipe_settings("evaluate"))
+        settings_parser(recipe_settings("tokenize")).check_flags(CommandLine.read(words[2:]).words)
+    settings_parser(recipe_settings("evaluate")).check_flags(CommandLine.read(sweep.cells[0].then[0][2:]).words)
 
 
 def test_models_are_compared_by_size_on_the_same_documents(tmp_path):

@@ -13,7 +13,7 @@ from hmm_datasets.files import read_json, write_json, write_yaml
 from hmm_datasets.operations.launching import recipe_settings
 from hmm_datasets.operations.stage_inputs import check_cells
 from hmm_datasets.operations.sweeps.file import read_sweep
-from hmm_datasets.runtime.command_line import check_flags, parse_settings
+from hmm_datasets.runtime.command_line import CommandLine, parse_settings, settings_parser
 from hmm_datasets.runtime.shipped import EXPERIMENTS, shipped
 
 FOLDER = shipped(EXPERIMENTS) / "tinystories_hmm"
@@ -82,7 +82,8 @@ def test_commands_of_stages_have_flags_that_exist(tmp_path):
     commands = [shlex.split(command) for _, command in RECIPE.on_the_best(chosen, tmp_path / "best")]
     for words in commands:
         if words[1] in ("pretrain", "evaluate"):
-            check_flags(words[3 if words[1] == "evaluate" else 2 :], recipe_settings(words[1]))
+            flags = CommandLine.read(words[3 if words[1] == "evaluate" else 2 :]).words
+            settings_parser(recipe_settings(words[1])).check_flags(flags)
     assert [words[1] for words in commands[:5]] == ["describe", "sample", "pretrain", "evaluate", "sample"]
     assert str(tmp_path / "with space" / "llama") in commands[4]
 

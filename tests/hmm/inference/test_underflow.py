@@ -136,6 +136,23 @@ def test_the_posteriors_of_a_cycle_of_states_are_exact():
     np.testing.assert_allclose(hmm.log_likelihood([tokens]), [result.log_likelihood], rtol=1e-12)
 
 
+@pytest.mark.outside(
+    "https://github.com/probml/dynamax/issues/273",
+    "left-to-right HMMs, whose transitions are mostly zeros: 0.8 to stay, 0.2 to the next of six states",
+    "their likelihood and posteriors are those of 40 digits, also where states are left after 890 tokens",
+)
+def test_a_chain_that_is_left_late_has_its_exact_posteriors():
+    states = 6
+    transition = 0.8 * np.eye(states) + 0.2 * np.eye(states, k=1)
+    transition[-1, -1] = 1.0
+    emission = np.full((states, states), 1e-6) + (1 - states * 1e-6) * np.eye(states)
+    hmm = HMM(start=np.full(states, 1 / states), transition=transition, emission=emission)
+    tokens = [0] * 890 + [1, 2, 3, 4, 5, 5, 4, 5, 5, 5]
+    result = exact(hmm.start, steps_of(hmm, tokens))
+    np.testing.assert_allclose(hmm.log_likelihood([tokens]), [result.log_likelihood], rtol=1e-11)
+    np.testing.assert_allclose(hmm.posteriors([tokens])[0], result.posteriors, rtol=1e-8, atol=1e-12)
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_where_states_mix_whatever_is_emitted_no_row_is_watched_and_none_underflows(seed):
     """The beliefs are not compared there, and they are not below the bound from which that is concluded."""

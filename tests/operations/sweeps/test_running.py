@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 import signal
 import time
 
@@ -83,6 +84,11 @@ def test_a_sweep_killed_twice_ends_as_one_that_was_not_and_runs_nothing_twice(tm
 
 
 @pytest.mark.launch
+@pytest.mark.outside(
+    "https://github.com/wandb/wandb/issues/1787",
+    "a grid of which the runs that were deleted are run again when it is resumed, which found nothing to do",
+    "the same command runs the cell whose folder was deleted, and no other that is finished",
+)
 def test_a_stopped_sweep_stops_its_cells_and_the_same_command_continues(tmp_path, start_sweep):
     """Cells that fail once, three times and never; the sweep is stopped once a cell counts; then it goes on."""
     folder = tmp_path / "sweep"
@@ -110,6 +116,11 @@ def test_a_stopped_sweep_stops_its_cells_and_the_same_command_continues(tmp_path
     assert "2 of 3 cells are finished; 1 failed." in output
     report = json.loads((folder / "sweep.json").read_text())
     assert [cell["state"] for cell in report["cells"]] == ["finished", "failed", "finished"]
+
+    shutil.rmtree(folder / "a=3,fails=0")
+    output, _ = (sweep := start_sweep(path, "--jobs", 3)).communicate(timeout=60)
+    assert CellState.read(folder / "a=3,fails=0").state == "finished", output
+    assert CellState.read(folder / "a=1,fails=1").attempts == 2, "a finished cell is not run again"
 
 
 def test_each_cell_has_a_gpu_of_its_own_and_cores_are_shared(monkeypatch):
