@@ -116,6 +116,9 @@ class TokenizeSettings:
         return {name: f"chat/{_folder_name(name)}" for name in self.conversations}
 
 
+_MADE = ("tokenizer", "text", "chat")  # in output_dir
+
+
 def _folder_name(corpus: str) -> str:
     """`someone--chats` for the name `someone/chats` on the Hub, `chats` for the file `chats.jsonl`."""
     name = Path(corpus).name.partition(".")[0] if Path(corpus).exists() else corpus.replace("/", "--")
@@ -141,7 +144,7 @@ def main(settings: TokenizeSettings) -> None:
     if len(settings.conversations) < 2:
         data["conversations"] = next(iter(settings.conversations), None)
     remedy = f"choose another output_dir; --tokenizer {output / 'tokenizer'} uses this tokenizer there"
-    check_folder_identity(output, {"data": data}, None, remedy=remedy, made=settings.writes)
+    check_folder_identity(output, {"data": data}, None, remedy=remedy, made=_MADE)
     time = fix_template_time(output)
 
     tokenizer_folder = output / "tokenizer"
@@ -154,7 +157,7 @@ def main(settings: TokenizeSettings) -> None:
     for name in settings.conversations:
         check = None if tokenizer is None else lambda document: check_messages(tokenizer, document["messages"])
         check_splits(name, kind="conversations", check=check, **chosen)
-    write_record(output, asdict(settings), data, None, remedy=remedy, made=settings.writes, template_time=time)
+    write_record(output, asdict(settings), data, None, remedy=remedy, made=_MADE, template_time=time)
 
     if not tokenizer_folder.exists():
         _save(tokenizer or _trained(settings, chosen), tokenizer_folder)
