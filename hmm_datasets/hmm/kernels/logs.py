@@ -9,6 +9,7 @@ probability below 1e-290. Rows that fail such a test, and they alone, are comput
 divided by its maximum where nothing that counts underflows in it, else it is taken term by term ([`.tilted`]).
 """
 
+import math
 from functools import cached_property
 
 import numba
@@ -18,7 +19,7 @@ from jaxtyping import Float, Int
 from .tilted import log_entries, log_product, log_sum
 
 _CHUNK = 1 << 22  # numbers of the largest temporary array
-_MAX_MIXED = 512  # states
+_MAX_MIXED = 64  # states; with more, a step takes far longer than comparing its beliefs
 
 
 @numba.njit(cache=True, nogil=True)
@@ -117,8 +118,8 @@ def safe_beliefs(start: np.ndarray, emission: np.ndarray | None, *moves: np.ndar
     smoother are at most `H / s^k` then, or `H / s^(2k)` in a state that is impossible at first.
     """
     tables = [table for table in (start, emission, *moves) if table is not None]
-    least = [float(np.min(table, where=table > 0, initial=1)) for table in tables]
-    step, tiny = float(np.prod(least[1:])), float(np.finfo(start.dtype).tiny)
+    least = [float(table[table > 0].min(initial=1)) for table in tables]
+    step, tiny = math.prod(least[1:]), float(np.finfo(start.dtype).tiny)
     if min(least[0], least[-1]) * step >= tiny and (moves[-1] > 0).all():
         return 0.0, 1
     if len(moves) == 1 and (emission is None or (emission > 0).all()):
