@@ -73,13 +73,6 @@ class Table:
         lines.insert(1, "|---|" + "---:|" * (len(self.header) - 1))
         return "\n\n".join(filter(None, [self.title, "\n".join(lines), self.note]))
 
-    def latex(self) -> str:
-        """The table for a paper, with the rules of the package booktabs."""
-        import pandas
-
-        frame = pandas.DataFrame(list(self.rows), columns=list(self.header))
-        return frame.to_latex(index=False, escape=True).replace("±", r"$\pm$")
-
 
 def csv_text(rows: Iterable[Iterable[Any]]) -> str:
     """Rows as CSV. A cell that a spreadsheet would take for a formula begins with an apostrophe; numbers stay numbers.
