@@ -69,6 +69,7 @@ class Secret(str):
         name (`str`): the name of the setting.
 
     ```python
+    >>> import json
     >>> token = Secret("mine", "hub_token")
     >>> print(token, repr(token), json.dumps([token]), token.reveal())
     <HUB_TOKEN> '<HUB_TOKEN>' ["<HUB_TOKEN>"] mine
