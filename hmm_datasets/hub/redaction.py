@@ -46,7 +46,7 @@ class Redaction:
         self._home = re.compile(rf"{_BEFORE}{re.escape(str(home))}(?=/|\b)") if len(home.parts) > 1 else None
         hosts = "|".join(sorted(map(re.escape, self.hosts), key=len, reverse=True)) or "(?!)"
         self._host = re.compile(rf"(?<![\w.-])(?:{hosts})(?![\w-])(?!\"\s*:)")  # no key, which programs read
-        self._field = re.compile(rf'(?<="host": ")(?:{hosts})(?=")|(?<="hostname": ")(?:{hosts})(?=")')
+        self._field = re.compile(rf'(?:(?<="host": ")|(?<="hostname": "))(?:{hosts})(?=")')
 
     def cleaned(self, path: Path) -> str | None:
         """The redacted text of a file, or None if there is nothing to redact or it must not be changed."""

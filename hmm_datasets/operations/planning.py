@@ -148,9 +148,9 @@ def plan_fit_recipe(
     initial = None if fit.num_states else fit.read_initial()
     sizes: list[tuple[FitSettings, BlockSizes | None]] = []
     if fit.block_size or isinstance(initial, BlockedHMM):
+        BlockedHMM.check_device(corpus.device)
         for block_size in fit.block_size or [initial.block_size]:
             size, initial = fit.of_blocks(block_size, initial)
-            initial.parameters(device=corpus.device)  # refuses one that is not the CPU
             sizes.append((size, BlockSizes(initial.num_blocks, block_size, initial.rank)))
     else:
         sizes += [(size, None) for size in fit.sizes(initial)]

@@ -93,7 +93,7 @@ def _check_recipe(name: str, arguments: list[str], written: Sequence[Path]) -> l
             if item is None or any(Path(os.path.abspath(item)).is_relative_to(folder) for folder in written):
                 continue
             try:
-                check(item, name, values)
+                check(item, name)
             except InputError as error:
                 raise InputError(f"{setting}: {error}") from None
     return [] if values.get("output_dir") is None else [values["output_dir"]]
@@ -129,18 +129,18 @@ def _check_processes(values: dict[str, Any], launch: tuple[str, int | None] | No
     accumulation_steps(values["global_batch_size"], size, values["per_device_train_batch_size"])
 
 
-def _exists(name: str, recipe: str, values: dict[str, Any]) -> None:
+def _exists(name: str, recipe: str) -> None:
     if not Path(name).exists():
         raise InputError(f"{name}: no such file or folder, and no earlier stage writes it")
 
 
-def _process(name: str, recipe: str, values: dict[str, Any]) -> None:
+def _process(name: str, recipe: str) -> None:
     from ..hmm.loading import load_source
 
     load_source(name)
 
 
-def _model(name: str, recipe: str, values: dict[str, Any]) -> None:
+def _model(name: str, recipe: str) -> None:
     from transformers import AutoConfig
 
     if recipe == "pretrain":
@@ -149,32 +149,32 @@ def _model(name: str, recipe: str, values: dict[str, Any]) -> None:
         load_pretrained(AutoConfig, name)
 
 
-def _tokenizer(name: str, recipe: str, values: dict[str, Any]) -> None:
+def _tokenizer(name: str, recipe: str) -> None:
     from transformers import AutoTokenizer
 
     load_pretrained(AutoTokenizer, name)
 
 
-def _target(name: str, recipe: str, values: dict[str, Any]) -> None:
+def _target(name: str, recipe: str) -> None:
     from ..evaluation.targets import open_target
 
     open_target(name, max_documents=1)
 
 
-def _corpus(kind: str) -> Callable[[str, str, dict[str, Any]], None]:
-    def check(name: str, recipe: str, values: dict[str, Any]) -> None:
+def _corpus(kind: str) -> Callable[[str, str], None]:
+    def check(name: str, recipe: str) -> None:
         from ..text.corpora.loading import load_corpus
 
         if name.endswith(".npy"):
-            _exists(name, recipe, values)
+            _exists(name, recipe)
         elif name != "none":
             next(iter(load_corpus(name, kind=kind)))
 
     return check
 
 
-def _checks() -> dict[str, Callable[[str, str, dict[str, Any]], None]]:
-    """How to open what a setting names; called with its value, the recipe and all values, before anything begins."""
+def _checks() -> dict[str, Callable[[str, str], None]]:
+    """How to open what a setting names; called with its value and the recipe, before anything begins."""
     return {
         **dict.fromkeys(("test", "tokens", "streams", "optimizer_from", "core_data"), _exists),
         **dict.fromkeys(("conversations", "prompts", "chat_data"), _corpus("conversations")),

@@ -18,20 +18,14 @@ from hmm_datasets.operations.stages import run_or_exit
 
 REPORT = f"python {shlex.quote(str(Path(__file__).with_name('report.py')))}"
 RECIPE = "hmm-datasets {} --config demo/{}.yaml"
-HMM = (
+STAGES = (
     ("Words of real stories, and an HMM fitted to them", RECIPE.format("fit", "fit_hmm")),
     ("A Llama on sequences drawn from it", RECIPE.format("pretrain", "pretrain_hmm")),
     ("How far from the optimum?", RECIPE.format("evaluate", "evaluate_hmm")),
-)
-TEXT = (
     ("BPE, token streams", RECIPE.format("tokenize", "tokenize_corpus")),
     ("A Llama on the stories", RECIPE.format("pretrain", "pretrain_text")),
     ("Midtraining on stories and conversations", RECIPE.format("midtrain", "midtrain")),
     ("Bits per byte of held-out stories", RECIPE.format("evaluate", "evaluate_text")),
-)
-STAGES = (
-    *HMM,
-    *TEXT,
     ("Fine-tuning on story questions, on two processes", RECIPE.format("sft", "sft") + " --launch cpu2"),
     ("Report", f"{REPORT} --experiment outputs/demo --license cdla-sharing-1.0"),
     ("Push", RECIPE.format("push", "push")),

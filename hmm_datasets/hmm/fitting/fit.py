@@ -330,7 +330,7 @@ class _Fit:
         self.dtype = getattr(torch, self.settings.dtype)
         device, blocked = self.workers.device, isinstance(self.initial, BlockedHMM)
         if blocked:
-            self.initial.parameters(self.dtype, device)
+            self.initial.check_device(device)
         width = self.settings.num_states if self.initial is None else self.initial.belief_width
         shape = self.data.shape
         if self.data.tokens.ndim == 1:  # of which long ones are taken alone

@@ -3,10 +3,11 @@
 A scaled filter loses a state whose belief falls below the smallest number of its type, although later tokens may need
 it: the states that a left-to-right model has left, or the components of a mixture. Those that filter compare every
 belief with [`safe_beliefs`]: above it no product underflows. Those that go back in time compare every backward value
-with their bound. A state of belief `p` adds `p` times its value to a probability, so that states lost (below 1e-308 in
-float64) matter only where a value passes the bound (1e290), which sequences drawn from the HMM itself do with a
-probability below 1e-290. Rows that fail such a test, and they alone, are computed again here. Here a sum is a product
-divided by its maximum where nothing that counts underflows in it, else it is taken term by term ([`.tilted`]).
+with a bound, which for HMMs of blocks is infinity. A state of belief `p` adds `p` times its value to a probability, so
+that states lost (below 1e-308 in float64) matter only where a value passes the bound (1e290), which sequences drawn
+from the HMM itself do with a probability below 1e-290. Rows that fail such a test, and they alone, are computed again
+here. Here a sum is a product divided by its maximum where nothing that counts underflows in it, else it is taken term
+by term ([`.tilted`]).
 """
 
 import math

@@ -167,14 +167,15 @@ class BlockedHMM(Process):
         """A number for each distribution, such as `totals` gives, in a shape that divides the table."""
         return totals[self.blocks] if name == "emission" else totals[..., None]
 
-    def parameters(self, dtype: "torch.dtype | None" = None, device: Any = None) -> BlockTables:
-        """The tables for a fit, float64 by default, or float32.
-
-        Raises:
-            `InputError`: a device other than the CPU.
-        """
+    @staticmethod
+    def check_device(device: Any) -> None:
+        """Raise `InputError` for a device other than the CPU; None is the CPU."""
         if device is not None and str(device) != "cpu":
             raise InputError(f"device is {str(device)!r}, but HMMs of blocks are computed on the CPU; leave it out")
+
+    def parameters(self, dtype: "torch.dtype | None" = None, device: Any = None) -> BlockTables:
+        """The tables for a fit, float64 by default, or float32; see [`check_device`]."""
+        self.check_device(device)
         return BlockTables(self, np.float32 if str(dtype) == "torch.float32" else np.float64)
 
     def describe(self) -> str:
