@@ -24,7 +24,7 @@ zeros after the first impossible token.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -52,6 +52,8 @@ class Parameters:
         emission (`torch.Tensor` of shape `(H, E)`): `P(emit x | in i)`.
         edges (`torch.Tensor` of shape `(E, H, H)`, *optional*): `P(emit x, go to j | in i)`, if edge-emitting.
         has_missing (`bool`): whether the last of the symbols stands for a token that was not observed.
+        safe_of_type (`dict`): [`safe`] by the type of the tables, as far as it was asked for. All tables of an HMM
+            share it, because to find it takes longer than to filter a few short rows.
     """
 
     start: Float[Tensor, "H"]
@@ -59,12 +61,13 @@ class Parameters:
     emission: Float[Tensor, "H E"]
     edges: Float[Tensor, "E H H"] | None = None
     has_missing: bool = False
+    safe_of_type: dict[torch.dtype, tuple[float, int]] = field(default_factory=dict)
 
     def with_missing(self) -> "Parameters":
         """The tables with one more symbol, for tokens that were not observed."""
         emission = torch.cat([self.emission, torch.ones_like(self.emission[:, :1])], dim=1)
         edges = None if self.edges is None else torch.cat([self.edges, self.transition.unsqueeze(0)])
-        return Parameters(self.start, self.transition, emission, edges, has_missing=True)
+        return Parameters(self.start, self.transition, emission, edges, True, self.safe_of_type)
 
     def sums(
         self, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, "B"] | None, weights: Float[Tensor, "B"] | None
@@ -85,6 +88,13 @@ class Parameters:
             t.numpy(force=True) for t in (self.start, self.transition[None] if self.edges is None else self.edges)
         )
         return LogRecursions(start, self.emission.T.numpy(force=True) if self.edges is None else None, moves)
+
+    @property
+    def safe(self) -> tuple[float, int]:
+        """[`~.kernels.logs.safe_beliefs`] of the tables, which a symbol for missing tokens does not change."""
+        if self.start.dtype not in self.safe_of_type:
+            self.safe_of_type[self.start.dtype] = self.logs.safe
+        return self.safe_of_type[self.start.dtype]
 
     @property
     def predicted(self) -> Float[Tensor, "H E"]:
@@ -177,7 +187,7 @@ def forward_filter(
         for t, (belief_BH, log_scale_B) in enumerate(filter_steps(hmm, tokens, lengths, beliefs[:, 0])):
             beliefs[:, t + 1] = belief_BH
             log_scale[:, t] = log_scale_B
-        lost_B = falls_below(beliefs, hmm.logs.safe[0] if initial is None else 0.0).any(1)
+        lost_B = falls_below(beliefs, hmm.safe[0] if initial is None else 0.0).any(1)
     for row, symbols in chosen_rows(tokens, lengths, lost_B):
         logs, scales = hmm.logs.filtered(symbols)
         beliefs[row, len(symbols) :] = torch.from_numpy(np.exp(logs[-1]))
@@ -251,7 +261,7 @@ def log_likelihood(
         total_B = log_likelihoods(Tables(hmm), tokens, lengths)
         lost_B = total_B.isnan()
     else:
-        first_BH, limit = hmm.start.expand(tokens.shape[0], -1), hmm.logs.safe[0]
+        first_BH, limit = hmm.start.expand(tokens.shape[0], -1), hmm.safe[0]
         lost_B = falls_below(first_BH, limit)
         total_B = torch.zeros(len(tokens), dtype=torch.float64, device=tokens.device)
         for belief_BH, log_scale_B in filter_steps(hmm, tokens, lengths, first_BH):
@@ -310,7 +320,7 @@ def posteriors(
         if lengths is not None:
             positions = torch.arange(tokens.shape[1], device=tokens.device)
             gamma *= (positions < lengths.unsqueeze(-1)).unsqueeze(-1)
-    if lost_B.any() and hmm.logs.safe[0] > 0:
+    if lost_B.any() and hmm.safe[0] > 0:
         for row, symbols in chosen_rows(tokens, lengths, lost_B):
             gamma[row, : len(symbols)] = torch.from_numpy(hmm.logs.posteriors(symbols))
     return gamma
@@ -345,7 +355,7 @@ def expected_counts(
 
     def compute(weights: Tensor | None) -> tuple[dict[str, Tensor], Tensor]:
         *tables, scores = _expected_counts(hmm, tokens, lengths, weights)
-        if scores.isinf().any() and hmm.logs.safe[0] > 0:
+        if scores.isinf().any() and hmm.safe[0] > 0:
             scores = scores.masked_fill(scores.isinf(), torch.nan)
         return dict(zip(("start", "transition", "emission", "edges"), tables, strict=False)), scores
 

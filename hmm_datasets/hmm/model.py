@@ -143,8 +143,9 @@ class HMM(Process):
     __hash__ = None
 
     def __getstate__(self) -> dict:
-        # Tensors on a device belong to this process and cannot be pickled for another one.
-        lazy = ("_device_tables", "_tables_with_missing", "_log_tables")
+        # Tensors on a device belong to this process and cannot be pickled for another one. A copy with another start
+        # finds the rest anew.
+        lazy = ("_device_tables", "_tables_with_missing", "_log_tables", "_safe_of_type")
         return {name: value for name, value in self.__dict__.items() if name not in lazy}
 
     def _draw_states(self, seed: np.uint64, first: np.uint64, step: np.uint64, out: Rows, states: Rows | None) -> None:
@@ -165,7 +166,6 @@ class HMM(Process):
         # The other tables are the same, and may be large.
         following = copy.copy(self)
         following.start = belief
-        following.__dict__.pop("_log_tables", None)
         following._alias_tables = AliasTable.from_probabilities(belief[None]), *self._alias_tables[1:]
         following._make_read_only()
         return following
@@ -228,7 +228,12 @@ class HMM(Process):
             return torch.from_numpy(table.astype(kind)).to(device, dtype)
 
         edges = None if self.edges is None else tensor(self.edges)
-        return Parameters(tensor(self.start), tensor(self.transition), tensor(self.emission), edges)
+        tables = tensor(self.start), tensor(self.transition), tensor(self.emission), edges
+        return Parameters(*tables, safe_of_type=self._safe_of_type)
+
+    @cached_property
+    def _safe_of_type(self) -> "dict[torch.dtype, tuple[float, int]]":
+        return {}
 
     def log_likelihood(self, tokens: Int[Any, "B T"], *, lengths=None, dtype=None) -> Float[Any, "B"]:
         """`log P(tokens)` of every sequence in nats; -inf where the HMM cannot emit it.

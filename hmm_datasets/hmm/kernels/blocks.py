@@ -8,7 +8,7 @@ of moves are added in the type of the recursions for `FLUSH` steps, then in floa
 
 import numpy as np
 
-from .lanes import compiled, fill, lanes_of, load, store, where_larger
+from .lanes import compiled, lanes_of, load, lower, store
 from .panels import FLUSH, add_outer, take_over, times_panels
 
 
@@ -89,14 +89,14 @@ def _room(num_blocks, batch, rank, states, dtype):
 def filter_blocks(start, enter, leave, emission, blocks, num_blocks, symbols, num_live, kept, beliefs, scales, lowest):
     """Fill `beliefs` (B, kept, R) and `scales` (B, T), the probability of each token given those before it.
 
-    `lowest` (B,) is lowered to the lowest belief above 0.
+    `lowest` (B,), unless it is empty, is lowered to the lowest belief above 0.
 
     Rows are sorted by length, longest first, and `num_live[t]` of them have a token at `t`. `blocks` (E + 1,) ends
     with `num_blocks`, for a symbol that is missing, and the row of `emission` (E + 1, S) for that is ones.
     """
     rank, states, zero = np.uint64(len(start)), np.uint64(emission.shape[1]), start.dtype.type(0)
     batch, length = symbols.shape
-    step, lanes, none = np.uint64(kept) * rank, lanes_of(start), fill(start, 0.0)
+    step, lanes = np.uint64(kept) * rank, lanes_of(start)
     lows = np.ones(np.uint64(batch) * lanes, start.dtype)
     begin, order, chosen, z, y, moved = _room(num_blocks, batch, rank, states, start.dtype)
     for row in range(batch):
@@ -125,13 +125,11 @@ def filter_blocks(start, enter, leave, emission, blocks, num_blocks, symbols, nu
                 total += beliefs[to + r]
             scales[row, t] = total
             if total > 0:
-                low = load(lows, np.uint64(row) * lanes)
                 for r in range(np.uint64(0), rank, lanes):
-                    here = load(beliefs, to + r) / total
-                    store(beliefs, to + r, here)
-                    low = where_larger(here, none, where_larger(low, here, here, low), low)
-                store(lows, np.uint64(row) * lanes, low)
-    for row in range(batch):
+                    store(beliefs, to + r, load(beliefs, to + r) / total)
+                if len(lowest) > 0:
+                    lower(beliefs, to, to + rank, lows, np.uint64(row) * lanes)
+    for row in range(len(lowest)):
         for lane in range(lanes):
             lowest[row] = min(lowest[row], lows[np.uint64(row) * lanes + lane])
 

@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from .counts import backward_bound
-from .lanes import compiled, fill, lanes_of, load, load_fours, load_rows, store, store_rows, where_larger
+from .lanes import compiled, fill, lanes_of, load, load_fours, load_rows, lower, store, store_rows, where_larger
 from .threads import in_parallel
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Tables:
     def __init__(self, hmm: "Parameters", initial: Float[Tensor, "B H"] | None = None):
         self.initial = (hmm.start.unsqueeze(0) if initial is None else initial).contiguous().numpy(force=True)
         self.num_states = self.initial.shape[1]
-        limit, every = hmm.logs.safe if initial is None else (0.0, 1)
+        limit, every = hmm.safe if initial is None else (0.0, 1)
         self.safe = self.initial.dtype.type(limit), np.uint64(every)
         if hmm.edges is None:
             emission = padded(hmm.emission.T)
@@ -402,16 +402,6 @@ def _least(values, size):
 
 
 @compiled
-def _lower(belief, size, lowest):
-    # Lower what was the lowest belief above 0 in each lane. In memory, where it costs the steps between nothing.
-    zero, low = fill(belief, 0.0), load(lowest, np.uint64(0))
-    for j in range(np.uint64(0), size, lanes_of(belief)):
-        here = load(belief, j)
-        low = where_larger(here, zero, where_larger(low, here, here, low), low)
-    store(lowest, np.uint64(0), low)
-
-
-@compiled
 def _forward(initial, emission, moves, stride, safe, readout, symbols, count, room, out, positions, width):
     # Lane 0 is the longest row. `out` gets what belongs to the first `positions` beliefs of every row, 0 for none.
     lanes, states = lanes_of(moves), np.uint64(initial.shape[1])
@@ -436,7 +426,7 @@ def _forward(initial, emission, moves, stride, safe, readout, symbols, count, ro
         if t == end[0]:
             break
         if safe[0] > 0 and t & (safe[1] - np.uint64(1)) == 0:
-            _lower(belief, states * lanes, room.low)
+            lower(belief, np.uint64(0), states * lanes, room.low, np.uint64(0))
         _find_offsets(room, symbols, t, stride)
         if emission is None:
             multiply_edges(belief, moves, room.offset, weight, work)

@@ -49,7 +49,7 @@ class BlockTables:
 
     def filtered(
         self, tokens: Int[np.ndarray, "B T"], num_live: Int[np.ndarray, "T"] | None = None, *, keep: bool = True
-    ) -> tuple[Float[np.ndarray, "B T+1 W"], Float[np.ndarray, "B T"], Float[np.ndarray, "B"]]:
+    ) -> tuple[Float[np.ndarray, "B T+1 W"], Float[np.ndarray, "B T"], Bool[np.ndarray, "B"]]:
         """Beliefs over classes before every token and after the last, and the probability of every token.
 
         Args:
@@ -59,17 +59,17 @@ class BlockTables:
             keep (`bool`, *optional*, defaults to `True`): whether to keep all beliefs; the last two if not.
 
         Returns:
-            Beliefs `(B, T + 1, W)` of the `R` classes and padding, the probabilities, 1 beyond the length, and the
-            lowest belief of each row above 0.
+            Beliefs `(B, T + 1, W)` of the `R` classes and padding, the probabilities, 1 beyond the length, and whether
+            a belief of a row may have underflowed.
         """
         batch, length = tokens.shape
         num_live = np.full(length, batch) if num_live is None else num_live
         beliefs = np.empty((batch, length + 1 if keep else 2, len(self._start)), self._dtype)
         scales = np.ones(tokens.shape, self._dtype)
         tables = self._start, *self._panels, self._emission, *self._blocks
-        lowest = np.full(batch, self._start[self._start > 0].min())
+        lowest = np.full(batch if self.lowest_safe > 0 else 0, self._start[self._start > 0].min())
         filter_blocks(*tables, tokens, num_live, beliefs.shape[1], beliefs.reshape(-1), scales, lowest)
-        return beliefs, scales, lowest
+        return beliefs, scales, lowest < self.lowest_safe if self.lowest_safe > 0 else np.zeros(batch, bool)
 
     def with_missing(self) -> Self:
         """These tables, which have a symbol for missing tokens."""
@@ -78,8 +78,8 @@ class BlockTables:
     def log_likelihood(self, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, "B"] | None) -> Float[Tensor, "B"]:
         """`log P(tokens)` of each row in nats, float64."""
         order, num_live, rows = longest_first(tokens, lengths)
-        _, scales, lowest = self.filtered(rows.numpy(), np.array(num_live), keep=False)
-        scores = _summed_logs(scales, lowest < self.lowest_safe, order)
+        _, scales, lost = self.filtered(rows.numpy(), np.array(num_live), keep=False)
+        scores = _summed_logs(scales, lost, order)
         for row, symbols in chosen_rows(tokens, lengths, scores.isnan()):
             scores[row] = self._hmm._logs.filtered(symbols)[1].sum()
         return scores

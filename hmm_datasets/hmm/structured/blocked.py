@@ -227,14 +227,13 @@ class BlockedHMM(Process):
         named, tables = symbols_of_names(tokens, self.vocabulary), self._block_tables
         values = token_array_with_gaps(named, self.num_symbols)
         beliefs = np.empty((len(values), values.shape[1] + 1, self.rank))
-        lowest = np.empty(len(values))
+        in_logs = np.empty(len(values), bool)
 
         def work(rows: slice) -> None:
-            of_rows, _, lowest[rows] = tables.filtered(values[rows])
+            of_rows, _, in_logs[rows] = tables.filtered(values[rows])
             beliefs[rows] = of_rows[:, :, : self.rank]
 
         over_rows(work, len(values), self._operations(values))
-        in_logs = lowest < tables.lowest_safe
         for row in np.flatnonzero(in_logs):
             beliefs[row] = np.exp(self._logs.filtered(values[row])[0])
         return beliefs, in_logs
