@@ -312,7 +312,11 @@ def gallery_page() -> str:
             one, readme = experiments[name], experiment_script(name).with_name("README.md")
             question, command, result = _SHELL.split(readme.read_text(encoding="utf-8"), maxsplit=1)
             question = question.rpartition(f"- Time on two cores: {one.time}\n")[2].strip()
-            result = re.sub(r"!\[[^]]*\]\([^)]+\)", "", result.replace("../../../docs/", "../")).strip()
+            result = (
+                re.sub(r"!\[[^]]*\]\([^)]+\)", "", result.partition("\n## ")[0])
+                .replace("../../../docs/", "../")
+                .strip()
+            )
             parts += [f"### {one.summary} {{#{name}}}\n"]
             parts += [f"{question} {MEANINGS.get(name, '')}".strip() + "\n", f"```sh\n{command}```\n", f"{result}\n"]
             if one.picture is not None:
@@ -320,6 +324,18 @@ def gallery_page() -> str:
                 parts += [f"![{caption}](../{pictures[one.picture.relative_to(ROOT).as_posix()]})\n"]
             parts += [f"Paper: {_paper_pages(one.paper)}. Time on two cores: {one.time}.\n"]
     return "\n".join(parts)
+
+
+WITH_TABLES = ("objectives", "frontier", "samplers")
+"""Experiments whose READMEs have tables for a page of their own."""
+
+
+def tables_page(folder: str) -> str:
+    """The second part of an experiment's README, which begins with the first heading."""
+    readme = (ROOT / "recipes" / "experiments" / folder / "README.md").read_text(encoding="utf-8")
+    tables = readme.partition("\n## ")[2].replace("../../../docs/explanations/", "")
+    tables = re.sub(r"\.\./(\w+)/README\.md", r"\1_tables.md", tables)
+    return f"# {folder.capitalize()}: all tables\n\n## {_paper_pages(tables)}"
 
 
 def _paper_pages(text: str) -> str:
@@ -346,6 +362,7 @@ EXTRAS = {
 
 PAGES = {
     "explanations/gallery.md": gallery_page,
+    **{f"explanations/{name}_tables.md": functools.partial(tables_page, name) for name in WITH_TABLES},
     "reference/commands.md": commands_page,
     "reference/settings.md": settings_page,
     "reference/trainer_settings.md": trainer_settings_page,
