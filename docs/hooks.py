@@ -60,7 +60,9 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Remove the marks of examples that the tests do not run."""
+    """Remove the marks of examples that the tests do not run, and add the tables of experiments to their results."""
+    if page.file.src_uri == RESULTS:
+        markdown = with_tables(markdown)
     return markdown.replace("```python notest", "```python")
 
 
@@ -312,11 +314,8 @@ def gallery_page() -> str:
             one, readme = experiments[name], experiment_script(name).with_name("README.md")
             question, command, result = _SHELL.split(readme.read_text(encoding="utf-8"), maxsplit=1)
             question = question.rpartition(f"- Time on two cores: {one.time}\n")[2].strip()
-            result = (
-                re.sub(r"!\[[^]]*\]\([^)]+\)", "", result.partition("\n## ")[0])
-                .replace("../../../docs/", "../")
-                .strip()
-            )
+            result = re.sub(r"!\[[^]]*\]\([^)]+\)", "", result.partition("\n## ")[0]).strip()
+            result = result.replace("../../../docs/", "../").replace("(#results)", f"(results.md#{name})")
             parts += [f"### {one.summary} {{#{name}}}\n"]
             parts += [f"{question} {MEANINGS.get(name, '')}".strip() + "\n", f"```sh\n{command}```\n", f"{result}\n"]
             if one.picture is not None:
@@ -326,16 +325,38 @@ def gallery_page() -> str:
     return "\n".join(parts)
 
 
-WITH_TABLES = ("objectives", "frontier", "samplers")
-"""Experiments whose READMEs have tables for a page of their own."""
+RESULTS = "explanations/results.md"
+WITH_PAGES = ("objectives", "frontier", "samplers")
+"""Experiments whose tables are a page of their own."""
+
+
+def with_tables(results: str) -> str:
+    """The page of results with the tables of the experiments to which it links."""
+    names = dict.fromkeys(re.findall(r"experiments/(\w+)/README\.md#results", results))
+    results = re.sub(
+        r"\(\.\./\.\./recipes/experiments/(\w+)/README\.md#results\)",
+        lambda link: f"(#{link[1].replace('_', '-')})",
+        results,
+    )
+    parts = [tables_of(name).replace("Results", f"### {name.replace('_', '-')}", 1) for name in names]
+    return "\n".join([results, "## The experiments\n", *parts])
 
 
 def tables_page(folder: str) -> str:
-    """The second part of an experiment's README, which begins with the first heading."""
-    readme = (ROOT / "recipes" / "experiments" / folder / "README.md").read_text(encoding="utf-8")
-    tables = readme.partition("\n## ")[2].replace("../../../docs/explanations/", "")
+    """A page of the tables of an experiment."""
+    return f"# {folder.capitalize()}: all tables\n\n## {tables_of(folder)}"
+
+
+def tables_of(folder: str) -> str:
+    """The second part of an experiment's README, after the mark of its first heading."""
+    place = ROOT / "recipes" / "experiments" / folder
+    tables = (place / "README.md").read_text(encoding="utf-8").partition("\n## ")[2]
+    tables = tables.replace("../../../docs/explanations/", "").replace("../../../docs/", "../")
     tables = re.sub(r"\.\./(\w+)/README\.md", r"\1_tables.md", tables)
-    return f"# {folder.capitalize()}: all tables\n\n## {_paper_pages(tables)}"
+    for name, source in PICTURES.items():
+        if (ROOT / source).parent == place:
+            tables = tables.replace(f"]({Path(source).name})", f"](../{name})")
+    return _paper_pages(tables)
 
 
 def _paper_pages(text: str) -> str:
@@ -362,7 +383,7 @@ EXTRAS = {
 
 PAGES = {
     "explanations/gallery.md": gallery_page,
-    **{f"explanations/{name}_tables.md": functools.partial(tables_page, name) for name in WITH_TABLES},
+    **{f"explanations/{name}_tables.md": functools.partial(tables_page, name) for name in WITH_PAGES},
     "reference/commands.md": commands_page,
     "reference/settings.md": settings_page,
     "reference/trainer_settings.md": trainer_settings_page,

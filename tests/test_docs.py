@@ -368,6 +368,21 @@ def test_the_gallery_shows_every_experiment_once_with_its_command_paper_and_pict
     assert not [link for link in links if not link_leads_somewhere("explanations/gallery.md", link)]
 
 
+def test_the_page_of_results_has_the_tables_of_each_experiment_to_which_a_page_links():
+    page = hooks().with_tables(PAGES[hooks().RESULTS])
+    sections = set(re.findall(r"^### ([\w-]+)$", page, flags=re.MULTILINE))
+    assert "README.md" not in page
+    assert "| layer 2 | 0.995 | 0.916 | 0.689 | 0.416 |" in page
+    assert set(re.findall(r"\]\(#([\w-]+)\)", page)) == sections
+    others = [hooks().gallery_page(), *PAGES.values()]
+    assert {name for text in others for name in re.findall(r"results\.md#([\w-]+)", text)} <= sections | {
+        "plans-of-large-runs"
+    }
+    pictures = re.findall(r"\]\((\S+\.png)\)", page)
+    assert len(pictures) == 3
+    assert all(link_leads_somewhere(hooks().RESULTS, picture) for picture in pictures)
+
+
 def link_leads_somewhere(page: str, link: str) -> bool:
     """Whether a link of a page of the site is a remote address, a page or a file."""
     found = os.path.normpath(Path(page).parent / link)
