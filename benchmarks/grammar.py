@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 from machine import against_goal, print_heading
 
-from hmm_datasets.hmm.grammar import hierarchical, physics_of_language_models
+from hmm_datasets.hmm.grammar import physics_of_language_models
+from hmm_datasets.hmm.grammar.hierarchical import FOLDER
 from hmm_datasets.hmm.grammar.rules import parse_rules
 from hmm_datasets.report.tables import text_table
 
@@ -44,7 +45,8 @@ def main() -> None:
 
 def _comparison(name: str, count: int, published: Path | None) -> None:
     grammar = physics_of_language_models(name)
-    sides = {left: [side.split() for side in right] for left, right in parse_rules(hierarchical.RULES[name]).items()}
+    rules = parse_rules((FOLDER / f"{name}.txt").read_text(encoding="utf-8"))
+    sides = {left: [side.split() for side in right] for left, right in rules.items()}
     rows, ours, plain, difference = [], 0.0, 0.0, 0.0
     for index in range(count):
         tokens = grammar.sample(1, 1024, seed=1, first=index)[0]

@@ -64,7 +64,7 @@ def test_every_sentence_of_the_random_hierarchy_model_is_equally_likely():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: physics_of_language_models("cfg3x"), "name is 'cfg3x'; expected one of cfg3b, cfg3i"),
+        (lambda: physics_of_language_models("cfg3x"), "name is 'cfg3x'; expected one of cfg3b, cfg3f"),
         (lambda: random_hierarchical((2, 3)), r"sizes is \(2, 3\); expected 1 and then"),
         (lambda: random_hierarchical((1, 3), degree=(3, 2)), r"degree is \(3, 2\)"),
         (
