@@ -1,7 +1,7 @@
 """Processes by name, without writing Python: `process:mess3(x=0.05, a=0.85)`.
 
-After `process:` comes a call as in Python, of a function of [`~hmm_datasets.hmm.processes`], of one in `CONSTRUCTORS`,
-or of one that another distribution registers (see [`~hmm_datasets.plugins`]).
+After `process:` comes a call as in Python, of a function of [`~hmm_datasets.hmm.processes`], of one in
+[`~hmm_datasets.hmm.process_table`], or of one that another distribution registers (see [`~hmm_datasets.plugins`]).
 Its arguments, by position or by name, are numbers, quotients of numbers (`1/3`), strings, `True`, `False`, `None`,
 lists and tuples of these, and other processes: `process:permuted_symbols(mess3(x=0.1), group=4)`. Parentheses may be
 left out where there is nothing between them: `process:rrxor`. So may `process:`, unless a file or folder here has
@@ -26,53 +26,15 @@ from ..errors import InputError
 from . import processes
 from .process import Process
 from .process_storage import PROCESSES
+from .process_table import TABLE
 
 PREFIX = "process:"
 
 SAVED_NAME = "process"
 """Folder in that of a run, with the process that the settings of the run name."""
 
-CONSTRUCTORS: dict[str, tuple[str, str]] = {
-    "associative_recall": ("families.tasks:AssociativeRecall", "8, 8, 4"),
-    "bijection": ("families.tasks:Bijection", "20"),
-    "blocked": (
-        "structured.blocked:BlockedHMM",
-        "[0.5, 0.5], [[0.7, 0.3], [0.2, 0.8]], [[1, 0], [0.4, 0.6]], [[0.5], [0.5], [1]], [0, 0, 1]",
-    ),
-    "chain_mixture": ("families.mixture:random_chain_mixture", "16, 10"),
-    "copying": ("families.tasks:Copying", "8, 8"),
-    "delimited": ("structured.delimited:DelimitedProcess", "umbrella(), 2"),
-    "dyck": ("processes:dyck", "4, kinds=2"),
-    "ended": ("structured.ended:EndedProcess", "mess3(), 2"),
-    "factored": ("structured.factored:FactoredProcess", "[mess3(), golden_mean()]"),
-    "ginc": ("families.ginc:ginc", ""),
-    "ginc_prompts": ("families.ginc:ginc_prompts", "ginc(3, 3, 6), 3"),
-    "grammar": ("grammar:PCFG.from_rules", "'S -> a S b | a b'"),
-    "hierarchical_grammar": ("grammar:random_hierarchical", "[1, 3, 3, 3]"),
-    "higher_order_chains": ("families:HigherOrderChains", "2, 3"),
-    "hmm_mixture": ("families:HMMMixture", "[golden_mean(), even()], [0.25, 0.75]"),
-    "input_output": (
-        "structured.input_output:InputOutputHMM",
-        "edges=[[[[0, 1], [0, 0]], [[0, 0], [1, 0]]], [[[1, 0], [0, 0]], [[0, 0], [0, 1]]]]",
-    ),
-    "leaky": ("processes:leaky", "random_markov_chain(1, 3), 0.1"),
-    "left_right": ("processes:left_right", "4, 8"),
-    "load": ("families:load_source", ""),
-    "markov_chain": ("structured.markov:MarkovChain", "[[0.9, 0.1], [0.2, 0.8]]"),
-    "mixture": ("families.mixture:ProcessMixture", "[golden_mean(), even()]"),
-    "noisy": ("processes:noisy", "mess3(), 0.1"),
-    "permuted_emissions": ("families:PermutedEmissions", "dishonest_casino()"),
-    "permuted_symbols": ("families:PermutedSymbols", "mess3()"),
-    "physics_of_language_models": ("grammar:physics_of_language_models", "'cfg3f'"),
-    "random": ("processes:random", "8, 16"),
-    "random_automata": ("families:RandomAutomata", "8, 18"),
-    "random_chains": ("families:RandomChains", "3, alpha=1.0"),
-    "random_hierarchy": ("grammar:random_hierarchy", "8, 2"),
-    "random_markov_chain": ("structured.markov:random_markov_chain", "2, 4"),
-    "zipf_chain": ("structured.markov:zipf_chain", "50"),
-}
-"""Constructors that are not functions of `processes`, or have arguments without defaults, by name: module, relative to
-this package, and attribute; and the arguments of an example, for tables of processes."""
+CONSTRUCTORS = {entry.name: entry for entry in TABLE if entry.name is not None}
+"""Constructors by name, but for functions of `processes` whose arguments all have defaults."""
 
 _OPERATORS: dict[type, Callable[..., Any]] = {
     ast.USub: operator.neg,
@@ -116,7 +78,7 @@ def _functions() -> dict[str, Callable[..., Process]]:
 
 def _registered() -> dict[str, EntryPoint]:
     """The constructors of this table and of other distributions, by name."""
-    own = {name: where for name, (where, _) in CONSTRUCTORS.items()}
+    own = {name: entry.where for name, entry in CONSTRUCTORS.items()}
     return plugins.parts(PROCESSES, own, reserved=_functions().keys() - own.keys())
 
 
@@ -233,8 +195,7 @@ def signature_of(name: str, function: Callable[..., Any]) -> str:
 
 def example_of(name: str) -> str | None:
     """A call of a constructor that makes a process; None if it has an argument without a default and no example."""
-    _, arguments = CONSTRUCTORS.get(name, ("", ""))
-    if arguments:
-        return f"{name}({arguments})"
+    if name in CONSTRUCTORS and CONSTRUCTORS[name].example:
+        return f"{name}({CONSTRUCTORS[name].example})"
     parameters = inspect.signature(constructor(name)).parameters.values()
     return name if all(parameter.default is not parameter.empty for parameter in parameters) else None

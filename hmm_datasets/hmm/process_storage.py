@@ -15,6 +15,7 @@ import numpy as np
 from .. import plugins
 from ..errors import InputError
 from ..files import atomic_file, check_digests, inside, read_json, write_digests, write_json
+from .process_table import TABLE
 from .storage import FORMAT_VERSION, checked_fields, errors_naming, read_tables
 
 if TYPE_CHECKING:
@@ -26,29 +27,8 @@ TABLES_NAME = "tables.safetensors"
 PROCESSES = "hmm_datasets.processes"
 """Entry points by which other distributions register processes: classes by their `stored_name`, and functions."""
 
-KINDS: dict[str, str] = {
-    "generalized": "generalized:GeneralizedHMM",
-    "blocked": "structured.blocked:BlockedHMM",
-    "chain_mixture": "families.mixture:ChainMixture",
-    "factored": "structured.factored:FactoredProcess",
-    "delimited": "structured.delimited:DelimitedProcess",
-    "ended": "structured.ended:EndedProcess",
-    "leaky": "structured.leaky:LeakyProcess",
-    "input_output": "structured.input_output:InputOutputHMM",
-    "markov_chain": "structured.markov:MarkovChain",
-    "process_mixture": "families.mixture:ProcessMixture",
-    "associative_recall": "families.tasks:AssociativeRecall",
-    "bijection": "families.tasks:Bijection",
-    "copying": "families.tasks:Copying",
-    "pcfg": "grammar.pcfg:PCFG",
-    "HigherOrderChains": "families.chains:HigherOrderChains",
-    "Mixture": "families.mixture:HMMMixture",
-    "PermutedEmissions": "families.permuted:PermutedEmissions",
-    "PermutedSymbols": "families.permuted:PermutedSymbols",
-    "RandomAutomata": "families.automata:RandomAutomata",
-    "RandomChains": "families.chains:RandomChains",
-}
-"""Class of each kind of process by the name in its folder: module, relative to this package, and attribute."""
+KINDS = {entry.kind: entry.where for entry in TABLE if entry.kind is not None}
+"""Class of each kind of process by the name in its folder."""
 
 _REMOVED = ("factorial", "semi_markov")
 
