@@ -369,12 +369,6 @@ def as_given(tokens: Any, result: np.ndarray) -> Any:
     return torch.from_numpy(result).to(tokens.device) if isinstance(tokens, torch.Tensor) else result
 
 
-def summed_logs(tokens: Any, values: Float[np.ndarray, "B T"]) -> Any:
-    """The log-likelihood of each sequence from the probability of each of its tokens, as `tokens` were given."""
-    with np.errstate(divide="ignore"):
-        return as_given(tokens, np.log(values).sum(axis=1))
-
-
 def over_rows(work: Callable[[slice], None], rows: int, operations: int) -> None:
     """Call `work(rows)` for parts of `rows` sequences, side by side where all `operations` are worth the threads."""
     import torch

@@ -6,7 +6,8 @@ inputs, the filter is that of an HMM whose tables change from step to step: time
 with one table per input and output, `U E H^2` numbers.
 
 As a process, the model draws its inputs independently from a stated distribution, and its rows are inputs and outputs
-in turn: `u_0, x_0, u_1, x_1, ...`. Token `u < U` is an input, token `U + x` an output.
+in turn: `u_0, x_0, u_1, x_1, ...`. Token `u < U` is an input, token `U + x` an output. What it predicts is what an HMM
+over `(1 + U) H` states predicts, which knows of each step the state, and then the input that has come.
 """
 
 from functools import cached_property
@@ -16,8 +17,8 @@ import numpy as np
 from jaxtyping import Float, Int, UInt
 
 from ...errors import InputError
-from ..analysis.stationary import cesaro_limit, entropy
-from ..arrays import as_given, distribution, operators, over_rows, summed_logs, token_array, token_array_with_gaps
+from ..analysis.stationary import cesaro_limit
+from ..arrays import as_given, distribution, operators, over_rows, token_array, token_array_with_gaps
 from ..kernels.logs import LogRecursions
 from ..kernels.structured import INPUTS, draw_driven, draw_independent, filter_driven
 from ..model import HMM
@@ -229,7 +230,8 @@ class InputOutputHMM(Process):
         """Log-likelihood (nats) of each sequence of outputs given its inputs; -inf if it is impossible."""
         input_values, values = self._checked(inputs, tokens)
         _, scales = self.filter_given(input_values[:, : values.shape[1]], values, keep=False)
-        return summed_logs(tokens, scales)
+        with np.errstate(divide="ignore"):
+            return as_given(tokens, np.log(scales).sum(axis=1))
 
     def _checked(self, inputs: Any, tokens: Any) -> tuple[np.ndarray, np.ndarray]:
         input_values = token_array_with_gaps(inputs, self.num_inputs)
@@ -241,48 +243,30 @@ class InputOutputHMM(Process):
             )
         return input_values, values
 
-    def _split(self, tokens: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        # Inputs (B, S) and outputs (B, T // 2) of interleaved tokens, and which tokens are of the right kind (B, T).
-        values = token_array_with_gaps(tokens, self.num_symbols)
-        missing = values == self.num_symbols
-        right = missing.copy()
-        right[:, 0::2] |= values[:, 0::2] < self.num_inputs
-        right[:, 1::2] |= values[:, 1::2] >= self.num_inputs
-        values = np.where(right, values, np.arange(values.shape[1]) % 2 * self.num_inputs)
-        return np.where(missing, self.num_inputs, values)[:, 0::2], values[:, 1::2] - self.num_inputs, right
-
-    def _filtered(self, tokens: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        # Inputs (B, S), beliefs before each output (B, T // 2 + 1, H), and probabilities of all tokens (B, T).
-        inputs, outputs, right = self._split(tokens)
-        beliefs, scales = self.filter_given(inputs[:, : outputs.shape[1]], outputs)
-        probs = np.empty(right.shape)
-        probs[:, 0::2], probs[:, 1::2] = np.append(self.inputs, 1.0)[inputs], scales
-        return inputs, beliefs, np.where(right, probs, 0.0)
+    @cached_property
+    def _interleaved(self) -> HMM:
+        """The HMM of inputs and outputs in turn: `H` states before an input, then for each input `H` after it."""
+        inputs, outputs, states, _ = self.edges.shape
+        edges = np.zeros((inputs + outputs, (1 + inputs) * states, (1 + inputs) * states))
+        for u in range(inputs):
+            pending = slice((1 + u) * states, (2 + u) * states)
+            edges[u, :states, pending] = self.inputs[u] * np.eye(states)
+            edges[inputs:, pending, :states] = self.edges[u]
+        return HMM(start=np.append(self.start, np.zeros(inputs * states)), edges=edges)
 
     def beliefs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 W"]:
         """The belief about the state before each token, and the input that has come and not had its output."""
-        inputs, states, beliefs = self._filtered(tokens)
-        result = np.zeros((len(beliefs), beliefs.shape[1] + 1, self.belief_width))
-        state = result[:, :, : self.num_states]
-        state[:, 0::2] = states
-        state[:, 1::2] = states[:, : inputs.shape[1]]
-        result[:, 1::2, self.num_states :] = np.vstack([np.eye(self.num_inputs), self.inputs])[inputs]
-        result *= _possible(beliefs)[:, :, None]
-        return as_given(tokens, result)
+        joint = np.asarray(self._interleaved.beliefs(tokens))
+        by_input = joint.reshape(*joint.shape[:2], 1 + self.num_inputs, self.num_states)
+        return np.concatenate([by_input.sum(axis=2), by_input[:, :, 1:].sum(axis=3)], axis=2)
 
     def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
         """The distribution of each token: of an input at even positions, of an output given its input at odd ones."""
-        inputs, states, probs = self._filtered(tokens)
-        result = np.zeros((len(probs), probs.shape[1] + 1, self.num_symbols))
-        result[:, 0::2, : self.num_inputs] = self.inputs
-        result[:, 1::2, self.num_inputs :] = self.output_probs(states[:, : inputs.shape[1]], inputs)
-        result *= _possible(probs)[:, :, None]
-        return as_given(tokens, result)
+        return self._interleaved.next_token_probs(tokens)
 
     def log_likelihood(self, tokens: Int[Any, "B T"]) -> Float[Any, "B"]:
         """Log-likelihood (nats) of each sequence of inputs and outputs."""
-        _, _, log_probs = self._filtered(tokens)
-        return summed_logs(tokens, log_probs)
+        return self._interleaved.log_likelihood(tokens)
 
     def entropy_rate(
         self, *, num_sequences: int = 256, length: int = 2048, burn_in: int = 512, seed: int = 0
@@ -292,10 +276,6 @@ class InputOutputHMM(Process):
         return super().entropy_rate(
             num_sequences=num_sequences, length=length // 2 * 2, burn_in=burn_in // 2 * 2, seed=seed
         )
-
-    def input_entropy(self) -> float:
-        """Entropy of an input, in nats: the part of a step that no state explains."""
-        return float(entropy(self.inputs))
 
 
 def _hmms_of_inputs(transition: Any, emission: Any, edges: Any, start: Any) -> list[HMM]:
@@ -315,8 +295,3 @@ def _hmms_of_inputs(transition: Any, emission: Any, edges: Any, start: Any) -> l
         except InputError as error:
             raise InputError(f"input {u}: {error}") from None
     return hmms
-
-
-def _possible(log_likelihoods: Float[np.ndarray, "B T"]) -> np.ndarray:
-    """Whether all tokens before position `t = 0 .. T` are possible, (B, T+1)."""
-    return np.pad((log_likelihoods > 0).cumprod(axis=1), ((0, 0), (1, 0)), constant_values=1)
