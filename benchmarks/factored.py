@@ -37,7 +37,7 @@ def factored(threads: int) -> None:
         cells = [f"{count} independent", f"3^{count} = {3**count:,}", *_rates(process, tokens, threads)]
         cells.append(_rate(lambda p=process, t=tokens: p.beliefs(t), tokens.size))
         if count <= 5:
-            joint = process.joint_hmm()
+            joint = process.joint_process()
             joint_rates[count] = _per_second(lambda j=joint, t=tokens: j.log_likelihood(t), tokens.size)
             rows.append([*cells, f"{joint_rates[count]:,.0f}"])
         else:
@@ -49,7 +49,7 @@ def factored(threads: int) -> None:
         tokens = process.sample(512, 64, seed=1)
         cells = [f"{count} in a chain", f"3^{count} = {3**count:,}", *_rates(process, tokens, threads)]
         cells.append(_rate(lambda p=process, t=tokens: p.beliefs(t), tokens.size))
-        joint = process.joint_hmm()
+        joint = process.joint_process()
         rows.append([*cells, _rate(lambda j=joint, t=tokens: j.log_likelihood(t), tokens.size)])
     print(f"\nFactors of 3 states and 3 symbols, 512 sequences of 64, float64, {threads} threads, tokens/s\n")
     heading = ["factors", "joint states", "sample", "log-likelihood", "laws by factors", "beliefs", "joint filter"]

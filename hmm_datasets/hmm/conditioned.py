@@ -23,7 +23,7 @@ from ..errors import InputError
 from .arrays import checked_tokens, over_rows, tokens_with_gaps
 from .integers import integer
 from .kernels.backward import draw_backward
-from .kernels.structured import filter_driven, filter_emissions
+from .kernels.structured import filter_in_order
 from .named_tokens import symbols_of_names
 from .sampling import derived_seed, smallest_unsigned
 
@@ -78,10 +78,8 @@ def filtered(
     emission, moves = hmm._tables_with_missing
     beliefs, scales = np.empty((len(rows), rows.shape[1] + 1, hmm.num_states)), np.empty(rows.shape)
     lowest = np.empty(len(rows))
-    if emission is None:
-        filter_driven(hmm.start, moves[None], np.zeros_like(rows), rows, beliefs, scales, lowest)
-    else:
-        filter_emissions(hmm.start, moves[0], emission, rows, beliefs, scales, lowest)
+    shown = np.ones(moves.shape[:2]) if emission is None else emission
+    filter_in_order(hmm.start, shown, moves, rows, beliefs, scales, lowest)
     in_logs = lowest < hmm._log_tables.safe[0]
     possible = scales > 0
     for row in np.flatnonzero(in_logs):

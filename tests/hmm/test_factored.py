@@ -50,7 +50,7 @@ def test_tuples_are_the_same_symbols_one_factor_after_the_other():
     ids=["independent", "chain", "tree"],
 )
 def test_factors_filtered_by_themselves_agree_with_the_joint_hmm(process):
-    joint, tokens = process.joint_hmm(), process.sample(20, 30, seed=8)
+    joint, tokens = process.joint_process(), process.sample(20, 30, seed=8)
     np.testing.assert_allclose(process.log_likelihood(tokens), joint.log_likelihood(tokens), atol=1e-10)
     np.testing.assert_allclose(process.next_token_probs(tokens), joint.next_token_probs(tokens), atol=1e-10)
     np.testing.assert_allclose(process.joint_beliefs(tokens), joint.beliefs(tokens), atol=1e-10)
@@ -127,7 +127,7 @@ def test_bounds_on_the_entropy_rate_are_sums_or_those_of_the_joint_process():
 @pytest.mark.parametrize("kind", [CHAIN, TREE], ids=["chain", "tree"])
 def test_losses_of_coupled_factors_agree_with_the_joint_hmm(kind):
     process = FactoredProcess(*kind)
-    joint = process.joint_hmm()
+    joint = process.joint_process()
     rate = process.entropy_rate(num_sequences=64, length=512, burn_in=128, seed=3)
     bounds = joint.entropy_rate_bounds(6)
     # Exact bounds of the joint HMM; four standard errors of the estimate are allowed.
@@ -161,8 +161,9 @@ def test_noise_replaces_symbols_by_uniform_ones():
     # A replaced symbol stays the same in one case of six; five standard errors.
     assert (before != after).mean() == pytest.approx(0.3 * 5 / 6, abs=5 * np.sqrt(0.25 * 0.75 / before.size))
     tokens = noisy.sample(5, 12)
-    joint = noisy.joint_hmm()
-    np.testing.assert_allclose(joint.edges[0], 0.7 * clean.joint_hmm().edges[0] + 0.05 * joint.transition, atol=1e-15)
+    joint = noisy.joint_process()
+    expected = 0.7 * clean.joint_process().edges[0] + 0.05 * joint.transition
+    np.testing.assert_allclose(joint.edges[0], expected, atol=1e-15)
     marginals = noisy.beliefs(tokens)
     beliefs = noisy.joint_beliefs(tokens).reshape(5, 13, 3, 2)
     np.testing.assert_allclose(marginals, np.concatenate([beliefs.sum(3), beliefs.sum(2)], axis=2), atol=1e-14)
@@ -187,8 +188,6 @@ def test_generalized_factors_agree_with_their_joint_process(noise):
         np.testing.assert_allclose(part @ final, 1, atol=1e-10)
     if noise == 0:
         np.testing.assert_allclose(parts[1], process.factors[1].beliefs(process.factor_tokens(tokens)[1]), atol=1e-12)
-    with pytest.raises(InputError, match="joint_process gives"):
-        process.joint_hmm()
 
 
 def test_beliefs_within_a_step_know_the_symbols_already_shown():
@@ -213,7 +212,7 @@ def test_factors_may_be_of_any_kind_with_beliefs():
     chain = MarkovChain(random_rows(2, 2, 2, seed=1))
     edges = processes.mess3(0.15, 0.6)
     process = FactoredProcess([chain, edges, processes.random(2, 2, seed=3)], noise=0.0)
-    tokens, joint = process.sample(6, 15), process.joint_hmm()
+    tokens, joint = process.sample(6, 15), process.joint_process()
     np.testing.assert_allclose(process.next_token_probs(tokens), joint.next_token_probs(tokens), atol=1e-10)
     np.testing.assert_allclose(process.joint_beliefs(tokens), joint.beliefs(tokens), atol=1e-10)
 
@@ -246,7 +245,7 @@ def test_a_factor_of_one_symbol_beside_one_of_256_fits_in_bytes():
         (lambda: FactoredProcess(THREE).decode([12]), r"expected 0 \.\. 11"),
         (lambda: FactoredProcess(THREE, symbols="tuple").factor_tokens([[0, 0]]), r"factor 1, 3 \.\. 4"),
         (lambda: FactoredProcess(THREE, symbols="tuple").factor_next_token_probs([[0]]), "use next_token_probs"),
-        (lambda: FactoredProcess([FactoredProcess(THREE)]).joint_hmm(), "factors that are HMMs or"),
+        (lambda: FactoredProcess([FactoredProcess(THREE)]).joint_process(), "factors that are HMMs or"),
     ],
 )
 def test_what_cannot_be_factored_is_refused(make, words):

@@ -3,7 +3,7 @@
 Draws use the Philox blocks of `draws`, with the seed as key. The counter of a token is `(index, position,
 TOKENS_STREAM)`, except that one block of a Markov chain serves two tokens: its position is half that of the token, and
 the token at an even position takes the first two words. Draws compare integers only (see `sampling`), so that they
-are the same on every machine. The filters here add in a fixed order, for `conditioned` draws from them.
+are the same on every machine.
 
 numba's cache would not notice a change in `draws`. That is safe, because the format fixes the functions imported
 from there.
@@ -143,38 +143,22 @@ def begin_belief(start, belief):
 
 
 @numba.njit(cache=True, nogil=True)
-def filter_driven(start, operators, inputs, tokens, beliefs, scales, lowest):
-    # Fill `beliefs` (B, T+1, H), `scales` (B, T), the probability of each token given its past and its input, and
-    # `lowest` (B,), the lowest belief above 0. `operators[u, x, i, j]` is P(emit x, go to j | in i, input u). Of
-    # `beliefs` of fewer positions, 2 or more, the last ones are left; so it is in all filters here.
-    states, kept = len(start), beliefs.shape[1]
+def filter_in_order(start, emission, moves, tokens, beliefs, scales, lowest):
+    # Fill `beliefs` (B, T+1, H), `scales` (B, T), the probability of each token given its past, and `lowest` (B,), the
+    # lowest belief above 0. P(emit x, go to j | in i) is `emission[x, i] * moves[x, i, j]`, or `moves[0, i, j]` where
+    # moves are those of all symbols. Numbers are added in a fixed order, unlike those of `filter`, where lanes and
+    # fused products make it faster; so draws from these beliefs are the same on every machine.
+    states, on_edges = len(start), len(moves) > 1
     for n in range(tokens.shape[0]):
         lowest[n] = begin_belief(start, beliefs[n, 0])
         for t in range(tokens.shape[1]):
-            moves = operators[inputs[n, t], tokens[n, t]]
-            here, after = beliefs[n, t % kept], beliefs[n, (t + 1) % kept]
+            here, after, symbol = beliefs[n, t], beliefs[n, t + 1], tokens[n, t]
+            table = moves[symbol if on_edges else 0]
             after[:] = 0.0
             for i in range(states):
-                weight = here[i]
+                weight = here[i] * emission[symbol, i]
                 for j in range(states):
-                    after[j] += weight * moves[i, j]
-            scales[n, t], low = normalize_belief(after)
-            lowest[n] = min(lowest[n], low)
-
-
-@numba.njit(cache=True, nogil=True)
-def filter_emissions(start, transition, emission, tokens, beliefs, scales, lowest):
-    # The filter of an HMM whose states emit, as `filter_driven` is that of one with edges: `emission` (E, H).
-    states, kept = len(start), beliefs.shape[1]
-    for n in range(tokens.shape[0]):
-        lowest[n] = begin_belief(start, beliefs[n, 0])
-        for t in range(tokens.shape[1]):
-            here, after = beliefs[n, t % kept], beliefs[n, (t + 1) % kept]
-            after[:] = 0.0
-            for i in range(states):
-                weight = here[i] * emission[tokens[n, t], i]
-                for j in range(states):
-                    after[j] += weight * transition[i, j]
+                    after[j] += weight * table[i, j]
             scales[n, t], low = normalize_belief(after)
             lowest[n] = min(lowest[n], low)
 

@@ -334,7 +334,7 @@ class FactoredProcess(Process):
             beliefs.append(
                 factor.beliefs(symbols[k])
                 if parent is None
-                else _driven(factor).filter_given(symbols[parent], symbols[k])[0]
+                else _driven(factor).beliefs_given(symbols[parent], symbols[k])
             )
         return beliefs
 
@@ -345,7 +345,7 @@ class FactoredProcess(Process):
             if parent is None:
                 probs.append(factor.next_token_probs(symbols[k]))
             else:
-                beliefs, _ = _driven(factor).filter_given(symbols[parent], symbols[k])
+                beliefs = _driven(factor).beliefs_given(symbols[parent], symbols[k])
                 probs.append(np.einsum("bth,uhx->btux", beliefs, _driven(factor).emission, optimize=True))
         return probs
 
@@ -501,17 +501,6 @@ class FactoredProcess(Process):
             else:
                 total += _driven(factor).log_likelihood_given(symbols[parent, :, :steps], mine)
         return as_given(tokens, np.where(right.all(axis=1), total, -np.inf))
-
-    def joint_hmm(self) -> HMM:
-        """The HMM over the joint states with product symbols, noise included; for few and small factors that are HMMs.
-
-        Raises:
-            `InputError`: it has more than 2^26 entries, or a factor is not an HMM.
-        """
-        joint = self._joint
-        if not isinstance(joint, HMM):
-            raise InputError(f"{self!r} has a factor that is a generalized HMM; joint_process gives the joint process")
-        return joint
 
     def joint_process(self) -> HMM | GeneralizedHMM:
         """The joint process with product symbols, noise included: generalized if a factor is a generalized HMM.

@@ -2,8 +2,8 @@
 
 At every step an input `u` is given. The state `i` emits the output `x` and moves to `j` with probability
 `edges[u, x, i, j]`, or, if `transition` and `emission` are given, `emission[u, i, x] transition[u, i, j]`. Given the
-inputs, the filter is that of an HMM whose tables change from step to step: time is `O(B T H^2)`, by a compiled loop
-with one table per input and output, `U E H^2` numbers.
+inputs, the filter is that of an HMM whose symbols are pairs of an input and an output: time is `O(B T H^2)`, with one
+table per pair, `U E H^2` numbers.
 
 As a process, the model draws its inputs independently from a stated distribution, and its rows are inputs and outputs
 in turn: `u_0, x_0, u_1, x_1, ...`. Token `u < U` is an input, token `U + x` an output. What it predicts is what an HMM
@@ -18,9 +18,8 @@ from jaxtyping import Float, Int, UInt
 
 from ...errors import InputError
 from ..analysis.stationary import cesaro_limit
-from ..arrays import as_given, distribution, operators, over_rows, token_array, token_array_with_gaps
-from ..kernels.logs import LogRecursions
-from ..kernels.structured import INPUTS, draw_driven, draw_independent, filter_driven
+from ..arrays import as_given, distribution, operators, token_array, token_array_with_gaps
+from ..kernels.structured import INPUTS, draw_driven, draw_independent
 from ..model import HMM
 from ..process import Process, Rows
 from ..sampling import AliasTable, checked_draw, derived_seed, fill_in_parallel, smallest_unsigned
@@ -169,38 +168,21 @@ class InputOutputHMM(Process):
         out[:, 0::2] = inputs
         out[:, 1::2] = outputs.astype(out.dtype) + out.dtype.type(self.num_inputs)
 
-    def filter_given(
-        self, inputs: Int[np.ndarray, "B T"], tokens: Int[np.ndarray, "B T"], *, keep: bool = True
-    ) -> tuple[Float[np.ndarray, "B T+1 H"], Float[np.ndarray, "B T"]]:
-        """Beliefs before each output and after the last, and the probability of each output given its past.
-
-        Beliefs are zeros after an output that is impossible; without `keep` they are not for use. Both arrays of
-        tokens are checked ones of the same shape, `U` and `E` where they are missing.
-        """
-        beliefs = np.empty((tokens.shape[0], tokens.shape[1] + 1 if keep else 2, self.num_states))
-        scales, lowest = np.empty(tokens.shape), np.empty(len(tokens))
-        has_missing = (inputs == self.num_inputs).any() or (tokens == self.num_outputs).any()
-        edges = self._edges_with_missing if has_missing else self.edges
-
-        def work(rows: slice) -> None:
-            filter_driven(self.start, edges, inputs[rows], tokens[rows], beliefs[rows], scales[rows], lowest[rows])
-
-        over_rows(work, len(tokens), tokens.size * self.num_states**2)
-        for row in np.flatnonzero(lowest < self._log_tables.safe[0]):
-            logs, log_scales = self._log_tables.filtered(inputs[row] * (self.num_outputs + 1) + tokens[row])
-            scales[row] = np.exp(log_scales)
-            if keep:
-                beliefs[row] = np.exp(logs)
-        return beliefs, scales
-
     @cached_property
-    def _log_tables(self) -> LogRecursions:
-        return LogRecursions(self.start, None, self._edges_with_missing.reshape(-1, self.num_states, self.num_states))
+    def _of_pairs(self) -> HMM:
+        """The HMM of pairs of an input and an output, either of which may be hidden, all by the toss of fair dice.
+
+        Symbol `u * (E + 1) + x` shows input `u` and output `x`; input `U` and output `E` are those that are hidden.
+        """
+        edges = self._edges_with_missing.reshape(-1, self.num_states, self.num_states)
+        return HMM(start=self.start, edges=edges / (2 * (self.num_inputs + 1)))
+
+    def _pairs(self, inputs: Int[np.ndarray, "B S"], tokens: Int[np.ndarray, "B T"]) -> Int[np.ndarray, "B T"]:
+        return inputs[:, : tokens.shape[1]] * (self.num_outputs + 1) + tokens
 
     def beliefs_given(self, inputs: Int[Any, "B T"], tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 H"]:
-        """`P(state before output t | inputs and outputs before t)`, for `t = 0 .. T`."""
-        input_values, values = self._checked(inputs, tokens)
-        return as_given(tokens, self.filter_given(input_values[:, : values.shape[1]], values)[0])
+        """`P(state before output t | inputs and outputs before t)`, for `t = 0 .. T`, zeros if they are impossible."""
+        return as_given(tokens, self._of_pairs.beliefs(self._pairs(*self._checked(inputs, tokens))))
 
     def next_token_probs_given(self, inputs: Int[Any, "B S"], tokens: Int[Any, "B T"]) -> Float[Any, "B S E"]:
         """The distribution of output `t` given inputs `0 .. t` and the outputs before it, for each input.
@@ -210,28 +192,18 @@ class InputOutputHMM(Process):
             tokens (array of shape `(B, T)`): outputs, in `0 .. E - 1`. The result for a tensor is a tensor.
         """
         input_values, values = self._checked(inputs, tokens)
-        beliefs, _ = self.filter_given(input_values[:, : values.shape[1]], values)
-        return as_given(tokens, self.output_probs(beliefs[:, : input_values.shape[1]], input_values))
-
-    def output_probs(
-        self, beliefs: Float[np.ndarray, "B T H"], inputs: Int[np.ndarray, "B T"]
-    ) -> Float[np.ndarray, "B T E"]:
-        """The distribution of the output, from the belief and the input of its step."""
+        beliefs = self._of_pairs.beliefs(self._pairs(input_values, values))[:, : input_values.shape[1]]
         probs = np.empty((*beliefs.shape[:2], self.num_outputs))
-        for u in range(self.num_inputs):
-            chosen = inputs == u
-            probs[chosen] = beliefs[chosen] @ self.emission[u]
-        missing = inputs == self.num_inputs
-        if missing.any():
-            probs[missing] = beliefs[missing] @ np.tensordot(self.inputs, self.emission, 1)
-        return probs
+        for u, emission in enumerate([*self.emission, np.tensordot(self.inputs, self.emission, 1)]):
+            chosen = input_values == u
+            probs[chosen] = beliefs[chosen] @ emission
+        return as_given(tokens, probs)
 
     def log_likelihood_given(self, inputs: Int[Any, "B T"], tokens: Int[Any, "B T"]) -> Float[Any, "B"]:
         """Log-likelihood (nats) of each sequence of outputs given its inputs; -inf if it is impossible."""
-        input_values, values = self._checked(inputs, tokens)
-        _, scales = self.filter_given(input_values[:, : values.shape[1]], values, keep=False)
-        with np.errstate(divide="ignore"):
-            return as_given(tokens, np.log(scales).sum(axis=1))
+        pairs = self._pairs(*self._checked(inputs, tokens))
+        of_dice = pairs.shape[1] * np.log(2 * (self.num_inputs + 1))
+        return as_given(tokens, self._of_pairs.log_likelihood(pairs) + of_dice)
 
     def _checked(self, inputs: Any, tokens: Any) -> tuple[np.ndarray, np.ndarray]:
         input_values = token_array_with_gaps(inputs, self.num_inputs)

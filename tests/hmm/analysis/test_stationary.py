@@ -53,7 +53,7 @@ def test_rates_below_rounding_have_their_shares_in_every_process():
     np.testing.assert_allclose(driven.start, SHARES, rtol=1e-12)
     general = GeneralizedHMM(look[:, :, None] * RARE)
     np.testing.assert_allclose(general.initial, SHARES, rtol=1e-12)
-    pair = FactoredProcess([hmm, hmm]).joint_hmm()
+    pair = FactoredProcess([hmm, hmm]).joint_process()
     np.testing.assert_allclose(pair.stationary(), np.kron(SHARES, SHARES), rtol=1e-12)
 
 
@@ -78,7 +78,7 @@ def test_transient_states_have_a_share_of_exactly_0():
     ):
         np.testing.assert_allclose(start, expected, rtol=1e-12)
         assert start[0] == 0
-    joint = pair.joint_hmm().start
+    joint = pair.joint_process().start
     assert (joint == 0).tolist() == [bool(0 in divmod(state, 3)) for state in range(9)]
     for size in (30, 600):  # by powers, and by steps
         table = np.zeros((size, size))
