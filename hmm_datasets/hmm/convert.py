@@ -1,6 +1,6 @@
-"""Conversion of HMMs from and to pomegranate, hmmlearn and dynamax, and from files of tables.
+"""Conversion of HMMs from and to pomegranate and hmmlearn, and from files of tables.
 
-All of them keep the same three tables for a state-emitting HMM over symbols `0 .. E-1`, so a conversion is a copy.
+Both keep the same three tables for a state-emitting HMM over symbols `0 .. E-1`, so a conversion is a copy.
 Two things differ in pomegranate. It computes in float32, and each state has a probability of ending the sequence
 (`ends`), so that the length of a sequence has a distribution: a row of `edges` plus its end sums to one. An [`HMM`]
 has no end probabilities; it gives a distribution of sequences for any given length. Edge-emitting HMMs have no
@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float
 
-from ..array_input import numbers
 from ..compat.pomegranate import import_pomegranate, sparse_transition
 from ..errors import InputError, first_line, path_errors
 from ..foreign.arrays import load_archive
 from .model import HMM
 
 if TYPE_CHECKING:
-    from dynamax.hidden_markov_model import CategoricalHMM as DynamaxHMM
     from hmmlearn.hmm import CategoricalHMM
     from pomegranate.hmm import DenseHMM, SparseHMM
 
@@ -203,59 +201,6 @@ def to_hmmlearn(hmm: HMM) -> "CategoricalHMM":
     model.transmat_ = hmm.transition.copy()
     model.emissionprob_ = hmm.emission.copy()
     return model
-
-
-def from_dynamax(params: Any) -> HMM:
-    """The HMM of the parameters of a dynamax (1.x) `CategoricalHMM` with emissions of dimension 1.
-
-    Args:
-        params (`ParamsCategoricalHMM`): as its `initialize` and `fit_em` return them; the model itself has none.
-
-    Returns:
-        [`HMM`] in float64; no vocabulary. Rows of float32 are rescaled to sum to one.
-
-    Raises:
-        `InputError`: these are no such parameters, or the emissions have more than one dimension.
-    """
-    try:
-        start, transition = params.initial.probs, params.transitions.transition_matrix
-        emission = params.emissions.probs
-    except AttributeError:
-        raise InputError(
-            f"params is a {type(params).__name__}; expected the parameters of a dynamax CategoricalHMM, as "
-            "its initialize returns them"
-        ) from None
-    emission = numbers("emissions.probs", emission)
-    if emission.ndim != 3 or emission.shape[1] != 1:
-        raise InputError(f"emissions.probs has shape {emission.shape}; expected (H, 1, E), one symbol per step")
-    return HMM(start=start, transition=transition, emission=emission[:, 0], normalize=None)
-
-
-def to_dynamax(hmm: HMM) -> "tuple[DynamaxHMM, Any, Any]":
-    """A dynamax `CategoricalHMM` and its parameters and properties, with the tables of `hmm`.
-
-    Tables have JAX's default type: float32, or float64 under `jax_enable_x64`.
-
-    Returns:
-        `tuple` of the model, its `params` and `props`, as `fit_em` and `marginal_log_prob` take them; a sequence is
-        an array of integers of shape `(T, 1)`.
-
-    Raises:
-        `InputError`: dynamax is not installed, or `hmm` is edge-emitting.
-    """
-    _state_emitting(hmm, "dynamax")
-    try:
-        import jax.numpy
-        from dynamax.hidden_markov_model import CategoricalHMM
-    except ImportError as error:
-        raise InputError(f"dynamax cannot be imported ({error}); install it with: pip install dynamax") from None
-    model = CategoricalHMM(hmm.num_states, 1, hmm.num_symbols)
-    params, props = model.initialize(
-        initial_probs=jax.numpy.asarray(hmm.start),
-        transition_matrix=jax.numpy.asarray(hmm.transition),
-        emission_probs=jax.numpy.asarray(hmm.emission[:, None]),
-    )
-    return model, params, props
 
 
 def _import(package: str) -> Any:

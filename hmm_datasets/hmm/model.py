@@ -542,19 +542,6 @@ class HMM(Process):
 
         return to_hmmlearn(self)
 
-    @classmethod
-    def from_dynamax(cls, params: Any) -> "HMM":
-        """The HMM of the parameters of a dynamax `CategoricalHMM`; see [`~hmm_datasets.hmm.convert.from_dynamax`]."""
-        from .convert import from_dynamax
-
-        return from_dynamax(params)
-
-    def to_dynamax(self) -> tuple[Any, Any, Any]:
-        """A dynamax `CategoricalHMM`, its parameters and properties; see [`~hmm_datasets.hmm.convert.to_dynamax`]."""
-        from .convert import to_dynamax
-
-        return to_dynamax(self)
-
     def save_pretrained(self, folder: str | os.PathLike) -> None:
         """Write `model.safetensors`, `config.json` and a tokenizer (see [`.tokenizer`]), each of them atomically.
 

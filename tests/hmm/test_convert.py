@@ -1,7 +1,6 @@
 import importlib.util
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,10 +9,8 @@ import torch
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.convert import (
-    from_dynamax,
     from_hmmlearn,
     from_pomegranate,
-    to_dynamax,
     to_hmmlearn,
     to_pomegranate,
 )
@@ -184,24 +181,37 @@ DYNAMAX = """
 import sys
 import jax
 import numpy as np
+from dynamax.hidden_markov_model import CategoricalHMM
 from hmm_datasets import HMM
 
 given = np.load(sys.argv[1])
 hmm = HMM(**{name: given[name] for name in ("start", "transition", "emission")})
-model, params, props = hmm.to_dynamax()
+def converted(hmm):
+    model = CategoricalHMM(hmm.num_states, 1, hmm.num_symbols)
+    return model, *model.initialize(
+        initial_probs=jax.numpy.asarray(hmm.start),
+        transition_matrix=jax.numpy.asarray(hmm.transition),
+        emission_probs=jax.numpy.asarray(hmm.emission[:, None]),
+    )
+
+def of(params):
+    tables = params.initial.probs, params.transitions.transition_matrix, params.emissions.probs[:, 0]
+    return HMM(**dict(zip(("start", "transition", "emission"), tables)))
+
+model, params, props = converted(hmm)
 rows = jax.numpy.asarray(given["tokens"])[:, :, None]
 scores = [model.marginal_log_prob(params, row) for row in rows]
-fitted = HMM.from_dynamax(model.fit_em(params, props, rows, num_iters=1, verbose=False)[0])
-single = HMM.from_dynamax(params).tables()
+fitted = of(model.fit_em(params, props, rows, num_iters=1, verbose=False)[0])
+single = of(params).tables()
 with jax.enable_x64(True):
-    double = HMM.from_dynamax(hmm.to_dynamax()[1]).tables()
+    double = of(converted(hmm)[1]).tables()
 tables = {f"{name} {kind}": found[name] for kind, found in (("1e-6", single), ("1e-15", double)) for name in found}
 np.savez(sys.argv[2], scores=scores, fitted=fitted.log_likelihood(given["tokens"]), **tables)
 """
 
 
 @pytest.mark.launch
-def test_dynamax_gives_the_same_log_likelihoods_and_tables(hmm, tokens, tmp_path):
+def test_the_tables_of_dynamax_are_those_of_an_hmm_both_ways(hmm, tokens, tmp_path):
     """It computes in float32 by default, as above, and in float64 where that is enabled."""
     if importlib.util.find_spec("dynamax") is None:
         pytest.skip("dynamax is not installed")
@@ -216,17 +226,7 @@ def test_dynamax_gives_the_same_log_likelihoods_and_tables(hmm, tokens, tmp_path
     assert theirs["fitted"].sum() > hmm.log_likelihood(tokens).sum()
 
 
-def test_other_dynamax_parameters_are_refused():
-    with pytest.raises(InputError, match="params is a list; expected the parameters of a dynamax CategoricalHMM"):
-        from_dynamax([1])
-    parts = {"initial": {"probs": [1.0]}, "transitions": {"transition_matrix": [[1.0]]}}
-    two = SimpleNamespace(**{name: SimpleNamespace(**part) for name, part in parts.items()})
-    two.emissions = SimpleNamespace(probs=[[[0.5, 0.5], [0.5, 0.5]]])
-    with pytest.raises(InputError, match=r"emissions.probs has shape \(1, 2, 2\); expected \(H, 1, E\)"):
-        from_dynamax(two)
-
-
-@pytest.mark.parametrize("convert", [to_pomegranate, to_hmmlearn, to_dynamax])
+@pytest.mark.parametrize("convert", [to_pomegranate, to_hmmlearn])
 def test_edge_emitting_hmms_are_refused(convert):
     with pytest.raises(InputError, match=r"edge-emitting\) cannot be converted to"):
         convert(processes.even())
@@ -240,14 +240,6 @@ def test_a_missing_package_is_named_with_the_extra_that_brings_it(monkeypatch, p
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(InputError, match=rf'pip install "hmm-datasets\[{package}\]"'):
         convert(hmm)
-
-
-def test_missing_dynamax_is_named_with_the_command_that_installs_it(monkeypatch, hmm):
-    monkeypatch.setitem(sys.modules, "dynamax.hidden_markov_model", None)
-    monkeypatch.setitem(sys.modules, "jax.numpy", SimpleNamespace())
-    monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(numpy=None))
-    with pytest.raises(InputError, match="install it with: pip install dynamax"):
-        hmm.to_dynamax()
 
 
 def test_the_methods_of_hmm_convert(hmm):
