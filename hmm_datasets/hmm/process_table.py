@@ -42,7 +42,6 @@ TABLE = (
     Entry("grammar.pcfg:PCFG", kind="pcfg"),
     Entry("grammar.pcfg:PCFG.from_rules", "grammar", "'S -> a S b | a b'"),
     Entry("grammar.hierarchical:physics_of_language_models", "physics_of_language_models", "'cfg3f'"),
-    Entry("grammar.hierarchical:random_hierarchical", "hierarchical_grammar", "[1, 3, 3, 3]"),
     Entry("grammar.hierarchical:random_hierarchy", "random_hierarchy", "8, 2"),
     Entry("loading:load_source", "load"),
     Entry("processes:dyck", "dyck", "4, kinds=2"),
@@ -68,6 +67,5 @@ TABLE = (
     Entry("structured.leaky:LeakyProcess", kind="leaky"),
     Entry("structured.markov:MarkovChain", "markov_chain", "[[0.9, 0.1], [0.2, 0.8]]", "markov_chain"),
     Entry("structured.markov:random_markov_chain", "random_markov_chain", "2, 4"),
-    Entry("structured.markov:zipf_chain", "zipf_chain", "50"),
 )
 """What folders and commands name."""

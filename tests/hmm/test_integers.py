@@ -29,7 +29,7 @@ from hmm_datasets.hmm.analysis.predictors import ngram, predictors_of, unigram
 from hmm_datasets.hmm.families import RandomAutomata
 from hmm_datasets.hmm.families.mixture import ProcessMixture, random_chain_mixture
 from hmm_datasets.hmm.families.tasks import Bijection
-from hmm_datasets.hmm.grammar import PCFG, random_hierarchical, random_hierarchy
+from hmm_datasets.hmm.grammar import PCFG, random_hierarchy
 from hmm_datasets.hmm.integers import integer, integer_range
 from hmm_datasets.hmm.structured.markov import random_markov_chain
 
@@ -84,8 +84,6 @@ REFUSED = {
     "max_epochs is 2.5": lambda: FitSettings(num_states=2, max_epochs=2.5),
     "num_symbols is 3.5": lambda: fit_hmm([[0, 1]], FitSettings(num_states=1), num_symbols=3.5),
     "num_symbols is 4.5": lambda: PCFG([], [], [[0, 0]], [1.0], num_symbols=4.5),
-    "sizes[1] is 2.5": lambda: random_hierarchical((1, 2.5)),
-    "degree is 2": lambda: random_hierarchical((1, 2), degree=2),
     "depth is 1.5": lambda: random_hierarchy(4, 2, depth=1.5),
     "alpha is 0": lambda: unigram(torch.tensor([[0, 1]]), 2, alpha=0),
     "strength is 0": lambda: ngram(torch.tensor([[0, 1]]), 2, 2, strength=0),

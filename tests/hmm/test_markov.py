@@ -4,7 +4,7 @@ from composed_examples import random_rows
 
 from hmm_datasets import MarkovChain, RandomChains
 from hmm_datasets.errors import InputError
-from hmm_datasets.hmm.structured.markov import random_markov_chain, zipf_chain
+from hmm_datasets.hmm.structured.markov import random_markov_chain
 
 TABLES = {order: random_rows(*[3] * (order + 1), seed=order) for order in range(4)}
 
@@ -52,11 +52,11 @@ def test_a_chain_of_one_symbol_repeats_it():
 
 
 def test_zipf_rows_are_one_distribution_in_many_orders():
-    chain = zipf_chain(50, exponent=1.2, seed=3)
+    chain = MarkovChain(RandomChains(50, zipf=1.2).hmm_at(3, 0).transition)
     expected = np.arange(1, 51) ** -1.2 / (np.arange(1, 51) ** -1.2).sum()
     np.testing.assert_allclose(np.sort(chain.table, axis=1)[:, ::-1], np.tile(expected, (50, 1)), rtol=1e-12)
     assert len(np.unique(chain.table.argmax(axis=1))) > 10
-    scaled = zipf_chain(50, doubly_stochastic=True)
+    scaled = MarkovChain(RandomChains(50, zipf=1.0, doubly_stochastic=True).hmm_at(0, 0).transition)
     np.testing.assert_allclose(scaled.table.sum(axis=0), 1, atol=1e-10)
     np.testing.assert_allclose(scaled.start, np.full(50, 1 / 50), atol=1e-10)
 
@@ -64,7 +64,7 @@ def test_zipf_rows_are_one_distribution_in_many_orders():
 def test_constructed_tables_stay_as_they_were_when_written_down():
     found = [
         random_markov_chain(2, 3, alpha=0.7, seed=9).table[1, 2],
-        zipf_chain(3, seed=9).table[0],
+        RandomChains(3, zipf=1.0).hmm_at(9, 0).transition[0],
     ]
     assert [[value.hex() for value in row] for row in found] == GOLDEN
 
@@ -86,7 +86,6 @@ GOLDEN = [
         (lambda: random_markov_chain(16, 2), "order is 16"),
         (lambda: random_markov_chain(5, 50), "too many"),
         (lambda: random_markov_chain(1, 5, alpha=0), "alpha is 0"),
-        (lambda: zipf_chain(5, exponent=-1), "exponent is -1"),
         (lambda: MarkovChain(np.eye(2)).next_token_probs([[2]]), "tokens"),
         (lambda: random_markov_chain(4, 9).beliefs([[0]]), "6,561 contexts; expected at most 4,096"),
     ],

@@ -40,7 +40,6 @@ PROCESSES = {
     "markov_order_0": "markov_chain([0.2, 0.3, 0.5])",
     "markov_order_1": "markov_chain([[0.9, 0.1], [0.2, 0.8]])",
     "markov_order_2": "random_markov_chain(2, 4)",
-    "markov_zipf": "zipf_chain(8)",
     "chain_mixture": "chain_mixture(4, 5)",
     "mixture": "mixture([golden_mean(), even(), bloch_walk()], [0.2, 0.3, 0.5])".replace(
         "bloch_walk()", "markov_chain([[[0.9, 0.1], [0.2, 0.8]], [[0.6, 0.4], [0.3, 0.7]]])"
@@ -50,7 +49,6 @@ PROCESSES = {
     "bijection": "bijection(5)",
     "copying": "copying(4, 3)",
     "pcfg": "grammar('S -> a S b | a b')",
-    "pcfg_hierarchical": "hierarchical_grammar([1, 2, 3])",
     "pcfg_hierarchy": "random_hierarchy(4, 2)",
     "family_mixture": "hmm_mixture([golden_mean(), even()], [0.25, 0.75], group=2)",
     "family_permuted_emissions": "permuted_emissions(dishonest_casino())",

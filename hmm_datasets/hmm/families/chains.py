@@ -21,7 +21,7 @@ from ..kernels.dirichlet import fill_dirichlet_rows, fill_zipf_rows, make_doubly
 from ..kernels.draws import CHAINS, HIDDEN, NUM_STATES, SUBSET, ZIPF
 from ..model import HMM
 from ..sampling import AliasTable
-from ..structured.markov import MarkovChain
+from ..structured.markov import MarkovChain, dirichlet_rows
 from .family import Family, first_words, group_number, least_and_most, permutation_of, uniform_integer
 from .mixture import Hypothesis, posterior_mean
 
@@ -268,9 +268,8 @@ class HigherOrderChains(Family):
 
     def chain_at(self, seed: int, index: int) -> MarkovChain:
         """The chain of sequence `index` of the stream `seed`."""
-        rows = np.empty((self.max_states, self.num_symbols))
-        number, key = group_number(self, seed, index)
-        fill_dirichlet_rows(float(self.alpha), number, CHAINS, key, rows)
+        number, key = map(int, group_number(self, seed, index))
+        rows = dirichlet_rows(self.order, self.num_symbols, self.alpha, key, number)
         shape = (self.num_symbols,) * self.order
         return MarkovChain(rows.reshape(*shape, self.num_symbols), np.full(shape, 1 / self.max_states))
 

@@ -34,13 +34,12 @@ from .. import inference
 from ..analysis.stationary import cesaro_limit
 from ..arrays import MISSING, as_tokens, distribution, tokens_with_gaps
 from ..integers import integer
-from ..kernels.dirichlet import fill_dirichlet_rows
-from ..kernels.draws import CHAINS, MIXTURE
+from ..kernels.draws import MIXTURE
 from ..kernels.structured import CHAIN_COMPONENTS, PROCESS_COMPONENTS, draw_chains
 from ..model import HMM
 from ..process import Process, Rows
 from ..sampling import AliasTable, components_of, derived_seed, draw_tokens, integer_weights
-from ..structured.markov import MarkovChain
+from ..structured.markov import MarkovChain, dirichlet_rows
 from .family import Family, check_hmm
 
 _BLOCK = 1 << 22  # entries of the posteriors over chains computed at once
@@ -469,13 +468,8 @@ def random_chain_mixture(num_chains: int, num_symbols: int, *, alpha: float = 1.
         alpha (`float`, *optional*, defaults to 1.0): concentration per symbol.
         seed (`int`, *optional*, defaults to 0): which chains.
     """
-    count, size = integer("num_chains", num_chains, 1, 31), integer("num_symbols", num_symbols, 1, 15)
-    if not 1e-100 <= alpha <= 1e100:
-        raise InputError(f"alpha is {alpha}; expected a positive number, 1e-100 .. 1e100")
-    tables = np.empty((count, size, size))
-    for n in range(count):
-        fill_dirichlet_rows(float(alpha), np.uint64(n), CHAINS, np.uint64(integer("seed", seed, 0, 64)), tables[n])
-    return ChainMixture(tables)
+    count = integer("num_chains", num_chains, 1, 31)
+    return ChainMixture(np.stack([dirichlet_rows(1, num_symbols, alpha, seed, n) for n in range(count)]))
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,10 @@
 
 - [`PCFG`]: any grammar, from rules;
 - [`physics_of_language_models`]: the hierarchical grammars `cfg3b` .. `cfg3k`;
-- [`random_hierarchical`]: random grammars of that family;
 - [`random_hierarchy`]: the random hierarchy model.
 """
 
-from .hierarchical import physics_of_language_models, random_hierarchical, random_hierarchy
+from .hierarchical import physics_of_language_models, random_hierarchy
 from .pcfg import PCFG
 
-__all__ = ["PCFG", "physics_of_language_models", "random_hierarchical", "random_hierarchy"]
+__all__ = ["PCFG", "physics_of_language_models", "random_hierarchy"]

@@ -1,18 +1,16 @@
 """Hierarchical grammars of the literature: levels of symbols, of which each becomes a few symbols of the next level.
 
 - [`physics_of_language_models`]: `cfg3b`, `cfg3i`, `cfg3h`, `cfg3g`, `cfg3f`, and the deeper `cfg3j` and `cfg3k`;
-- [`random_hierarchical`]: random grammars of that family;
 - [`random_hierarchy`]: the random hierarchy model.
 """
 
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from ...errors import InputError
-from ..integers import integer, integer_range
+from ..integers import integer
 from .pcfg import PCFG
 
 FOLDER = Path(__file__).parent / "cfg3"
@@ -42,57 +40,6 @@ def physics_of_language_models(name: str) -> PCFG:
     if name not in names:
         raise InputError(f"name is {name!r}; expected one of {', '.join(names)}")
     return PCFG.from_rules((FOLDER / f"{name}.txt").read_text(encoding="utf-8"), terminals=("1", "2", "3"))
-
-
-def random_hierarchical(
-    sizes: Sequence[int],
-    *,
-    degree: tuple[int, int] = (2, 3),
-    length: tuple[int, int] = (2, 3),
-    distinct_symbols: bool = False,
-    seed: int = 0,
-) -> PCFG:
-    """A random grammar of the family of [`physics_of_language_models`].
-
-    Every symbol has a number of right sides drawn from `degree`. Each has a length drawn from `length`, and symbols
-    of the next level drawn uniformly. No two right sides of a level are equal. Right sides are equally likely.
-
-    Args:
-        sizes (sequence of `int`): number of symbols of every level, from the top, which is 1, to the words. `cfg3f`
-            has `(1, 3, 3, 3, 3, 3, 3)`.
-        degree (pair of `int`, *optional*, defaults to `(2, 3)`): minimum and maximum number of right sides.
-        length (pair of `int`, *optional*, defaults to `(2, 3)`): minimum and maximum length of a right side.
-        distinct_symbols (`bool`, *optional*, defaults to `False`): no right side has a symbol twice, as in `cfg3b`.
-        seed (`int`, *optional*, defaults to 0): seed of NumPy's PCG64.
-    """
-    sizes = [integer(f"sizes[{level}]", size, 1, 31) for level, size in enumerate(sizes)]
-    if len(sizes) < 2 or sizes[0] != 1:
-        raise InputError(f"sizes is {tuple(sizes)}; expected 1 and then a positive number for every level")
-    for name, pair in (("degree", degree), ("length", length)):
-        if np.ndim(integer_range(name, pair, 1, 31)) == 0:
-            raise InputError(f"{name} is {pair}; expected a minimum of 1 or more, and a maximum")
-    generator = np.random.default_rng(integer("seed", seed, 0, 64))
-    rules: dict[str, list[str]] = {}
-    for level, (here, below) in enumerate(itertools.pairwise(sizes)):
-        taken: set[tuple[int, ...]] = set()
-        available = sum(_arrangements(below, size, distinct_symbols) for size in range(length[0], length[1] + 1))
-        if available < here * degree[1]:
-            raise InputError(
-                f"level {level} may need {here * degree[1]} different right sides, and there are {available} of "
-                f"{below} symbols; take fewer symbols, a lower degree or longer right sides"
-            )
-        for symbol in range(here):
-            wanted = len(taken) + int(generator.integers(degree[0], degree[1] + 1))
-            sides = []
-            while len(taken) < wanted:
-                size = int(generator.integers(length[0], length[1] + 1))
-                side = tuple(generator.integers(0, below, size).tolist())
-                if side in taken or (distinct_symbols and len(set(side)) < size):
-                    continue
-                taken.add(side)
-                sides.append(side)
-            rules[_name(level, symbol)] = [_written(level + 1, side, len(sizes)) for side in sides]
-    return PCFG.from_rules(rules, terminals=[str(word) for word in range(sizes[-1])])
 
 
 def random_hierarchy(
@@ -148,13 +95,6 @@ def random_hierarchy(
             ]
             rules[_name(level, symbol)] = [_written(level + 1, side, depth + 1) for side in sides]
     return PCFG.from_rules(rules, terminals=[str(word) for word in range(num_features)])
-
-
-def _arrangements(symbols: int, size: int, distinct: bool) -> int:
-    count = 1
-    for place in range(size):
-        count *= max(symbols - place, 0) if distinct else symbols
-    return count
 
 
 def _name(level: int, symbol: int) -> str:

@@ -19,8 +19,8 @@ from ...errors import InputError
 from ..analysis.stationary import cesaro_limit, eliminate, entropy
 from ..arrays import as_given, as_tokens, distribution, token_array_with_gaps
 from ..integers import integer
-from ..kernels.dirichlet import fill_dirichlet_rows, fill_zipf_rows, make_doubly_stochastic
-from ..kernels.draws import CHAINS, ZIPF
+from ..kernels.dirichlet import fill_dirichlet_rows
+from ..kernels.draws import CHAINS
 from ..kernels.structured import draw_chains
 from ..model import HMM
 from ..process import Process, possible_belief
@@ -329,32 +329,17 @@ def random_markov_chain(
         seed, index (`int`, *optional*, default to 0): which chain.
     """
     order = integer("order", order, 0, 4)
-    return MarkovChain(_dirichlet_rows(order, num_symbols, alpha, seed, index).reshape((num_symbols,) * (order + 1)))
+    return MarkovChain(dirichlet_rows(order, num_symbols, alpha, seed, index).reshape((num_symbols,) * (order + 1)))
 
 
-def zipf_chain(
-    num_symbols: int, *, exponent: float = 1.0, doubly_stochastic: bool = False, seed: int = 0, index: int = 0
-) -> MarkovChain:
-    """A chain of order 1 whose rows are `1^-s, 2^-s, ...` over their sum, each in a random order (Zipf)."""
-    table = np.empty((integer("num_symbols", num_symbols, 1, 16),) * 2)
-    if not 0 <= exponent <= 100:
-        raise InputError(f"exponent is {exponent}; expected a number in 0 .. 100")
-    fill_zipf_rows(float(exponent), *_numbers(seed, index, ZIPF), table)
-    if doubly_stochastic:
-        make_doubly_stochastic(table)
-    return MarkovChain(table)
-
-
-def _dirichlet_rows(order: int, num_symbols: int, alpha: float, seed: int, index: int) -> Float[np.ndarray, "C E"]:
+def dirichlet_rows(order: int, num_symbols: int, alpha: float, seed: int, index: int) -> Float[np.ndarray, "C E"]:
+    """The rows of the table of [`random_markov_chain`], one for each context."""
     num_symbols = integer("num_symbols", num_symbols, 1, 16)
     if num_symbols ** (order + 1) > _MAX_ENTRIES:
         raise InputError(f"{num_symbols}^{order + 1} entries are too many; expected at most {_MAX_ENTRIES:,}")
     if not 1e-100 <= alpha <= 1e100:
         raise InputError(f"alpha is {alpha}; expected a positive number, 1e-100 .. 1e100")
     rows = np.empty((num_symbols**order, num_symbols))
-    fill_dirichlet_rows(float(alpha), *_numbers(seed, index, CHAINS), rows)
+    numbers = np.uint64(integer("index", index, 0, 64)), CHAINS, np.uint64(integer("seed", seed, 0, 64))
+    fill_dirichlet_rows(float(alpha), *numbers, rows)
     return rows
-
-
-def _numbers(seed: int, index: int, stream: np.uint64) -> tuple[np.uint64, np.uint64, np.uint64]:
-    return np.uint64(integer("index", index, 0, 64)), stream, np.uint64(integer("seed", seed, 0, 64))

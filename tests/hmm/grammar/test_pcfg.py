@@ -10,7 +10,7 @@ from grammar_by_enumeration import next_word_probs, sentences
 from scipy import stats
 
 from hmm_datasets import HMM, PCFG, InputError, load_source
-from hmm_datasets.hmm.grammar import physics_of_language_models, random_hierarchical
+from hmm_datasets.hmm.grammar import physics_of_language_models, random_hierarchy
 
 FINITE = {
     "S": {"A B A": 0.4, "B": 0.3, "A": 0.2, "A y B y": 0.1},
@@ -284,4 +284,4 @@ def test_optimal_loss_is_the_entropy_of_the_law():
 
 
 def test_grammars_with_other_rules_have_other_laws():
-    assert len({random_hierarchical((1, 2, 3), seed=seed).fingerprint() for seed in range(5)}) == 5
+    assert len({random_hierarchy(4, 2, seed=seed).fingerprint() for seed in range(5)}) == 5
