@@ -101,27 +101,27 @@ class CheckedTokens(NamedTuple):
     has_missing: bool
 
 
-def as_tokens(tokens: Any, num_symbols: int | None, lengths: Any = None) -> "tuple[torch.Tensor, torch.Tensor | None]":
-    """Check an array of tokens of shape `(B, T)` and its `lengths` (B,); return both as int64 tensors.
+def as_tokens(tokens: Any, num_symbols: int | None) -> "torch.Tensor":
+    """Check an array of tokens of shape `(B, T)`, all of which were observed; return them as an int64 tensor.
 
-    Tokens beyond the length of a row may be anything, missing too; they are returned as 0. All others must have been
-    observed. Without `num_symbols` every integer of 0 or more is a symbol.
+    Without `num_symbols` every integer of 0 or more is a symbol.
     """
-    try:
-        readings = observed("tokens", tokens)
-        checked = checked_tokens(readings, num_symbols, lengths, lowest=0)
-        return checked.tokens, checked.lengths
-    except Ragged:
-        raise InputError(_RAGGED) from None
+    return checked_tokens(_read(observed, tokens), num_symbols, None, lowest=0).tokens
 
 
 def tokens_with_gaps(tokens: Any, num_symbols: int | None, lengths: Any = None) -> CheckedTokens:
-    """As [`as_tokens`], of tokens that need not have been observed: masked, NaN, NA or None, or the integer -1."""
+    """As [`as_tokens`], of tokens that need not have been observed: masked, NaN, NA or None, or the integer -1.
+
+    Tokens beyond the length of a row may be anything, missing too; they are returned as 0.
+    """
+    return checked_tokens(_read(integers_with_gaps, tokens), num_symbols, lengths)
+
+
+def _read(reader: Callable[[str, Any], Observed], tokens: Any) -> Observed:
     try:
-        readings = integers_with_gaps("tokens", tokens)
+        return reader("tokens", tokens)
     except Ragged:
         raise InputError(_RAGGED) from None
-    return checked_tokens(readings, num_symbols, lengths)
 
 
 def checked_tokens(readings: Observed, num_symbols: int | None, lengths: Any, lowest: int = MISSING) -> CheckedTokens:
@@ -353,7 +353,7 @@ def checked_names(vocabulary: Any, num_symbols: int, note: str = "") -> tuple[st
 
 def token_array(tokens: Int[Any, "B T"], num_symbols: int) -> Int[np.ndarray, "B T"]:
     """The checked tokens in memory; raises the errors of [`~hmm_datasets.hmm.arrays.as_tokens`]."""
-    return as_tokens(tokens, num_symbols)[0].cpu().numpy()
+    return as_tokens(tokens, num_symbols).cpu().numpy()
 
 
 def token_array_with_gaps(tokens: Int[Any, "B T"], num_symbols: int) -> Int[np.ndarray, "B T"]:

@@ -380,7 +380,7 @@ class ExactCausalLM(KeepDtype, PreTrainedModel, GenerationMixin):
         else:
             is_bos = torch.zeros_like(reads)
         begins, moves = begins & reads, reads & ~is_bos
-        symbols, _ = as_tokens(input_ids.masked_fill(~moves, 0), config.num_symbols)
+        symbols = as_tokens(input_ids.masked_fill(~moves, 0), config.num_symbols)
         process = self._filter()
         start = process.start
         memory, past = self._memory(cache_among(cache, past_key_values, kwargs), batch, start)

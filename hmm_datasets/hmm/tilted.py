@@ -353,7 +353,7 @@ class TiltedHMM:
     def _as_tokens(self, tokens: Any) -> "tuple[torch.Tensor, bool]":
         import torch
 
-        values, _ = as_tokens(tokens, self.num_symbols)
+        values = as_tokens(tokens, self.num_symbols)
         if values.shape[1] > self.length:
             raise InputError(
                 f"tokens have shape {tuple(values.shape)}; expected at most length = {self.length} columns"

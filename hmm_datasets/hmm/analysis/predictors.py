@@ -187,7 +187,7 @@ def predictors_of(
     symbols = source.num_symbols
 
     def checked(distribution: Callable[[Tensor], Tensor]) -> Predictor:
-        return lambda tokens: distribution(as_tokens(tokens, symbols)[0])
+        return lambda tokens: distribution(as_tokens(tokens, symbols))
 
     baselines = {
         "uniform": checked(lambda tokens: uniform(tokens, symbols)),
@@ -264,7 +264,7 @@ def stream(
         batch_size = max(1, _BATCH_BYTES // (8 * (length + 1) * symbols))
     with progress_bar(count, " sequences", shown=show_progress) as bar:
         for first in range(0, count, integer("batch_size", batch_size, 1, 63)):
-            batch, _ = as_tokens(_on(tokens[first : first + batch_size], device), None)
+            batch = as_tokens(_on(tokens[first : first + batch_size], device), None)
             yield Batch(batch, predictor(batch))
             bar.update(len(batch))
 

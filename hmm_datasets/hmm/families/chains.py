@@ -207,7 +207,7 @@ class RandomChains(Family):
                 "form; oracle_next_token_probs gives a lower bound on every predictor's loss, and next_token_probs "
                 "of the same chains without these settings gives an upper bound on the optimal loss"
             )
-        values, _ = as_tokens(tokens, self.num_symbols)
+        values = as_tokens(tokens, self.num_symbols)
         minimum, maximum = self._range
         distribution = posterior_mean(urns(range(minimum, maximum + 1), float(self.alpha), self.num_symbols, values))
         return distribution if isinstance(tokens, Tensor) else distribution.numpy()
@@ -284,7 +284,7 @@ class HigherOrderChains(Family):
         `x` has probability `(alpha + m) / (E alpha + n)`. It uses one sequence only, although the others of a group
         could improve it. Time and memory are `O(B T (T + E))`.
         """
-        values, _ = as_tokens(tokens, self.num_symbols)
+        values = as_tokens(tokens, self.num_symbols)
         length, order = values.shape[1], self.order
         probs = values.new_full((len(values), length + 1, self.num_symbols), 1 / self.num_symbols, dtype=torch.float64)
         if length >= order:

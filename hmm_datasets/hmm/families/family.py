@@ -115,7 +115,7 @@ class Family(Process):
             first (`int`, *optional*, defaults to 0): index of row 0.
             step (`int`, *optional*, defaults to 1): difference between the indices of consecutive rows.
         """
-        values, _ = as_tokens(tokens, self.num_symbols)
+        values = as_tokens(tokens, self.num_symbols)
         asked = (("seed", seed, 0), ("first", first, 0), ("step", step, 1))
         seed, first, step = (integer(*arguments, 64) for arguments in asked)
         batch, length = values.shape

@@ -228,7 +228,7 @@ class Mixture(Process):
             tokens (array of shape `(B, T)`): row `r` is sequence `first + step r` of the stream `seed`.
             seed, first, step (`int`): see [`Process.sample`].
         """
-        values, _ = as_tokens(tokens, self.num_symbols)
+        values = as_tokens(tokens, self.num_symbols)
         chosen = torch.from_numpy(self.components_at(len(values), seed, first, step=step)).to(values.device)
         distributions = self._probs_of(chosen, values)
         return distributions if isinstance(tokens, Tensor) else distributions.numpy()

@@ -71,7 +71,7 @@ class EndedProcess(WrappedProcess):
 
     def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
         """The distribution of token `t` given those before it: of the process before the end, of the padding after."""
-        values, _ = as_tokens(tokens, self.num_symbols)
+        values = as_tokens(tokens, self.num_symbols)
         is_padding = torch.eq(values, self.process.num_symbols)
         ended = _shifted(torch.eq(values, self.end).cummax(dim=1).values)
         inner = torch.as_tensor(self.process.next_token_probs(values.masked_fill(is_padding, self.end))).double()
