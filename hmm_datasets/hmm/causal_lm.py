@@ -46,6 +46,7 @@ from .arrays import as_tokens
 from .filters import BeliefFilter, Filter
 from .inference import Parameters
 from .model import HMM
+from .process import Process
 from .storage import FORMAT_VERSION, TABLES, ModelType, auto_map, files, write_loader
 from .tokenizer import check_symbols, reads_symbols, write_tokenizer
 
@@ -227,6 +228,17 @@ class ExactCausalLM(KeepDtype, PreTrainedModel, GenerationMixin):
     def from_process(cls, process: Any, bos_token_id: int | None = None) -> Self:
         """The model of a process; `bos_token_id` is the number of its symbols, or `None`."""
         raise NotImplementedError
+
+    @classmethod
+    def _configured(cls, process: Process, bos_token_id: int | None, **settings: Any) -> Any:
+        """The config of a model with the sizes and names of a process, and other settings."""
+        return cls.config_class(
+            num_states=process.max_states or 1,
+            num_symbols=process.num_symbols,
+            vocabulary=None if process.vocabulary is None else list(process.vocabulary),
+            bos_token_id=bos_token_id,
+            **{"fingerprint": process.fingerprint()} | settings,
+        )
 
     def to_process(self) -> Any:
         """The process, which `load_source` reads from the folder of this model."""
@@ -472,20 +484,12 @@ class HMMForCausalLM(ExactCausalLM):
             hmm ([`~hmm_datasets.hmm.model.HMM`]): the distribution.
             bos_token_id (`int`, *optional*): `hmm.num_symbols`, or `None` for rows without such a token.
         """
-        return cls._with_tables(hmm.tables(), hmm, bos_token_id, fingerprint=hmm.fingerprint())
+        return cls._with_tables(hmm.tables(), hmm, bos_token_id)
 
     @classmethod
     def _with_tables(cls, tables: dict[str, Any], hmm: HMM, bos_token_id: int | None, **settings: Any) -> Self:
         """The model with these tables, the sizes of an HMM, and other settings of its configuration."""
-        config = cls.config_class(
-            num_states=hmm.num_states,
-            num_symbols=hmm.num_symbols,
-            edge_emitting=hmm.edges is not None,
-            vocabulary=None if hmm.vocabulary is None else list(hmm.vocabulary),
-            bos_token_id=bos_token_id,
-            **settings,
-        )
-        model = cls(config)
+        model = cls(cls._configured(hmm, bos_token_id, edge_emitting=hmm.edges is not None, **settings))
         for name, table in tables.items():
             getattr(model, name).data.copy_(torch.tensor(table))
         return model

@@ -133,14 +133,7 @@ class ProcessForCausalLM(ExactCausalLM):
         Raises:
             `InputError`: its next-token distribution is not known.
         """
-        config = ProcessConfig(
-            num_symbols=process.num_symbols,
-            num_states=process.max_states or 1,
-            vocabulary=None if process.vocabulary is None else list(process.vocabulary),
-            bos_token_id=bos_token_id,
-            fingerprint=process.fingerprint(),
-        )
-        return cls(config, process)
+        return cls(cls._configured(process, bos_token_id), process)
 
     def to_process(self) -> Process:
         """The process."""

@@ -254,18 +254,19 @@ class TiltedHMM:
         """
         return load_tilted(cls, name_or_path, revision)
 
-    def filter(self, device: Any = None) -> "TiltedFilter":
-        """The tables as tensors on a device, for step-by-step inference."""
+    def filter(self, device: "torch.device") -> "TiltedFilter":
+        """The tables as tensors on a device, for step-by-step inference; they are kept for the next call."""
         import torch
 
         from .filters import TiltedFilter
 
-        values = torch.empty(self.length + 1, self.num_symbols, self.hmm.num_states, dtype=torch.float64)
-        values[:-1] = torch.from_numpy(self._backward[0])
-        values[-1] = torch.tensor(self.hmm.emission.T).log()
-        return TiltedFilter(
-            self.hmm.parameters(device=device), values.to(device), torch.tensor(self._tilts).to(device)
-        )
+        if device not in self._filters:
+            values = torch.empty(self.length + 1, self.num_symbols, self.hmm.num_states, dtype=torch.float64)
+            values[:-1] = torch.from_numpy(self._backward[0])
+            values[-1] = torch.tensor(self.hmm.emission.T).log()
+            tables = self.hmm.parameters(device=device), values.to(device), torch.tensor(self._tilts).to(device)
+            self._filters[device] = TiltedFilter(*tables)
+        return self._filters[device]
 
     def __getstate__(self) -> dict:
         # Messages are computed again where they are needed: they are larger than what they come from.
@@ -332,7 +333,7 @@ class TiltedHMM:
     def _log_probs(self, tokens: "torch.Tensor") -> "torch.Tensor":
         import torch
 
-        tables = self._filter_on(tokens.device)
+        tables = self.filter(tokens.device)
         memory = tables.start.expand(len(tokens), -1)
         moves = torch.ones(len(tokens), dtype=torch.bool, device=tokens.device)
         rows = [tables.log_probs(memory)]
@@ -340,11 +341,6 @@ class TiltedHMM:
             memory = tables.read(memory, symbol_B, moves)
             rows.append(tables.log_probs(memory))
         return torch.stack(rows, dim=1)
-
-    def _filter_on(self, device: "torch.device") -> "TiltedFilter":
-        if device not in self._filters:
-            self._filters[device] = self.filter(device)
-        return self._filters[device]
 
     @cached_property
     def _filters(self) -> "dict[torch.device, TiltedFilter]":

@@ -18,7 +18,6 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from .causal_lm import HMMConfig, HMMForCausalLM
 from .filters import TiltedFilter
-from .model import HMM
 from .storage import ModelType
 from .tilted import TiltedHMM
 
@@ -63,7 +62,7 @@ class TiltedHMMForCausalLM(HMMForCausalLM):
         super().__init__(config)
         shape = (config.num_symbols,) * (2 if config.pair_rewards else 1)
         self.rewards = nn.Parameter(torch.zeros(shape, dtype=torch.float64), requires_grad=False)
-        self._filters: dict[torch.device, TiltedFilter] = {}
+        self._tilted: TiltedHMM | None = None  # whose filters are made where the model first predicts
 
     @classmethod
     def from_tilted(cls, tilted: TiltedHMM, bos_token_id: int | None = None) -> Self:
@@ -86,27 +85,18 @@ class TiltedHMMForCausalLM(HMMForCausalLM):
     def from_process(cls, process: Any, bos_token_id: int | None = None) -> Self:
         return cls.from_tilted(process, bos_token_id)
 
-    @classmethod
-    def from_hmm(cls, hmm: HMM, bos_token_id: int | None = None) -> Self:
-        """The model of `hmm` with a reward of 0 for one token, which is that of the HMM."""
-        return cls.from_tilted(TiltedHMM(hmm, [0.0] * hmm.num_symbols, 1.0, 1), bos_token_id)
-
     def to_process(self) -> TiltedHMM:
         """The tilted HMM; raises `InputError` if its tables or settings are not those of one."""
         return TiltedHMM(self.to_hmm(), self.rewards.detach().cpu().numpy(), self.config.beta, self.config.length)
 
     def _filter(self) -> TiltedFilter:
-        device = self.start.device
-        if device not in self._filters:
-            self._filters[device] = self.to_process().filter(device)
-        return self._filters[device]
+        if self._tilted is None:
+            self._tilted = self.to_process()
+        return self._tilted.filter(self.start.device)
 
     def _beliefs_in(self, memories: Tensor) -> Tensor:
         # After an impossible token all logarithms are -inf, where a softmax is not a number.
         return memories[..., :-2].softmax(-1).nan_to_num(0.0)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_filters": {}}
 
 
 AutoConfig.register("tilted_hmm", TiltedHMMConfig, exist_ok=True)
