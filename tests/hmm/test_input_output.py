@@ -42,6 +42,16 @@ def test_one_input_makes_an_hmm():
     np.testing.assert_allclose(model.log_likelihood_given(zeros, tokens), hmm.log_likelihood(tokens), atol=1e-10)
 
 
+def test_an_input_that_the_process_never_draws_may_be_given():
+    tables = {"transition": [np.eye(2), [[0, 1], [1, 0]]], "emission": [np.eye(2)] * 2, "start": [1, 0]}
+    never, even = (InputOutputHMM(**tables, inputs=inputs) for inputs in ([1, 0], [0.5, 0.5]))
+    inputs, tokens = [[0, 1, 0]], [[0, 0, 1]]
+    for name in ("beliefs_given", "next_token_probs_given", "log_likelihood_given"):
+        np.testing.assert_array_equal(getattr(never, name)(inputs, tokens), getattr(even, name)(inputs, tokens))
+    assert never.log_likelihood_given(inputs, tokens) == pytest.approx(0, abs=1e-12)
+    assert never.log_likelihood([[0, 2, 1, 2]]) == -np.inf
+
+
 def test_outputs_depend_on_index_and_inputs_alone():
     inputs = np.random.default_rng(1).integers(2, size=(40, 13))
     tokens = MODEL.sample_given(inputs, seed=5, first=7, step=2, num_threads=2)

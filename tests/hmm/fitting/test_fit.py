@@ -372,3 +372,33 @@ def test_settings_are_given_in_one_way():
             fit_hmm([[0, 1]], **chosen)
     with pytest.raises(InputError, match="lengths sum to 3; expected 4"):
         rows_of_column([0, 1, 0, 1], [1, 2])
+
+
+@pytest.mark.outside(
+    "https://github.com/jmschrei/pomegranate/issues/234",
+    "Baum-Welch on two protein sequences of 7 and 9 letters from an alphabet of 20, which gave NaN",
+    "`fit_hmm` takes the letters with `vocabulary=` and `lengths=`; its tables are finite, with a prior and without",
+)
+@pytest.mark.parametrize("pseudocount", [0.05, 0.0])
+def test_two_short_sequences_of_letters_are_fitted(pseudocount):
+    rows, letters = [[*"CAEFDDH", None, None], [*"CDAEFPDDH"]], "ARNDCEQGHILKMFPSTWYV"
+    common = {"num_states": 4, "lengths": [7, 9], "pseudocount": pseudocount, "show_progress": False}
+    result = fit_hmm(rows, vocabulary=letters, max_epochs=30, **common)
+    assert all(np.isfinite(table).all() for table in result.hmm.tables().values())
+    values = [row["objective"] for row in result.history]
+    assert (np.diff(values) > -1e-5).all()
+    assert (result.hmm.emission[:, letters.index("W")] > 0).all() == (pseudocount > 0)
+
+
+@pytest.mark.outside(
+    "https://github.com/probml/pmtk3/issues/12",
+    "models of classes that never saw some symbols, which ended in an error on sequences of other classes",
+    "without `num_symbols` the symbol is refused by its place; `num_symbols=8` gives it a small probability",
+)
+def test_a_class_that_never_saw_a_symbol_scores_it_if_the_number_of_symbols_is_given():
+    tokens = processes.random(2, 6, seed=3).sample(50, 20)
+    six, eight = (fit_hmm(tokens, num_states=2, show_progress=False, max_epochs=3, num_symbols=n).hmm for n in (6, 8))
+    with pytest.raises(InputError, match=r"tokens\[0, 0\] is 7; the symbols of this HMM are 0..5"):
+        six.log_likelihood([[7, 0]])
+    seldom, often = eight.log_likelihood([[7, 0], [0, 0]])
+    assert -np.inf < seldom < often - 5

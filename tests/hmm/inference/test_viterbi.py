@@ -148,6 +148,25 @@ def test_paths_do_not_depend_on_how_many_rows_fit_in_memory(hmm, monkeypatch):
     np.testing.assert_array_equal(parts.log_probability, whole.log_probability)
 
 
+@pytest.mark.outside(
+    "https://github.com/jmschrei/pomegranate/issues/970",
+    "the most likely path of a sequence with many NaN, where -inf and no path came back",
+    "`viterbi` has a state for each position and a finite log-probability with nine tenths of the tokens missing",
+)
+def test_a_row_of_which_most_is_missing_has_a_path():
+    hmm = processes.random(3, 4, alpha=0.3, seed=1)
+    tokens = hmm.sample(2, 200, seed=1).astype(float)
+    tokens[np.random.default_rng(0).random(tokens.shape) < 0.9] = np.nan
+    found, likelihood = hmm.viterbi(tokens), hmm.log_likelihood(tokens)
+    assert found.states.shape == (2, 200)
+    assert (found.log_probability < likelihood).all()
+    for row, states, total in zip(tokens, found.states, found.log_probability, strict=True):
+        shown = ~np.isnan(row)
+        emitted = hmm.emission[states[shown], row[shown].astype(int)]
+        moves = hmm.transition[states[:-1], states[1:]]
+        assert total == pytest.approx(math.log(hmm.start[states[0]]) + np.log(moves).sum() + np.log(emitted).sum())
+
+
 @pytest.mark.parametrize("name", ["viterbi", "viterbi_k_best"])
 def test_tensors_come_back_as_tensors_and_arrays_as_arrays(name):
     hmm = processes.mess3(0.15, 0.6)
