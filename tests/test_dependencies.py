@@ -46,7 +46,7 @@ def packages_of(tree: ast.Module) -> set[str]:
 
 
 BY_HAND = {"torch_xla", "torchtitan", "torchtune"}
-"""What a few users install beside the package; docs/how_to/scaling.md and docs/explanations/objectives.md say how."""
+"""What a few users install beside the package, by commands of the guides and of recipes/torchtitan/README.md."""
 
 
 @pytest.mark.parametrize("folder", ["hmm_datasets", "recipes", "benchmarks"])

@@ -1,6 +1,6 @@
 """Runs that torchtitan continues: shapes and rows always, its model and its trainer on the CPU where it is installed.
 
-`pip install --no-deps torchtitan==0.3.0`, and then what docs/how_to/scaling.md lists, makes none of these skip.
+`pip install --no-deps torchtitan==0.3.0`, and then what recipes/torchtitan/README.md lists, makes none of these skip.
 """
 
 import importlib.util
@@ -246,7 +246,7 @@ def test_runs_that_a_job_cannot_continue_are_refused_and_leave_nothing(checkpoin
 @pytest.fixture(scope="module")
 def torchtitan_job(checkpoint, tmp_path_factory):
     """The module that is copied beside a model, imported on the CPU."""
-    pytest.importorskip("torchtitan", reason="pip install --no-deps torchtitan==0.3.0, see docs/how_to/scaling.md")
+    pytest.importorskip("torchtitan", reason="torchtitan 0.3.0, see recipes/torchtitan/README.md")
     folder = new_job(checkpoint, tmp_path_factory.mktemp("module") / "job")
     spec = importlib.util.spec_from_file_location("torchtitan_job", folder / "torchtitan_job.py")
     module = importlib.util.module_from_spec(spec)
