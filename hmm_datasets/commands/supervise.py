@@ -14,13 +14,6 @@ from ..runtime.settings import option, rest
 from .watch import HangFlags
 
 
-def _requeue(arguments: "SuperviseCommand") -> int:
-    """Put the job of Slurm that this process runs in back into the queue, if its run should continue."""
-    folder, most = _folder(arguments), arguments.max_requeues
-    print(requeue(folder, max_requeues=most, host_failures=arguments.host_failures), flush=True)
-    return 0
-
-
 @dataclass(frozen=True, kw_only=True)
 class SuperviseCommand(SupervisionSettings, HangFlags):
     """Start a run again after faults.
@@ -41,20 +34,17 @@ class SuperviseCommand(SupervisionSettings, HangFlags):
         None,
         "instead, last in a batch script: put the job back into the queue of Slurm if its run is to continue",
     )
-    max_requeues: int = option(5, "N", "in a row without a new checkpoint, default 5", least=1)
     supervised: list[str] = rest("after")
 
-    voids = (
-        Void("max_failures first_delay max_delay patience hang_after pause_after start_after", "with requeue"),
-        Void("max_requeues", "without requeue"),
-    )
+    voids = (Void("first_delay max_delay patience hang_after pause_after start_after", "with requeue"),)
 
 
 def supervise_command(arguments: SuperviseCommand) -> int:
     """Start the command until its run is finished, or put the job back into its queue."""
     check_posix("supervise")
     if arguments.requeue:
-        return _requeue(arguments)
+        print(requeue(_folder(arguments), arguments.max_failures), flush=True)
+        return 0
     words = arguments.supervised
     if not words:
         raise InputError("supervise: no command; give it after --: hmm-datasets supervise -- accelerate launch ...")

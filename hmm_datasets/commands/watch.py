@@ -51,7 +51,6 @@ class WatchCommand(AlertSettings, HangFlags):
     every: float = option(10.0, "SECONDS", "interval, default 10", above=0, most=1e6)
     json: bool = option(False, None, "JSON instead of a table")
     stacks: bool = option(False, None, "print the Python stacks of the ranks at fault, or else of all")
-    job: str | None = option(None, "ID", "job of Slurm to look for in the queue; default that of the run")
     replay: int | None = option(
         None,
         "STEP",
@@ -61,7 +60,7 @@ class WatchCommand(AlertSettings, HangFlags):
     before_rollback: bool = option(False, None, "the step as it was before the run went back at it")
 
     voids = (
-        Void("command quiet hang_after pause_after follow every json stacks job", "with replay"),
+        Void("command quiet hang_after pause_after follow every json stacks", "with replay"),
         Void("before_rollback", "without replay"),
         Void("every", "without follow"),
         Void("quiet", "without command"),
@@ -73,7 +72,7 @@ def watch_command(arguments: WatchCommand) -> int:
     if arguments.replay is not None:
         return _replay(arguments, arguments.replay)
     limits = Limits(step=arguments.hang_after, pause=arguments.pause_after)
-    observer = RunObserver(arguments.path, limits, job=arguments.job)
+    observer = RunObserver(arguments.path, limits)
 
     def look(twice: bool = False) -> "RunState":
         state = observer.look(twice=twice)

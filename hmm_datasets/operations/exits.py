@@ -11,6 +11,7 @@ from ..runtime.events import read_events
 from ..runtime.rank_heartbeats import FAILED, LOST_LAUNCHER, STOPPED, Heartbeat
 from .diagnosis import Diagnosis
 
+_HOST_FAILURES = 2  # after which a host is left out
 _EXTERNAL_SIGNALS = ("SIGTERM", "SIGHUP")  # unless the supervisor was asked too
 _SIGNALS = {int(number) for number in signal.Signals}
 
@@ -76,8 +77,8 @@ def _exit_code(code: int) -> str:
     return f"signal {signal.Signals(-code).name}" if -code in _SIGNALS else f"signal {-code}"
 
 
-def faulty_hosts(folder: str | Path, failures: int) -> list[str]:
-    """Hosts at fault for this number of failures of a run or more, the worst first."""
+def faulty_hosts(folder: str | Path) -> list[str]:
+    """Hosts at fault for two failures of a run or more, the worst first."""
     kinds = ("killed", "error", "hang")
     blamed = Counter(event["host"] for event in read_events(folder) if event["kind"] in kinds and "rank" in event)
-    return [host for host, count in blamed.most_common() if count >= failures]
+    return [host for host, count in blamed.most_common() if count >= _HOST_FAILURES]

@@ -2,7 +2,8 @@
 
 A run continues in another job if its job's time was over, or after a fault: it was ended by a fault that the
 supervisor in the job could not mend, or by the loss of a host. It does not if it is finished, was stopped by its user,
-has wrong settings, or fails again and again without a new checkpoint.
+has wrong settings, or fails again and again without a new checkpoint. A host that is at fault for two failures is left
+out.
 """
 
 from pathlib import Path
@@ -18,14 +19,12 @@ _LAST_SIGNALS = ("SIGUSR1", "the time limit is near")
 _FINAL = ("settings", "give up")
 
 
-def requeue(folder: str | Path, *, max_requeues: int = 5, host_failures: int = 2) -> str:
+def requeue(folder: str | Path, max_requeues: int = 5) -> str:
     """Put the job that this process runs in back into Slurm's queue, if its run should continue.
 
     Args:
         folder (path): folder of the run.
         max_requeues (`int`, *optional*, defaults to 5): how often in a row without a new checkpoint.
-        host_failures (`int`, *optional*, defaults to 2): failures for which a host is at fault, after which it is left
-            out.
 
     Returns:
         `str`: what was done and why, in one sentence.
@@ -45,7 +44,7 @@ def requeue(folder: str | Path, *, max_requeues: int = 5, host_failures: int = 2
     before = [event.get("newest", 0) for event in state.events if event["kind"] == "requeue"]
     if before[-max_requeues:].count(newest) == max_requeues:
         return f"{folder}: put back {max_requeues} times without a new checkpoint; the job is not put back again"
-    excluded = limit_exclusions(faulty_hosts(folder, host_failures))
+    excluded = limit_exclusions(faulty_hosts(folder))
     without = f", without {', '.join(excluded)}" if excluded else ""
     message = f"the job goes back into the queue{without}: {state.state}: {state.reason}"
     append_event(folder, "requeue", message, newest=newest)  # first, since the other ends this process soon

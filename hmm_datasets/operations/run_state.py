@@ -1,19 +1,22 @@
 """The state of a run, from its history, its heartbeats, its events and the batch system."""
 
+import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
-from ..display import format_bytes, format_duration
+from ..display import format_duration
 from ..errors import InputError
+from ..report.tables import text_table
 from ..runtime.events import read_events, seconds_since
-from ..runtime.host_memory import HostMemory
 from ..runtime.rank_heartbeats import STOPPED
 from ..runtime.run_records import FINISHING_NAME
 from ..runtime.supervisors import read_supervisors
-from .diagnosis import DEAD, HANGING, STARTING, Diagnosis, Limits, Observer
+from .diagnosis import DEAD, HANGING, STARTING, Diagnosis, Limits, Observer, Rank
 from .progress import HISTORY_NAME, RunStatus, read_status, status_rows, two_columns
 from .slurm import waiting_job
 
@@ -26,8 +29,12 @@ _SUPERVISION = (
     *("hang", "unknown"),
 )
 _EVENTS = 3  # the latest that are shown
-_HOSTS = 3  # whose memory is shown
-_UNTIL_REPORTED = 120.0  # seconds from a start to the first heartbeat
+_MAX_HOSTS = 16  # that are shown
+_HOST_PHASES = ("data", "forward", "backward", "optimizer")
+_HOST_HEADER = (
+    *("host", "ranks", "step", "tokens/s", "data s", "fwd s", "bwd s", "opt s"),
+    *("memory", "/dev/shm", "beat", "phase"),
+)
 _SUPERVISOR_SILENT = 30.0  # seconds; it writes every second
 
 
@@ -66,19 +73,17 @@ class RunObserver:
     Args:
         path (path): folder of the run, or its `history.jsonl`.
         limits ([`~hmm_datasets.operations.diagnosis.Limits`], *optional*): when a phase has taken too long.
-        job (`str`, *optional*): the job of the batch system; by default the one in the heartbeats.
 
     Raises:
         `InputError`: there is no such folder or file.
     """
 
-    def __init__(self, path: str | Path, limits: Limits | None = None, job: str | None = None):
+    def __init__(self, path: str | Path, limits: Limits | None = None):
         path = Path(path)
         if not path.exists():
             raise InputError(f"{path}: no such file or folder; give the output_dir of a run")
         self.folder = path if path.is_dir() else path.parent
         self._observer = Observer(self.folder, limits)
-        self._job = job
 
     def look(self, *, twice: bool = False) -> RunState:
         """The state of the run now.
@@ -110,15 +115,13 @@ class RunObserver:
             return diagnosis.state, diagnosis.reason
         if is_finished or (diagnosis is None and progress is not None and progress.finished):
             return FINISHED, ""
-        job = self._job
-        if job is None and diagnosis is not None:
-            job = diagnosis.ranks[0].beat.job
-        waiting = waiting_job(job)
+        before = "" if diagnosis is None else f"; before: {diagnosis.reason}"
+        waiting = None if diagnosis is None else waiting_job(diagnosis.ranks[0].beat.job)
         if waiting is not None:
-            return WAITING, f"{waiting}; before: {diagnosis.reason}" if diagnosis is not None else waiting
-        supervised = _started_again(self.folder, events, diagnosis)
-        if supervised is not None:
-            return STARTING, supervised
+            return WAITING, waiting + before
+        last = next((event for event in reversed(events) if event["kind"] in _SUPERVISION), None)
+        if last is not None and last["kind"] in ("start", "restart") and _is_supervised(self.folder):
+            return STARTING, f"supervised: {last['message']}{before}"
         if diagnosis is not None:
             return diagnosis.state, diagnosis.reason
         if progress is None:
@@ -134,73 +137,61 @@ def _not_logged(progress: RunStatus, events: Sequence[dict[str, Any]]) -> Iterat
             yield event["step"], loss if isinstance(loss, float) else math.nan, event["host"]
 
 
-def _supervised_now(folder: Path) -> bool | None:
-    """Whether a supervisor of a run is alive; None if none has left its file."""
-    alive = None
+def _is_supervised(folder: Path) -> bool:
+    """Whether a supervisor of a run is alive, on this machine or, by the time of its file, on another."""
     for path, supervisor in read_supervisors(folder):
-        try:
+        with contextlib.suppress(OSError):  # it has just been removed
             is_recent = seconds_since(path.stat().st_mtime) < _SUPERVISOR_SILENT
-        except OSError:
-            continue  # it has just been removed
-        alive = bool(alive) or (supervisor.is_alive_here if supervisor.is_here else is_recent)
-    return alive
+            if supervisor.is_alive_here if supervisor.is_here else is_recent:
+                return True
+    return False
 
 
-def _has_reported(diagnosis: Diagnosis, last: dict[str, Any]) -> bool:
-    """Whether a process of the start that an event announces has reported; by the number of its start if it has it."""
-    if "reported" in last:
-        return max(rank.beat.start for rank in diagnosis.ranks) > last["reported"]
-    return max(rank.beat.time for rank in diagnosis.ranks) > last["time"] + last.get("delay", 0.0)
-
-
-def _started_again(folder: Path, events: Sequence[dict[str, Any]], diagnosis: Diagnosis | None) -> str | None:
-    """What a supervisor is about to do, if it is; processes report a few seconds after they were started."""
-    last = next((event for event in reversed(events) if event["kind"] in _SUPERVISION), None)
-    if last is None or last["kind"] not in ("start", "restart"):
-        return None
-    if diagnosis is not None and _has_reported(diagnosis, last):
-        return None
-    is_supervised = _supervised_now(folder)
-    is_recent = seconds_since(last["time"] + last.get("delay", 0.0)) < _UNTIL_REPORTED
-    if is_supervised is False or (is_supervised is None and not is_recent):
-        return None
-    before = f"; before: {diagnosis.reason}" if diagnosis is not None else ""
-    return f"supervised: {last['message']}{before}"
-
-
-def state_rows(state: RunState) -> list[tuple[str, str]]:
-    """A state as names and values: state, remark, progress, and the latest events."""
+def format_state(state: RunState) -> str:
+    """A state as a table of two columns (state, remark, progress, the latest events) and one of hosts."""
     rows = [("state", state.state + (f": {state.reason}" if state.reason else ""))]
     if state.diagnosis is not None and state.diagnosis.remark:
         rows.append(("remark", state.diagnosis.remark))
     if state.progress is not None:
         rows += status_rows(state.progress)
-    if state.diagnosis is not None:
-        rows += _memory_rows(state.diagnosis)
-    return rows + [("event", event_line(event)) for event in state.events[-_EVENTS:]]
+    rows += [("event", event_line(event)) for event in state.events[-_EVENTS:]]
+    return two_columns(rows) + ("" if state.diagnosis is None else f"\n\n{_host_table(state.diagnosis)}")
 
 
-def _memory_rows(diagnosis: Diagnosis) -> list[tuple[str, str]]:
-    """Memory in use on the hosts that use the largest share of theirs."""
-    hosts = {rank.beat.host: memory for rank in diagnosis.ranks if (memory := rank.beat.memory) is not None}
-    fullest = sorted(hosts.items(), key=lambda item: -_fullness(item[1]))[:_HOSTS]
+def _host_table(diagnosis: Diagnosis) -> str:
+    """A row per host: its ranks, where they are, their rate, seconds per step, and its memory."""
+    hosts = [list(its) for _, its in groupby(diagnosis.ranks, key=lambda rank: rank.beat.host)]
+    suspects = (*diagnosis.blamed, *diagnosis.slow)
+    hosts.sort(key=lambda its: not any(rank in suspects for rank in its))  # those with a rank at fault come first
+    rows = [[*_host_cells(its), _phases([rank for rank in its if rank in suspects] or its)] for its in hosts]
+    more = f"\nand {len(hosts) - _MAX_HOSTS} more hosts" if len(hosts) > _MAX_HOSTS else ""
+    return text_table(_HOST_HEADER, rows[:_MAX_HOSTS], left=(0, len(_HOST_HEADER) - 1)) + more
+
+
+def _host_cells(its: Sequence[Rank]) -> list[str]:
+    beats = [rank.beat for rank in its]
+    first, last, memory = beats[0].rank, beats[-1].rank, [beat.memory for beat in beats if beat.memory is not None]
     return [
-        (
-            "memory",
-            f"{host}: {format_bytes(memory.used)} of {format_bytes(memory.total)}, /dev/shm "
-            f"{format_bytes(memory.shared_used)} of {format_bytes(memory.shared_total)}",
-        )
-        for host, memory in fullest
+        beats[0].host,
+        str(first) if first == last else f"{first}-{last}",
+        _cell(min, ",", (beat.step for beat in beats)),
+        _cell(sum, ",.0f", (beat.tokens_per_second for beat in beats)),
+        *(_cell(mean, ".3g", (beat.seconds.get(phase) for beat in beats)) for phase in _HOST_PHASES),
+        _cell(max, ".0%", (one.used / max(one.total, 1) for one in memory)),
+        _cell(max, ".0%", (one.shared_used / max(one.shared_total, 1) for one in memory)),
+        format_duration(max(beat.age for beat in beats)),
     ]
 
 
-def _fullness(memory: HostMemory) -> float:
-    return max(memory.used / max(memory.total, 1), memory.shared_used / max(memory.shared_total, 1))
+def _cell(reduce: Callable[[list], float], form: str, values: Iterable[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return format(reduce(known), form) if known else ""
 
 
-def format_state(state: RunState) -> str:
-    """A state as a table of two columns."""
-    return two_columns(state_rows(state))
+def _phases(its: Sequence[Rank]) -> str:
+    if its[0].condition != "beating":
+        return f"rank {its[0].beat.rank} {its[0].condition}"
+    return ", ".join(dict.fromkeys(rank.beat.phase for rank in its))
 
 
 def event_line(event: dict[str, Any]) -> str:

@@ -41,7 +41,6 @@ from ..runtime.events import append_event, read_events
 from ..runtime.rank_heartbeats import (
     fatal_error_path,
     heartbeat_path,
-    latest_start,
     read_heartbeats,
 )
 from ..runtime.setting_rules import check_object
@@ -49,14 +48,13 @@ from ..runtime.settings import option
 from ..runtime.supervisors import SupervisorHeartbeat
 from ..training.checkpoints.verifying import list_steps
 from .diagnosis import HANGING, Diagnosis, Limits, Observer
-from .exits import ExitReason, classify_exit, faulty_hosts
+from .exits import ExitReason, classify_exit
 from .stacks import read_stacks
 
 _LOOK_EVERY = 1.0  # seconds
 _END_WITHIN = 60.0  # seconds that a command is given to end, before it is killed
 _LAUNCHER_WITHIN = 5.0  # seconds until a launcher has noticed that its processes have ended
 _OTHERS_WITHIN = 6.0  # seconds until a rank on another host has recorded that it failed
-_EXCLUDING = ("sbatch", "srun", "salloc")
 _PASSED_ON = signals("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1")
 
 
@@ -64,14 +62,13 @@ _PASSED_ON = signals("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1")
 class SupervisionSettings:
     """When to start again, and when to give up.
 
-    A hang must last for `patience` in addition to the limits of a phase. A host is at fault for `host_failures`.
+    A hang must last for `patience` in addition to the limits of a phase.
     """
 
     max_failures: int = option(5, "N", "in a row without a new checkpoint, default 5", least=1)
     first_delay: float = option(5.0, "SECONDS", "before a start; doubles; default 5")
     max_delay: float = option(600.0, "SECONDS", "before a start, default 600")
     patience: float = option(60.0, "SECONDS", "that a hang must last to be ended, default 60")
-    host_failures: int = option(2, "N", "after which srun and sbatch leave a host out", least=1)
 
     __post_init__ = check_object
 
@@ -99,8 +96,7 @@ class Supervisor:
         self._asked: signal.Signals | None = None
         self._observer = Observer(self.folder, limits)
         self._heartbeat = SupervisorHeartbeat(folder, self._observer.limits.silent)
-        # For time limits, which are those of the job; other machines, on which Slurm may start it, have other clocks.
-        self._environment = dict(os.environ) if self._is_of_slurm else environment.with_start(os.environ)
+        self._environment = environment.with_start(os.environ)  # for time limits, which are those of the job
         self._unwritten: list[tuple[str, str, dict[str, Any]]] = []  # events that are not yet in the log
 
     def run(self) -> int:
@@ -120,14 +116,8 @@ class Supervisor:
         while True:
             if not self._heartbeat.begin(self._wait, self._others_go_on):
                 return 128 + int(self._asked or signal.SIGTERM)
-            excluded = faulty_hosts(self.folder, self.settings.host_failures) if self._is_of_slurm else []
-            flag = [f"--exclude={','.join(excluded)}"] if excluded else []
-            command = [self.command[0], *flag, *self.command[1:]]
-            words = f"; without {', '.join(excluded)}" if excluded else ""
-            shown = shlex.join(masked_arguments(command))
-            reported = latest_start(self.folder)
-            self._event("start", f"start {start}: {shown}"[:400] + words, start=start, reported=reported)
-            code, reason = self._attempt(command, start)
+            self._event("start", f"start {start}: {shlex.join(masked_arguments(self.command))}"[:400], start=start)
+            code, reason = self._attempt(start)
             places = {name: getattr(reason.blamed, name, None) for name in ("host", "rank", "step")}
             where = {name: value for name, value in places.items() if value is not None}
             self._event(reason.kind, reason.message, start=start, exit_code=code, **where)
@@ -145,22 +135,23 @@ class Supervisor:
                 self._event("give up", f"{why}, without a new checkpoint; last: {reason.message}")
                 return exit_code(code) or 1
             delay = min(self.settings.first_delay * 2 ** (failures - 1), self.settings.max_delay)
-            reported = latest_start(self.folder)
-            self._event("restart", f"starts again in {format_duration(delay)}", delay=delay, reported=reported)
+            self._event("restart", f"starts again in {format_duration(delay)}", delay=delay)
             start += 1
             if not self._wait(delay):
                 return 128 + int(self._asked or signal.SIGTERM)
 
-    def _attempt(self, command: Sequence[str], start: int) -> tuple[int, ExitReason]:
+    def _attempt(self, start: int) -> tuple[int, ExitReason]:
         """Start the command once, and wait for its end; a hang is ended."""
         for beat in read_heartbeats(self.folder):
             if beat.is_here and not beat.is_alive_here:  # of an earlier start, reported already
                 for path_of in (heartbeat_path, fatal_error_path):
                     path_of(self.folder, beat.host, beat.process).unlink(missing_ok=True)
         try:
-            child = self._children.start(command, env=self._environment | {environment.SUPERVISED: str(start)})
+            child = self._children.start(self.command, env=self._environment | {environment.SUPERVISED: str(start)})
         except OSError as error:
-            raise InputError(f"{command[0]}: cannot be started ({error.strerror}); give a command after --") from None
+            raise InputError(
+                f"{self.command[0]}: cannot be started ({error.strerror}); give a command after --"
+            ) from None
         hang_since, hang = None, None
         while (code := wait_for(child, _LOOK_EVERY)) is None:
             diagnosis = self._observer.look()
@@ -251,11 +242,6 @@ class Supervisor:
         for beat in read_heartbeats(self.folder):
             if beat.is_alive_here:
                 os.kill(beat.process, number)
-
-    @property
-    def _is_of_slurm(self) -> bool:
-        """Whether the command can leave hosts out."""
-        return Path(self.command[0]).name in _EXCLUDING
 
     def _event(self, kind: str, message: str, **fields: Any) -> None:
         print(f"supervise: {kind}: {message}", flush=True)

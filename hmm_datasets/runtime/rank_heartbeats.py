@@ -147,11 +147,6 @@ def read_heartbeats(folder: str | os.PathLike) -> list[Heartbeat]:
     return [newest[rank] for rank in sorted(newest) if rank < world_size]
 
 
-def latest_start(folder: str | os.PathLike) -> int:
-    """The number of the latest start of which a process has reported; 0 if none has."""
-    return max((beat.start for beat in read_heartbeats(folder)), default=0)
-
-
 def _order_of_starts(beat: Heartbeat) -> tuple[int, float]:
     return beat.start, beat.started
 

@@ -362,7 +362,7 @@ def test_corpora_are_listed_with_size_and_licence(capsys):
     assert {row["name"] for row in rows} >= {"tinystories", "smoltalk", "ultrachat", "lima"}
 
 
-@pytest.mark.parametrize("flags", [["--follow"], ["--every", "5"], ["--job", "7"], ["--hang_after", "9"]])
+@pytest.mark.parametrize("flags", [["--follow"], ["--every", "5"], ["--stacks"], ["--hang_after", "9"]])
 def test_options_that_a_replay_does_not_use_are_refused(flags, tmp_path, capsys):
     said = failing(capsys, "watch", str(tmp_path), "--replay", "3", *flags)
     assert f"error: {flags[0]} is " in said

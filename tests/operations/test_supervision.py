@@ -223,7 +223,7 @@ def test_a_rank_that_the_watchdog_of_nccl_aborts_is_not_blamed(tmp_path, monkeyp
     assert "rank 1 on" in events["one"]["message"]
     assert events["both"]["kind"] == "lost"
     assert "aborted (SIGABRT)" in events["both"]["message"]
-    assert faulty_hosts(tmp_path / "both", 1) == []
+    assert faulty_hosts(tmp_path / "both") == []
     assert "Fatal Python error: Aborted" in capfd.readouterr().out, "the supervisor shows the stack"
 
 
@@ -306,31 +306,31 @@ def test_a_time_limit_counts_from_the_start_of_the_supervisor(tmp_path, monkeypa
     monkeypatch.undo()
     assert supervisor.run() == 0
     assert (tmp_path / "began").read_text() == f"{this_host()} {os.getpid()} 1000.0"
-    assert FIRST_START not in Supervisor(["srun", "run"], tmp_path)._environment, "other hosts have other clocks"
 
 
-def test_hosts_that_failed_twice_are_left_out_by_slurm(tmp_path):
+@pytest.mark.outside(
+    "https://github.com/snakemake/snakemake-executor-plugin-slurm/pull/411",
+    "jobs that failed because of their node not to be started there again",
+    "`supervise --requeue` leaves out hosts that caused two failures, other than full disks and wrong settings",
+)
+def test_hosts_at_fault_twice_are_left_out_of_a_requeued_job(tmp_path):
     for kind, host in [("killed", "n1"), ("hang", "n2"), ("killed", "n1"), ("disk full", "n3"), ("disk full", "n3")]:
         append_event(tmp_path, kind, "it", host=host, rank=0)
     append_event(tmp_path, "killed", "it", host="n1", rank=0)
     for _ in range(2):
         append_event(tmp_path, "error", "it", host="n4", rank=0)
-    for name, words in (("sbatch", "--exclude=n1,n4 --wait job\n"), ("accelerate", "--wait job\n")):
-        program, written = tmp_path / name, tmp_path / f"{name}.txt"
-        program.write_text(f'#!/bin/sh\necho "$@" > {written}\n')
-        program.chmod(0o755)
-        assert Supervisor([str(program), "--wait", "job"], tmp_path).run() == 0
-        assert written.read_text() == words
+    assert faulty_hosts(tmp_path) == ["n1", "n4"]
 
 
 def test_a_run_that_a_supervisor_is_about_to_start_is_starting(tmp_path):
     append_event(tmp_path, "killed", "rank 1 was killed")
-    assert RunObserver(tmp_path).look().state == "dead"
-    append_event(tmp_path, "restart", "starts again in 40.0 s", delay=40.0)
-    state = RunObserver(tmp_path).look()
-    assert (state.state, state.reason) == ("starting", "supervised: starts again in 40.0 s")
-    append_event(tmp_path, "give up", "5 failures in a row")
-    assert RunObserver(tmp_path).look().state == "dead"
+    with SupervisorHeartbeat(tmp_path, silent=30.0):
+        assert RunObserver(tmp_path).look().state == "dead"
+        append_event(tmp_path, "restart", "starts again in 40.0 s", delay=40.0)
+        state = RunObserver(tmp_path).look()
+        assert (state.state, state.reason) == ("starting", "supervised: starts again in 40.0 s")
+        append_event(tmp_path, "give up", "5 failures in a row")
+        assert RunObserver(tmp_path).look().state == "dead"
 
 
 @pytest.mark.parametrize(

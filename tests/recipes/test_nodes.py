@@ -196,7 +196,7 @@ def test_a_host_that_was_cut_off_or_lost_comes_back_and_no_row_is_lost_or_repeat
     assert losses(output) == losses(undisturbed)
     assert [rows(output, rank) for rank in range(2)] == [rows(undisturbed, rank) for rank in range(2)]
     assert (output / "model.safetensors").read_bytes() == (undisturbed / "model.safetensors").read_bytes()
-    print(format_state(observer.look(), events=40), lost.reason, sep="\n")
+    print(format_state(observer.look()), lost.reason, sep="\n")
 
 
 def rows(output, rank):

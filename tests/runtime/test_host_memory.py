@@ -46,9 +46,11 @@ def test_what_fills_shared_memory_is_shown(tmp_path):
     memory = state.diagnosis.ranks[0].beat.memory
     assert memory.shared_used >= before + 4 * MIB
     assert 0 < memory.used < memory.total
-    (line,) = [line for line in format_state(state).splitlines() if line.startswith("memory")]
-    assert f"{state.diagnosis.ranks[0].beat.host}: " in line
-    assert "/dev/shm " in line
+    header, _, line = format_state(state).splitlines()[-3:]
+    assert header.split()[-4:] == ["memory", "/dev/shm", "beat", "phase"]
+    assert line.split()[:2] == [state.diagnosis.ranks[0].beat.host, "0"]
+    assert f"{memory.used / memory.total:.0%}  " in line
+    assert f"{memory.shared_used / memory.shared_total:.0%}  " in line
 
 
 def test_memory_of_the_host_is_drawn():
