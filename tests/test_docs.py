@@ -12,6 +12,7 @@ import sys
 import tomllib
 from functools import cache
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import yaml
@@ -20,9 +21,10 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from hmm_datasets.cli import build_parsers, main, split
+from hmm_datasets.compat.accelerate import read_launcher_flags
 from hmm_datasets.hmm import processes
 from hmm_datasets.operations.experiments import experiment_names, gallery
-from hmm_datasets.operations.launching import launch_config, recipe_command, recipe_names, split_command, split_flags
+from hmm_datasets.operations.launching import launch_config, recipe_command, recipe_names, split_command
 from hmm_datasets.operations.stage_inputs import read_command
 from hmm_datasets.report.tables import text_table
 from hmm_datasets.runtime.settings import settings_from
@@ -179,13 +181,13 @@ def check_command(name: str, words: list[str]) -> None:
         if "--launch" in words:
             index = words.index("--launch")
             launch_config(words[index + 1])
-            words = split_flags(words[:index] + words[index + 2 :], launcher())[1]
+            words = without_launcher_flags(words[:index] + words[index + 2 :])
         check_recipe(f"recipes/{recipe.script}", words, positional=recipe.first is not None)
         return
     if name == "preflight" and "--launch" in words:
         index = words.index("--launch")
         launch_config(words[index + 1])
-        words = split_flags(words[:index] + words[index + 2 :], launcher())[1]
+        words = without_launcher_flags(words[:index] + words[index + 2 :])
     values, rest = build_parsers()[0].parse([name, *words])
     arguments = settings_from(values.chosen[1], vars(values))
     if name == "plan" and arguments.settings in recipe_names():
@@ -212,7 +214,7 @@ def check_launch(words: list[str]) -> None:
         words, script = words[: script - 1], None
     else:
         script = next(index for index, word in enumerate(words) if word.endswith(".py"))
-    _own, other = split_flags(words[:script], launcher())
+    other = without_launcher_flags(words[:script])
     config = other.index("--config_file")
     assert (ROOT / other[config + 1]).is_file(), other[config + 1]
     assert other[:config] + other[config + 2 :] == []
@@ -227,6 +229,15 @@ def launcher() -> argparse.ArgumentParser:
     from accelerate.commands.launch import launch_command_parser
 
     return launch_command_parser()
+
+
+def without_launcher_flags(words: list[str]) -> list[str]:
+    """The words without the flags of accelerate's launcher."""
+
+    def refuse(message: str) -> NoReturn:
+        raise AssertionError(message)
+
+    return read_launcher_flags(words, {"--config_file"}, refuse)[1]
 
 
 def check_recipe(script: str, words: list[str], positional: bool = False) -> None:

@@ -10,14 +10,16 @@ issue; Lightning has the same request (Lightning-AI/pytorch-lightning#21812). Th
 Layers with hooks. `dispatch_model` replaces the forward pass of layers by one that moves weights between devices, and
 nothing public says of a layer that it did. This can be removed once something does.
 
-The launcher's flags. A command line that starts a recipe has flags of the launcher and of the recipe.
-`launch_command_parser` makes a parser, but argparse has no public list of the flags of a parser. This can be removed
-once accelerate or argparse has one.
+The launcher's flags. A command line that starts a recipe has flags of the launcher and of the recipe, in any order.
+`launch_command_parser` makes a parser, which expects the script between them; `_actions` and `_option_string_actions`
+are changed so that it does not, and takes no flag that is meant for the recipe. This can be removed once accelerate
+reads its flags apart from the script.
 """
 
 import argparse
 import os
-from typing import Any
+from collections.abc import Callable, Container, Sequence
+from typing import Any, NoReturn
 
 
 def shard_on_cpu() -> None:
@@ -54,6 +56,24 @@ def has_hook(layer: Any) -> bool:
     return hasattr(layer, "_hf_hook")
 
 
-def flags_of(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
-    """The flags of a parser made by another library, in every spelling, and the action of each."""
-    return dict(parser._option_string_actions)
+def read_launcher_flags(
+    words: Sequence[str], others: Container[str], refuse: Callable[[str], NoReturn]
+) -> tuple[argparse.Namespace, list[str]]:
+    """The flags of `accelerate launch` among the words of a command line, and the other words in their order.
+
+    Args:
+        words (sequence of `str`): the words, without a script.
+        others (container of `str`): flags of the launcher, with underscores, that are left among the other words.
+        refuse (callable): raises an error with the message of argparse.
+    """
+    from accelerate.commands.launch import launch_command_parser
+
+    parser = launch_command_parser()
+    parser.error, parser.allow_abbrev = refuse, False
+    for action in parser._actions:
+        if not action.option_strings:  # the script and its arguments
+            action.nargs = action.default = argparse.SUPPRESS
+    for flag in list(parser._option_string_actions):
+        if not flag.startswith("--") or flag.replace("-", "_").replace("__", "--", 1) in others:
+            del parser._option_string_actions[flag]
+    return parser.parse_known_args(words)

@@ -7,28 +7,28 @@ yours or a shipped one such as `recipes/pretrain.py`, is started in the same way
 found in their folders (see `experiments`) and run in this process.
 """
 
-import contextlib
 import importlib.util
 import os
 import runpy
 import subprocess
 import sys
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from .. import plugins
-from ..compat.accelerate import flags_of
+from ..compat.accelerate import read_launcher_flags
 from ..errors import InputError
 from ..files import read_yaml
 from ..runtime.children import SignalHandler, exit_code, send_to_children, signals
-from ..runtime.environment import FIRST_START, check_posix, with_start
+from ..runtime.command_line import deepspeed_file
+from ..runtime.environment import check_posix, with_start
 from ..runtime.parent_watch import end_with_launcher
 from ..runtime.program import declared_settings
-from ..runtime.settings import complete, settings_help, underscored
+from ..runtime.settings import SettingsParser, complete, settings_help, underscored
 from ..runtime.shipped import EXPERIMENTS, RECIPES, local_or_shipped, shipped
 from .experiments import experiment_names, experiment_script, name_of, read_experiment
 from .recipe_command import RecipeCommand, summary_of
@@ -64,14 +64,12 @@ _LAUNCHING = """\
   launcher's flags  those of `accelerate launch`, such as --num_processes
 """
 
-# Settings of recipes whose names are also flags of accelerate. They are passed to the recipe.
-_RECIPE_FLAGS = {"--debug", "--gradient_accumulation_steps"}
-# Flags that this module passes to the launcher itself, or that would start something other than the recipe.
-_OWN_FLAGS = {"--help", "--config_file", "--module", "--no_python"}
+# Flags of accelerate that are left to the recipe: settings of recipes have these names, or it is given them here,
+# or they would start something other than the recipe.
+_RECIPE_FLAGS = {"--debug", "--gradient_accumulation_steps", "--help", "--config_file", "--module", "--no_python"}
 # Flags of the launcher that most clearly show that --launch was forgotten.
 _ONLY_LAUNCHED = {"--num_processes", "--num_machines", "--machine_rank", "--main_process_ip", "--main_process_port"}
 _ONLY_LAUNCHED |= {"--mixed_precision"}
-_PACKAGES = {"DEEPSPEED": "deepspeed", "XLA": "torch_xla", "TPU": "torch_xla"}
 
 
 def recipe_commands() -> dict[str, RecipeCommand]:
@@ -178,10 +176,7 @@ def start(name: str, arguments: Sequence[str]) -> int:
             print(help_of(name))
             return 0
         launch = None  # the program describes its settings itself
-    if launch is None:
-        _refuse_launcher_flags(command, arguments)
-        return _run_here(script, arguments)
-    return _launch([str(script)], launch, arguments, trains=command.trains)
+    return _run_here(script, arguments) if launch is None else _launch(str(script), launch, arguments, command.trains)
 
 
 def help_of(name: str) -> str:
@@ -208,9 +203,8 @@ def launch_of(name: str, arguments: Sequence[str]) -> tuple[tuple[str, int | Non
     """
     launch, arguments = _split(name, list(arguments))
     if launch is None:
-        _refuse_launcher_flags(_recipe(name), arguments)
         return None, arguments
-    flags = _read_launch(launch, arguments, [name], trains=_recipe(name).trains)
+    flags = _read_launch(launch, arguments, name, _recipe(name).trains)
     return (launch, flags.num_processes), flags.training_script_args
 
 
@@ -230,7 +224,10 @@ def _recipe(name: str) -> RecipeCommand:
 
 
 def _split(name: str, arguments: list[str]) -> tuple[str | None, list[str]]:
-    """The launch configuration if one is named, and the other arguments; the first has a flag too."""
+    """The launch configuration if one is named, and the other arguments; the first has a flag too.
+
+    Without a configuration flags of the launcher are refused, except where they are settings, as of some experiments.
+    """
     command = _recipe(name)
     launch = None
     if not command.launches_stages:
@@ -239,6 +236,10 @@ def _split(name: str, arguments: list[str]) -> tuple[str | None, list[str]]:
         arguments = [command.first, *arguments]
     if launch is not None and not command.launches:
         raise InputError(f"--launch {launch}: {name} runs in one process and starts others itself; leave --launch out")
+    stray = next((word for word in arguments if flag_of(word) in _ONLY_LAUNCHED), None)
+    if stray is not None and not launch and command.launches:
+        configs = ", ".join(launch_configs())
+        raise InputError(f"{stray} is a flag of the launcher; add --launch with a YAML file or one of {configs}")
     return launch or None, arguments
 
 
@@ -253,7 +254,7 @@ def launch_module(module: str, arguments: Sequence[str]) -> int:
         `InputError`: there is no such launch configuration, or a flag cannot be combined with it.
     """
     launch, arguments = _take_launch(list(arguments))
-    return _launch(["--module", module], launch, arguments)
+    return _launch(module, launch, arguments, is_module=True)
 
 
 def launch_configs() -> list[str]:
@@ -277,29 +278,15 @@ def launch_config(name: str) -> Path:
 
 def _take_launch(arguments: list[str]) -> tuple[str | None, list[str]]:
     """The value of `--launch`, and the other arguments."""
-    for index, argument in enumerate(arguments):
-        if argument == "--launch":
-            if index + 1 == len(arguments):
-                raise InputError(f"--launch needs a YAML file or one of {', '.join(launch_configs())}")
-            return arguments[index + 1], arguments[:index] + arguments[index + 2 :]
-        if argument.startswith("--launch="):
-            return argument.partition("=")[2], arguments[:index] + arguments[index + 1 :]
-    return None, arguments
+    parser = SettingsParser(add_help=False)
+    parser.add_argument("--launch")
+    known, others = parser.parse_known_args(arguments)
+    return known.launch, others
 
 
 def flag_of(word: str) -> str:
     """The name of a flag, spelt with underscores."""
     return underscored(word).partition("=")[0]
-
-
-def _refuse_launcher_flags(command: RecipeCommand, arguments: list[str]) -> None:
-    """Refuse flags of the launcher without `--launch`, except where they are settings, as of some experiments."""
-    for argument in arguments:
-        if command.launches and argument.startswith("--") and flag_of(argument) in _ONLY_LAUNCHED:
-            raise InputError(
-                f"{argument} is a flag of the launcher; add --launch with a YAML file or one of "
-                f"{', '.join(launch_configs())}"
-            )
 
 
 def _run_here(script: Path, arguments: list[str]) -> int:
@@ -314,7 +301,7 @@ def _run_here(script: Path, arguments: list[str]) -> int:
     return 0
 
 
-def _launch(program: list[str], name: str, arguments: list[str], *, trains: bool = False) -> int:
+def _launch(program: str, name: str, arguments: list[str], trains: bool = False, *, is_module: bool = False) -> int:
     """Run accelerate's launcher with a recipe or a module until its end, and return the exit code."""
     from accelerate.commands.launch import launch_command
     from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -322,12 +309,12 @@ def _launch(program: list[str], name: str, arguments: list[str], *, trains: bool
 
     check_posix("--launch (without it a recipe runs in one process)")
     end_with_launcher()
-    flags = _read_launch(name, arguments, program, trains=trains)
-    if _package(launch_config(name)) == "torch_xla":
-        _check_on_tpu(name, program, arguments, flags.training_script_args)
-        return _run_here(Path(program[0]), arguments)
+    flags = _read_launch(name, arguments, program, trains)
+    flags.module = is_module
+    # The processes that are started count their time limit from now, not from when they have imported everything.
+    os.environ |= with_start(os.environ)
     try:
-        with SignalHandler(signals("SIGTERM", "SIGUSR1", "SIGHUP"), send_to_children), _start_noted():
+        with SignalHandler(signals("SIGTERM", "SIGUSR1", "SIGHUP"), send_to_children):
             launch_command(flags)
     except ChildFailedError as error:
         print(error, file=sys.stderr, flush=True)
@@ -341,102 +328,29 @@ def _launch(program: list[str], name: str, arguments: list[str], *, trains: bool
     return 0
 
 
-@contextlib.contextmanager
-def _start_noted() -> Iterator[None]:
-    """The processes that are started count their time limit from now, not from when they have imported everything."""
-    before = dict(os.environ)
-    os.environ |= with_start(before)
-    try:
-        yield
-    finally:
-        del os.environ[FIRST_START]
-        os.environ |= {name: value for name, value in before.items() if name == FIRST_START}
-
-
-def _read_launch(name: str, arguments: list[str], program: list[str], *, trains: bool = False) -> "argparse.Namespace":
+def _read_launch(name: str, arguments: list[str], program: str, trains: bool = False) -> "argparse.Namespace":
     """The flags of the launcher for a program, and as `training_script_args` those of the program itself.
 
     Raises:
         `InputError`: an unknown configuration or flag, or a package that the configuration needs is missing.
     """
-    from accelerate.commands.launch import launch_command_parser
 
-    parser = launch_command_parser()
-    parser.error = lambda message: _refuse(name, message)
-    config = launch_config(name)
-    _check_installed(name, _package(config))
-    flags, recipe = split_flags(arguments, parser)
-    flags += _deepspeed_config(config, flags)
-    launched = parser.parse_args(["--config_file", str(config), *flags, *program, *recipe])
+    def refuse(message: str) -> NoReturn:
+        raise InputError(f"--launch {name}: {message}")
+
+    path = launch_config(name)
+    config = read_yaml(path)
+    kind = config.get("distributed_type")
+    if kind in ("XLA", "TPU"):
+        refuse("one process computes on all chips of a TPU; leave --launch out")
+    if kind == "DEEPSPEED" and importlib.util.find_spec("deepspeed") is None:
+        refuse("deepspeed is not installed; pip install 'hmm-datasets[deepspeed]'")
+    launched, recipe = read_launcher_flags(arguments, _RECIPE_FLAGS, refuse)
+    named = (config.get("deepspeed_config") or {}).get("deepspeed_config_file")
+    if named is not None and launched.deepspeed_config_file is None:
+        folder = path.absolute().parent
+        launched.deepspeed_config_file = str(deepspeed_file(named, path, folder, folder.parent))
     if trains and launched.mixed_precision == "no" and {"--bf16", "--fp16"}.isdisjoint(map(flag_of, recipe)):
         recipe += ["--bf16", "false"]  # processes cannot distinguish it from a precision that is not set
-    launched.training_script_args = recipe
+    launched.config_file, launched.training_script, launched.training_script_args = str(path), program, recipe
     return launched
-
-
-def _package(config: Path) -> str | None:
-    """The package that a launch configuration needs, if any."""
-    return _PACKAGES.get(read_yaml(config).get("distributed_type"))
-
-
-def _check_on_tpu(name: str, program: list[str], arguments: list[str], recipe: list[str]) -> None:
-    """Refuse what cannot be on a TPU, which one process computes on with all chips (see `training/settings.py`)."""
-    if program[0] == "--module":
-        raise InputError(f"--launch {name}: on a TPU there is one process, and no ranks to check; leave --launch out")
-    config = read_yaml(launch_config(name))
-    chosen = [config.get("num_processes") or 1, config.get("num_machines") or 1, config.get("mixed_precision") or "no"]
-    if chosen != [1, 1, "no"] or arguments != recipe:
-        raise InputError(
-            f"--launch {name}: one process computes on all chips of a TPU, in float32 with products in bfloat16; give "
-            "no flag of the launcher, and a file with num_processes 1, num_machines 1 and mixed_precision no"
-        )
-
-
-def _check_installed(name: str, package: str | None) -> None:
-    """Raise an error if the package of a way of launching cannot be imported."""
-    if package is None or importlib.util.find_spec(package) is not None:
-        return
-    remedy = (
-        "pip install 'hmm-datasets[deepspeed]'"
-        if package == "deepspeed"
-        else "it runs on TPUs; pip install 'torch_xla[tpu]'"
-    )
-    raise InputError(f"--launch {name}: {package} is not installed; {remedy}")
-
-
-def split_flags(arguments: Sequence[str], launcher: "argparse.ArgumentParser") -> tuple[list[str], list[str]]:
-    """The flags of the launcher with their values, and the other arguments."""
-    flags = {flag: action for flag, action in flags_of(launcher).items() if flag.startswith("--")}
-    flags = {flag: action for flag, action in flags.items() if flag_of(flag) not in _RECIPE_FLAGS | _OWN_FLAGS}
-    launcher_flags, recipe, words = [], [], iter(arguments)
-    for word in words:
-        action = flags.get(word.partition("=")[0])
-        if action is None:
-            recipe.append(word)
-            continue
-        launcher_flags.append(word)
-        if "=" not in word and action.nargs != 0:
-            launcher_flags += [value for value in [next(words, None)] if value is not None]
-    return launcher_flags, recipe
-
-
-def _deepspeed_config(config: Path, flags: list[str]) -> list[str]:
-    """The flag with the DeepSpeed file of a configuration, whose path may be relative to this folder, to that of the
-    configuration or the one above it; or the file is shipped.
-
-    Raises:
-        `InputError`: there is no such file.
-    """
-    named = (read_yaml(config).get("deepspeed_config") or {}).get("deepspeed_config_file")
-    if named is None or any(flag_of(flag) == "--deepspeed_config_file" for flag in flags):
-        return []
-    folder = config.absolute().parent
-    places = [Path(named), folder / named, folder.parent / named, local_or_shipped(named, "ds_configs")]
-    path = next((path for path in places if path.is_file()), None)
-    if path is None:
-        raise InputError(f"{config}: deepspeed_config_file: {named}: no such file, here or in {folder}")
-    return ["--deepspeed_config_file", str(path.absolute())]
-
-
-def _refuse(name: str, message: str) -> None:
-    raise InputError(f"--launch {name}: {message}")

@@ -1,6 +1,5 @@
 """A command line of a recipe: its flags, and the YAML file of settings that they override. It is read once."""
 
-import itertools
 import os
 import sys
 import typing
@@ -46,23 +45,15 @@ class CommandLine:
         Raises:
             `InputError`: the flag has no value, or is there twice.
         """
-        others: list[str] = []
-        names: list[str] = []
-        remaining = iter(map(underscored, words))
-        for word in remaining:
-            flag, _, value = word.partition("=")
-            if flag != "--config":
-                others.append(word)
-                continue
-            value = value or next(remaining, "")
-            if not value:
-                raise InputError("--config needs a YAML file")
-            names.append(value)
+        parser = SettingsParser(add_help=False)
+        parser.add_argument("--config", action="append")
+        known, others = parser.parse_known_args(list(map(underscored, words)))
+        names = known.config or [None]
         if len(names) > 1:
             raise InputError(f"--config is given twice ({' and '.join(names)}); join them in one file")
-        if not names:
-            return cls(tuple(others))
-        return cls(tuple(others), local_or_shipped(names[0], "recipes"), names[0])
+        if names[0] == "":
+            raise InputError("--config needs a YAML file")
+        return cls(tuple(others), None if names[0] is None else local_or_shipped(names[0], "recipes"), names[0])
 
     @cached_property
     def content(self) -> dict[str, Any]:
@@ -77,11 +68,9 @@ class CommandLine:
 
     def value(self, name: str) -> Any:
         """A setting as a flag or else the file gives it, as it is written there; None if neither does."""
-        value = None
-        for word, following in itertools.zip_longest(self.words, self.words[1:]):
-            flag, equals, after = word.partition("=")
-            if flag == f"--{name}":
-                value = after if equals else following
+        parser = SettingsParser(add_help=False)
+        parser.add_argument(f"--{name}", dest="value", nargs="?")
+        value = parser.parse_known_args(self.words)[0].value
         return self.content.get(name) if value is None else value
 
     def values(self, *kinds: type) -> dict[str, Any]:
@@ -195,22 +184,24 @@ def named_setting(words: Sequence[str], name: str) -> Any:
         return None
 
 
-def _find_deepspeed_file() -> None:
-    """Make the DeepSpeed file of `accelerate launch` one that is there.
-
-    accelerate passes its path as it is written in the launch configuration, so that it would be searched in the
-    current folder, even that of a shipped configuration.
+def deepspeed_file(named: str, config: Path | None = None, *folders: Path) -> Path:
+    """The DeepSpeed file of a launch configuration: in the current folder, in one of `folders`, or shipped.
 
     Raises:
-        `InputError`: there is no such file, here or shipped.
+        `InputError`: there is none.
     """
-    named = os.environ.get(_DEEPSPEED_FILE)
-    if named is None or named.lstrip().startswith("{"):
-        return
-    path = local_or_shipped(named, "ds_configs")
-    if not path.is_file():
+    places = [Path(named), *(folder / named for folder in folders), local_or_shipped(named, "ds_configs")]
+    path = next((path for path in places if path.is_file()), None)
+    if path is None:
         raise InputError(
-            f"{named}: no such DeepSpeed file in {Path.cwd()}; write its whole path in the launch configuration, or "
-            "launch with `hmm-datasets RECIPE --launch CONFIG`, which looks beside the configuration too"
+            f"{config or 'the launch configuration'}: deepspeed_config_file: {named}: no such file in "
+            f"{', '.join(map(str, [Path.cwd(), *folders]))}; write its whole path"
         )
-    os.environ[_DEEPSPEED_FILE] = str(path)
+    return path.absolute()
+
+
+def _find_deepspeed_file() -> None:
+    """Make the DeepSpeed file of `accelerate launch`, which passes its path as it is written, one that is there."""
+    named = os.environ.get(_DEEPSPEED_FILE)
+    if named is not None and not named.lstrip().startswith("{"):
+        os.environ[_DEEPSPEED_FILE] = str(deepspeed_file(named))

@@ -33,7 +33,6 @@ from hmm_datasets.operations.launching import (
     recipe_names,
     recipe_settings,
     split_command,
-    split_flags,
 )
 from hmm_datasets.operations.stage_inputs import read_command
 from hmm_datasets.runtime.command_line import parse_settings, setting_names
@@ -78,13 +77,14 @@ def test_no_recipe_hides_a_library():
 
 
 def test_the_launcher_takes_its_own_flags_and_the_recipe_all_others():
-    from accelerate.commands.launch import launch_command_parser
-
-    given = ["--num_processes", "2", "--learning_rate", "1e-3", "--mixed_precision=bf16", "--multi_gpu"]
-    given += ["--gradient-accumulation-steps", "4", "--weights", "0.5", "0.5", "--config", "a.yaml", "--debug", "x"]
-    own, recipe = split_flags(given, launch_command_parser())
-    assert own == ["--num_processes", "2", "--mixed_precision=bf16", "--multi_gpu"]
-    assert recipe == given[2:4] + given[6:]
+    given = ["--num_processes", "2", "--learning_rate", "-1e-3", "--mixed_precision=bf16", "--multi_gpu"]
+    given += ["--gradient-accumulation-steps", "4", "--weights", "0.5", "-0.5", "--config", "a.yaml", "--debug", "x"]
+    given += ["--num-machines", "3", "--config_file", "b.yaml", "a word", "--num_proc", "7", "-m", "y"]
+    launched = _read_launch("ddp", given, "run.py")
+    assert (launched.num_processes, launched.mixed_precision, launched.multi_gpu) == (2, "bf16", True)
+    assert (launched.num_machines, launched.config_file) == (3, str(launch_config("ddp")))
+    assert (launched.training_script, launched.module, launched.gradient_accumulation_steps) == ("run.py", None, None)
+    assert launched.training_script_args == given[2:4] + given[6:15] + given[17:]
 
 
 def test_no_precision_given_to_the_launcher_is_float32_for_the_recipe():
@@ -99,36 +99,34 @@ def test_no_precision_given_to_the_launcher_is_float32_for_the_recipe():
 
 
 def test_no_setting_of_a_recipe_is_taken_for_the_launchers():
-    from accelerate.commands.launch import launch_command_parser
-
     from hmm_datasets.evaluation.settings import EvaluationSettings
     from hmm_datasets.hmm.fitting.settings import FitSettings
     from hmm_datasets.training.model_configs import ModelSettings
     from hmm_datasets.training.settings import DPOSettings, GRPOSettings, PretrainSettings, SFTSettings
     from hmm_datasets.training.sources import DataSettings, MixtureSettings
 
-    launcher = launch_command_parser()
     kinds = (PretrainSettings, SFTSettings, ModelSettings, DataSettings, MixtureSettings, EvaluationSettings)
     for kind in (*kinds, FitSettings, DPOSettings, GRPOSettings):
-        for setting in fields(kind):
-            for flag in (f"--{setting.name}", f"--{setting.name.replace('_', '-')}"):
-                assert split_flags([flag, "1"], launcher) == ([], [flag, "1"])
+        flags = [f"--{field.name}" for field in fields(kind)]
+        flags += [f"--{field.name.replace('_', '-')}" for field in fields(kind)]
+        words = [word for flag in flags for word in (flag, "1")]
+        assert _read_launch("ddp", words, "run.py").training_script_args == words
 
 
 def test_bad_launches_are_reported_in_one_line(tokens, capsys):
     fit = ("fit", str(tokens), "--num_states", "3", "--output_dir", "run")
     assert "--launch nope: neither a YAML file nor one of cpu1, cpu2" in failing(capsys, *fit, "--launch", "nope")
-    assert "--launch needs a YAML file" in failing(capsys, *fit, "--launch")
+    assert "argument --launch: expected one argument" in failing(capsys, *fit, "--launch")
     assert "--num_processes is a flag of the launcher; add --launch" in failing(capsys, *fit, "--num_processes", "2")
     assert "--launch cpu2: argument --num_processes" in failing(capsys, *fit, "--launch=cpu2", "--num_processes", "x")
     assert "demo runs in one process" in failing(capsys, "demo", "--launch", "cpu2")
     assert os.listdir(tokens.parent) == [tokens.name]
 
 
-def test_a_way_of_launching_whose_package_is_missing_is_one_line(tokens, capsys):
-    """It was a traceback of torch_xla."""
+def test_a_way_of_launching_whose_package_is_missing_is_one_line(tokens, capsys, monkeypatch):
     fit = ("fit", str(tokens), "--num_states", "3", "--output_dir", "run")
-    assert "--launch tpu: torch_xla is not installed; it runs on TPUs" in failing(capsys, *fit, "--launch", "tpu")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert "--launch zero2: deepspeed is not installed; pip install" in failing(capsys, *fit, "--launch", "zero2")
 
 
 def test_an_empty_launch_means_none_for_every_recipe(tokens, capsys):
@@ -214,7 +212,7 @@ def test_every_configuration_starts_on_several_machines_through_torchs_rendezvou
     from accelerate.utils.launch import prepare_multi_gpu_env
 
     flags = ["--num_machines", "2", "--num_processes", "8", "--machine_rank", "1", "--main_process_ip", "10.0.0.1"]
-    given = _read_launch(name, [*flags, "--main_process_port", "29511"], ["run.py"])
+    given = _read_launch(name, [*flags, "--main_process_port", "29511"], "run.py")
     given, *_ = _validate_launch_command(given)
     assert given.use_deepspeed == ("zero" in name)
     if given.use_deepspeed:
@@ -303,6 +301,31 @@ def test_evaluate_runs_under_accelerate_beside_the_library_of_that_name(launch, 
     result = launch(*launcher, *recipe, *few)
     assert result.returncode == 0, result.stderr
     assert read_json(tmp_path / "report" / "report.json")["optimum"]["bayes_gap"]["bayes_gap"] > 0
+
+
+@pytest.mark.outside(
+    "https://github.com/pytorch/pytorch/issues/120601",
+    "--r=16 for a script that torchrun starts, which took it for --rdzv-backend, --role or --redirects: ambiguous",
+    "with `--launch`, no flag of the launcher is abbreviated, and all others reach the recipe as they were written",
+)
+@pytest.mark.outside(
+    "https://github.com/huggingface/accelerate/issues/996",
+    "accelerate launch to end with an error if a rank does, where it ended with 0",
+    "`--launch` ends with the exit code of the rank that failed first, of one rank and of several",
+)
+@pytest.mark.launch
+@pytest.mark.parametrize("config", ["cpu1", "cpu2"])
+def test_a_script_gets_the_flags_that_resemble_the_launchers_and_its_exit_code_is_passed_on(config, launch, tmp_path):
+    words = ["--r=16", "--num_proc", "2", "--ro", "a", "-t", "3"]
+    (tmp_path / "own.py").write_text(
+        "import os, sys\nfrom pathlib import Path\nrank = os.environ.get('RANK', '0')\n"
+        "Path(sys.argv[0]).with_name(f'rank{rank}').write_text(' '.join(sys.argv[1:]))\n"
+        "sys.exit(3 if rank == '0' else 0)\n"
+    )
+    result = launch("hmm_datasets.cli", tmp_path / "own.py", *words[:3], "--launch", config, *words[3:])
+    assert result.returncode == 3, result.stderr
+    texts = [path.read_text() for path in tmp_path.glob("rank*")]
+    assert texts == [" ".join(words)] * int(config[-1])
 
 
 @pytest.mark.launch
@@ -434,19 +457,22 @@ def test_the_deepspeed_file_of_a_configuration_is_found_from_any_folder(tmp_path
     monkeypatch.chdir(tmp_path / "elsewhere")
     for named, found in (("ds/own.json", tmp_path / "mine/ds/own.json"), ("../ds/own.json", None)):
         own.write_text(text.replace("ds_configs/zero2.json", named))
-        given = _read_launch(str(own), [], ["run.py"])
+        given = _read_launch(str(own), [], "run.py")
         assert Path(given.deepspeed_config_file).samefile(found or tmp_path / "mine/ds/own.json")
-    given = _read_launch(str(shipped("accelerate_configs/zero2.yaml").resolve()), [], ["run.py"])
+    given = _read_launch(str(shipped("accelerate_configs/zero2.yaml").resolve()), [], "run.py")
     assert Path(given.deepspeed_config_file).samefile(shipped("ds_configs/zero2.json"))
     own.write_text(text.replace("ds_configs/zero2.json", "ds/none.json"))
-    with pytest.raises(InputError, match=r"deepspeed_config_file: ds/none\.json: no such file, here or in "):
-        _read_launch(str(own), [], ["run.py"])
+    with pytest.raises(
+        InputError,
+        match=r"own\.yaml: deepspeed_config_file: ds/none\.json: no such file in .*elsewhere, .*mine/configs, ",
+    ):
+        _read_launch(str(own), [], "run.py")
     # What `accelerate launch --config_file` passes to the processes that it starts.
     monkeypatch.setenv("ACCELERATE_DEEPSPEED_CONFIG_FILE", "ds_configs/zero2.json")
     parse_settings(_Nothing, arguments=[])
     assert Path(os.environ["ACCELERATE_DEEPSPEED_CONFIG_FILE"]).samefile(shipped("ds_configs/zero2.json"))
     monkeypatch.setenv("ACCELERATE_DEEPSPEED_CONFIG_FILE", "ds/none.json")
-    with pytest.raises(InputError, match=r"ds/none\.json: no such DeepSpeed file in .*elsewhere; write its"):
+    with pytest.raises(InputError, match=r"ds/none\.json: no such file in .*elsewhere; write its whole path"):
         parse_settings(_Nothing, arguments=[])
 
 

@@ -18,7 +18,6 @@ from hmm_datasets.text.stream import tokenizer_hash, write_tokens
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = {path.stem: read_yaml(path) for path in sorted((ROOT / "accelerate_configs").glob("*.yaml"))}
-del CONFIGS["tpu"]  # without torch_xla every command refuses it
 RECIPES = {
     **{name: name for name in ("midtrain", "sft", "dpo", "grpo")},
     **{"lima": "sft", "pretrained_sft": "sft", "pretrained_dpo": "dpo"},

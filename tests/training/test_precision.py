@@ -98,7 +98,7 @@ def test_precisions_that_contradict_each_other_or_the_device_are_refused(
 def test_shipped_configurations_leave_the_precision_of_gpus_to_the_default():
     for path in shipped("accelerate_configs").glob("*.yaml"):
         config = read_yaml(path)
-        assert "mixed_precision" not in config or config.get("use_cpu") or path.stem == "tpu", path
+        assert "mixed_precision" not in config or config.get("use_cpu"), path
     for path in shipped("ds_configs").glob("*.json"):
         config = read_json(path)
         assert (config["bf16"]["enabled"], config["fp16"]["enabled"]) == ("auto", "auto"), path

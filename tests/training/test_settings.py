@@ -94,7 +94,8 @@ def test_a_missing_file_is_named(tmp_path):
     assert error(["--config", str(tmp_path)]) == (
         f"{tmp_path}: cannot be used (Is a directory); it is a folder; name a file"
     )
-    assert error(["--corpus", "a", "--config"]) == "--config needs a YAML file"
+    assert error(["--corpus", "a", "--config"]) == "argument --config: expected one argument"
+    assert error(["--corpus", "a", "--config="]) == "--config needs a YAML file"
 
 
 def test_an_error_gives_the_first_byte_that_is_not_utf8(tmp_path):

@@ -70,26 +70,15 @@ def test_what_one_process_on_all_chips_cannot_do_is_refused_in_one_line(on_tpu, 
 @pytest.mark.outside(
     "https://github.com/huggingface/diffusers/issues/5849",
     "accelerate launch on a TPU v3-8, which called main() without its settings: a TypeError",
-    "--launch tpu runs the recipe in one process on all chips, and refuses flags and files for several processes",
+    "one process without a launcher computes on all chips; a launch configuration for TPUs is refused in one line",
 )
-def test_launching_on_a_tpu_is_one_process(monkeypatch, tmp_path):
-    found = launching.importlib.util.find_spec
-    monkeypatch.setattr(
-        launching.importlib.util, "find_spec", lambda name: name if name == "torch_xla" else found(name)
-    )
-    (tmp_path / "run.py").write_text("import sys\nfrom pathlib import Path\nPath(sys.argv[1]).write_text('ran')\n")
-    launched = [str(tmp_path / "run.py"), "--launch", "tpu", str(tmp_path / "ran")]
-    assert launching.start(launched[0], launched[1:]) == 0
-    assert (tmp_path / "ran").read_text() == "ran"
-    for flags in (["--num_processes", "8"], ["--mixed_precision", "bf16"]):
-        with pytest.raises(InputError, match="--launch tpu: one process computes on all chips of a TPU"):
-            launching.start(launched[0], [*launched[1:], *flags])
+@pytest.mark.parametrize("kind", ["TPU", "XLA"])
+def test_a_launch_configuration_for_tpus_is_refused_in_one_line(kind, tmp_path):
     theirs = tmp_path / "theirs.yaml"
-    theirs.write_text("compute_environment: LOCAL_MACHINE\ndistributed_type: TPU\nnum_processes: 8\n")
-    with pytest.raises(InputError, match="a file with num_processes 1"):
-        launching.start(launched[0], ["--launch", str(theirs)])
-    with pytest.raises(InputError, match="no ranks to check"):
-        launching.launch_module("json.tool", ["--launch", "tpu"])
+    theirs.write_text(f"compute_environment: LOCAL_MACHINE\ndistributed_type: {kind}\nnum_processes: 8\n")
+    for launched in (launching.start, lambda name, words: launching.launch_module("json.tool", words)):
+        with pytest.raises(InputError, match="one process computes on all chips of a TPU; leave --launch out"):
+            launched("recipes/pretrain.py", ["--launch", str(theirs), "--hmm", "mess3"])
 
 
 @pytest.mark.outside(
