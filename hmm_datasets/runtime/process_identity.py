@@ -65,11 +65,6 @@ class Place(ProcessIdentity):
     uuid: str | None = None
 
     @property
-    def device_type(self) -> str:
-        """The device without its index, such as `NVIDIA H200`."""
-        return self.device.partition(" ")[2] if self.device.startswith("cuda:") else self.device
-
-    @property
     def device_with_uuid(self) -> str:
         """The device, with the UUID of a GPU."""
         return self.device if self.uuid is None else f"{self.device} ({self.uuid})"

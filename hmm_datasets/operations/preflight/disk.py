@@ -16,10 +16,8 @@ _SECONDS = 5  # until a file of rank 0 is seen on another host; a network disk m
 
 def existing_folder(output_dir: str | os.PathLike) -> Path:
     """The folder, or the nearest one above it that exists."""
-    folder = Path(output_dir).absolute()
-    while not folder.is_dir():
-        folder = folder.parent
-    return folder
+    path = Path(output_dir).absolute()
+    return next(folder for folder in (path, *path.parents) if folder.is_dir())
 
 
 def check_disk(output_dir: str | os.PathLike, min_gib: float) -> Check:

@@ -1,7 +1,7 @@
 """The results of checks, what can only be seen on all ranks together, and the report of all ranks.
 
-Compared are versions, and GPUs that ranks share. The report has a line for each group of ranks on like devices, a line
-for each check that passed everywhere, and the failures and warnings.
+Compared are versions, and GPUs that ranks share. The report has a line for each check and its result, with hosts and
+ranks, first what passed and last the failures.
 """
 
 import re
@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ...display import counted
-from ...report.tables import text_table
 from ...runtime.process_identity import Place
 
 GIB = 1 << 30
@@ -33,14 +32,12 @@ class Check:
         ok (`bool`): whether a run can start.
         detail (`str`): the measurement in one line, with a remedy if there is a problem.
         warning (`bool`): whether there is a problem that does not keep a run from starting.
-        ranks (`tuple` of `int`): ranks at fault, of a check of all ranks together.
     """
 
     name: str
     ok: bool
     detail: str
     warning: bool = False
-    ranks: tuple[int, ...] = ()
 
     @property
     def mark(self) -> str:
@@ -95,28 +92,23 @@ def group_by(items: Sequence[T], value: Callable[[T], Hashable]) -> list[tuple[A
 def hosts_of(reports: Sequence[RankReport]) -> str:
     """The hosts of some ranks, with the ranks; of many the first."""
     groups = group_by(reports, lambda report: report.place.host)
-    names = [f"{host} (rank {format_ranks(ranks_of(same))})" for host, same in groups[:_FEW_HOSTS]]
+    ranks = {host: [report.place.rank for report in same] for host, same in groups[:_FEW_HOSTS]}
+    names = [f"{host} (rank {format_ranks(numbers)})" for host, numbers in ranks.items()]
     more = len(groups) - _FEW_HOSTS
     return ", ".join(names) + (f" and {more} other hosts" if more > 0 else "")
-
-
-def ranks_of(reports: Sequence[RankReport]) -> tuple[int, ...]:
-    """The numbers of ranks."""
-    return tuple(report.place.rank for report in reports)
 
 
 def check_versions_agree(reports: Sequence[RankReport]) -> Check:
     """The same Python, packages, sources, driver, CUDA and NCCL everywhere."""
     known = [report for report in reports if report.versions]
-    wrong, same, ranks = [], [], set()
+    wrong, same = [], []
     for name in dict.fromkeys(name for report in known for name in report.versions):
         usual, *others = group_by(known, lambda report, name=name: report.versions.get(name, "missing"))
         same.append(f"{name} {usual[0]}")
         for version, differing in others:
-            ranks |= {*ranks_of(differing)}
             wrong.append(f"{name} is {version} on {hosts_of(differing)}, but {usual[0]} on {hosts_of(usual[1])}")
     detail = f"{'; '.join(wrong)}; use the same environment on every host" if wrong else ", ".join(same)
-    return Check("same versions", not wrong, detail, ranks=tuple(ranks))
+    return Check("same versions", not wrong, detail)
 
 
 def check_gpus_are_separate(reports: Sequence[RankReport]) -> Check:
@@ -127,8 +119,7 @@ def check_gpus_are_separate(reports: Sequence[RankReport]) -> Check:
         return Check("own GPU", True, f"each of {len(groups)} GPUs has one rank" if groups else "no GPUs")
     parts = [f"{same[0].place.device_with_uuid} has {len(same)} ranks, {hosts_of(same)}" for same in shared]
     remedy = "give each rank its own LOCAL_RANK, and start no more ranks than the host has GPUs (--num_processes)"
-    ranks = tuple(rank for same in shared for rank in ranks_of(same))
-    return Check("own GPU", False, f"{'; '.join(parts)}; {remedy}", ranks=ranks)
+    return Check("own GPU", False, f"{'; '.join(parts)}; {remedy}")
 
 
 def format_report(reports: Sequence[RankReport], compared: Sequence[Check]) -> str:
@@ -138,11 +129,10 @@ def format_report(reports: Sequence[RankReport], compared: Sequence[Check]) -> s
         reports (sequence of [`RankReport`]): all ranks.
         compared (sequence of [`Check`]): checks of all ranks together.
     """
-    table = text_table(["ranks", "host", "device", "result"], _place_rows(reports, compared), left=range(4))
     failed, hosts = count_failures(reports, compared), len({report.place.host for report in reports} - {UNKNOWN_HOST})
     result = counted(failed, "failure") if failed else "a run can start"
     last = f"preflight of {counted(len(reports), 'rank')} on {counted(hosts, 'host')}: {result}"
-    return "\n\n".join([table, "\n".join(_lines(reports, compared)), last])
+    return "\n".join([*_lines(reports, compared), "", last])
 
 
 def count_failures(reports: Sequence[RankReport], compared: Sequence[Check]) -> int:
@@ -150,36 +140,18 @@ def count_failures(reports: Sequence[RankReport], compared: Sequence[Check]) -> 
     return sum(not check.ok for check in [*compared, *(check for report in reports for check in report.checks)])
 
 
-def _place_rows(reports: Sequence[RankReport], compared: Sequence[Check]) -> list[list[str]]:
-    def result(report: RankReport) -> str:
-        checks = [*report.checks, *(check for check in compared if report.place.rank in check.ranks)]
-        names = {mark: ", ".join(check.name for check in checks if check.mark == mark) for mark in ("FAIL", "warn")}
-        return "; ".join(f"{mark} {name}" for mark, name in names.items() if name) or "ok"
-
-    groups = group_by(reports, lambda report: (report.place.host, report.place.device_type, result(report)))
-    rows = []
-    for (host, device, outcome), same in sorted(groups, key=lambda group: group[1][0].place.rank):
-        many = f"{len(same)} x {device}" if len(same) > 1 else same[0].place.device_with_uuid
-        rows.append([format_ranks(ranks_of(same)), host, many, outcome])
-    return rows
-
-
 def _lines(reports: Sequence[RankReport], compared: Sequence[Check]) -> list[str]:
     """One line for each check that passed, then the warnings and failures; the same of many ranks is one line."""
     lines = [f"{check.mark:<4}  {check.name}: {check.detail}" for check in compared]
     pairs = [(report, check) for report in reports for check in report.checks]
-    groups = group_by(pairs, lambda pair: _key(pair[1]))
+    groups = group_by(pairs, lambda pair: (pair[1].mark, pair[1].name, _NUMBER.sub("\0", pair[1].detail)))
     for (mark, name, _), same in groups:
         more = f" (and {len(same) - 1} more)" if len(same) > 1 else ""
+        where, detail = hosts_of([report for report, _ in same]), same[0][1].detail
         if mark == "ok":
-            lines.append(f"ok    {name}: {same[0][1].detail}{more}")
+            lines.append(f"ok    {name}: {detail}{more}; {where}")
         elif len(same) <= _FEW_RANKS:
             lines += [f"{mark}  {report.place.short}: {name}: {check.detail}" for report, check in same]
         else:
-            lines.append(f"{mark}  {hosts_of([report for report, _ in same])}: {name}: {same[0][1].detail}{more}")
+            lines.append(f"{mark}  {where}: {name}: {detail}{more}")
     return sorted(lines, key=lambda line: ("ok  ", "warn", "FAIL").index(line[:4]))
-
-
-def _key(check: Check) -> tuple[str, str, str]:
-    """Checks with the same key share a line."""
-    return check.mark, check.name, "" if check.mark == "ok" else _NUMBER.sub("\0", check.detail)

@@ -40,7 +40,6 @@ def test_the_host_whose_version_differs_is_named_with_both_versions():
     assert not check.ok
     assert "torch is 2.12.0 on node2 (rank 5), but 2.13.0 on node0 (rank 0-1), node1 (rank 2-3)" in check.detail
     assert "driver" not in check.detail
-    assert check.ranks == (5,)
 
 
 @pytest.mark.outside(
@@ -64,30 +63,30 @@ def test_ranks_are_written_as_ranges():
     assert format_ranks([3, 0, 1, 2, 7, 9, 10]) == "0-3, 7, 9-10"
 
 
-def test_a_report_of_384_ranks_has_a_line_per_host_and_one_for_each_culprit():
-    reports = [report(rank, per_host=8, checks=[Check("device", True, f"cuda:{rank % 8}")]) for rank in range(383)]
+def test_a_report_of_384_ranks_has_a_line_per_device_and_one_for_each_culprit():
+    reports = [
+        report(rank, per_host=8, checks=[Check("device", True, f"cuda:{rank % 8} H{200 if rank < 376 else 100}")])
+        for rank in range(383)
+    ]
     reports[77].checks.append(Check("device memory", False, "3 words; take it out of use"))
     reports.append(report(383, per_host=8, checks=[Check("answer", False, "process 1383 did not end")]))
     text = format_report(reports, [])
-    lines = text.splitlines()
-    assert len(lines) < 70
-    assert sum(line.endswith("  ok") for line in lines) == 48
-    (line,) = [line for line in lines if line.startswith("77 ")]
-    assert line.split() == ["77", "node9", "cuda:5", "H200", "(GPU-0000004d-0000)", "FAIL", "device", "memory"]
-    assert (
-        "FAIL  rank 77 on node9, cuda:5 H200 (GPU-0000004d-0000): device memory: 3 words; take it out of use" in lines
-    )
-    assert "FAIL  rank 383 on node47, cuda:7 H200 (GPU-0000017f-0000): answer: process 1383 did not end" in lines
-    assert lines[-1] == "preflight of 384 ranks on 48 hosts: 2 failures"
+    assert text.splitlines() == [
+        "ok    device: cuda:0 H200 (and 375 more); "
+        "node0 (rank 0-7), node1 (rank 8-15), node2 (rank 16-23), node3 (rank 24-31) and 43 other hosts",
+        "ok    device: cuda:0 H100 (and 6 more); node47 (rank 376-382)",
+        "FAIL  rank 77 on node9, cuda:5 H200 (GPU-0000004d-0000): device memory: 3 words; take it out of use",
+        "FAIL  rank 383 on node47, cuda:7 H200 (GPU-0000017f-0000): answer: process 1383 did not end",
+        "",
+        "preflight of 384 ranks on 48 hosts: 2 failures",
+    ]
     assert count_failures(reports, []) == 2
 
 
-def test_devices_of_one_process_that_differ_have_a_line_each():
+def test_the_device_of_one_process_that_fails_is_named():
     reports = [replace(report(0), place=replace(report(0).place, device=f"cuda:{index} H200")) for index in range(4)]
     reports[2].checks.append(Check("device", False, "cuda:2 fails"))
-    rows = [line.split()[0::2] for line in format_report(reports, []).splitlines() if line.startswith("0 ")]
-    assert len(rows) == 2
-    assert rows[1][-1] == "device"
+    assert "FAIL  rank 0 on node0, cuda:2 H200 (GPU-00000000-0000): device: cuda:2 fails" in format_report(reports, [])
 
 
 def test_the_same_failure_of_many_ranks_is_one_line():
