@@ -139,21 +139,18 @@ class CheckpointPruneCommand:
     path: Path = argument("RUN", "output folder of a run")
     keep: int | None = option(None, "N", "keep the newest N complete checkpoints", least=1)
     every: int | None = option(None, "STEPS", "keep those whose step is a multiple of this, too", least=1)
-    keep_best: str | None = option(None, "METRIC", "keep the one with the smallest METRIC in the history, too")
-    greater_is_better: bool = option(False, None, "the largest METRIC")
     delete: bool = option(False, None, "delete what is in set_aside/, which frees space")
     yes: bool = option(False, None, "do not ask")
 
     voids = (
-        Void("every keep_best", "without keep"),
-        Void("greater_is_better", "without keep_best"),
+        Void("every", "without keep"),
         Void("yes", "without delete"),
     )
 
 
 def prune_command(arguments: CheckpointPruneCommand) -> int:
     """Move checkpoints aside, or delete what has been moved aside."""
-    from ..operations.checkpoints.prune import Keep, checkpoints_to_prune
+    from ..operations.checkpoints.prune import checkpoints_to_prune
 
     run = arguments.path
     if not run.is_dir():
@@ -162,8 +159,8 @@ def prune_command(arguments: CheckpointPruneCommand) -> int:
         raise InputError("prune: give --keep N, the number of newest checkpoints to keep")
     with exclusive_lock(run):
         if arguments.keep is not None:
-            keep = Keep(arguments.keep, arguments.every, arguments.keep_best, arguments.greater_is_better)
-            names = [Path(info.folder).name for info in checkpoints_to_prune(run, keep)]
+            pruned = checkpoints_to_prune(run, arguments.keep, arguments.every)
+            names = [Path(info.folder).name for info in pruned]
             if names:
                 entry = set_aside(run, names, "pruned")
                 print(f"{run}: moved {_listed(names)} to {entry.folder}")

@@ -91,7 +91,7 @@ def test_what_cannot_be_converted_is_refused_and_leaves_nothing(model, tmp_path)
     with pytest.raises(InputError, match="n_head is 3, which does not divide the width 16"):
         convert(folder, tmp_path / "hf", "hf")
     (folder / "config.json").write_text('{"n_head": 4}')
-    with pytest.raises(InputError, match="--to zero: is for runs; use --to hf"):
+    with pytest.raises(InputError, match="--to zero: takes a checkpoint of a run; use --to hf"):
         convert(folder, tmp_path / "hf", "zero")
     missing = folder / "layer_04-model_01-model_states.pt"
     content = missing.read_bytes()

@@ -102,7 +102,7 @@ def test_a_converted_file_is_the_folder_of_the_model(file, model, tokenizer, tmp
     assert licence_of(str(folder)) == {"license": "mit"}
     with pytest.raises(InputError, match=r"converted: exists; give another folder to convert .*tiny\.gguf to"):
         convert(file, folder, "hf")
-    with pytest.raises(InputError, match="--to zero: takes a checkpoint; use --to hf"):
+    with pytest.raises(InputError, match="--to zero: takes a checkpoint of a run; use --to hf"):
         convert(file, tmp_path / "zero", "zero")
 
 

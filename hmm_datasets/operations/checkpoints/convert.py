@@ -71,22 +71,22 @@ def convert(checkpoint: str | os.PathLike, destination: str | os.PathLike, to: s
         `InputError`: the checkpoint is damaged or of a kind that cannot be converted, or the destination exists.
     """
     folder, target = Path(checkpoint), Path(destination)
-    if ModelName.parse(checkpoint).gguf_file is not None:
-        return _convert_gguf(os.fspath(checkpoint), target, to)
-    if any(folder.glob(MEGATRON)):
-        if to != "hf" or target.exists():
-            fault = f"{target}: exists; give another folder" if to == "hf" else f"--to {to}: is for runs; use --to hf"
-            raise InputError(f"{fault} to convert {folder} to")
-        return convert_megatron(folder, target)
-    problems = verify_checkpoint(folder).problems or digest_problems(folder)
-    if problems:
-        raise InputError(f"{folder}: {problems[0]}; convert another checkpoint")
+    is_gguf, is_of_megatron = ModelName.parse(checkpoint).gguf_file is not None, any(folder.glob(MEGATRON))
     is_model = to == "hf"
+    if not is_model and (is_gguf or is_of_megatron):
+        raise InputError(f"--to {to}: takes a checkpoint of a run; use --to hf to convert {folder}")
     if not is_model and target.name != folder.resolve().name:
         target = target / folder.resolve().name
     if target.exists():
         tidy(target.parent)  # of a process that was killed when it had just finished
         raise InputError(f"{target}: exists; give another folder to convert {folder} to")
+    if is_gguf:
+        return _convert_gguf(os.fspath(checkpoint), target)
+    if is_of_megatron:
+        return convert_megatron(folder, target)
+    problems = verify_checkpoint(folder).problems or digest_problems(folder)
+    if problems:
+        raise InputError(f"{folder}: {problems[0]}; convert another checkpoint")
     with not_deleted(folder), scratch_folder(target) as scratch, atomic_folder(target, replace=False) as temporary:
         _write_companions(folder, temporary)
         if not is_model:
@@ -105,13 +105,8 @@ def convert(checkpoint: str | os.PathLike, destination: str | os.PathLike, to: s
     return target
 
 
-def _convert_gguf(name: str, target: Path, to: str) -> Path:
+def _convert_gguf(name: str, target: Path) -> Path:
     """Write the model and tokenizer of a GGUF file as a folder of transformers, with float32 weights."""
-    if to != "hf" or target.exists():
-        fault = (
-            f"{target}: exists; give another folder" if to == "hf" else f"--to {to}: takes a checkpoint; use --to hf"
-        )
-        raise InputError(f"{fault} to convert {name} to")
     model, tokenizer = (load_pretrained(kind, name) for kind in (AutoModelForCausalLM, AutoTokenizer))
     with atomic_folder(target, replace=False) as temporary:
         model.save_pretrained(temporary)
