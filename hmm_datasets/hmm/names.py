@@ -33,8 +33,8 @@ PREFIX = "process:"
 SAVED_NAME = "process"
 """Folder in that of a run, with the process that the settings of the run name."""
 
-CONSTRUCTORS = {entry.name: entry for entry in TABLE if entry.name is not None}
-"""Constructors by name, but for functions of `processes` whose arguments all have defaults."""
+CONSTRUCTORS = {name: (where, example) for where, name, example, _ in TABLE if name is not None}
+"""Constructors by name, but for functions of `processes` whose arguments all have defaults, and their examples."""
 
 _OPERATORS: dict[type, Callable[..., Any]] = {
     ast.USub: operator.neg,
@@ -78,7 +78,7 @@ def _functions() -> dict[str, Callable[..., Process]]:
 
 def _registered() -> dict[str, EntryPoint]:
     """The constructors of this table and of other distributions, by name."""
-    own = {name: entry.where for name, entry in CONSTRUCTORS.items()}
+    own = {name: where for name, (where, _) in CONSTRUCTORS.items()}
     return plugins.parts(PROCESSES, own, reserved=_functions().keys() - own.keys())
 
 
@@ -195,7 +195,8 @@ def signature_of(name: str, function: Callable[..., Any]) -> str:
 
 def example_of(name: str) -> str | None:
     """A call of a constructor that makes a process; None if it has an argument without a default and no example."""
-    if name in CONSTRUCTORS and CONSTRUCTORS[name].example:
-        return f"{name}({CONSTRUCTORS[name].example})"
+    _, arguments = CONSTRUCTORS.get(name, ("", ""))
+    if arguments:
+        return f"{name}({arguments})"
     parameters = inspect.signature(constructor(name)).parameters.values()
     return name if all(parameter.default is not parameter.empty for parameter in parameters) else None

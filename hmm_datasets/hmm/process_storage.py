@@ -27,7 +27,7 @@ TABLES_NAME = "tables.safetensors"
 PROCESSES = "hmm_datasets.processes"
 """Entry points by which other distributions register processes: classes by their `stored_name`, and functions."""
 
-KINDS = {entry.kind: entry.where for entry in TABLE if entry.kind is not None}
+KINDS = {kind: where for where, _, _, kind in TABLE if kind is not None}
 """Class of each kind of process by the name in its folder."""
 
 _REMOVED = ("factorial", "semi_markov")

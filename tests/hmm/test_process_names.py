@@ -15,6 +15,8 @@ from hmm_datasets.hmm.names import (
     named_process,
     signature_of,
 )
+from hmm_datasets.hmm.process import Process
+from hmm_datasets.hmm.process_storage import KINDS, kinds
 
 
 @pytest.mark.parametrize(
@@ -129,3 +131,14 @@ def test_what_is_no_name_says_which_names_there_are(name, message):
 
 def test_an_hmm_by_name_is_an_hmm():
     assert isinstance(load_source("process:umbrella"), HMM)
+
+
+def test_each_class_of_processes_is_listed_by_its_stored_name():
+    """A class that is not could be saved by nobody, and one under another name not be loaded."""
+    for kind, entry in kinds().items():
+        assert entry.load().stored_name == kind
+    classes = [Process]
+    for each in classes:  # which grow
+        classes += each.__subclasses__()
+    own = {each for each in classes if each.__module__.startswith("hmm_datasets.") and "stored_name" in vars(each)}
+    assert {each.stored_name for each in own} == KINDS.keys()
