@@ -237,6 +237,7 @@ def without_launcher_flags(words: list[str]) -> list[str]:
     def refuse(message: str) -> NoReturn:
         raise AssertionError(message)
 
+    words = ["1" if word.startswith("$") else word for word in words]  # variables of the shell, such as a rank
     return read_launcher_flags(words, {"--config_file"}, refuse)[1]
 
 
