@@ -70,7 +70,8 @@ def commands_page() -> str:
     """Every subcommand of `hmm-datasets` with its help; recipes with their docstrings."""
     from hmm_datasets.cli import build_parsers
     from hmm_datasets.operations.experiments import gallery
-    from hmm_datasets.operations.launching import RECIPE_COMMANDS, recipe_command, recipe_names
+    from hmm_datasets.operations.launching import recipe_command, recipe_names
+    from hmm_datasets.runtime.recipe_commands import RECIPE_COMMANDS
 
     parts = [
         "# Commands\n",

@@ -15,7 +15,6 @@ from . import __version__
 from .errors import InputError, suggestion
 from .operations.experiments import experiment_names, experiment_script, name_of
 from .operations.launching import (
-    RECIPE_COMMANDS,
     command_of,
     declared_kinds,
     installed_recipes,
@@ -30,9 +29,9 @@ from .runtime.credentials import remember_words
 from .runtime.once import one_command
 from .runtime.one_line_errors import one_line_errors
 from .runtime.plain_output import plain_output
+from .runtime.recipe_commands import RECIPE_COMMANDS
 from .runtime.setting_rules import VOID_HEADER, checked, void_rows
 from .runtime.settings import SettingsParser, settings_from, takes_rest, underscored
-from .runtime.shipped import shipped
 
 COMMANDS = {
     "describe": "process:describe_command",
@@ -61,12 +60,16 @@ COMMANDS = {
 GROUPS = {"checkpoint": "List, convert, slim and prune checkpoints."}
 """Commands that only have actions."""
 
-HEADINGS = {
-    "data": ("describe", "sample", "fit", "tokenize"),
-    "train": ("demo", "configs", "plan", "pretrain", "midtrain", "sft", "dpo", "grpo"),
-    "measure": ("evaluate", "benchmark", "compare", "experiment"),
+_TOOLS = {
+    "data": ("describe", "sample"),
+    "train": ("configs", "plan"),
+    "measure": ("benchmark", "compare", "experiment"),
     "share": ("push", "chat"),
     "operate": ("preflight", "sweep", "watch", "supervise", "checkpoint", "verify"),
+}
+HEADINGS = {
+    heading: (*(name for name, recipe in RECIPE_COMMANDS.items() if recipe.heading == heading), *tools)
+    for heading, tools in _TOOLS.items()
 }
 """The commands that `--help` lists."""
 
@@ -180,9 +183,7 @@ def function_of(where: str) -> tuple[Callable[..., int], type]:
 
 def settings_of_commands() -> dict[str, Sequence[type]]:
     """The classes of settings of every command and every experiment, by its name."""
-    scripts = {
-        " ".join(command_of(name)): shipped("recipes") / recipe.script for name, recipe in RECIPE_COMMANDS.items()
-    }
+    scripts = {" ".join(command_of(name)): recipe.path for name, recipe in RECIPE_COMMANDS.items()}
     scripts |= {f"experiment {name}": experiment_script(name) for name in experiment_names()}
     own = {name: [function_of(where)[1]] for name, where in COMMANDS.items()}
     return own | {name: declared_kinds(script) for name, script in scripts.items()}

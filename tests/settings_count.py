@@ -6,12 +6,11 @@ Settings of transformers and TRL whose default a class changes are counted too, 
 import dataclasses
 
 from hmm_datasets.operations.launching import declared_kinds, recipe_command, recipe_names
-from hmm_datasets.runtime.shipped import shipped
 
 
 def declared_settings(recipe: str) -> set[str]:
     """The names of the settings that a recipe or experiment declares."""
-    kinds = declared_kinds(shipped("recipes") / recipe_command(recipe).script)
+    kinds = declared_kinds(recipe_command(recipe).path)
     return {field.name for kind in kinds for field in dataclasses.fields(kind)}
 
 

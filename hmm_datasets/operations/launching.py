@@ -28,25 +28,14 @@ from ..runtime.command_line import deepspeed_file
 from ..runtime.environment import check_posix, with_start
 from ..runtime.parent_watch import end_with_launcher
 from ..runtime.program import declared_settings
+from ..runtime.recipe_commands import RECIPE_COMMANDS, RecipeCommand
 from ..runtime.settings import SettingsParser, complete, settings_help, underscored
-from ..runtime.shipped import EXPERIMENTS, RECIPES, local_or_shipped, shipped
+from ..runtime.shipped import EXPERIMENTS, local_or_shipped, shipped
 from .experiments import experiment_names, experiment_script, name_of, read_experiment
-from .recipe_command import RecipeCommand, summary_of
 
 if TYPE_CHECKING:
     import argparse
 
-
-RECIPE_COMMANDS = {
-    name: RecipeCommand(
-        script,
-        summary_of(shipped("recipes") / script),
-        first={"fit": "--corpus", "tokenize": "--corpus", "evaluate": "--model"}.get(name),
-        launches=name not in ("tokenize", "tokenize --executor", "push --config", "demo"),
-        trains=name in ("pretrain", "midtrain", "sft", "grpo", "dpo"),
-    )
-    for name, script in RECIPES.items()
-}
 
 _USAGE = """\
 usage: hmm-datasets {name} {launched}[--config FILE.yaml] [flags]
@@ -81,8 +70,7 @@ def recipe_commands() -> dict[str, RecipeCommand]:
 def installed_recipes() -> dict[str, RecipeCommand]:
     """The recipes of other distributions, whose modules are found and read, but not imported."""
     entries = plugins.parts("hmm_datasets.recipes", reserved={*RECIPE_COMMANDS, *experiment_names()})
-    files = {name: plugins.file_of(entry) for name, entry in entries.items()}
-    return {name: RecipeCommand(str(file), summary_of(file)) for name, file in files.items()}
+    return {name: RecipeCommand(str(plugins.file_of(entry))) for name, entry in entries.items()}
 
 
 def recipe_names() -> list[str]:
@@ -102,7 +90,7 @@ def recipe_command(name: str) -> RecipeCommand:
     settings = [field.name for kind in declared_kinds(script) for field in fields(kind)]
     return RecipeCommand(
         str(script.relative_to(shipped("recipes"))),
-        read_experiment(script.with_name("README.md")).summary,
+        sentence=read_experiment(script.with_name("README.md")).summary,
         first=f"--{settings[0]}",
         launches=False,
         launches_stages="launch" in settings,
@@ -116,7 +104,7 @@ def recipe_settings(name: str) -> tuple[type, ...]:
     Args:
         name (`str`): name of a recipe or an experiment.
     """
-    return tuple(map(complete, declared_kinds(shipped("recipes") / recipe_command(name).script)))
+    return tuple(map(complete, declared_kinds(recipe_command(name).path)))
 
 
 def declared_kinds(script: Path) -> list[type]:
@@ -168,7 +156,7 @@ def start(name: str, arguments: Sequence[str]) -> int:
     command = _recipe(name)
     if command.trains and not arguments:
         raise InputError(f"{name}: no settings; give --config FILE or flags. `hmm-datasets {name} --help` lists them")
-    script = shipped("recipes") / command.script
+    script = command.path
     launch, arguments = _split(name, list(arguments))
     if not {"-h", "--help", "--help_all"}.isdisjoint(map(underscored, arguments)):
         is_known = script.resolve().is_relative_to(shipped("recipes").resolve()) or name in installed_recipes()
@@ -188,7 +176,7 @@ def help_of(name: str) -> str:
         summary=command.summary[:1].upper() + command.summary[1:],
         launching=_LAUNCHING.format(configs=", ".join(launch_configs())) if command.launches else "",
     )
-    return text + settings_help(declared_kinds(shipped("recipes") / command.script))
+    return text + settings_help(declared_kinds(command.path))
 
 
 def launch_of(name: str, arguments: Sequence[str]) -> tuple[tuple[str, int | None] | None, list[str]]:
@@ -217,10 +205,8 @@ def _recipe(name: str) -> RecipeCommand:
         raise InputError(f"{name}: no such script; `hmm-datasets configs` lists the shipped ones")
     if path.parents[1] == shipped(EXPERIMENTS) and path.name == "run.py":
         return recipe_command(name_of(path))
-    known = (
-        command for command in RECIPE_COMMANDS.values() if (shipped("recipes") / command.script).resolve() == path
-    )
-    return next(known, RecipeCommand(str(path), "script of the user"))
+    known = (command for command in RECIPE_COMMANDS.values() if command.path.resolve() == path)
+    return next(known, RecipeCommand(str(path)))
 
 
 def _split(name: str, arguments: list[str]) -> tuple[str | None, list[str]]:

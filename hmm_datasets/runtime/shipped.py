@@ -13,20 +13,6 @@ from ..files import atomic_file, atomic_folder
 FOLDERS = ("recipes", "accelerate_configs", "ds_configs", "model_cards")
 EXPERIMENTS = "recipes/experiments"
 _LISTED = (".yaml", ".json", ".py", ".sbatch", ".pbs", ".sh")
-RECIPES = {
-    "fit": "fit_hmm.py",
-    "tokenize": "tokenize_corpus.py",
-    "tokenize --executor": "tokenize_with_datatrove.py",
-    "pretrain": "pretrain.py",
-    "midtrain": "midtrain.py",
-    "sft": "sft.py",
-    "grpo": "grpo.py",
-    "dpo": "dpo.py",
-    "evaluate": "evaluate_model.py",
-    "push --config": "push.py",
-    "demo": "demo/run.py",
-}
-"""The recipes by the commands that start them, as paths below `recipes/`."""
 
 
 def shipped(name: str | os.PathLike = "") -> Path:
@@ -34,19 +20,6 @@ def shipped(name: str | os.PathLike = "") -> Path:
     package = Path(__file__).resolve().parents[1]
     installed = package / "shipped"
     return (installed if installed.is_dir() else package.parent) / name
-
-
-def command_of_script(script: str | os.PathLike) -> list[str] | None:
-    """The words that start a shipped recipe or experiment, wherever it is installed; None for other scripts."""
-    path = Path(script).resolve()
-    if not path.is_relative_to(shipped("recipes").resolve()):
-        return None
-    name = path.relative_to(shipped("recipes").resolve()).as_posix()
-    recipe = next((recipe for recipe, script in RECIPES.items() if script == name), None)
-    if recipe is not None:
-        return ["hmm-datasets", recipe.split()[0]]
-    is_experiment = Path("recipes", name).parent.parent == Path(EXPERIMENTS) and path.name == "run.py"
-    return ["hmm-datasets", "experiment", path.parent.name.replace("_", "-")] if is_experiment else None
 
 
 def local_or_shipped(name: str | os.PathLike, *folders: str) -> Path:

@@ -18,8 +18,8 @@ from transformers import TrainerCallback
 from ..files import append_jsonl, read_log, write_json, write_jsonl
 from ..runtime import environment
 from ..runtime.credentials import masked, masked_arguments
+from ..runtime.recipe_commands import command_of_script
 from ..runtime.run_identity import check_folder_identity, write_identity
-from ..runtime.shipped import command_of_script
 from .content import SECTION
 
 RECORD_NAME = "run.json"

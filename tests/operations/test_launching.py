@@ -376,8 +376,9 @@ def test_readmes_of_experiments_say_how_they_are_started_and_lead_somewhere():
         for link in re.findall(r"\]\(([^)#]+)[)#]", text):
             assert link.startswith("https://") or (path.parent / link).is_file(), (path, link)
         for line in re.findall(r"^hmm-datasets (.+)$", text, flags=re.MULTILINE):
-            name, arguments = split_command(shlex.split(line))
-            read_command(name, arguments)
+            started = split_command(shlex.split(line))
+            if started is not None:
+                read_command(*started)
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,14 @@
 import pytest
 
 from hmm_datasets.operations.experiments import experiment_names, experiment_script
-from hmm_datasets.operations.launching import RECIPE_COMMANDS, recipe_of, split_command
-from hmm_datasets.runtime.shipped import command_of_script, shipped
+from hmm_datasets.operations.launching import recipe_of, split_command
+from hmm_datasets.runtime.recipe_commands import RECIPE_COMMANDS, command_of_script
+from hmm_datasets.runtime.shipped import shipped
 
 
 @pytest.mark.parametrize("name", RECIPE_COMMANDS)
 def test_the_command_of_a_recipe_starts_it(name):
-    words = command_of_script(shipped("recipes") / RECIPE_COMMANDS[name].script)
+    words = command_of_script(RECIPE_COMMANDS[name].path)
     flags = {"tokenize --executor": ["--executor", "local"], "push --config": ["--config", "a.yaml"]}.get(name, [])
     assert words[0] == "hmm-datasets"
     assert recipe_of(words[1], flags) == name

@@ -23,15 +23,12 @@ from ...records import Count, read_record
 from ...runtime.children import Children, kill_session, with_this_interpreter
 from ...runtime.credentials import masked_arguments
 from ...runtime.environment import FIRST_START
-from ..launching import command_of
+from ..launching import command_of, recipe_command, split_command
 from .file import Cell, Sweep
 
 WAITING, RUNNING, STOPPED, FAILED, FINISHED = "waiting", "running", "stopped", "failed", "finished"
 
 SETTINGS_NAME, STATE_NAME, LOG_NAME = "settings.yaml", "cell.json", "log.txt"
-
-# What a recipe writes last. Training that is asked to stop saves and ends with exit code 0, without this file.
-_LAST_FILES = dict.fromkeys(("fit", "pretrain", "midtrain", "sft", "dpo", "grpo"), "summary.json")
 
 _TAIL = 16_384  # bytes at the end of a log that are searched for the reason of a failure
 _STYLES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -43,7 +40,6 @@ class CellState:
 
     Attributes:
         commands (list of lists of `str`): the recipe and what follows it, each beginning with `hmm-datasets`.
-        last_file (`str`, *optional*): file without which the recipe has stopped before its end.
         state (`str`): waiting, running, stopped, failed or finished.
         commands_done (`int`): number of commands that are finished, which are not run again.
         attempts (`int`): how often it was started.
@@ -51,7 +47,6 @@ class CellState:
     """
 
     commands: list[list[str]]
-    last_file: str | None = None
     state: str = WAITING
     commands_done: Count = 0
     attempts: Count = 0
@@ -102,7 +97,7 @@ def prepare(sweep: Sweep, launch: Sequence[str] = ()) -> dict[str, CellState]:
     for cell in sweep.cells:
         state, commands = states[cell.name], commands_of(sweep, cell, cell.folder / SETTINGS_NAME, launch)
         if state.attempts == 0 or state.commands != commands:
-            state.commands, state.last_file = commands, _LAST_FILES.get(sweep.file.recipe)
+            state.commands = commands
             write_yaml(cell.folder / SETTINGS_NAME, cell.settings)
             state.write(cell.folder)
     return states
@@ -166,8 +161,9 @@ def _run_next(folder: Path, state: CellState, log: IO[bytes], variables: Mapping
     if code != 0 and children.asked is None:
         state.errors = [failure(folder / LOG_NAME, since, code)]
         return FAILED
-    stopped = state.commands_done == 0 and state.last_file and not (folder / "run" / state.last_file).exists()
-    if code != 0 or stopped:
+    # Training that is asked to stop saves and ends with exit code 0, without its last file.
+    last = recipe_command(split_command(words[1:])[0]).last_file if state.commands_done == 0 else None
+    if code != 0 or (last is not None and not (folder / "run" / last).exists()):
         return STOPPED
     state.commands_done += 1
     return RUNNING

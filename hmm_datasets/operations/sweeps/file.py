@@ -21,9 +21,10 @@ from ...errors import InputError, suggestion
 from ...files import inside, read_yaml
 from ...records import as_record
 from ...runtime.credentials import masked, masked_arguments
+from ...runtime.recipe_commands import RECIPE_COMMANDS
 from ...runtime.settings import with_numbers
 from ...runtime.shipped import local_or_shipped
-from ..launching import RECIPE_COMMANDS, recipe_names, split_command
+from ..launching import recipe_names, split_command
 
 _MAX_VALUE, _MAX_NAME = 32, 180  # characters in the name of a folder
 _SAFE = re.compile(r"[A-Za-z0-9._+-]+")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hmm_datasets.operations.launching import RECIPE_COMMANDS, RecipeCommand
+from hmm_datasets.runtime.recipe_commands import RECIPE_COMMANDS, RecipeCommand
 
 SCRIPT = Path(__file__).with_name("stand_in.py")
 
@@ -13,7 +13,7 @@ SCRIPT = Path(__file__).with_name("stand_in.py")
 @pytest.fixture
 def stand_in(monkeypatch):
     """The command `stand-in`, a recipe that only counts, in this process."""
-    monkeypatch.setitem(RECIPE_COMMANDS, "stand-in", RecipeCommand(str(SCRIPT), "count"))
+    monkeypatch.setitem(RECIPE_COMMANDS, "stand-in", RecipeCommand(str(SCRIPT)))
 
 
 @pytest.fixture
@@ -22,8 +22,8 @@ def sweep_environment(tmp_path, child_environment, stand_in):
     folder = tmp_path / "site"
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(
-        "from hmm_datasets.operations.launching import RECIPE_COMMANDS, RecipeCommand\n"
-        f"RECIPE_COMMANDS['stand-in'] = RecipeCommand({str(SCRIPT)!r}, 'count')\n"
+        "from hmm_datasets.runtime.recipe_commands import RECIPE_COMMANDS, RecipeCommand\n"
+        f"RECIPE_COMMANDS['stand-in'] = RecipeCommand({str(SCRIPT)!r})\n"
     )
     return child_environment | {"PYTHONPATH": os.pathsep.join([str(folder), child_environment["PYTHONPATH"]])}
 
