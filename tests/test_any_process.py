@@ -206,16 +206,14 @@ def test_the_commands_sample_describe_and_score(source, folder, tmp_path, capsys
     assert main(["describe", str(folder), "--num_sequences", "64", "--length", "8"]) == 0
     text = capsys.readouterr().out
     assert "optimum: known exactly" in text
-    assert ("entropy rate 0.90026 nats per token (exact)" in text) == (source is DICE)
+    assert ("entropy rate, nats per token: 0.900256, exact" in text) == (source is DICE)
     assert ("5 numbers in a belief" in text) == (source is PAIR)
     assert "is not an HMM, but plots show one HMM" in refused(capsys, "describe", folder, "--plot", tmp_path / "plots")
-    if source is DICE:
-        assert main(["describe", "--only", "entropy-rate", str(folder)]) == 0
-        assert "0.900256 nats per token" in capsys.readouterr().out
-    else:
-        assert "is not stationary, so that its optimal loss depends" in refused(
-            capsys, "describe", "--only", "entropy-rate", folder
-        )
+    assert main(["describe", str(folder), "rrxor"]) == 0
+    rates = capsys.readouterr().out
+    assert "0.462098, exact" in rates
+    assert ("0.900256, exact" in rates) == (source is DICE)
+    assert ("by position" in rates) == (source is PAIR)
 
 
 def refused(capsys, *argv) -> str:
@@ -337,7 +335,7 @@ def test_commands_take_a_name(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["fingerprint"] == NAMED.fingerprint()
     assert main(["push", NAME, "me/mess3", "--dry_run"]) == 0
     assert "model.safetensors" in capsys.readouterr().out
-    assert "did you mean mess3?" in refused(capsys, "describe", "--only", "entropy-rate", "process:mes3")
+    assert "did you mean mess3?" in refused(capsys, "describe", "process:mes3")
 
 
 def test_targets_and_training_data_take_a_name():

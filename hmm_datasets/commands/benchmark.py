@@ -14,7 +14,7 @@ class BenchmarkCommand(BenchmarkSettings):
 
     write_data: str | None = option(None, "FOLDER", "write the data set's repository there, for the Hub")
 
-    voids = (Void("data process track num_sequences batch_size output_dir push", "without model"),)
+    voids = (Void("data process track num_sequences batch_size output_dir", "without model"),)
 
 
 def benchmark_command(arguments: BenchmarkCommand) -> int:

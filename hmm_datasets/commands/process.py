@@ -2,13 +2,12 @@
 
 import contextlib
 import json
-import math
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TextIO
+from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 
 from ..display import counted
 from ..errors import InputError
@@ -25,13 +24,13 @@ if TYPE_CHECKING:
     import numpy as np
     from transformers import PreTrainedModel
 
-    from ..hmm.model import HMM
     from ..hmm.process import Process
     from ..hmm.token_files import TokenRows
 
 
 _PROCESS = "folder of an HMM or another process, its name on the Hub, or 'process:mess3(x=0.05, a=0.85)'"
 _CHUNK_TOKENS = 1 << 22
+_TOP = 20  # symbols whose losses are printed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,9 +188,9 @@ def _print_losses(arguments: "DescribeCommand", name: str, path: Path) -> int:
         print(f"{_mean(last)} at the last token of each")
     if symbols:
         cells = [[r["symbol"], f"{r['count']:,}", f"{r['nats']:z.4f}", f"{r['accuracy']:.3f}"] for r in symbols]
-        print(f"\n{text_table(['symbol', 'occurrences', 'nats', 'accuracy'], cells[: arguments.top])}")
-        if len(cells) > arguments.top:
-            print(f"... and {len(cells) - arguments.top:,} rarer symbols (--top, --json)")
+        print(f"\n{text_table(['symbol', 'occurrences', 'nats', 'accuracy'], cells[:_TOP])}")
+        if len(cells) > _TOP:
+            print(f"... and {len(cells) - _TOP:,} rarer symbols (--json prints all)")
     return 0
 
 
@@ -212,16 +211,6 @@ def _rows_by_symbol(
     ]
 
 
-def _epochs_of_fit(name: str) -> "list[tuple[int, HMM]]":
-    """The epochs that a fit saved, and their HMMs; none if this is not the output folder of a fit."""
-    from ..hmm.fitting.state import checkpoints
-    from ..hmm.model import HMM
-
-    folder = Path(name)
-    saved = checkpoints(folder) or checkpoints(folder / "fit")
-    return [(epoch, HMM.from_pretrained(path / "hmm")) for epoch, path in saved]
-
-
 def _mean(rates: "np.ndarray", weights: "np.ndarray | None" = None) -> str:
     """The weighted mean in nats per token, with its standard error over sequences, or why there is none."""
     import numpy as np
@@ -237,25 +226,20 @@ def _mean(rates: "np.ndarray", weights: "np.ndarray | None" = None) -> str:
 
 
 def _tokens_to_score(hmm: "Process", name: str, path: Path, arguments: "DescribeCommand") -> "TokenRows":
-    """The sequences of a file of symbols or of lines of names, or windows of the sentences in a text or words/."""
+    """The sequences of a file of symbols or of lines of names, or windows of the sentences in a text."""
     import numpy as np
 
     from ..hmm.token_files import TokenRows, is_token_file, read_named_rows, read_token_rows
 
     if is_token_file(path):
         return read_token_rows(path)
-    from ..text.tokenizers.words import INDEX_NAME, WordCorpus, sentences_of
+    from ..text.tokenizers.words import sentences_of
 
     vocabulary = hmm.vocabulary
     if vocabulary is None:
         raise InputError(
             f"{path}: the symbols of {name} have no names; give their numbers in a .npy file, or on lines of a text"
         )
-    if (path / INDEX_NAME).exists():
-        corpus = WordCorpus.load(path)
-        if corpus.vocabulary != vocabulary:
-            raise InputError(f"{path}: has other words than {name}; give the words that it was fitted to")
-        return TokenRows(corpus.as_windows(arguments.split, arguments.length))
     with opened_text(path) as file:
         text = file.read()
     named = read_named_rows(text, vocabulary)
@@ -268,35 +252,6 @@ def _tokens_to_score(hmm: "Process", name: str, path: Path, arguments: "Describe
         raise InputError(f"{path}: no sentence consists of the words of {name}; give another text")
     length = min(arguments.length, len(tokens))
     return TokenRows(tokens[: len(tokens) // length * length].reshape(-1, length))
-
-
-def _draw_emissions(arguments: "DescribeCommand", name: str) -> int:
-    """Draw how the emissions of states change over the epochs of a fit."""
-    import numpy as np
-
-    from ..report.hmm_plots import plot_emission_history
-
-    folder = Path(name)
-    saved = _epochs_of_fit(name)
-    if not saved:
-        raise InputError(f"{folder}: has no checkpoints epoch-N of a fit; give the output folder of hmm-datasets fit")
-    last = saved[-1][1]
-    states = arguments.states or np.argsort(-last.stationary(), kind="stable")[:3].tolist()
-    for state in states:
-        if not 0 <= state < last.num_states:
-            raise InputError(f"--states {state}: expected 0 to {last.num_states - 1}")
-    output = arguments.output or folder / "plots" / "emissions.png"
-    plot_emission_history(
-        np.stack([hmm.emission for _, hmm in saved]),
-        [epoch for epoch, _ in saved],
-        states,
-        output,
-        title=f"Emissions of an HMM of {last.num_states} states over the epochs of its fit",
-        names=last.vocabulary,
-        num_symbols=arguments.top,
-    )
-    print(output)
-    return 0
 
 
 def _save_tables(arguments: "DescribeCommand", name: str, folder: Path) -> int:
@@ -316,59 +271,23 @@ def _save_tables(arguments: "DescribeCommand", name: str, folder: Path) -> int:
     return 0
 
 
-def _print_entropy_rate(name: str, as_json: bool) -> int:
-    """Print the entropy rate and its standard error."""
-    from ..hmm.families import Family
-
-    source = _load(name)
-    if not source.is_stationary:
-        what = (
-            "a family of HMMs, whose optimal loss decreases as the tokens reveal the HMM"
-            if isinstance(source, Family)
-            else "not stationary, so that its optimal loss depends on the position"
-        )
-        raise InputError(f"{name}: is {what}; use describe, which gives the losses of predictors at each position")
-    rate = source.entropy_rate()
-    if as_json:
-        print(json.dumps({"nats": rate.value, "standard_error": rate.standard_error}))
-        return 0
-    exact = "exact" if rate.standard_error == 0 else f"standard error {rate.standard_error:.6f}"
-    print(f"{rate.value:.6f} nats per token ({rate.value / math.log(2):.6f} bits), {exact}")
-    return 0
-
-
 @dataclass(frozen=True, kw_only=True)
 class DescribeCommand:
-    """Sizes, states, mixing, and losses of predictors of a process.
+    """Sizes, entropy rate, states, mixing, and losses of predictors of a process.
 
     Without a name it lists the named processes and corpora. Of several processes it prints the entropy rates.
     """
 
     hmm: list[str] = argument("HMM", _PROCESS, many="*", default=[])
-    length: int = option(64, "L", "positions to measure at, or words per window of --sequences; default 64")
+    length: int = option(64, "L", "positions to measure at, or words per window of a text; default 64")
     num_sequences: int = option(2048, "N", "sequences to measure on, default 2048")
     json: bool = option(False, None, "JSON instead of tables")
     plot: Path | None = option(None, "FOLDER", "write heat maps there, and for 3 or 4 states the beliefs")
-    only: Literal["entropy-rate"] | None = option(
-        None, None, "only the best possible loss, in nats per token; without a name, of all processes (20 s)"
-    )
     sequences: Path | None = option(
         None,
         "FILE",
-        "instead, the loss on these in nats per token, also by symbol: .npy with integers of shape (N, L); or "
-        "sentences: a text file, or words/ of a fit",
+        "instead, the loss on these in nats per token, also by symbol: .npy with integers of shape (N, L), or a text",
     )
-    split: Literal["train", "test", "unique", "unique_test"] = option(
-        "test", None, "sentences of words/, default test"
-    )
-    emissions: bool = option(
-        False,
-        None,
-        "instead, of the output folder of a fit: draw how the emissions of states change over it",
-    )
-    states: list[int] | None = option(None, "S", "by default the most visited three")
-    top: int = option(20, "K", "symbols, default 20", least=1)
-    output: Path | None = option(None, "FILE.png", "default in the folder")
     save: Path | None = option(
         None,
         "FOLDER",
@@ -379,16 +298,10 @@ class DescribeCommand:
 
     voids = (
         Void("unsafe_pickle", "without save"),
-        Void("states output", "without emissions"),
-        Void("top", "without emissions or sequences"),
-        Void("split", "without sequences"),
-        Void("split length", "if sequences is a file of symbols"),
-        Void("emissions", "with save"),
-        Void("sequences json", "with save or emissions"),
-        Void("length", "with save or emissions or only"),
-        Void("only", "with save or emissions or sequences"),
-        Void("num_sequences plot", "with save or emissions or sequences or only"),
-        Void("save emissions sequences length num_sequences plot", "unless hmm is one process"),
+        Void("length", "if sequences is a file of symbols"),
+        Void("sequences json length", "with save"),
+        Void("num_sequences plot", "with save or sequences"),
+        Void("save sequences length num_sequences plot", "unless hmm is one process"),
     )
     void_facts: ClassVar = {
         "hmm is one process": lambda get: len(get("hmm")) == 1,
@@ -409,12 +322,8 @@ def describe_command(arguments: DescribeCommand) -> int:
     (name,) = arguments.hmm
     if arguments.save is not None:
         return _save_tables(arguments, name, arguments.save)
-    if arguments.emissions:
-        return _draw_emissions(arguments, name)
     if arguments.sequences is not None:
         return _print_losses(arguments, name, arguments.sequences)
-    if arguments.only == "entropy-rate":
-        return _print_entropy_rate(name, arguments.json)
     from ..hmm.model import HMM
     from ..report.hmm_description import plot_hmm
     from ..report.process_description import describe_process, process_text
@@ -435,8 +344,8 @@ def _print_list(arguments: DescribeCommand) -> int:
     from ..report.process_list import process_rows, process_table
 
     names = arguments.hmm
-    rows = process_rows(names, rates=bool(names) or arguments.only == "entropy-rate")
-    corpora = corpus_rows() if not names and arguments.only is None else []
+    rows = process_rows(names, rates=bool(names))
+    corpora = [] if names else corpus_rows()
     if arguments.json:
         print(json.dumps({"processes": rows} | ({"corpora": corpora} if corpora else {})))
         return 0

@@ -1,9 +1,5 @@
 """The entropy rate of a process, exact, bounded or estimated, and how it is printed."""
 
-from typing import Any
-
-import numpy as np
-
 from ..errors import InputError
 from ..hmm.analysis.entropy import bounds_of_rate, made_to_agree
 from ..hmm.process import Process
@@ -27,13 +23,14 @@ def entropy_rate_of(process: Process) -> dict[str, float] | None:
     return rate._asdict() | bounds._asdict()
 
 
-def rate_line(description: dict[str, Any]) -> str:
-    """The entropy rate beside the loss of the uniform predictor."""
-    rate, uniform = description["entropy_rate"], np.log(description["num_symbols"])
-    precision = "exact" if rate["standard_error"] == 0 else f"standard error {rate['standard_error']:.1e}"
-    return f"entropy rate {rate['value']:z.5f} nats per token ({precision}); the uniform predictor needs {uniform:.5f}"
-
-
-def rate_bounds(rate: dict[str, float]) -> list[str]:
-    """The lower and the upper bound, each with its error."""
-    return [f"{rate[side]:z.5f} (+- {rate[f'{side}_error']:.1e})" for side in ("lower", "upper")]
+def rate_text(rate: dict[str, float] | None) -> str:
+    """The result of [`entropy_rate_of`]: the closed form, or an estimate with its error and bounds."""
+    if rate is None:
+        return "by position"
+    if rate["standard_error"] == 0:
+        return f"{rate['value']:z.6f}, exact"
+    text = f"{rate['value']:z.6f} +- {rate['standard_error']:.1e}"
+    if "lower" not in rate:
+        return text
+    error = max(rate["lower_error"], rate["upper_error"])
+    return f"{text}, in {rate['lower']:z.6f} .. {rate['upper']:z.6f}" + (f" (+- {error:.1e})" if error > 0 else "")

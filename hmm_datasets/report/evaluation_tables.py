@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..display import counted
@@ -30,6 +30,9 @@ Report = Mapping[str, Any]
 
 
 _SAME_R2 = 0.005  # a smaller difference of R² is none
+_PROBE = {"r2": "R²", "rmse": "RMSE"}
+_UNTRAINED = {"untrained_r2": "untrained R²", "untrained_rmse": "RMSE"}
+_OF_MARKOV = {"probe_r2": "R² of the probe for them", "probe_rmse": "RMSE"}
 
 
 def evaluation_text(report: Report) -> str:
@@ -45,9 +48,7 @@ def evaluation_text(report: Report) -> str:
 
 def evaluation_tables(report: Report) -> dict[str, list[Table]]:
     """The tables of each task in a report, except completions, which are not shown as a table."""
-    makers = {"optimum": _optimum, "training": _training, "beliefs": _beliefs, "text": _text, "core": _core}
-    makers |= {"chat": _chat}
-    return {task: make(report[task]) for task, make in makers.items() if task in report}
+    return {task: tables(report[task]) for task, (_, tables) in _tasks().items() if task in report and tables}
 
 
 def summary(report: Report) -> list[str]:
@@ -56,16 +57,20 @@ def summary(report: Report) -> list[str]:
     Args:
         report (`dict`): the content of `report.json`.
     """
-    makers = {
-        "optimum": _optimum_sentence,
-        "training": _training_sentence,
-        "beliefs": _beliefs_sentence,
-        "text": _text_sentence,
-        "core": _core_sentence,
-        "chat": _chat_sentence,
-        "completions": _completions_sentence,
+    return [sentence(report[task]) for task, (sentence, _) in _tasks().items() if task in report]
+
+
+def _tasks() -> dict[str, tuple[Callable[[Report], str], Callable[[Report], list[Table]] | None]]:
+    """The sentence and the tables of each task."""
+    return {
+        "optimum": (_optimum_sentence, _optimum),
+        "training": (_training_sentence, _training),
+        "beliefs": (_beliefs_sentence, _beliefs),
+        "text": (_text_sentence, _text),
+        "core": (_core_sentence, _core),
+        "chat": (_chat_sentence, _chat),
+        "completions": (_completions_sentence, None),
     }
-    return [make(report[task]) for task, make in makers.items() if task in report]
 
 
 def _optimum_sentence(optimum: Report) -> str:
@@ -176,11 +181,22 @@ def _completions_sentence(completions: Report) -> str:
     return f"The model completes {completions['facts_correct']:,} of {completions['facts']:,} facts correctly."
 
 
+def _figures_table(title: str, columns: Mapping[str, str], rows: Mapping[str, Report], note: str = "") -> list[Table]:
+    """A table of numbers, with a row for each name; none without rows.
+
+    Args:
+        columns (mapping): key and title of each column; the first is that of the names.
+    """
+    _, *keys = columns
+    cells = [[name, *(figure_text(row.get(key)) for key in keys)] for name, row in rows.items()]
+    return [Table(title, list(columns.values()), cells, note)] if cells else []
+
+
 def _optimum(optimum: Report) -> list[Table]:
     tables = [optimum_table(optimum, "Loss of the model and of the predictors of the distribution")]
     for name, figures in optimum.get("metrics", {}).items():
-        rows = [[figure, figure_text(value)] for figure, value in figures.items() if isinstance(value, int | float)]
-        tables.append(Table(f"Metric {name}", ["figure", "value"], rows))
+        rows = {figure: {"value": value} for figure, value in figures.items() if isinstance(value, int | float)}
+        tables += _figures_table(f"Metric {name}", {"name": "figure", "value": "value"}, rows)
     return tables
 
 
@@ -204,82 +220,72 @@ def _training(training: Report) -> list[Table]:
 
 def _beliefs_by_checkpoint(evaluations: Sequence[Report]) -> list[Table]:
     """R2 and RMSE of the belief and its parts at each checkpoint, from all layers; none if they were not probed."""
-    probed = [row for row in evaluations if "belief_r2" in row]
-    if not probed:
-        return []
-    keys = [key for key in probed[0] if key.startswith("belief_")]
-    names = [
-        key.removeprefix("belief_").replace("rmse", "RMSE").replace("r2", "R²").replace("_", ", ") for key in keys
-    ]
-    rows = [[f"{row['step']:,}", *(figure_text(row[key]) for key in keys)] for row in probed]
-    return [Table("Linear probes of all layers by checkpoint", ["step", *names], rows)]
+    probed = {f"{row['step']:,}": row for row in evaluations if "belief_r2" in row}
+    columns = {"step": "step"}
+    for key in next(iter(probed.values()), ()):
+        if key.startswith("belief_"):
+            name = key.removeprefix("belief_").replace("rmse", "RMSE").replace("r2", "R²")
+            columns[key] = name.replace("_", ", ")
+    return _figures_table("Linear probes of all layers by checkpoint", columns, probed)
 
 
 def _beliefs(beliefs: Report) -> list[Table]:
-    columns = ("r2", "rmse", "shuffled_r2", "shuffled_rmse", "untrained_r2", "untrained_rmse")
-    rows = [
-        [{"0": "embedding", "all": "all layers"}.get(name, name), *(figure_text(probe.get(key)) for key in columns)]
-        for name, probe in beliefs["layers"].items()
-    ]
-    header = ["layer", "R²", "RMSE", "shuffled R²", "RMSE", "untrained R²", "RMSE"]
+    """Probes by layer and of the parts, beliefs that know the last symbols alone, and probes at some positions."""
     states, width = beliefs["num_states"], beliefs.get("belief_width")
     of = f"{states} states" if states is not None else f"beliefs of {width} numbers"
-    note = f"{of}; fitted on {beliefs['fitted_on']:,} sequences, tested on {beliefs['tested_on']:,} others"
+    titles = {"0": "embedding", "all": "all layers"}
+    layers = {titles.get(name, name): probe for name, probe in beliefs["layers"].items()}
+    markov = {f"order {order}": row for order, row in beliefs.get("markov", {}).items()}
     return [
-        Table("Linear probes by layer", header, rows, note),
-        *_belief_parts(beliefs),
-        *_markov_beliefs(beliefs),
-        *_belief_positions(beliefs),
+        *_figures_table(
+            "Linear probes by layer",
+            {"layer": "layer", **_PROBE, "shuffled_r2": "shuffled R²", "shuffled_rmse": "RMSE", **_UNTRAINED},
+            layers,
+            f"{of}; fitted on {beliefs['fitted_on']:,} sequences, tested on {beliefs['tested_on']:,} others",
+        ),
+        *_figures_table(
+            "Linear probes of the parts", {"part": "part of the belief"} | _PROBE | _UNTRAINED, _parts(beliefs)
+        ),
+        *_figures_table(
+            "Beliefs of Markov order k",
+            {"order": "beliefs given the last symbols", **_PROBE, **_OF_MARKOV},
+            markov,
+            "R² and RMSE of beliefs of order k as predictions of the belief: no function of the last k symbols is "
+            "nearer to it.\nThe last two columns: the probe of all layers, fitted to the beliefs of order k instead",
+        ),
+        *_figures_table(
+            "The probe of all layers by position", {"seen": "symbols seen"} | _PROBE, _at_positions(beliefs)
+        ),
     ]
 
 
-def _belief_parts(beliefs: Report) -> list[Table]:
-    """R2 and RMSE of each part of the belief, from all layers and from the best single one."""
-    rows = []
+def _parts(beliefs: Report) -> dict[str, Report]:
+    """Probes of each part of the belief, from all layers and from the best single one."""
+    rows = {}
     for name, layers in beliefs.get("parts", {}).items():
-        r2 = {layer: -1.0 if probe["r2"] is None else probe["r2"] for layer, probe in layers.items() if layer != "all"}
-        best = max(r2, key=r2.__getitem__)
-        figures = [layers["all"].get(key) for key in ("r2", "rmse", "untrained_r2", "untrained_rmse")]
-        rows.append([name, *map(figure_text, figures), best, figure_text(layers[best]["r2"])])
-    header = ["part of the belief", "R²", "RMSE", "untrained R²", "RMSE", "best layer", "R²"]
-    return [Table("Linear probes of the parts, from all layers", header, rows)] if rows else []
+        single = {layer: probe for layer, probe in layers.items() if layer != "all"}
+        best = max(single, key=lambda layer: -1.0 if single[layer]["r2"] is None else single[layer]["r2"])
+        rows |= {f"{name}, all layers": layers["all"], f"{name}, layer {best}": single[best]}
+    return rows
 
 
-def _markov_beliefs(beliefs: Report) -> list[Table]:
-    """Beliefs that know the last symbols alone, as predictions of the belief and as targets of the probe."""
-    columns = ("r2", "rmse", "probe_r2", "probe_rmse")
-    rows = [
-        [f"order {order}", *(figure_text(figures[key]) for key in columns)]
-        for order, figures in beliefs.get("markov", {}).items()
-    ]
-    header = ["beliefs given the last symbols", "R²", "RMSE", "R² of the probe for them", "RMSE"]
-    note = (
-        "R² and RMSE of beliefs of order k as predictions of the belief: no function of the last k symbols is nearer "
-        "to it.\nThe last two columns: the probe of all layers, fitted to the beliefs of order k instead"
-    )
-    return [Table("Beliefs of Markov order k", header, rows, note)] if rows else []
-
-
-def _belief_positions(beliefs: Report) -> list[Table]:
-    """The probe of all layers at some positions."""
+def _at_positions(beliefs: Report) -> dict[str, Report]:
+    """The probe of all layers after powers of two of symbols, and after all."""
     if "positions" not in beliefs:
-        return []
+        return {}
     probe, first = beliefs["positions"]["layers"]["all"], beliefs["positions"]["first"]
     last = first + len(probe["r2"]) - 1
     shown = [seen for seen in sorted({*(1 << power for power in range(last.bit_length())), last}) if seen >= first]
-    rows = [[str(seen), *(figure_text(probe[key][seen - first]) for key in ("r2", "rmse"))] for seen in shown]
-    return [Table("The probe of all layers by position", ["symbols seen", "R²", "RMSE"], rows)]
+    return {str(seen): {key: probe[key][seen - first] for key in _PROBE} for seen in shown}
 
 
 def _text(text: Report) -> list[Table]:
+    measures = {"bits_per_byte": "bits per byte", "bits_per_character": "bits per character"}
+    measures |= {"perplexity": "perplexity per token", "nats_per_token": "nats per token"}
     rows = [
-        ["bits per byte", figure_text(text["bits_per_byte"]),
-         interval_text(text["bits_per_byte_low"], text["bits_per_byte_high"])],
-        ["bits per character", figure_text(text.get("bits_per_character")), ""],
-        ["perplexity per token", figure_text(text["perplexity"]),
-         interval_text(text["perplexity_low"], text["perplexity_high"])],
-        ["nats per token", figure_text(text["nats_per_token"]), ""],
-    ]  # fmt: skip
+        [title, figure_text(text.get(key)), interval_text(text.get(f"{key}_low"), text.get(f"{key}_high"))]
+        for key, title in measures.items()
+    ]
     note = (
         f"{text['num_tokens']:,} tokens, {text['bytes']:,} bytes, {_documents(text)}; windows of "
         f"{text['window']:,} tokens, each scored token with a context of at least {text['least_context']:,}; "
@@ -295,41 +301,27 @@ def _text(text: Report) -> list[Table]:
 
 
 def _core(core: Report) -> list[Table]:
-    rows = [
-        [
-            label,
-            task["type"],
-            str(task["shots"]),
-            f"{task['items']:,}",
-            f"{task['accuracy']:.4f}",
-            f"{task['baseline']:.4f}",
-            f"{task['centered']:.4f}",
-            interval_text(task["low"], task["high"]),
-            figure_text(task["corrupted_centered"]),
-        ]
-        for label, task in core["tasks"].items()
-    ]
-    bounds, control = interval_text(core["low"], core["high"]), figure_text(core["corrupted_score"])
-    rows.append([core["name"], "", "", "", "", "", f"{core['score']:.4f}", bounds, control])
+    rows = []
+    mean = {"centered": core["score"], "corrupted_centered": core["corrupted_score"]}
+    for label, task in [*core["tasks"].items(), (core["name"], core | mean)]:
+        facts = [task["type"], str(task["shots"]), f"{task['items']:,}"] if "type" in task else [""] * 3
+        figures = [figure_text(task.get(key)) for key in ("accuracy", "baseline", "centered")]
+        control = figure_text(task["corrupted_centered"])
+        rows.append([label, *facts, *figures, interval_text(task["low"], task["high"]), control])
     header = ["task", "type", "shots", "items", "accuracy", "baseline", "centered", "95% interval", "corrupted"]
     missing = f"; not measured: {', '.join(core['missing'])}" if core["missing"] else ""
     return [Table("Accuracy by task", header, rows, f"baselines {core['baselines']}{missing}")]
 
 
 def _chat(chat: Report) -> list[Table]:
-    rows = [
-        [title, f"{share['count']:,}", *_share(share)]
-        for name, title in SHARES.items()
-        for share in [chat["shares"][name]]
-    ]
+    rows = []
+    for name, title in SHARES.items():
+        share = chat["shares"][name]
+        interval = interval_text(share["low"], share["high"], ".1%")
+        rows.append([title, f"{share['count']:,}", figure_text(share["share"], ".1%"), interval])
     note = f"{chat['conversations']:,} conversations, {chat['tokens']:,} tokens of the assistant"
-    return [
-        Table("Greedy answers to held-out questions", ["answers that", "count", "share", "95% interval"], rows, note)
-    ]
-
-
-def _share(share: Report) -> tuple[str, str]:
-    return figure_text(share["share"], ".1%"), interval_text(share["low"], share["high"], ".1%")
+    header = ["answers that", "count", "share", "95% interval"]
+    return [Table("Greedy answers to held-out questions", header, rows, note)]
 
 
 def _completions_text(completions: Report) -> str:

@@ -1,4 +1,4 @@
-"""Description of an HMM: sizes, entropy rate, stationary distribution, losses of predictors, plots."""
+"""What is known of an HMM beyond other processes: mixing, states and what they emit, and plots of its tables."""
 
 import os
 from pathlib import Path
@@ -6,79 +6,56 @@ from typing import Any
 
 import numpy as np
 
-from ..hmm.analysis.entropy import made_to_agree
 from ..hmm.analysis.stationary import entropy, mixing_time
 from ..hmm.model import HMM
 from .belief_warnings import belief_warnings
-from .entropy_rates import rate_bounds, rate_line
-from .predictor_losses import check_sizes, predictor_losses, predictors_table
 from .tables import text_table
 
 _MAX_STATES = 12  # rows of the table of states
 
 
-def describe(hmm: HMM, *, length: int = 64, num_sequences: int = 2048, seed: int = 0) -> dict[str, Any]:
-    """Describe an HMM.
-
-    Args:
-        hmm ([`~hmm_datasets.HMM`]): the distribution.
-        length (`int`, *optional*, defaults to 64): number of positions at which predictors are measured.
-        num_sequences (`int`, *optional*, defaults to 2048): number of sequences on which they are measured.
-        seed (`int`, *optional*, defaults to 0): seed of these sequences.
+def hmm_facts(hmm: HMM) -> dict[str, Any]:
+    """Facts of an HMM, ready for JSON.
 
     Returns:
-        `dict`, ready for JSON: sizes; `entropy_rate`; `mixing_time` (steps, `None` if the chain never mixes);
-        `states`, most frequent first; `warnings`, why an experiment on beliefs would be void; `cross_entropy`, for
-        each predictor the nats by position, their mean and its standard error.
+        `dict`: `edge_emitting`, `unifilar`, `starts_stationary`; `mixing_time` (steps, `None` if the chain never
+        mixes); perplexities of the state (`states_in_use`), and given the state of the next one (`ways_on`) and of the
+        symbol (`symbols_a_state`); `states`, most frequent first; `warnings`, why an experiment on beliefs would be
+        void.
     """
-    check_sizes(length, num_sequences)
     stationary = hmm.stationary()
     steps = mixing_time(hmm.transition, stationary)
-    rate, bounds = made_to_agree(hmm.entropy_rate(), hmm.entropy_rate_bounds(length=512))
     return {
-        "num_states": hmm.num_states,
-        "num_symbols": hmm.num_symbols,
         "edge_emitting": hmm.edges is not None,
         "unifilar": hmm.is_unifilar(),
-        "fingerprint": hmm.fingerprint(),
         "starts_stationary": bool(np.abs(hmm.start - stationary).max() < 1e-9),
         "mixing_time": None if np.isinf(steps) else steps,
-        "entropy_rate": {**rate._asdict(), **bounds._asdict()},
         "states_in_use": float(np.exp(entropy(stationary))),
         "ways_on": float(np.exp(stationary @ entropy(hmm.transition))),
         "symbols_a_state": float(np.exp(stationary @ entropy(hmm.emission))),
         "states": _states(hmm, stationary),
         "warnings": belief_warnings(hmm),
-        "cross_entropy": predictor_losses(hmm, length, num_sequences, seed),
-        "num_sequences": num_sequences,
     }
 
 
-def description_text(description: dict[str, Any]) -> str:
-    """[`describe`]'s result as tables for the terminal."""
-    kind = "edge" if description["edge_emitting"] else "state"
+def hmm_lines(description: dict[str, Any]) -> list[str]:
+    """[`hmm_facts`]'s result, in a description with `num_states`, as lines and a table for the terminal."""
     steps = description["mixing_time"]
     start = "its stationary distribution" if description["starts_stationary"] else "another distribution"
-    lines = [
-        f"{description['num_states']:,} states, {description['num_symbols']:,} symbols, {kind}-emitting"
-        f"{', unifilar' if description['unifilar'] else ''}; fingerprint {description['fingerprint']}",
-        rate_line(description),
-        "bounds on it: {} with the first state known, {} without".format(*rate_bounds(description["entropy_rate"])),
-        f"starts in {start}; " + ("never mixes" if steps is None else f"mixing time {steps:,.0f} steps"),
+    return [
+        f"{'unifilar' if description['unifilar'] else 'not unifilar'}; starts in {start}; "
+        + ("never mixes" if steps is None else f"mixing time {steps:,.0f} steps"),
         f"perplexity of the state {description['states_in_use']:.2f}, of the next state given the state "
         f"{description['ways_on']:.2f}, of the symbol given the state {description['symbols_a_state']:.2f}",
         *(f"beliefs: {warning}" for warning in description["warnings"]),
         "",
         _states_table(description),
-        "",
-        predictors_table(description),
     ]
-    return "\n".join(lines)
 
 
 def plot_hmm(hmm: HMM, folder: str | os.PathLike, *, seed: int = 0) -> list[Path]:
     """Write `transition.png` and `emission.png`, and for 3 or 4 states `beliefs.png`; return their paths."""
-    from .hmm_plots import plot_beliefs, plot_table
+    from .hmm_plots import plot_simplices, plot_table
 
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -88,7 +65,8 @@ def plot_hmm(hmm: HMM, folder: str | os.PathLike, *, seed: int = 0) -> list[Path
     if hmm.num_states in (3, 4):
         paths.append(folder / "beliefs.png")
         tokens = hmm.sample(400, 256, seed=seed)
-        plot_beliefs(hmm.beliefs(tokens)[:, 8:].reshape(-1, hmm.num_states), paths[-1], title="beliefs before a token")
+        beliefs = hmm.beliefs(tokens)[:, 8:].reshape(-1, hmm.num_states)
+        plot_simplices({"beliefs before a token": beliefs}, paths[-1])
     return paths
 
 

@@ -1,7 +1,7 @@
 """Plots of an HMM: its tables as heat maps, its beliefs in the simplex."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Float
@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 
-from .plots import draw_points, save_figure
+from .plots import draw_points, paper_figure, save_figure
 
 _CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(3) / 2]])
 _FOUR_COLORS = np.array([[0.0, 0.45, 0.70], [0.90, 0.62, 0.0], [0.0, 0.62, 0.45], [0.80, 0.47, 0.65]])
@@ -48,60 +48,23 @@ def plot_table(
     save_figure(figure, path)
 
 
-def plot_emission_history(
-    tables: Float[np.ndarray, "K H E"],
-    epochs: Sequence[int],
-    states: Sequence[int],
-    path: str | os.PathLike,
-    *,
-    title: str,
-    names: Sequence[str] | None = None,
-    num_symbols: int = 20,
-) -> None:
-    """Plot how the emissions of some states change over the epochs of a fit: a heat map for each state.
+def plot_simplices(columns: Mapping[str, Float[np.ndarray, "N H"]], path: str | os.PathLike) -> None:
+    """Plot beliefs over three or four states in the simplex, each with the color of that of the first column.
 
-    Rows are the symbols that a state emits most in any of the epochs, in the order of the last one.
+    Four states are the corners of a tetrahedron, which is drawn in a row for each of two corners, as seen from above.
 
     Args:
-        tables (`np.ndarray` of shape `(K, H, E)`): the emission table after each of `epochs`.
-        epochs (sequence of `int`): numbers of the epochs, ascending.
-        states (sequence of `int`): the states to show.
+        columns (mapping): title and beliefs of each column.
         path (path): where the PNG goes; a PDF is written next to it.
-        title (`str`): title of the plot.
-        names (sequence of `str`, *optional*): names of the symbols.
-        num_symbols (`int`, *optional*, defaults to 20): number of rows for each state.
     """
-    size = min(num_symbols, tables.shape[2])
-    figure = Figure(figsize=(1.2 + 3.1 * len(states), 1.6 + 0.17 * size), layout="constrained")
-    norm = PowerNorm(0.5, vmin=0, vmax=1)
-    for axes, state in zip(np.atleast_1d(figure.subplots(1, len(states))), states, strict=True):
-        emitted = tables[:, state].T
-        kept = np.argsort(-emitted.max(1), kind="stable")[:size]
-        kept = kept[np.argsort(-emitted[kept, -1], kind="stable")]
-        edges = np.append(np.asarray(epochs, float), epochs[-1] + 1) - 0.5
-        image = axes.pcolormesh(edges, np.arange(size + 1) - 0.5, emitted[kept], norm=norm, cmap="cividis")
-        labels = [str(symbol) if names is None else names[symbol] for symbol in kept]
-        axes.set_yticks(range(size), labels, fontsize=7)
-        axes.invert_yaxis()
-        axes.set(title=f"state {state}", xlabel="epochs")
-        axes.xaxis.get_major_locator().set_params(integer=True)
-    figure.suptitle(title)
-    figure.colorbar(image, ax=figure.axes, label="probability", shrink=0.8, ticks=[0, 0.01, 0.05, 0.2, 0.5, 1])
-    save_figure(figure, path)
-
-
-def plot_beliefs(beliefs: Float[np.ndarray, "N H"], path: str | os.PathLike, *, title: str) -> None:
-    """Plot beliefs over three or four states in the simplex, with the belief itself as the color.
-
-    Four states are the corners of a tetrahedron, which is drawn as seen from above each of them.
-    """
-    states = beliefs.shape[1]
-    figure = Figure(figsize=(6.4, 5.8) if states == 3 else (8.0, 7.6), layout="constrained")
-    panels = np.atleast_1d(figure.subplots(*((1, 1) if states == 3 else (2, 2)))).flat
-    for above, axes in enumerate(panels):
-        draw_simplex(axes, beliefs, belief_colors(beliefs), above)
-    figure.suptitle(title)
-    save_figure(figure, path)
+    colors = belief_colors(next(iter(columns.values())))
+    views = (3,) if next(iter(columns.values())).shape[1] == 3 else (3, 0)
+    height = 0.2 + 3.1 * len(views) / len(columns)
+    with paper_figure(path, height, (len(views), len(columns))) as (_, panels):
+        for place, axes in enumerate(panels):
+            title, beliefs = list(columns.items())[place % len(columns)]
+            draw_simplex(axes, beliefs, colors, views[place // len(columns)])
+            axes.set_title(title, pad=8)
 
 
 def belief_colors(beliefs: Float[np.ndarray, "N H"]) -> Float[np.ndarray, "N 3"]:

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.category import StrCategoryFormatter
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from matplotlib.ticker import EngFormatter, FixedFormatter, Formatter, FuncFormatter, NullFormatter
+from matplotlib.ticker import EngFormatter, FixedFormatter, Formatter, FuncFormatter, LogLocator, NullFormatter
 
 from ..errors import InputError, printable
 from ..files import atomic_file
@@ -36,13 +36,13 @@ STYLES = {
 }
 """Style of each predictor. The color shows the kind; a dashed line is an n-gram that is counted in the context."""
 
-POINTS = {"fmt": "o", "color": "#0072B2", "markersize": 4, "capsize": 2}
-"""Plot style of points with intervals."""
-
 _COLORS = ("black", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _DASHES = ("-", "--", "-.", ":")
 
 _NGRAM_COLORS = ("#56B4E9", "#D55E00", "#F0E442")  # of orders 3 and more
+
+Drawing = Callable[[Any, Path], None]
+"""A function that draws data into a file."""
 
 WIDTH = 3.5
 """Width of a figure in inches: the column of a paper."""
@@ -72,55 +72,61 @@ PAPER = {
 }
 """Settings of matplotlib for a figure that is printed at its actual size."""
 
-SIZE = (8.4, 4.4)
-"""Width and height of a plot for a screen, in inches."""
+MIN_KL = 1e-6
+"""Nats; smaller divergences are rounding, and would compress the rest of a logarithmic axis."""
 
 
-@rc_context(PAPER)
-def plot_positions(measured: dict[str, Any], path: str | os.PathLike, *, title: str = "") -> None:
-    """Plot the cross-entropy of the model and the predictors by position, and below it the model's excess.
+@contextlib.contextmanager
+def paper_figure(
+    path: str | os.PathLike, height: float, shape: tuple[int, int] = (1, 1), *, width: float = WIDTH, **panels: Any
+) -> Iterator[tuple[Figure, Sequence[Axes]]]:
+    """A figure as wide as the column of a paper, which is written when the block ends.
+
+    If it has no legend and curves with labels, the legend goes below.
 
     Args:
-        measured (`dict`): the result of [`~hmm_datasets.evaluation.optimum.measure_optimum`].
+        path (path): where the PNG goes; a PDF is written next to it.
+        height, width (`float`): size in inches.
+        shape (`tuple`): rows and columns of panels.
+        panels (*optional*): further settings of `subplots`.
+    """
+    with rc_context(PAPER):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        axes = figure.subplots(*shape, squeeze=False, **panels).flat
+        yield figure, list(axes)
+        labels = [label for panel in figure.axes for label in panel.get_legend_handles_labels()[1]]
+        if labels and not figure.legends:
+            columns = 2 if max(map(len, labels)) < 24 else 1
+            figure.legend(loc="outside lower center", ncols=columns)
+        save_figure(figure, path)
+
+
+def plot_positions(measured: Mapping[str, Any], path: str | os.PathLike, *, title: str = "") -> None:
+    """Plot the cross-entropy of predictors by position and, if a model was measured, below it the model's excess.
+
+    Args:
+        measured (mapping): the result of [`~hmm_datasets.evaluation.optimum.measure_optimum`], or of
+            [`~hmm_datasets.report.process_description.describe_process`].
         path (path): where the PNG goes; a PDF is written next to it.
         title (`str`, *optional*): title of the plot.
     """
-    figure = Figure(figsize=(WIDTH, 4.2), layout="constrained")
-    (above, below) = figure.subplots(2, sharex=True, height_ratios=(2, 1))
-    entropy = measured["cross_entropy"]
-    positions = np.arange(1, len(entropy["model"]["by_position"]) + 1)
-    for number, (name, style) in enumerate(predictor_styles(entropy)):
-        above.plot(positions, entropy[name]["by_position"], **style, **markers(number, len(positions)))
-    above.plot(positions, entropy["model"]["by_position"], label="model", **model_style(len(positions)))
-    above.set(ylabel="cross-entropy (nats)", title=title)
-    gap, error = (np.array(measured["bayes_gap"][name], float) for name in ("by_position", "by_position_error"))
-    best = STYLES[measured["floor"]]
-    below.axhline(0, color=best["color"], linestyle=best["linestyle"])
-    draw_band(below, positions, gap, error, measured["num_sequences"], label="95% interval")
-    below.plot(positions, gap, **model_style(len(positions)))
-    below.set(xlabel="position in the sequence", ylabel="excess (nats)")
-    below.xaxis.get_major_locator().set_params(integer=True)
-    figure.legend(loc="outside lower center", ncols=2)
-    save_figure(figure, path)
-
-
-def plot_predictors(entropies: Mapping[str, Any], path: str | os.PathLike, *, title: str) -> None:
-    """Plot the expected loss of each predictor of a process by position.
-
-    Args:
-        entropies (mapping): the `cross_entropy` of [`~hmm_datasets.report.hmm_description.describe`].
-        path (path): where the PNG goes.
-        title (`str`): title of the plot.
-    """
-    figure = Figure(figsize=SIZE, layout="constrained")
-    axes = figure.subplots()
-    for number, (name, style) in enumerate(predictor_styles(entropies)):
-        losses = entropies[name]["by_position"]
-        axes.plot(np.arange(1, len(losses) + 1), losses, **style, **markers(number, len(losses)))
-    axes.set(xlabel="position in the sequence", ylabel="expected loss (nats)", title=title)
-    axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
-    save_figure(figure, path)
+    entropy, panels = measured["cross_entropy"], 2 if "bayes_gap" in measured else 1
+    ratios = {"height_ratios": (2, 1)[:panels], "sharex": True}
+    with paper_figure(path, 1.6 + 1.3 * panels, (panels, 1), **ratios) as (_, axes):
+        positions = np.arange(1, len(entropy["uniform"]["by_position"]) + 1)
+        for number, (name, style) in enumerate(predictor_styles(entropy)):
+            draw_curve(axes[0], number, positions, entropy[name]["by_position"], **style)
+        axes[0].set(ylabel="cross-entropy (nats)", title=title)
+        if panels == 2:
+            axes[0].plot(positions, entropy["model"]["by_position"], label="model", **model_style(len(positions)))
+            gap, error = (np.array(measured["bayes_gap"][key], float) for key in ("by_position", "by_position_error"))
+            best = STYLES[measured["floor"]]
+            axes[1].axhline(0, color=best["color"], linestyle=best["linestyle"])
+            draw_band(axes[1], positions, gap, error, measured["num_sequences"], label="95% interval")
+            axes[1].plot(positions, gap, **model_style(len(positions)))
+            axes[1].set(ylabel="excess (nats)")
+        axes[-1].set(xlabel="position in the sequence")
+        axes[-1].xaxis.get_major_locator().set_params(integer=True)
 
 
 def plot_panel(panel: Panel, path: str | os.PathLike, *, title: str) -> None:
@@ -131,32 +137,20 @@ def plot_panel(panel: Panel, path: str | os.PathLike, *, title: str) -> None:
         path (path): where the PNG goes.
         title (`str`): title of the plot.
     """
-    figure = Figure(figsize=SIZE, layout="constrained")
-    axes = figure.subplots()
-    if panel.level is not None:
-        name, level = panel.level
-        style = {**STYLES["bayes"], "label": f"{name}: {level:.3f}"}
-        axes.axhline(level, linewidth=1.4, **style)
-    for number, curve in enumerate(panel.curves):
-        label = f"{curve.label}: {curve.values[-1]:.3f}" if curve.label else None
-        is_sparse = len(curve.values) < 60
-        axes.plot(
-            curve.tokens,
-            curve.values,
-            **run_style(number),
-            marker="o" if is_sparse else None,
-            markersize=3,
-            linewidth=1.2,
-            label=label,
-        )
-    axes.set(xlabel="tokens", ylabel=panel.title, title=title)
-    if panel.suits_logarithm():
-        axes.set_xscale("log")
-        axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    if axes.get_ylim()[1] >= 1e4:
-        axes.yaxis.set_major_formatter(EngFormatter(sep=""))
-    save_plot(figure, axes, path)
+    with paper_figure(path, 2.4) as (_, (axes,)):
+        if panel.level is not None:
+            name, level = panel.level
+            axes.axhline(level, **{**STYLES["bayes"], "label": f"{name}: {level:.3f}"})
+        for number, curve in enumerate(panel.curves):
+            label = f"{curve.label}: {curve.values[-1]:.3f}" if curve.label else None
+            mark = "o" if len(curve.values) < 60 else None
+            axes.plot(curve.tokens, curve.values, **run_style(number), marker=mark, markersize=2, label=label)
+        axes.set(xlabel="tokens", ylabel=panel.title, title=title)
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        if panel.suits_logarithm():
+            logarithmic_counts(axes)
+        if axes.get_ylim()[1] >= 1e4:
+            axes.yaxis.set_major_formatter(EngFormatter(sep=""))
 
 
 def predictor_styles(names: Iterable[str]) -> list[tuple[str, dict[str, Any]]]:
@@ -201,10 +195,57 @@ def draw_band(axes: Axes, x: Any, values: Any, errors: Any, count: int, color: s
         axes.fill_between(x, values - half, values + half, color=color, alpha=0.15, linewidth=0, **style)
 
 
-def draw_intervals(axes: Axes, values: Any, lows: Any, highs: Any, heights: Any, **style: Any) -> None:
-    """Draw points with horizontal intervals; those that are NaN are left out."""
-    bars = np.nan_to_num(np.maximum([values - lows, highs - values], 0))
-    axes.errorbar(values, heights, xerr=bars, **style)
+def draw_curve(axes: Axes, number: int, x: Any, values: Any, errors: Any = None, count: int = 0, **style: Any) -> None:
+    """Draw curve `number` with a few markers, and its 95% interval if there are standard errors over sequences."""
+    style = run_style(number) | style
+    if errors is not None:
+        draw_band(axes, x, values, errors, count, style["color"])
+    axes.plot(x, values, **markers(number, len(x)), **style)
+
+
+def draw_rows(
+    axes: Axes, names: Sequence[str], series: Sequence[Sequence[Any]], styles: Sequence[dict], shift: float = 0.7
+) -> None:
+    """Draw rows of points with horizontal intervals; what is None is left out.
+
+    Args:
+        axes ([`~matplotlib.axes.Axes`]): where.
+        names (sequence of `str`): names of the rows, from the top.
+        series (sequence): for each series a point for every row: its value, and the bounds of its interval.
+        styles (sequence of `dict`): of each series, with its label, if it has one.
+        shift (`float`, *optional*, defaults to 0.7): height of a row over which its points are spread.
+    """
+    for number, (points, style) in enumerate(zip(series, styles, strict=True)):
+        values, lows, highs = np.array(points, float).T
+        bars = np.nan_to_num(np.maximum([values - lows, highs - values], 0))
+        heights = np.arange(len(names)) + shift * ((number + 0.5) / len(series) - 0.5)
+        mark = {
+            "fmt": markers(number, 1)["marker"],
+            "color": run_style(number)["color"],
+            "capsize": 1.5,
+            "markersize": 4,
+        }
+        axes.errorbar(values, heights, xerr=bars if bars.any() else None, **mark | {"linewidth": 0.8} | style)
+    axes.set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.5, -0.5))
+    axes.grid(axis="y", visible=False)
+
+
+def logarithmic_counts(axes: Axes) -> None:
+    """Make the axis of steps or tokens logarithmic, with numbers such as `20k`."""
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    low, high = axes.dataLim.intervalx
+    if high < 10 * low:  # there may be no power of ten for a tick
+        axes.xaxis.set_minor_locator(LogLocator(subs=(2, 3, 5)))
+        axes.xaxis.set_minor_formatter(EngFormatter(sep=""))
+
+
+def logarithmic_divergences(axes: Axes) -> None:
+    """Make the axis of divergences logarithmic, if one of them is above rounding error."""
+    if axes.dataLim.y1 > MIN_KL:
+        axes.set_yscale("log", nonpositive="clip")
+        axes.set_ylim(bottom=max(axes.get_ylim()[0], MIN_KL))
 
 
 def draw_points(axes: Axes, points: Any, colors: Any, **style: Any) -> None:
@@ -222,13 +263,14 @@ def draw_points(axes: Axes, points: Any, colors: Any, **style: Any) -> None:
     axes.scatter(*points.T, c=np.clip(colors, 0, 1), linewidths=0, rasterized=True, **style)
 
 
-def save_plot(figure: Figure, axes: Axes, path: str | os.PathLike) -> None:
-    """Write a figure of [`SIZE`] with its legend beside it."""
-    axes.grid(alpha=0.25, linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False, fontsize=8.5, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    save_figure(figure, path)
+def draw_figures(figures: Mapping[str, tuple[Any, Drawing]], folder: str | os.PathLike) -> list[Path]:
+    """Draw the figures for which there are data into files of their names; return the PNGs."""
+    paths = []
+    for name, (data, draw) in figures.items():
+        if data:
+            paths.append(Path(folder) / f"{name}.png")
+            draw(data, paths[-1])
+    return paths
 
 
 def save_figure(figure: Figure, path: str | os.PathLike) -> None:
@@ -240,13 +282,12 @@ def save_figure(figure: Figure, path: str | os.PathLike) -> None:
 
     Args:
         figure ([`~matplotlib.figure.Figure`]): the figure.
-        path (path): the PNG, with 300 dots per inch, or 150 if the figure is as wide as [`SIZE`]; or the PDF. The
-            other has the same name.
+        path (path): the PNG, with 300 dots per inch; or the PDF. The other has the same name.
 
     Raises:
         `InputError`: the path ends in neither `.png` nor `.pdf`.
     """
-    path, dots = Path(path), 300 if figure.get_figwidth() < SIZE[0] else 150
+    path = Path(path)
     if path.suffix not in (".png", ".pdf"):
         raise InputError(f"{path}: a plot is written as PNG and PDF; expected a name that ends in .png")
     _without_formulas(figure)
@@ -256,7 +297,7 @@ def save_figure(figure: Figure, path: str | os.PathLike) -> None:
         inside = figure.bbox_inches.padded(0.01).extents
         needed = figure.get_tightbbox().extents
         is_cut = (needed[:2] < inside[:2]).any() or (needed[2:] > inside[2:]).any()
-        dots_and_size: dict[str, Any] = {"dpi": dots, "bbox_inches": "tight" if is_cut else None}
+        dots_and_size: dict[str, Any] = {"dpi": 300, "bbox_inches": "tight" if is_cut else None}
         figure.savefig(files.enter_context(atomic_file(path.with_suffix(".png"))), format="png", **dots_and_size)
         figure.set_layout_engine("none")  # keep the layout of the PNG
         pdf = files.enter_context(atomic_file(path.with_suffix(".pdf")))

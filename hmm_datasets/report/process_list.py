@@ -7,7 +7,8 @@ from typing import Any
 
 from ..hmm.loading import load_source
 from ..hmm.names import PREFIX, constructor, constructor_names, example_of, is_process_name, signature_of
-from .entropy_rates import entropy_rate_of
+from .entropy_rates import rate_text
+from .process_description import process_facts
 from .tables import text_table
 
 _CITED = re.compile(r"\(([^()]*(?:\([^()]*\))?[^()]*\b(?:1[89]|20)\d\d\b[^()]*|[^()]*\b(?:figure|section)\b[^()]*)\)")
@@ -22,10 +23,9 @@ def process_rows(calls: Sequence[str] = (), *, rates: bool = True) -> list[dict[
         rates (`bool`, *optional*, defaults to `True`): whether to compute entropy rates, which takes 20 s for all.
 
     Returns:
-        list of `dict`: `name`, `signature` and `call`; `summary` and `source`, from the documentation of the
-        constructor, the latter None if it cites nothing, or for a folder what `describe` says of its process;
-        `num_symbols`, `num_states` and `belief_width` (None where there are none); `fingerprint`; and with `rates` the
-        `entropy_rate` as in [`~hmm_datasets.report.entropy_rates.entropy_rate_of`].
+        list of `dict`: `name`, `signature` and `call`; `source`, what the documentation of the constructor cites, None
+        if nothing; and [`~hmm_datasets.report.process_description.process_facts`], whose `summary` is that of the
+        documentation for a process with a name.
 
     Raises:
         `InputError`: a call names no process.
@@ -42,64 +42,42 @@ def process_rows(calls: Sequence[str] = (), *, rates: bool = True) -> list[dict[
 
 
 def _row(name_or_path: str, rates: bool) -> dict[str, Any]:
-    process, call = load_source(name_or_path), name_or_path.removeprefix(PREFIX)
-    name, signature, summary, cited = call, call, process.describe(), None
-    if is_process_name(name_or_path):
-        name = call.partition("(")[0].strip()
-        documentation, signature = inspect.getdoc(constructor(name)) or "", signature_of(name, constructor(name))
-        summary = " ".join(documentation.split("\n\n")[0].split())
-        cited = _CITED.search(" ".join(documentation.split()))
-    return {
-        "name": name,
-        "signature": signature,
-        "call": call,
-        "summary": summary,
-        "source": cited and cited[1],
-        "num_symbols": process.num_symbols,
-        "num_states": process.max_states,
-        "belief_width": process.belief_width,
-        "fingerprint": process.fingerprint(),
-        **({"entropy_rate": entropy_rate_of(process)} if rates else {}),
-    }
+    call = name_or_path.removeprefix(PREFIX)
+    facts = process_facts(load_source(name_or_path), rate=rates)
+    if not is_process_name(name_or_path):
+        return {"name": call, "signature": call, "call": call, "source": None, **facts}
+    name = call.partition("(")[0].strip()
+    documentation = inspect.getdoc(constructor(name)) or ""
+    facts["summary"] = " ".join(documentation.split("\n\n")[0].split())
+    cited = _CITED.search(" ".join(documentation.split()))
+    signature = signature_of(name, constructor(name))
+    return {"name": name, "signature": signature, "call": call, "source": cited and cited[1], **facts}
 
 
 def process_table(rows: Sequence[dict[str, Any]], width: int = 100) -> str:
     """[`process_rows`]'s result as a table for the terminal, with what was computed of each: the entropy rate in nats
-    per token, or else what the process is.
-
-    A closed form has one number. Otherwise there are bounds from below and above, both exact or with their standard
-    errors, or an estimate with its standard error.
+    per token, see [`~hmm_datasets.report.entropy_rates.rate_text`], or else what the process is.
 
     Args:
         rows (list of `dict`): see [`process_rows`].
         width (`int`, *optional*, defaults to 100): columns of the terminal.
     """
+    rates = "entropy_rate" in rows[0]
     cells = [
         [
             _shortened(row["call"] if "(" in row["call"] else row["signature"], 36),
             "-" if row["num_states"] is None else f"{row['num_states']:,}",
             f"{row['num_symbols']:,}",
-            _rate(row["entropy_rate"]) if "entropy_rate" in row else row["summary"].replace("`", ""),
+            rate_text(row["entropy_rate"]) if rates else row["summary"].replace("`", ""),
         ]
         for row in rows
     ]
-    rates = "entropy_rate" in rows[0]
     header = ["process", "states", "symbols", "entropy rate, nats per token" if rates else "what it is"]
-    taken = sum(max(len(line[column]) for line in [header, *cells]) + 2 for column in range(3))
-    cells = [[*others, _shortened(last, max(width - taken, 20))] for *others, last in cells]
+    if not rates:  # a number that is cut would be another one
+        taken = sum(max(len(line[column]) for line in [header, *cells]) + 2 for column in range(3))
+        cells = [[*others, _shortened(last, max(width - taken, 20))] for *others, last in cells]
     note = "Give one as NAME(ARGUMENTS) wherever a process is named; `hmm-datasets describe NAME` describes it."
-    return f"{text_table(header, cells, left=(0,) if rates else (0, 3))}\n{note}"
-
-
-def _rate(rate: dict[str, float] | None) -> str:
-    if rate is None:
-        return "by position"
-    if rate["standard_error"] == 0:
-        return f"{rate['value']:.6f}"
-    if "lower" not in rate:
-        return f"{rate['value']:.6f} +- {rate['standard_error']:.1e}"
-    error = max(rate["lower_error"], rate["upper_error"])
-    return f"{rate['lower']:.6f} .. {rate['upper']:.6f}" + (f" +- {error:.1e}" if error > 0 else "")
+    return f"{text_table(header, cells, left=(0, 3))}\n{note}"
 
 
 def _shortened(text: str, width: int) -> str:

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -144,21 +143,14 @@ def sequences_text(measured: Mapping[str, Any], unit: str = "") -> str:
     return f"{count:,} held-out sequences of {length:,}{unit}"
 
 
-def _finite(error: float | None) -> float:
-    # An infinite loss has no error, and is above every finite one.
+def finite_error(error: float | None) -> float:
+    """A standard error, or 0 where there is none, as of an infinite loss, which is above every finite one."""
     return error if error is not None and math.isfinite(error) else 0.0
 
 
 def interval_text(low: float | None, high: float | None, form: str = ".4f") -> str:
     """A formatted interval, or a dash if a bound is None."""
     return "-" if low is None or high is None else f"{figure_text(low, form)} .. {figure_text(high, form)}"
-
-
-def hmm_table(measured: Mapping[str, Any]) -> str:
-    """The result of [`~hmm_datasets.evaluation.optimum.measure_optimum`] as a table, with a check of its order."""
-    best, faults = OPTIMAL_LOSSES[measured["floor"]], out_of_order(measured)
-    order = f"NOT in order: {'; '.join(faults)}" if faults else "in order"
-    return f"{optimum_table(measured).text()}\n{best} <= model <= unigram <= uniform: {order}"
 
 
 def predictor_titles(names: Iterable[str]) -> dict[str, str]:
@@ -194,18 +186,6 @@ def optimum_table(measured: Mapping[str, Any], title: str = "") -> Table:
     ]
     if "calibration" in measured:
         notes.append(f"expected calibration error: {measured['calibration']['error']:.2g}")
-    if gap[_ERROR] is not None and gap["bayes_gap"] < -3 * _finite(gap[_ERROR]) - ROUNDING:
+    if gap[_ERROR] is not None and gap["bayes_gap"] < -3 * finite_error(gap[_ERROR]) - ROUNDING:
         notes.append(f"BELOW the {best} by more than three standard errors: the rows are not of this distribution")
     return Table(title, header, rows, "\n".join(notes))
-
-
-def out_of_order(measured: Mapping[str, Any]) -> list[str]:
-    """Pairs for which `optimal loss <= model <= unigram <= uniform` fails by more than three standard errors."""
-    faults = []
-    chain = (measured["floor"], "model", "unigram", "uniform")
-    for better, worse in itertools.pairwise(chain):
-        low, high = (measured["cross_entropy"][name] for name in (better, worse))
-        error = math.hypot(_finite(low[_ERROR]), _finite(high[_ERROR]))
-        if low["cross_entropy"] > high["cross_entropy"] + 3 * error + ROUNDING:
-            faults.append(f"{better} {low['cross_entropy']:.4f} > {worse} {high['cross_entropy']:.4f}")
-    return faults

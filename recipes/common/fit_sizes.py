@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Int
-from matplotlib.figure import Figure
 
 from hmm_datasets.hmm.analysis.losses import window_losses
 from hmm_datasets.hmm.fitting.state import FitResult
 from hmm_datasets.hmm.token_files import TokenRows
 from hmm_datasets.intervals import influence_interval
-from hmm_datasets.report.plots import POINTS, SIZE, save_plot
+from hmm_datasets.report.plots import paper_figure
 from hmm_datasets.report.tables import Table, figure_text, interval_text
 
 
@@ -87,19 +86,21 @@ def plot_sizes(rows: Sequence[dict[str, Any]], path: str | os.PathLike, *, title
         path (path): where the PNG goes.
         title (`str`): title of the plot.
     """
-    figure = Figure(figsize=SIZE, layout="constrained")
-    axes = figure.subplots()
     rows = sorted(rows, key=lambda row: row["num_states"])
     states = [row["num_states"] for row in rows]
-    axes.plot(states, [row["train_loss"] for row in rows], color="#E69F00", marker="s", markersize=4, label="training")
-    measured = [row for row in rows if row["test_loss"] is not None]
-    if measured:
-        places, losses = [row["num_states"] for row in measured], [row["test_loss"] for row in measured]
-        spread = [0.0 if row["test_low"] is None else row["test_high"] - row["test_loss"] for row in measured]
-        axes.errorbar(places, losses, spread, **POINTS, linestyle="-", label="held out, 95% over sequences")
-    best = best_size(rows)["num_states"]
-    axes.axvline(best, color="black", linestyle=":", linewidth=1, label=f"best: {best} states")
-    axes.set(xlabel="hidden states", ylabel="loss (nats per token)", title=title, xscale="log")
-    axes.set_xticks(states, list(map(str, states)), minor=False)
-    axes.minorticks_off()
-    save_plot(figure, axes, path)
+    with paper_figure(path, 2.6) as (_, (axes,)):
+        axes.plot(
+            states, [row["train_loss"] for row in rows], color="#E69F00", marker="s", markersize=4, label="training"
+        )
+        measured = [row for row in rows if row["test_loss"] is not None]
+        if measured:
+            places, losses = [row["num_states"] for row in measured], [row["test_loss"] for row in measured]
+            spread = [0.0 if row["test_low"] is None else row["test_high"] - row["test_loss"] for row in measured]
+            axes.errorbar(
+                places, losses, spread, fmt="o-", color="#0072B2", capsize=2, label="held out, 95% over sequences"
+            )
+        best = best_size(rows)["num_states"]
+        axes.axvline(best, color="black", linestyle=":", linewidth=1, label=f"best: {best} states")
+        axes.set(xlabel="hidden states", ylabel="loss (nats per token)", title=title, xscale="log")
+        axes.set_xticks(states, list(map(str, states)), minor=False)
+        axes.minorticks_off()

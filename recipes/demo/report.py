@@ -8,7 +8,10 @@ the results of the evaluations to the card of each model, and creates the folder
 HMM as a data set. It fails if the losses are not in the order optimum <= model <= unigram <= uniform.
 """
 
+import itertools
+import math
 import shutil
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass
 from functools import partial
 from pathlib import Path
@@ -35,7 +38,7 @@ def main(settings: ReportSettings) -> None:
 
     from hmm_datasets.files import read_json, read_log, write_json
     from hmm_datasets.report.plots import plot_positions
-    from hmm_datasets.report.tables import error_text, hmm_table, out_of_order
+    from hmm_datasets.report.tables import error_text
 
     root = Path(settings.experiment)
     names = [name for name in ("hmm", *MODELS) if (root / name / "summary.json").exists()]
@@ -76,6 +79,29 @@ def main(settings: ReportSettings) -> None:
     print(f"\n{root}/report.json, {', '.join(path.name for path in sorted(root.glob('*.png')))}")
     if faults:
         raise InputError(f"{root}: the losses are not in the expected order: {'; '.join(faults)}")
+
+
+def hmm_table(measured: Mapping[str, Any]) -> str:
+    """The result of `measure_optimum` as a table, with a check of its order."""
+    from hmm_datasets.report.tables import OPTIMAL_LOSSES, optimum_table
+
+    best, faults = OPTIMAL_LOSSES[measured["floor"]], out_of_order(measured)
+    order = f"NOT in order: {'; '.join(faults)}" if faults else "in order"
+    return f"{optimum_table(measured).text()}\n{best} <= model <= unigram <= uniform: {order}"
+
+
+def out_of_order(measured: Mapping[str, Any]) -> list[str]:
+    """Pairs for which `optimal loss <= model <= unigram <= uniform` fails by more than three standard errors."""
+    from hmm_datasets.report.tables import ROUNDING, finite_error
+
+    faults = []
+    chain = (measured["floor"], "model", "unigram", "uniform")
+    for better, worse in itertools.pairwise(chain):
+        low, high = (measured["cross_entropy"][name] for name in (better, worse))
+        error = math.hypot(finite_error(low["standard_error"]), finite_error(high["standard_error"]))
+        if low["cross_entropy"] > high["cross_entropy"] + 3 * error + ROUNDING:
+            faults.append(f"{better} {low['cross_entropy']:.4f} > {worse} {high['cross_entropy']:.4f}")
+    return faults
 
 
 def _stage_table(summaries: dict[str, dict]) -> str:

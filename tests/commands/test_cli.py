@@ -231,9 +231,8 @@ def test_a_family_is_sampled_scored_and_described_as_an_hmm_is(tmp_path, capsys)
     assert means["oracle"] < means["bayes"] < means["bigram"] < means["uniform"] == pytest.approx(np.log(3))
     assert main(["describe", folder, "--length", "8", "--num_sequences", "300"]) == 0
     assert "with a new HMM for every sequence; fingerprint" in capsys.readouterr().out
-    with pytest.raises(SystemExit):
-        main(["describe", "--only", "entropy-rate", folder])
-    assert "is a family of HMMs, whose optimal loss" in capsys.readouterr().err
+    assert main(["describe", folder, "golden_mean"]) == 0
+    assert "by position" in capsys.readouterr().out
 
 
 @pytest.mark.launch
@@ -307,13 +306,11 @@ def test_score_tells_bad_files(folder, tmp_path, capsys):
 
 def test_entropy_rate_says_whether_it_is_exact(tmp_path, folder, capsys):
     processes.golden_mean().save_pretrained(tmp_path / "exact")
-    assert main(["describe", "--only", "entropy-rate", str(tmp_path / "exact")]) == 0
-    assert capsys.readouterr().out == "0.462098 nats per token (0.666667 bits), exact\n"
-    assert main(["describe", "--only", "entropy-rate", folder]) == 0
+    assert main(["describe", str(tmp_path / "exact"), folder]) == 0
+    exact, estimated = capsys.readouterr().out.splitlines()[2:4]
+    assert exact.endswith("  0.462098, exact")
     expected = HMM_OF_TESTS.entropy_rate()
-    out = capsys.readouterr().out
-    assert out.startswith(f"{expected.value:.6f} nats per token")
-    assert f"standard error {expected.standard_error:.6f}" in out
+    assert f" +- {expected.standard_error:.1e}, in " in estimated
 
 
 def test_plan_tells_a_settings_file_that_is_not_utf8(tmp_path, capsys):

@@ -42,7 +42,7 @@ def odd(tmp_path):
 
 
 COMMANDS = """
-describe {}/hmm --only entropy-rate
+describe {}/hmm --length 4 --num_sequences 2
 describe {}/none
 sample {}/hmm -n 1 --length 4
 sample {}

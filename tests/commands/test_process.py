@@ -1,7 +1,6 @@
-"""`sample`, `score` and `emissions` of HMMs of words and of trained models; HMMs from files of tables."""
+"""`sample` and `describe --sequences` of HMMs of words and of trained models; HMMs from files of tables."""
 
 import json
-import os
 import pickle
 import shutil
 from pathlib import Path
@@ -13,12 +12,9 @@ from transformers import LlamaForCausalLM
 
 from hmm_datasets.cli import main
 from hmm_datasets.hmm import processes
-from hmm_datasets.hmm.fitting.fit import fit_hmm
-from hmm_datasets.hmm.fitting.settings import FitSettings
 from hmm_datasets.hmm.loading import load_source
 from hmm_datasets.hmm.model import HMM
 from hmm_datasets.hmm.tokenizer import hmm_tokenizer
-from hmm_datasets.text.tokenizers.words import build_word_corpus
 from hmm_datasets.training.model_configs import model_config
 
 MESS3 = processes.mess3(0.15, 0.6)
@@ -94,38 +90,6 @@ def test_losses_and_accuracy_by_symbol_are_those_of_each_prediction(worded, tmp_
         -hmm.log_likelihood(tokens).sum()
     )
     assert printed["nats"] == pytest.approx(-hmm.log_likelihood(tokens).mean() / 12)
-    assert main(["describe", name, "--sequences", str(tmp_path / "tokens.npy"), "--top", "2"]) == 0
-    assert "... and 2 rarer symbols" in capsys.readouterr().out
-
-
-def test_words_of_a_fit_are_scored_as_windows(tmp_path, capsys):
-    corpus = build_word_corpus([f"The cat {word}. A dog {word}." for word in ("sat", "ran", "hid")] * 9, k=7)
-    corpus.save(tmp_path / "words")
-    hmm = HMM(**processes.random(3, 7, alpha=0.5, seed=3).tables(), vocabulary=corpus.vocabulary)
-    hmm.save_pretrained(tmp_path / "hmm")
-    for split in ("train", "test", "unique_test"):
-        assert (
-            main(
-                [
-                    "describe",
-                    str(tmp_path / "hmm"),
-                    "--sequences",
-                    str(tmp_path / "words"),
-                    "--length",
-                    "8",
-                    "--split",
-                    split,
-                ]
-            )
-            == 0
-        )
-        expected = -hmm.log_likelihood(corpus.as_windows(split, 8)).mean() / 8
-        assert capsys.readouterr().out.startswith(f"{expected:.6f} nats per token")
-    renamed = HMM(**hmm.tables(), vocabulary="abcdefg")
-    renamed.save_pretrained(tmp_path / "renamed")
-    assert "has other words than" in failing(
-        capsys, "describe", str(tmp_path / "renamed"), "--sequences", str(tmp_path / "words")
-    )
 
 
 def test_a_model_of_symbols_is_sampled_as_text(tmp_path, capsys):
@@ -143,19 +107,6 @@ def test_a_model_of_symbols_is_sampled_as_text(tmp_path, capsys):
     assert capsys.readouterr().out == printed
     assert main([*arguments, "--seed", "2"]) == 0
     assert capsys.readouterr().out != printed
-
-
-def test_emissions_over_a_fit_are_drawn(tmp_path, capsys):
-    tokens = MESS3.sample(40, 12).astype(int)
-    settings = FitSettings(num_states=3, max_epochs=3, tolerance=0, save_every=1)
-    fit_hmm(tokens, settings, checkpoint_dir=tmp_path / "run" / "fit", show_progress=False)
-    assert main(["describe", "--emissions", str(tmp_path / "run"), "--states", "0", "2"]) == 0
-    assert capsys.readouterr().out.strip() == str(tmp_path / "run" / "plots" / "emissions.png")
-    assert sorted(os.listdir(tmp_path / "run" / "plots")) == ["emissions.pdf", "emissions.png"]
-    assert "--states 3: expected 0 to 2" in failing(
-        capsys, "describe", "--emissions", str(tmp_path / "run"), "--states", "3"
-    )
-    assert "has no checkpoints epoch-N" in failing(capsys, "describe", "--emissions", str(tmp_path))
 
 
 TABLES = {"start": [0.6, 0.4], "transition": [[0.9, 0.1], [0.2, 0.8]], "emission": [[0.7, 0.3], [0.1, 0.9]]}
@@ -249,13 +200,14 @@ def test_a_pickle_is_read_only_if_that_is_asked_for(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["mess3", "--states", "1"], "--states is [1], but has no effect without emissions"),
-        (["mess3", "--split", "train"], "--split is train, but has no effect without sequences"),
+        (
+            ["mess3", "--num_sequences", "9", "--sequences", "x.txt"],
+            "--num_sequences is 9, but has no effect with save or sequences",
+        ),
         (
             ["mess3", "rrxor", "--num_sequences", "9"],
             "--num_sequences is 9, but has no effect unless",
         ),
-        (["mess3", "rrxor", "--top", "3"], "--top is 3, but has no effect without emissions"),
         (["mess3", "rrxor", "--save", "x"], "--save is x, but has no effect unless hmm is one process"),
         (["mess3", "--unsafe_pickle"], "--unsafe_pickle is set, but has no effect without save"),
     ],

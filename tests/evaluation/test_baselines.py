@@ -23,7 +23,7 @@ from hmm_datasets.hmm.analysis.predictors import predictors_of
 from hmm_datasets.hmm.causal_lm import HMMForCausalLM
 from hmm_datasets.hmm.model import HMM
 from hmm_datasets.report.evaluation_tables import summary
-from hmm_datasets.report.tables import hmm_table
+from hmm_datasets.report.tables import optimum_table
 
 SOURCES = {
     "mess3": processes.mess3(0.15, 0.6),
@@ -170,7 +170,7 @@ def test_an_hmm_is_not_below_itself_and_infinitely_far_from_symbols_that_it_excl
     for model, source in ((SOURCES["golden mean"],) * 2, (SOURCES["mess3"],) * 2, (processes.golden_mean(), COIN)):
         own = HMMForCausalLM.from_hmm(model, bos_token_id=model.num_symbols).eval()
         found = measure_optimum(own, source, HMMSequences(source, 12, num_sequences=50), Accelerator(cpu=True))
-        text, sentence = hmm_table(found), summary({"optimum": found})[0]
+        text, sentence = optimum_table(found).text(), summary({"optimum": found})[0]
         assert "BELOW" not in text
         if source is COIN:
             assert found["kl"]["bayes"]["kl"] == math.inf

@@ -10,7 +10,7 @@ from hmm_datasets.evaluation.optimum import measure_optimum
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.families import PermutedEmissions, PermutedSymbols, RandomChains
 from hmm_datasets.report.plots import plot_positions
-from hmm_datasets.report.tables import hmm_table
+from hmm_datasets.report.tables import optimum_table
 
 
 class Knowing(torch.nn.Module):
@@ -65,7 +65,7 @@ def test_without_an_exact_distribution_the_gap_is_from_the_lower_bound(accelerat
     assert "bayes" not in found["cross_entropy"]
     gap = found["cross_entropy"]["uniform"]["cross_entropy"] - found["cross_entropy"]["oracle"]["cross_entropy"]
     assert found["bayes_gap"]["bayes_gap"] == pytest.approx(gap, rel=1e-9)
-    table = hmm_table(found)
+    table = optimum_table(found).text()
     assert "oracle (knows each row's HMM)" in table
     assert "excess over the lower bound" in table
     plot_positions(found, tmp_path / "positions.png", title="nine states")

@@ -1,12 +1,12 @@
 """Language models of text on sequences of HMMs: how good predictions are, and the recipe."""
 
+import numpy as np
 import pytest
 import torch
 from experiments import load
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.evaluation.benchmark.processes import cycle
 from hmm_datasets.files import read_json
 from hmm_datasets.hmm.analysis.predictors import viterbi_predictions
 from hmm_datasets.text.tokenizers.bpe import train_bpe
@@ -15,6 +15,14 @@ measure = load("llm_on_hmms", "measure")
 
 
 RECIPE = load("llm_on_hmms")
+
+
+@pytest.mark.parametrize("mixing", [0.0, 0.6, 0.95])
+def test_the_chains_have_the_eigenvalues_that_they_are_named_by(mixing):
+    hmm = RECIPE.cycle(6, mixing, 0.2, 3)
+    moduli = np.sort(np.abs(np.linalg.eigvals(hmm.transition)))
+    assert moduli == pytest.approx([mixing] * 5 + [1.0], abs=1e-12)
+    assert hmm.emission.diagonal() == pytest.approx(0.8 + 0.2 / 6)
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +37,7 @@ def small_llama(vocab_size: int) -> LlamaForCausalLM:
 
 
 def test_no_predictor_is_more_accurate_than_the_exact_distributions():
-    hmm = cycle(5, 0.7, 0.4, 0)
+    hmm = RECIPE.cycle(5, 0.7, 0.4, 0)
     tokens = hmm.sample(64, 32)
     exact = hmm.next_token_probs(tokens)[:, 1:-1]
     own, other = measure.agreement(exact, exact), measure.agreement(exact, viterbi_predictions(tokens, hmm)[:, 1:-1])

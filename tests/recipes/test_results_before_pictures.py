@@ -50,7 +50,7 @@ def test_no_function_of_an_experiment_draws_before_it_writes():
     checked, early = 0, []
     for folder in {path.parent for path in MODULES}:
         trees = [tree for path, tree in MODULES.items() if path.parent == folder]
-        drawers, writers = closure([*shared, *trees], {"save_figure", "save_plot"}), closure(trees, set(WRITERS))
+        drawers, writers = closure([*shared, *trees], {"save_figure", "paper_figure"}), closure(trees, set(WRITERS))
         for function in (function for tree in trees for function in functions(tree)):
             if function.name == "write_result":  # the pictures come as functions, and a test below calls it
                 continue

@@ -1,6 +1,7 @@
 """The experiment on HMMs of words: its stages and plans in this process, and all of it in a slow test."""
 
 import json
+import os
 import shlex
 from pathlib import Path
 
@@ -10,6 +11,9 @@ from experiments import load
 from hmm_datasets.cli import main
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json, write_json, write_yaml
+from hmm_datasets.hmm import processes
+from hmm_datasets.hmm.fitting.fit import fit_hmm
+from hmm_datasets.hmm.fitting.settings import FitSettings
 from hmm_datasets.operations.launching import recipe_settings
 from hmm_datasets.operations.stage_inputs import check_cells
 from hmm_datasets.operations.sweeps.file import read_sweep
@@ -20,6 +24,7 @@ FOLDER = shipped(EXPERIMENTS) / "tinystories_hmm"
 
 
 RECIPE, COMPARE, COSTS = load("tinystories_hmm"), load("tinystories_hmm", "compare"), load("common", "sweep_costs")
+EMISSIONS = load("tinystories_hmm", "emissions")
 
 
 def settings(config: str, *flags: str):
@@ -84,7 +89,13 @@ def test_commands_of_stages_have_flags_that_exist(tmp_path):
         if words[1] in ("pretrain", "evaluate"):
             flags = CommandLine.read(words[3 if words[1] == "evaluate" else 2 :]).words
             settings_parser(recipe_settings(words[1])).check_flags(flags)
-    assert [words[1] for words in commands[:5]] == ["describe", "sample", "pretrain", "evaluate", "sample"]
+    assert [Path(words[1]).name for words in commands[:5]] == [
+        "emissions.py",
+        "sample",
+        "pretrain",
+        "evaluate",
+        "sample",
+    ]
     assert str(tmp_path / "with space" / "llama") in commands[4]
 
 
@@ -118,6 +129,19 @@ def test_curves_and_tables_are_those_of_the_histories(tmp_path):
     assert last == ["all", "-", "4", "3.0000", "2.0000", "2.0000", "2", "2.0000"]
     COMPARE.draw_updates(curves, tmp_path / "updates.png")
     assert (tmp_path / "updates.png").stat().st_size > 5_000
+
+
+def test_emissions_over_a_fit_are_drawn(tmp_path, capsys):
+    tokens = processes.mess3(0.15, 0.6).sample(40, 12).astype(int)
+    fit = FitSettings(num_states=3, max_epochs=3, tolerance=0, save_every=1)
+    fit_hmm(tokens, fit, checkpoint_dir=tmp_path / "run" / "fit", show_progress=False)
+    EMISSIONS.main(EMISSIONS.EmissionsSettings(str(tmp_path / "run"), states=[0, 2]))
+    assert capsys.readouterr().out.strip() == str(tmp_path / "run" / "plots" / "emissions.png")
+    assert sorted(os.listdir(tmp_path / "run" / "plots")) == ["emissions.pdf", "emissions.png"]
+    with pytest.raises(InputError, match="--states 3: expected 0 to 2"):
+        EMISSIONS.main(EMISSIONS.EmissionsSettings(str(tmp_path / "run"), states=[3]))
+    with pytest.raises(InputError, match="has no checkpoints epoch-N"):
+        EMISSIONS.main(EMISSIONS.EmissionsSettings(str(tmp_path)))
 
 
 @pytest.mark.launch

@@ -1,3 +1,4 @@
+import itertools
 import json
 import re
 from pathlib import Path
@@ -6,10 +7,12 @@ from unittest.mock import Mock
 import made_up
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation.comparison import compare_reports, run_names
 from hmm_datasets.evaluation.comparison_report import comparison_text, write_comparison
+from hmm_datasets.report.comparison_plots import plot_training_of_runs, plot_values
 
 
 @pytest.fixture(scope="module")
@@ -251,3 +254,41 @@ def test_the_text_compares_every_run_with_the_first(found):
     line = next(line for line in lines if line.startswith("b "))
     assert f"{row['value']:.4f}" in line
     assert f"{row['difference']['value']:+.4f}" in line
+
+
+def kept_figure(monkeypatch, plot, data) -> Figure:
+    kept = []
+    monkeypatch.setattr("hmm_datasets.report.plots.save_figure", lambda figure, _: kept.append(figure))
+    plot(data, "unused.png")
+    return kept[0]
+
+
+@pytest.mark.outside(
+    "https://github.com/matplotlib/matplotlib/issues/8045",
+    "a logarithmic axis for values of which some are zero",
+    "the axis of divergences ends at 1e-6 nats, where rounding begins, and is linear if all are below",
+)
+def test_a_run_that_becomes_exact_does_not_compress_the_curves_of_the_others(monkeypatch):
+    exact = {"tokens": [10, 20, 40], "kl_bayes": [0.3, 1e-17, 0.0]}
+    other = {"tokens": [10, 20, 40], "kl_bayes": [0.3, 0.2, 0.1]}
+    axes = kept_figure(monkeypatch, plot_training_of_runs, {"exact": exact, "other": other}).axes[0]
+    assert (axes.get_yscale(), axes.get_ylim()[0]) == ("log", 1e-6)
+    nothing = {"exact": exact | {"kl_bayes": [0.0, 0.0, 0.0]}}
+    assert kept_figure(monkeypatch, plot_training_of_runs, nothing).axes[0].get_yscale() == "linear"
+
+
+@pytest.mark.outside(
+    "https://github.com/matplotlib/matplotlib/issues/5488",
+    "numbers at the axes of small panels that do not run into each other",
+    "three numbers at each axis beside long names of runs; four overlapped (`0.0500.055`)",
+)
+def test_the_numbers_at_the_axes_of_small_panels_do_not_overlap(monkeypatch):
+    point = {"value": 0.056, "low": 0.0501, "high": 0.0623}
+    rows = [{"run": f"run_with_a_long_name_{k}", **point, "difference": point if k else None} for k in range(2)]
+    figure = kept_figure(monkeypatch, plot_values, {"measure": "excess", "rows": rows})
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        (low, high), texts = axes.get_xlim(), zip(axes.get_xticks(), axes.get_xticklabels(), strict=True)
+        boxes = [text.get_window_extent() for tick, text in texts if low <= tick <= high]
+        assert len(boxes) > 1
+        assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))

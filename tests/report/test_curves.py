@@ -187,7 +187,7 @@ def test_every_curve_of_a_panel_looks_like_no_other(tmp_path, monkeypatch):
 )
 def test_the_cells_of_a_heat_map_keep_their_room_beside_paths(tmp_path, monkeypatch):
     figures = []
-    monkeypatch.setattr("hmm_datasets.report.comparison_plots.save_figure", lambda figure, _: figures.append(figure))
+    monkeypatch.setattr("hmm_datasets.report.plots.save_figure", lambda figure, _: figures.append(figure))
     heat = {"x": "model", "y": "tokenizer", "value": "bits", "cells": [[2.8], [2.7]], "x_values": ["1m"]}
     heat["y_values"] = [f"/scratch/some/where/far/away/outputs/leaky_tokenizer/{name}" for name in ("clean", "leaky")]
     plot_heat_map(heat, tmp_path / "unused.png")

@@ -11,7 +11,7 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.analysis.predictors import predictors_of
 from hmm_datasets.hmm.analysis.stationary import mixing_time
-from hmm_datasets.report.hmm_description import describe
+from hmm_datasets.report.process_description import describe_process
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -31,14 +31,14 @@ def test_a_slow_chain_mixes_late_and_one_with_a_period_or_two_classes_never():
     assert mixing_time(slow, np.full(2, 0.5)) == pytest.approx(math.log(0.5) / math.log1p(-2e-6), rel=1e-4)
     assert mixing_time(np.eye(2)[::-1].copy(), np.full(2, 0.5)) == math.inf
     assert mixing_time(np.eye(2), np.full(2, 0.5)) == math.inf
-    assert describe(processes.rrxor(), num_sequences=2)["mixing_time"] is None
+    assert describe_process(processes.rrxor(), num_sequences=2)["mixing_time"] is None
 
 
 def test_cross_entropies_are_those_of_an_enumeration():
     hmm = processes.random(3, 3, alpha=0.5, seed=2)
     words = np.array(list(itertools.product(range(3), repeat=5)))
     probability = np.exp(hmm.log_likelihood(words))
-    found = describe(hmm, length=5, num_sequences=5_000)["cross_entropy"]
+    found = describe_process(hmm, length=5, num_sequences=5_000)["cross_entropy"]
     import torch
 
     for name, optimum in predictors_of(hmm).items():
@@ -55,7 +55,7 @@ def test_the_states_of_the_casino_are_described(capsys, tmp_path):
     processes.dishonest_casino().save_pretrained(tmp_path / "hmm")
     assert main(["describe", str(tmp_path / "hmm"), "--length", "8", "--num_sequences", "64"]) == 0
     text = capsys.readouterr().out
-    assert "2 states, 6 symbols, state-emitting" in text
+    assert "hmm: a state-emitting HMM of 2 states over 6 symbols; fingerprint" in text
     assert "starts in another distribution" in text
     # Stays 1 / 0.05 rolls with the fair die, 1 / 0.1 with the loaded one; two thirds of the time with the fair one.
     assert "0.6667          20.00" in text
@@ -80,4 +80,4 @@ def test_json_and_figures_of_three_states(capsys, tmp_path):
 
 def test_too_few_sequences_are_refused():
     with pytest.raises(InputError, match=r"num_sequences is 1; expected an integer in \[2"):
-        describe(processes.mess3(0.15, 0.6), num_sequences=1)
+        describe_process(processes.mess3(0.15, 0.6), num_sequences=1)

@@ -26,24 +26,16 @@ class BenchmarkSettings:
 
     model: str | None = argument("MODEL", "causal language model, or folder with one for each process", default=None)
     data: str | None = option(None, "DATA", "folder or Hub name of the data set; computed by default")
-    process: list[str] = option(
-        [], "NAME", "a process, `twelve` (the default) or `dial`; may be repeated", repeated=True
-    )
+    process: list[str] = option([], "NAME", "a process, by default all; may be repeated", repeated=True)
     track: Track | None = option(None, None, "default text if the model has a tokenizer")
     num_sequences: int | None = option(None, "N", "of each process, default 256 (track ids) or 12 (text)", least=1)
     batch_size: int = option(32, "B", "sequences per pass, default 32", least=1)
     output_dir: str | None = option(None, "FOLDER", "default benchmark/ in the model's folder")
-    push: bool = option(False, None, "add .eval_results to the model's repository on the Hub")
 
     def __post_init__(self):
         check_object(self)
         if self.track not in (None, *TRACKS):
             raise InputError(f"track is {self.track!r}; expected {' or '.join(TRACKS)}")
-        if self.push and Path(self.model or "").exists():
-            raise InputError(
-                f"--push: {self.model} is a folder; leave out --push and send the folder with `hmm-datasets push`, or "
-                "give the model's name on the Hub"
-            )
 
     def is_standard(self, track: Track) -> bool:
         """Whether a model of this track is scored as in the benchmark, and its result can be compared with others."""

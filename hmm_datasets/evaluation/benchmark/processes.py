@@ -1,6 +1,4 @@
-"""The processes of the benchmark: HMMs over at most 16 symbols, twelve of different kinds and twelve of a dial.
-
-The dial turns the number of states, the mixing time and the entropy rate of one kind, [`cycle`], from easy to hard.
+"""The processes of the benchmark: twelve HMMs of different kinds over at most 16 symbols.
 
 The memory of the twelve is finite or infinite; they are periodic or not, unifilar or not, ergodic or not, and have few
 states or many. [`KINDS`] says what each asks of a predictor. The probabilities are rounded to multiples of 2^-30. So
@@ -40,14 +38,6 @@ KINDS = {
 }
 """The processes, and what a predictor of each must do."""
 
-_DIALS = [(states, mixing, noise) for states in (3, 6, 16) for mixing in (0.6, 0.95) for noise in (0.05, 0.4)]
-DIAL = {
-    f"cycle_{states}_{mixing:g}_{noise:g}": f"{states} states, mixing time {-1 / np.log(mixing):.1f} symbols, "
-    f"{noise:.0%} of the symbols at random"
-    for states, mixing, noise in _DIALS
-}
-"""The processes of the dial, and where it stands."""
-
 _UNIT = 1 << 30
 _SEED_OF_RANDOM = 50
 
@@ -79,62 +69,26 @@ def benchmark_processes() -> dict[str, HMM]:
     return {name: _rounded(hmm) for name, hmm in made.items()}
 
 
-@cache
-def dial_processes() -> dict[str, HMM]:
-    """The processes of the dial by name, in the order of [`DIAL`]."""
-    return {name: _rounded(cycle(*dials, seed)) for seed, (name, dials) in enumerate(zip(DIAL, _DIALS, strict=True))}
-
-
-def cycle(states: int, mixing: float, noise: float, seed: int) -> HMM:
-    """An HMM that follows a random cycle of its states and shows them through noise.
-
-    Args:
-        states (`int`): states and symbols.
-        mixing (`float`): probability of following the cycle; else the next state is any. It is the modulus of the
-            second eigenvalues of the chain, whose mixing time is `-1 / ln(mixing)` symbols.
-        noise (`float`): probability that any symbol is shown in place of the one of the state.
-        seed (`int`): seed of the cycle.
-
-    ```python
-    >>> cycle(3, 0.6, 0.0, seed=0).transition.round(2).tolist()
-    [[0.13, 0.73, 0.13], [0.13, 0.13, 0.73], [0.73, 0.13, 0.13]]
-
-    ```
-    """
-    order = np.random.default_rng(seed).permutation(states)
-    step = np.zeros((states, states))
-    step[order, np.roll(order, -1)] = 1.0
-    transition = mixing * step + (1 - mixing) / states
-    emission = (1 - noise) * np.eye(states) + noise / states
-    return HMM(transition=transition, emission=emission, normalize=True)
-
-
 def chosen_processes(names: Sequence[str] | None = None) -> dict[str, HMM]:
-    """The processes of these names, by default the twelve; `dial` names those of the dial.
+    """The processes of these names, by default the twelve.
 
     Raises:
         `InputError`: an unknown name.
     """
-    known = benchmark_processes() | dial_processes()
-    groups = {"twelve": list(KINDS), "dial": list(DIAL)}
+    known = benchmark_processes()
     for name in names or ():
-        if name not in known and name not in groups:
-            raise InputError(
-                f"process {name!r} is not in the benchmark; expected some of twelve, dial, {', '.join(known)}"
-            )
-    wanted = {process for name in names or ["twelve"] for process in groups.get(name, [name])}
-    return {name: hmm for name, hmm in known.items() if name in wanted}
+        if name not in known:
+            raise InputError(f"process {name!r} is not in the benchmark; expected some of {', '.join(known)}")
+    return {name: hmm for name, hmm in known.items() if name in (names or known)}
 
 
 @cache
-def mixture(dial: bool = False) -> HMMMixture:
+def mixture() -> HMMMixture:
     """The twelve processes with equal weights, over the 16 symbols: data for one model of all twelve.
 
-    Its Bayes-optimal predictor knows the twelve processes, but not which of them a sequence is from. With `dial` they
-    are those of the dial.
+    Its Bayes-optimal predictor knows the twelve processes, but not which of them a sequence is from.
     """
-    chosen = dial_processes() if dial else benchmark_processes()
-    hmms = [_padded(hmm, NUM_SYMBOLS) for hmm in chosen.values()]
+    hmms = [_padded(hmm, NUM_SYMBOLS) for hmm in benchmark_processes().values()]
     return HMMMixture(hmms, [1 / len(hmms)] * len(hmms))
 
 

@@ -3,7 +3,6 @@
 `.eval_results/` is written into the model's folder, where the Hub looks for it once the folder is pushed.
 """
 
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from accelerate import Accelerator
 from ...compat.torch_xla import use_all_chips
 from ...errors import InputError
 from ...files import write_json, written_with_digests
-from ...hub.push import push_files
 from ...hub.results import EVAL_RESULTS_NAME, write_eval_results
 from ...report.benchmark_plot import OVER_SYMBOLS, plot_benchmark
 from ...report.tables import figure_text, text_table
@@ -45,10 +43,6 @@ def run_benchmark(settings: BenchmarkSettings) -> dict[str, Any]:
         settings.data, processes=settings.process or None, num_sequences=settings.num_sequences or SCORED[track]
     )
     is_standard = settings.is_standard(track)
-    if settings.push and not is_standard:
-        raise InputError("--push: leave out --process and --num_sequences, since results are those of the whole")
-    if settings.push and benchmark.dataset_id is None:
-        raise InputError("--push: name the benchmark's repository with --data USER/NAME")
     use_all_chips()
     accelerator = Accelerator(cpu=not torch.accelerator.is_available())
     models = load_models(name, [process.name for process in benchmark.processes], accelerator)
@@ -68,8 +62,6 @@ def run_benchmark(settings: BenchmarkSettings) -> dict[str, Any]:
     print(f"\n{settings.folder}/: {', '.join(sorted(path.name for path in settings.folder.iterdir()))}")
     if benchmark.dataset_id is None and is_standard:
         print(f"No {EVAL_RESULTS_NAME}/, which names the benchmark's repository: give --data USER/NAME")
-    if settings.push:
-        _push(report, name)
     return report
 
 
@@ -139,12 +131,3 @@ def _write_eval_results(report: dict[str, Any], folder: Path) -> Path:
         ),
     )
     return write_eval_results(folder, dataset_id.rpartition("/")[2], [entry])
-
-
-def _push(report: dict[str, Any], repo_id: str) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        path = _write_eval_results(report, Path(folder))
-        files = {path.relative_to(folder).as_posix(): path}
-        message = f"Results on {report['data']['dataset_id']}"
-        pushed = push_files(files, repo_id, folder=folder, message=message)
-    print(f"{pushed.url} at {pushed.commit}: {next(iter(files))}")

@@ -9,8 +9,8 @@ from `hmm-datasets benchmark`.
 The same version of the package writes the same bytes each time.
 """
 
-import json
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -43,16 +43,6 @@ from .tracks import first_scored
 
 MIXTURE_NAME, CARD_NAME = "mixture", "README.md"
 
-_TASKS = {
-    "ids": "Every symbol is one token, after a beginning token: models trained on the symbols.",
-    "text": "The sequence as text, `A B B A`: any causal language model.",
-}
-_PROMPT = """\
-Each of these letters was drawn at random, by probabilities that depend on the letters before it. Guess the letter that
-comes next. Answer with this letter only.
-
-{prompt}"""
-
 
 def write_benchmark(folder: str | os.PathLike) -> None:
     """Write the folder of the data set repository; one that was written before is replaced.
@@ -70,7 +60,7 @@ def write_benchmark(folder: str | os.PathLike) -> None:
             _write_parquet(held_out, temporary)
             held_out.hmm.save_pretrained(temporary / PROCESSES_NAME / held_out.name)
         mixture().save_pretrained(temporary / MIXTURE_NAME)
-        (temporary / EVAL_NAME).write_text(eval_yaml(), encoding="utf-8")
+        shutil.copyfile(shipped("model_cards/benchmark_eval.yaml"), temporary / EVAL_NAME)
         scores = {
             track: {held_out.name: _scores_of_baselines(held_out, track) for held_out in benchmark.processes}
             for track in TRACKS
@@ -78,37 +68,6 @@ def write_benchmark(folder: str | os.PathLike) -> None:
         (temporary / CARD_NAME).write_text(_card(benchmark.processes, scores), encoding="utf-8")
         write_digests(temporary, [parquet_path(held_out.name) for held_out in benchmark.processes])
         check_replaceable(folder, EVAL_NAME, overwrite=True)  # something else may have been put there meanwhile
-
-
-def eval_yaml() -> str:
-    """The content of `eval.yaml`."""
-    import yaml
-
-    text = (
-        "Next-symbol prediction on held-out sequences of twelve known hidden Markov models. The score is in nats per "
-        "symbol above the exact optimum, so 0 is the best possible value of each task."
-    )
-    tasks = [
-        {
-            "id": track,
-            "config": "default",
-            "split": "test",
-            "field_spec": {"input": "context", "target": "next", "metadata": ["process"]},
-            "solvers": [
-                {"name": "prompt_template", "args": {"template": _PROMPT}},
-                {"name": "generate"},  # no temperature: the provider hf refuses 0
-            ],
-            "scorers": [{"name": "match", "args": {"location": "begin"}}],
-        }
-        for track in TRACKS
-    ]
-    head = {"name": "HMM benchmark", "description": text, "evaluation_framework": "inspect-ai"}
-    comment = (
-        "# The value of a result is in nats per symbol above the optimum, lower is better: `hmm-datasets benchmark\n"
-        "# MODEL`, or `inspect eval hmm_datasets/hmm_benchmark --model hf/MODEL`. What follows under `solvers` and\n"
-        "# `scorers` is what inspect-ai can run from this file alone, whose result is an accuracy.\n"
-    )
-    return comment + yaml.safe_dump({**head, "tasks": tasks}, sort_keys=False, allow_unicode=True, width=100)
 
 
 def _write_parquet(held_out: HeldOut, folder: Path) -> None:
@@ -154,13 +113,11 @@ def _card(processes: list[HeldOut], scores: Mapping[str, Mapping[str, Any]]) -> 
     environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True)
     environment.filters["fixed"] = "{:z.4f}".format
     return environment.from_string(template).render(
-        card_data=json.dumps(_front_matter(), indent=1),
         kinds=KINDS,
         hmms={held_out.name: held_out.hmm for held_out in processes},
         scores=scores,
         means={track: mean_of(scores[track]) for track in TRACKS},
         baselines=BASELINES,
-        tasks=_TASKS,
         first_seed=processes[0].seed,
         first=FIRST,
         length=LENGTH,
@@ -170,21 +127,3 @@ def _card(processes: list[HeldOut], scores: Mapping[str, Mapping[str, Any]]) -> 
         letters=LETTERS,
         accuracy=float(np.mean(guesses)),
     )
-
-
-def _front_matter() -> dict[str, Any]:
-    """The metadata of the card. JSON is YAML too."""
-    configs = [{"config_name": "default", "data_files": [{"split": "test", "path": f"{DATA_NAME}/*/*.parquet"}]}]
-    configs[0]["default"] = True
-    configs += [
-        {"config_name": name, "data_files": [{"split": "test", "path": f"{DATA_NAME}/{name}/*.parquet"}]}
-        for name in KINDS
-    ]
-    return {
-        "license": "apache-2.0",
-        "pretty_name": "HMM benchmark: language models against a known optimum",
-        "tags": ["hmm-datasets", "hidden-markov-model", "synthetic", "benchmark"],
-        "task_categories": ["text-generation"],
-        "size_categories": ["1K<n<10K"],
-        "configs": configs,
-    }

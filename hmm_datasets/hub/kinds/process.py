@@ -204,13 +204,13 @@ def _write_card(
     repo_id: str | None,
 ) -> None:
     """Measure the predictors, draw the optimal loss by position, and write the card."""
-    from ...report.plots import plot_predictors
+    from ...report.plots import plot_positions
 
     length = settings["length"]
     width = source.belief_width or source.max_states or source.num_symbols
     count = max(64, min(_MEASURED, _WORK // (length * width * max(width, source.num_symbols))))
     facts = describe_process(source, length=length, num_sequences=count, seed=settings["seed"])
-    plot_predictors(facts["cross_entropy"], folder / PLOT_NAME, title="Expected loss of each predictor by position")
+    plot_positions(facts, folder / PLOT_NAME, title="Expected loss of each predictor")
     entropies = facts["cross_entropy"]
     best = "bayes" if "bayes" in entropies else "oracle"
     write_card(

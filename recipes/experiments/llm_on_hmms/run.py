@@ -9,8 +9,8 @@ HMM: the Bayes-optimal one, which no predictor exceeds, and the paper's, which t
 probable path (Viterbi) for certain. As a simple predictor that knows nothing either, there is the bigram counted in
 the context.
 
-HMMs are made so that what the paper varies can be set: those of the benchmark's dial, which follow a random cycle of
-their states with probability `mixing` and show any symbol with probability `noise`. These HMMs are ours.
+HMMs are made so that what the paper varies can be set: they follow a random cycle of their states with
+probability `mixing` and show any symbol with probability `noise`. These HMMs are ours.
 `accuracy.png` shows the accuracy of all predictors by the number of symbols of context, in expectation over the next
 symbol; `result.md` has the numbers.
 
@@ -23,12 +23,15 @@ import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.runtime.program import run
 from hmm_datasets.runtime.setting_rules import Void
 from hmm_datasets.runtime.settings import setting
+
+if TYPE_CHECKING:
+    from hmm_datasets import HMM
 
 ALPHABET = "ABCDEFGHIJKLMNOP"
 """A character for each symbol."""
@@ -68,7 +71,6 @@ class LLMOnHMMsSettings:
 
 def main(settings: LLMOnHMMsSettings) -> None:
     """Train a model if none is given, measure, report."""
-    from hmm_datasets.evaluation.benchmark.processes import cycle
     from hmm_datasets.operations.stages import run_or_exit
 
     folder, began = Path(settings.output_dir), time.monotonic()
@@ -86,11 +88,32 @@ def main(settings: LLMOnHMMsSettings) -> None:
     report(settings, folder, measured, pictures, time.monotonic() - began)
 
 
+def cycle(states: int, mixing: float, noise: float, seed: int) -> "HMM":
+    """An HMM that follows a random cycle of its states and shows them through noise.
+
+    Args:
+        states (`int`): states and symbols.
+        mixing (`float`): probability of following the cycle; else the next state is any. It is the modulus of the
+            second eigenvalues of the chain, whose mixing time is `-1 / ln(mixing)` symbols.
+        noise (`float`): probability that any symbol is shown in place of the one of the state.
+        seed (`int`): seed of the cycle.
+    """
+    import numpy as np
+
+    from hmm_datasets import HMM
+
+    order = np.random.default_rng(seed).permutation(states)
+    step = np.zeros((states, states))
+    step[order, np.roll(order, -1)] = 1.0
+    transition = mixing * step + (1 - mixing) / states
+    emission = (1 - noise) * np.eye(states) + noise / states
+    return HMM(transition=transition, emission=emission, normalize=True)
+
+
 def training_mixture(settings: LLMOnHMMsSettings) -> Any:
     """The mixture of random HMMs that a model is trained on."""
     import numpy as np
 
-    from hmm_datasets.evaluation.benchmark.processes import cycle
     from hmm_datasets.hmm.families import HMMMixture
 
     drawn = np.random.default_rng([settings.seed, 1]).uniform((0.3, 0.0), (1.0, 0.5), size=(TRAIN_HMMS, 2))

@@ -153,11 +153,11 @@ def on_the_best(settings: TinyStoriesSettings, best: Path) -> list[tuple[str, st
     launch = "" if settings.launcher is None else f" --launch {settings.launcher}"
     budget = f"--model {settings.model} --length {settings.pretrain_length} --train_tokens {settings.pretrain_tokens}"
     draw = "--text --num_sequences 40 --length 40 --seed 0 --output"
-    compare = _quoted(Path(__file__).with_name("compare.py"))
+    compare, emissions = (_quoted(Path(__file__).with_name(name)) for name in ("compare.py", "emissions.py"))
     return [
         (
             "How the emissions of its most visited states changed over epochs",
-            f"hmm-datasets describe --emissions {_quoted(best)} --output {_quoted(root / 'emissions.png')}",
+            f"python {emissions} --fit {_quoted(best)} --output {_quoted(root / 'emissions.png')}",
         ),
         ("What the best HMM says", f"hmm-datasets sample {hmm} {draw} {_quoted(root / 'said_by_hmm.txt')}"),
         (

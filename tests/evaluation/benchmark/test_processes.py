@@ -9,13 +9,10 @@ from hmm_datasets.data.sequences import TEST_FIRST
 from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation.benchmark.held_out import HeldOut, open_benchmark
 from hmm_datasets.evaluation.benchmark.processes import (
-    DIAL,
     KINDS,
     NUM_SYMBOLS,
     benchmark_processes,
     chosen_processes,
-    cycle,
-    dial_processes,
     mixture,
 )
 
@@ -27,20 +24,6 @@ def test_the_processes_and_their_held_out_sequences_are_those_of_the_first_versi
     for name, hmm in PROCESSES.items():
         digest.update(name.encode() + hmm.fingerprint().encode() + HeldOut(name, hmm).tokens.tobytes())
     assert digest.hexdigest() == "a16e7b66ea4f48a1fdb14ce65df56153ad3f9669199e851d3f313e6dbdab08bd"
-
-
-def test_the_dial_spans_easy_to_hard_and_is_that_of_the_first_version():
-    """Fingerprint and first symbols of all; from a third of a nat to nearly the uniform distribution of 16 symbols."""
-    found, rates = dial_processes(), {name: hmm.entropy_rate().value for name, hmm in dial_processes().items()}
-    assert list(found) == list(DIAL)
-    assert min(rates.values()) < 0.6 < 2.5 < max(rates.values()) < np.log(16)
-    assert len({hmm.fingerprint() for hmm in [*found.values(), *PROCESSES.values()]}) == 24
-    digest = hashlib.sha256()
-    for name, hmm in found.items():
-        digest.update(name.encode() + hmm.fingerprint().encode() + HeldOut(name, hmm, 16).tokens.tobytes())
-    assert digest.hexdigest() == "ee485841b1e314ef14454748222568a149185cc186bfe5030dcd70280680a8f1"
-    assert list(chosen_processes(["dial", "even"])) == ["even", *DIAL]
-    assert len({HeldOut(name, hmm).seed for name, hmm in [*PROCESSES.items(), *found.items()]}) == 24
 
 
 def test_there_are_twelve_different_processes_of_at_most_16_symbols():
@@ -72,16 +55,8 @@ def test_the_mixture_predicts_like_a_process_once_it_has_recognized_it():
 
 def test_an_unknown_process_is_refused_with_the_names_of_the_known():
     with pytest.raises(
-        InputError, match=r"process 'mess4' is not in the benchmark; expected some of twelve, dial, golden_mean, even"
+        InputError, match=r"process 'mess4' is not in the benchmark; expected some of golden_mean, even"
     ):
         chosen_processes(["mess3", "mess4"])
     with pytest.raises(InputError, match="num_sequences is 257; expected 2 to 256"):
         open_benchmark(num_sequences=257)
-
-
-@pytest.mark.parametrize("mixing", [0.0, 0.6, 0.95])
-def test_the_chains_have_the_eigenvalues_that_they_are_named_by(mixing):
-    hmm = cycle(6, mixing, 0.2, 3)
-    moduli = np.sort(np.abs(np.linalg.eigvals(hmm.transition)))
-    assert moduli == pytest.approx([mixing] * 5 + [1.0], abs=1e-12)
-    assert hmm.emission.diagonal() == pytest.approx(0.8 + 0.2 / 6)

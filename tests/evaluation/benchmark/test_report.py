@@ -13,7 +13,6 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation.benchmark import BenchmarkSettings
 from hmm_datasets.evaluation.benchmark.processes import benchmark_processes
 from hmm_datasets.evaluation.benchmark.report import _write_eval_results
-from hmm_datasets.report.benchmark_plot import _by_powers
 
 
 @pytest.fixture(scope="module")
@@ -90,9 +89,6 @@ def coin_model(vocab_size: int, bos: int) -> LlamaForCausalLM:
     [
         ([], "give a MODEL to score, or --write_data FOLDER"),
         (["{exact}", "--track", "text"], "has no tokenizer to read text with; choose --track ids"),
-        (["{exact}", "--push"], "is a folder; leave out --push and send the folder with `hmm-datasets push`"),
-        (["me/model", "--push", "--process", "even"], "--push: leave out --process and --num_sequences"),
-        (["me/model", "--push"], "name the benchmark's repository with --data"),
         (["{exact}/mess3/config"], "neither in a folder nor on the Hub"),
     ],
 )
@@ -116,8 +112,3 @@ def test_a_folder_with_models_for_some_processes_only_names_the_first_that_is_mi
         load_models(str(tmp_path), ["even", "mess3"], accelerator)
     with pytest.raises(InputError, match="track is 'words'; expected ids or text"):
         BenchmarkSettings(model="x", track="words")
-
-
-def test_what_rounding_leaves_of_an_exact_model_is_drawn_as_zero():
-    first = {"first": 1, "excess": [-7e-17, 2e-17, 1e-17, 0.25]}
-    assert _by_powers(first, "excess")[1] == pytest.approx([0, 0, 0.25], abs=0)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import datasets
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
@@ -86,17 +85,9 @@ def test_an_opened_data_set_is_compared_with_the_processes(repository, tmp_path)
     assert open_benchmark(str(repository), num_sequences=2).dataset_id is None
     changed = tmp_path / "changed"
     shutil.copytree(repository, changed)
-    path = changed / parquet_path("even")
-    table = pq.read_table(path)
-    rows = table.to_pydict()
-    rows["input_ids"][1][5] ^= 1
-    pq.write_table(pa.table(rows, schema=table.schema), path)
-    with pytest.raises(InputError, match="input_ids are not the held-out sequences of even"):
-        open_benchmark(str(changed))
     processes.even(0.4).save_pretrained(changed / "processes" / "even")
     with pytest.raises(InputError, match=r"processes/even: has fingerprint .*; it is another version of the"):
         open_benchmark(str(changed))
-    path.unlink()
     assert open_benchmark(str(changed), processes=["mess3"]).processes
     shutil.rmtree(changed / "processes" / "mess3")
     with pytest.raises(InputError, match="no such folder, so this is not the benchmark's data set"):
