@@ -28,7 +28,8 @@ from ..runtime.command_line import deepspeed_file
 from ..runtime.environment import check_posix, with_start
 from ..runtime.parent_watch import end_with_launcher
 from ..runtime.program import declared_settings
-from ..runtime.recipe_commands import RECIPE_COMMANDS, RecipeCommand
+from ..runtime.recipe_command import RecipeCommand
+from ..runtime.recipe_commands import RECIPE_COMMANDS
 from ..runtime.settings import SettingsParser, complete, settings_help, underscored
 from ..runtime.shipped import EXPERIMENTS, local_or_shipped, shipped
 from .experiments import experiment_names, experiment_script, name_of, read_experiment

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hmm_datasets.runtime.recipe_commands import RECIPE_COMMANDS, RecipeCommand
+from hmm_datasets.runtime.recipe_command import RecipeCommand
+from hmm_datasets.runtime.recipe_commands import RECIPE_COMMANDS
 
 SCRIPT = Path(__file__).with_name("stand_in.py")
 
@@ -22,7 +23,8 @@ def sweep_environment(tmp_path, child_environment, stand_in):
     folder = tmp_path / "site"
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(
-        "from hmm_datasets.runtime.recipe_commands import RECIPE_COMMANDS, RecipeCommand\n"
+        "from hmm_datasets.runtime.recipe_command import RecipeCommand\n"
+        "from hmm_datasets.runtime.recipe_commands import RECIPE_COMMANDS\n"
         f"RECIPE_COMMANDS['stand-in'] = RecipeCommand({str(SCRIPT)!r})\n"
     )
     return child_environment | {"PYTHONPATH": os.pathsep.join([str(folder), child_environment["PYTHONPATH"]])}
