@@ -67,6 +67,6 @@ def _points(report: dict[str, Any], rows: dict[str, Any], names: Sequence[str], 
     for row in (rows[name] for name in names):
         figures = row if kind == "excess" else row.get(kind, {})
         value, error = figures.get("excess"), figures.get("standard_error")
-        half = 0.0 if error is None else half_width(error, report["num_sequences"])
+        half = half_width(error, report["num_sequences"]) or 0.0
         points.append((None, None, None) if value is None else (value, value - half, value + half))
     return points
