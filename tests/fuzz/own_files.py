@@ -278,7 +278,7 @@ def evaluation(folder: Path) -> Any:
 
 
 def write_cell(folder: Path) -> None:
-    CellState([["hmm-datasets", "fit"]], "summary.json", "finished", 1, 1, []).write(folder)
+    CellState([["hmm-datasets", "fit"]], "finished", 1, 1, []).write(folder)
 
 
 KINDS = (
