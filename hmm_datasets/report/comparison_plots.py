@@ -79,7 +79,7 @@ def plot_values(results: Mapping[str, Any], path: str | os.PathLike) -> None:
 
 def plot_positions_of_runs(runs: Mapping[str, Any], path: str | os.PathLike) -> None:
     """Plot the excess over the optimal loss by position for every run."""
-    with paper_figure(path, 2.6 + 0.13 * len(runs)) as (_, (axes,)):
+    with paper_figure(path, 2.8) as (_, (axes,)):
         axes.axhline(0, color="gray", linewidth=0.8)
         for number, (name, curve) in enumerate(runs.items()):
             gap, error = (np.array(curve[key], float) for key in ("by_position", "by_position_error"))
@@ -91,7 +91,7 @@ def plot_positions_of_runs(runs: Mapping[str, Any], path: str | os.PathLike) -> 
 
 def plot_training_of_runs(runs: Mapping[str, Any], path: str | os.PathLike) -> None:
     """Plot KL(Bayes || model) against tokens for every run that has it."""
-    with paper_figure(path, 2.6 + 0.13 * len(runs)) as (_, (axes,)):
+    with paper_figure(path, 2.8) as (_, (axes,)):
         for number, (name, curve) in enumerate(runs.items()):
             points = [(x, y) for x, y in zip(curve["tokens"], curve["kl_bayes"], strict=True) if x > 0]
             draw_curve(axes, number, *zip(*points, strict=True), label=name)

@@ -1,6 +1,7 @@
 """Plots of a run, in colors that color-blind readers can distinguish (Okabe and Ito, 2008)."""
 
 import contextlib
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -82,7 +83,7 @@ def paper_figure(
 ) -> Iterator[tuple[Figure, Sequence[Axes]]]:
     """A figure as wide as the column of a paper, which is written when the block ends.
 
-    If it has no legend and curves with labels, the legend goes below.
+    If it has no legend and curves with labels, the legend goes below, and more than three lines of it add height.
 
     Args:
         path (path): where the PNG goes; a PDF is written next to it.
@@ -98,6 +99,7 @@ def paper_figure(
         if labels and not figure.legends:
             columns = 2 if max(map(len, labels)) < 24 else 1
             figure.legend(loc="outside lower center", ncols=columns)
+            figure.set_figheight(height + 0.16 * max(0, math.ceil(len(labels) / columns) - 3))
         save_figure(figure, path)
 
 

@@ -1,9 +1,9 @@
-"""Names in figures are shown as they are written, whatever they mean to matplotlib."""
+"""Names in figures are shown as they are written, whatever they mean to matplotlib; legends leave room for curves."""
 
 import pytest
 from matplotlib.figure import Figure
 
-from hmm_datasets.report.plots import save_figure
+from hmm_datasets.report.plots import paper_figure, save_figure
 
 NAMES = ["$x_{", "a$b$c", r"$\bad{$", "$$", "Ba$$in", "x\x1b[2J", "x\ud800"]
 
@@ -48,3 +48,13 @@ def test_a_name_with_dollars_is_drawn_as_wide_as_its_characters_and_powers_of_te
     assert r"$\mathdefault{10^{2}}$" in [tick.get_text() for tick in ticks]
     assert all(tick.get_parse_math() for tick in ticks)
     assert right.get_xticklabels()[0].get_text() == r"\$x\$"  # which matplotlib draws as `$x$`
+
+
+def test_a_long_legend_makes_the_figure_higher_and_leaves_its_panel_as_high(tmp_path):
+    heights = []
+    for number in (3, 8):
+        with paper_figure(tmp_path / f"{number}.png", 2.6) as (figure, (axes,)):
+            for curve in range(number):
+                axes.plot([0, 1], [0, curve], label=f"a predictor with a long name: {curve}")
+        heights.append(axes.get_position().height * figure.get_figheight())
+    assert heights[1] > 0.95 * heights[0] > 0.95
