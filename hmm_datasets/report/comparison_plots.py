@@ -104,7 +104,7 @@ def plot_questions(tasks: Mapping[str, Sequence[Mapping[str, Any]]], path: str |
     """Plot the centered accuracy by task, with the runs of a task below each other."""
     runs = list(zip(*tasks.values(), strict=True))
     series = [[[row[key] for key in _POINT] for row in rows] for rows in runs]
-    height = 0.8 + 0.13 * len(runs) + len(tasks) * (0.1 + 0.09 * len(runs))
+    height = 1.2 + len(tasks) * (0.1 + 0.09 * len(runs))
     with paper_figure(path, height) as (_, (axes,)):
         axes.axvline(0, color="gray", linewidth=0.8)
         draw_rows(axes, list(tasks), series, [{"label": rows[0]["run"]} for rows in runs])
