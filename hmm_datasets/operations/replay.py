@@ -243,8 +243,12 @@ def _replayer(run: Path, record: RunRecord, folder: str, max_steps: int, rollbac
     chosen_data = recorded_data(run, recorded)
     known = {field.name for field in dataclasses.fields(PretrainSettings)}
     chosen = {name: value for name, value in replayed(recorded).items() if name in known}
-    if chosen.get("scale_learning_rate") is not None:  # by the number of processes that there were
-        chosen |= {"scale_learning_rate": None, "learning_rate": chosen["learning_rate"] * record.world_size**0.5}
+    if recorded.get("learning_rate_factors"):
+        raise InputError(
+            f"{run}: trained with learning_rate_factors, which only earlier versions replay (see run.json)"
+        )
+    if recorded.get("scale_learning_rate") == "sqrt":  # of an earlier version: by the number of processes
+        chosen["learning_rate"] *= record.world_size**0.5
     settings = PretrainSettings(
         folder,
         **chosen,

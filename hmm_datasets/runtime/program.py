@@ -177,11 +177,6 @@ def _run(main: Callable[..., None], command: CommandLine, variables: dict[str, s
 
     print_place()
     announce_waits()
-    if environment.uses_deepspeed():
-        from ..compat.torch_extensions import end_compilers_with_this_process, mend_compiler_locks
-
-        mend_compiler_locks()
-        end_compilers_with_this_process()
     environment.silence_missing_gpu_warnings()
     kinds = [*map(complete, declared_settings(main))]
     heartbeats.enter("rendezvous")  # of the ranks, when the settings are made

@@ -47,11 +47,6 @@ class RunFields:
     saves_per_doubling: int = setting(
         0, "Checkpoints per doubling of the step, evenly spaced on a log axis, all of which are kept; 0 for none."
     )
-    copy_checkpoints_to: str | None = setting(
-        None,
-        "Folder on another disk. Each checkpoint is copied there in the background, to a folder named as "
-        "output_dir, and the run continues from the copy if its own are gone or damaged.",
-    )
     optimizer_from: str | None = setting(
         None,
         "Run or checkpoint of the model, whose optimizer state the run starts with; the learning rate "
@@ -62,9 +57,6 @@ class RunFields:
     )
     time_limit: str | None = setting(
         None, "Save and stop before this time is up, written as in Slurm: 3:55:00 or 2-00:00:00."
-    )
-    exit_interval: int | None = setting(
-        None, "Save and stop after each step divisible by this; the same command continues.", least=1
     )
     evaluations_per_doubling: int = setting(
         0, "Evaluations per doubling of the step, evenly spaced on a log axis; 0 for none."
@@ -106,7 +98,6 @@ class RunFields:
     )
 
     bf16: bool | None = setting(None, "Compute in bfloat16; by default on GPUs that have it. false for float32.")
-    fp16: bool | None = setting(None, "Compute in float16, for GPUs without bfloat16.")
     dtype: str | None = setting(
         None,
         "Type of weights and moments: float32, or bfloat16 for half the memory, in which small updates are lost; by "
@@ -127,12 +118,6 @@ class RunFields:
     )
 
     optimizer: str = setting("adamw", "Optimizer of the hidden matrices: adamw, or muon with AdamW for the rest.")
-    learning_rate_factors: dict[str, Any] | str | None = setting(
-        None, "Regular expressions on parameter names, and factors of their learning rate."
-    )
-    scale_learning_rate: str | None = setting(
-        None, "sqrt to multiply learning_rate by the square root of the number of processes."
-    )
 
     number_ranges: ClassVar = {
         "per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps": _COUNT,
@@ -190,7 +175,6 @@ class PretrainFields(RunFields):
         f"{CHUNKED_VOCABULARY:,} tokens or more.",
     )
     lr_scheduler_type: str = "cosine_with_min_lr"
-    lr_scheduler_kwargs: dict[str, Any] | str | None = None
     warmup_steps: float = 0.05
     learning_rate: float = 1e-3
     weight_decay: float = 0.1

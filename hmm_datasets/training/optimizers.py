@@ -1,4 +1,4 @@
-"""AdamW for all parameters, or Muon for the matrices and AdamW for the rest; learning rates by name; schedules.
+"""AdamW for all parameters, or Muon for the matrices and AdamW for the rest; schedules.
 
 Muon updates a hidden matrix along its momentum with all singular values made nearly equal, by five Newton-Schulz steps
 (Jordan et al., 2024). Its updates are scaled to the size of AdamW's, so both can use the same learning rate and weight
@@ -14,8 +14,7 @@ them, so clipping is refused.
 
 import contextlib
 import math
-import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import torch
@@ -25,15 +24,11 @@ from transformers import PreTrainedModel
 from ..compat.deepspeed import whole_shape, zero_muon_with_adamw
 from ..compat.torch import use_float32_in_muon
 from ..errors import InputError
-from ..foreign.json import parse_json
 from ..runtime import environment
 
 MATRIX_OPTIMIZERS = ("adamw", "muon")
 _ADAMW = ("adamw_torch_fused", "adamw_torch")
 _DEFAULT_MIN_LR = {"min_lr_rate": 0.1}
-
-
-_RATE_SETTINGS = {"learning_rate", "learning_rate_factors", "scale_learning_rate"}
 _OPTIONS = {"weight_decay": "weight_decay", "adam_beta1": "betas", "adam_beta2": "betas", "adam_epsilon": "eps"}
 _RATES = ("lr", "initial_lr")
 
@@ -101,56 +96,38 @@ def parameter_groups(
     learning_rate: float,
     weight_decay: float,
     decayed: Collection[str],
-    factors: Mapping[str, float] | None = None,
     matrices: Collection[str] = (),
 ) -> list[dict[str, Any]]:
-    """The parameters of a model by optimizer, learning rate and weight decay.
+    """The parameters of a model by optimizer and weight decay.
 
     Args:
         model ([`~transformers.PreTrainedModel`]): the model; its frozen parameters are left out.
-        learning_rate (`float`): learning rate of parameters that no expression matches.
+        learning_rate (`float`): learning rate.
         weight_decay (`float`): weight decay of the parameters in `decayed`; 0 for the others.
         decayed (collection of `str`): names of the parameters with weight decay.
-        factors (mapping of `str` to `float`, *optional*): regular expressions, searched for in the names, and factors
-            that multiply the learning rate. If several match a name, the first one applies.
         matrices (collection of `str`, *optional*): names of the parameters that Muon updates.
 
     Returns:
-        `list` of `dict`: `params`, `lr`, `weight_decay` and `optimizer` of each group, those with the plain learning
-        rate first.
-
-    Raises:
-        `InputError`: an expression matches no parameter.
+        `list` of `dict`: `params`, `lr`, `weight_decay` and `optimizer` of each group.
     """
-    factors = factors or {}
     groups: dict[tuple, dict[str, Any]] = {}
-    matched = set()
     for name, parameter in model.named_parameters():
-        matches = [expression for expression in factors if re.search(expression, name)]
-        matched.update(matches)
         if not parameter.requires_grad:
             continue
-        factor = factors[matches[0]] if matches else 1.0
         kind = "muon" if name in matrices else "adamw"
         decay = weight_decay if name in decayed else 0.0
         group = groups.setdefault(
-            (factor != 1, kind, factor, name not in decayed),
-            {"params": [], "lr": learning_rate * factor, "weight_decay": decay, "optimizer": kind},
+            (kind, name not in decayed),
+            {"params": [], "lr": learning_rate, "weight_decay": decay, "optimizer": kind},
         )
         group["params"].append(parameter)
-    for expression in factors:
-        if expression not in matched:
-            raise InputError(
-                f"learning_rate_factors: {expression!r} matches no parameter; expected part of a name such as "
-                f"{', '.join(name for name, _ in list(model.named_parameters())[:3])}"
-            )
     return [groups[key] for key in sorted(groups)]
 
 
-def named_optimizer(
+def muon_optimizer(
     model: PreTrainedModel, args, decayed: Collection[str], *, is_deepspeed: bool
-) -> torch.optim.Optimizer | None:
-    """The optimizer that `optimizer` and `learning_rate_factors` ask for; None if neither is set.
+) -> torch.optim.Optimizer:
+    """Muon for the matrices of a model and AdamW for the rest, with the settings of a run.
 
     Args:
         model ([`~transformers.PreTrainedModel`]): the model.
@@ -159,25 +136,24 @@ def named_optimizer(
         is_deepspeed (`bool`): whether DeepSpeed shards the optimizer.
 
     Raises:
-        `InputError`: Muon with clipping under DeepSpeed, or an expression that matches no parameter.
+        `InputError`: clipping under DeepSpeed.
     """
-    if args.optimizer == "adamw" and not args.learning_rate_factors:
-        return None
     check_sharding(args.optimizer, args.max_grad_norm, is_deepspeed)
     groups = parameter_groups(
         model,
         learning_rate=args.learning_rate,
         weight_decay=args.weight_decay,
         decayed=decayed,
-        factors=args.learning_rate_factors,
-        matrices=matrix_names(model) if args.optimizer == "muon" else (),
+        matrices=matrix_names(model),
     )
-    return _optimizer(args, groups, is_deepspeed)
-
-
-def scaled_learning_rate(args) -> float:
-    """The peak learning rate, scaled by the number of processes if `scale_learning_rate` asks for it."""
-    return args.learning_rate * (math.sqrt(args.world_size) if args.scale_learning_rate == "sqrt" else 1.0)
+    make = zero_muon_with_adamw if is_deepspeed else MuonWithAdamW
+    return make(
+        groups,
+        lr=args.learning_rate,
+        betas=(args.adam_beta1, args.adam_beta2),
+        eps=args.adam_epsilon,
+        fused=args.optim == "adamw_torch_fused",
+    )
 
 
 @contextlib.contextmanager
@@ -189,18 +165,6 @@ def replaced(args, name: str, value: Any) -> Iterator[None]:
         yield
     finally:
         setattr(args, name, chosen)
-
-
-def _optimizer(args, groups: list[dict[str, Any]], is_deepspeed: bool) -> torch.optim.Optimizer:
-    settings = {
-        "lr": args.learning_rate,
-        "betas": (args.adam_beta1, args.adam_beta2),
-        "eps": args.adam_epsilon,
-        "fused": args.optim == "adamw_torch_fused",
-    }
-    if args.optimizer == "adamw":
-        return torch.optim.AdamW(groups, **settings)
-    return zero_muon_with_adamw(groups, **settings) if is_deepspeed else MuonWithAdamW(groups, **settings)
 
 
 def schedule_settings(args, num_training_steps: int) -> dict[str, Any]:
@@ -240,13 +204,13 @@ def apply_changes(
     changed = {option for name, option in _OPTIONS.items() if name in names}
     if names & {"optim", "optim_args"}:
         changed |= set().union(*options) - {*_RATES}
-    if names & _RATE_SETTINGS:
+    if "learning_rate" in names:
         changed |= {*_RATES}
     for group, chosen in zip(optimizer.param_groups, options, strict=True):
         group.update({option: chosen[option] for option in changed if option in chosen})
     if not hasattr(schedule, "lr_lambdas"):
         return
-    peaks = [chosen["initial_lr"] for chosen in options] if names & _RATE_SETTINGS else schedule.base_lrs
+    peaks = [chosen["initial_lr"] for chosen in options] if "learning_rate" in names else schedule.base_lrs
     shares = [share(schedule.last_epoch) for share in schedule.lr_lambdas]
     rates = [peak * share for peak, share in zip(peaks, shares, strict=True)]
     schedule.load_state_dict(schedule.state_dict() | {"base_lrs": peaks, "_last_lr": rates})
@@ -265,42 +229,18 @@ def check_sharding(optimizer: str, max_grad_norm: float | None, is_deepspeed: bo
 
 
 def check_optimizer(args) -> None:
-    """Check the optimizer settings, parse factors given as JSON, and set the default minimum of the cosine schedule.
+    """Check the optimizer settings, and set the default minimum of the cosine schedule.
 
     Raises:
         `InputError`: a setting is wrong; the message names it.
     """
     if args.optimizer not in MATRIX_OPTIMIZERS:
         raise InputError(f"optimizer is {args.optimizer!r}; expected one of {', '.join(MATRIX_OPTIMIZERS)}")
-    if args.scale_learning_rate not in (None, "sqrt"):
-        raise InputError(f"scale_learning_rate is {args.scale_learning_rate!r}; expected sqrt, or leave it out")
-    args.learning_rate_factors = _read_factors(args.learning_rate_factors)
     if args.lr_scheduler_type == "cosine_with_min_lr":
         kwargs = args.lr_scheduler_kwargs or {}
         args.lr_scheduler_kwargs = (
             kwargs if kwargs.keys() & {"min_lr", "min_lr_rate"} else {**_DEFAULT_MIN_LR, **kwargs}
         )
-    special = args.optimizer != "adamw" or args.learning_rate_factors
-    if special and args.optim not in _ADAMW:
-        raise InputError(f"optim is {args.optim}; optimizer and learning_rate_factors need one of {', '.join(_ADAMW)}")
+    if args.optimizer != "adamw" and args.optim not in _ADAMW:
+        raise InputError(f"optim is {args.optim}; optimizer {args.optimizer} needs one of {', '.join(_ADAMW)}")
     check_sharding(args.optimizer, args.max_grad_norm, environment.uses_deepspeed())
-
-
-def _read_factors(factors: Mapping[str, float] | str | None) -> dict[str, float]:
-    if isinstance(factors, str):
-        with contextlib.suppress(InputError):
-            factors = parse_json(factors, "learning_rate_factors")
-    factors = {} if factors is None else factors
-    if not isinstance(factors, Mapping):
-        raise InputError(
-            f"learning_rate_factors is {factors!r}; expected a mapping of regular expressions to factors, such as "
-            '{"embed_tokens": 0.1}'
-        )
-    for expression, factor in factors.items():
-        try:
-            re.compile(expression)
-        except (re.error, TypeError) as error:
-            raise InputError(f"learning_rate_factors: {expression!r} is not a regular expression ({error})") from None
-        if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 <= factor < math.inf:
-            raise InputError(f"learning_rate_factors: the factor of {expression!r} is {factor!r}; expected 0 or more")
-    return {expression: float(factor) for expression, factor in factors.items()}

@@ -6,7 +6,6 @@ the steps before. A run that continues from step `t` gets the remaining rows as 
 """
 
 from collections.abc import Collection
-from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from ..runtime import heartbeats
 from ..runtime.events import append_event
 from ..runtime.lock import exclusive_lock
 from ..runtime.process_identity import this_place
-from ..runtime.run_identity import check_folder_identity, write_identity
+from ..runtime.run_identity import check_folder_identity
 from ..runtime.run_records import FINISHING_NAME
 from ..runtime.stop_requests import parse_time
 from .callbacks.interruptions import Interruptions
@@ -84,20 +83,16 @@ def train_and_save(
         `InputError`: the folder has another run, or one that is still running; or the tokens consumed are not those
             planned, which is checked before the first step and again after the model is saved.
     """
-    folder, copies = trainer.args.output_dir, trainer.args.copies
-    lock_of_copies = nullcontext() if copies is None else exclusive_lock(copies)
-    with exclusive_lock(folder, nested=True), lock_of_copies, heartbeats.heartbeat(folder):
+    folder = trainer.args.output_dir
+    with exclusive_lock(folder, nested=True), heartbeats.heartbeat(folder):
         heartbeats.name_device(this_place().device_with_uuid)
         run = Run(trainer, settings, data, base)
-        try:
-            if not run.prepare():
-                return run.summary
-            run.resume()
-            if run.train():
-                run.finish()
+        if not run.prepare():
             return run.summary
-        finally:
-            trainer.checkpoints.finish()
+        run.resume()
+        if run.train():
+            run.finish()
+        return run.summary
 
 
 class Run:
@@ -127,13 +122,10 @@ class Run:
         return versions
 
     def prepare(self) -> bool:
-        """Check that the folder, and that of the copies, are of this run; False if it is finished already."""
+        """Check that the folder is of this run; False if it is finished already."""
         args = self.args
         _check_best_metric(self.trainer)
         check_folder_identity(self.folder, self.identity, args.allow_changed, made=_MADE)
-        if args.copies is not None:
-            remedy = "choose another copy_checkpoints_to"
-            check_folder_identity(args.copies, self.identity, args.allow_changed, remedy=remedy, made=_MADE)
         finished = _finished(args)
         if finished is None:
             return True
@@ -166,11 +158,7 @@ class Run:
         if args.should_save:
             remove_unfinished(self.folder)
             (self.folder / FINISHING_NAME).unlink(missing_ok=True)  # of a smaller budget
-            for folder in filter(None, (self.folder, args.copies)):
-                _set_later_aside(trainer, folder, start)
-            if args.copies is not None:
-                write_identity(args.copies, self.identity | rows)
-        trainer.checkpoints.begin()
+            _set_later_aside(trainer, self.folder, start)
         stage = trainer.stage or ("pretraining" if self.base is None else "midtraining")
         origin = lineage(self.base, stage=stage, data=_description(self.settings, plan), commit=self.commit)
         write_record(
@@ -311,8 +299,7 @@ def _check_same_start(start: Start | None) -> None:
     if other is not None:
         raise InputError(
             f"rank 0 would continue from {starts[0] or 'no checkpoint'}, rank {other} from "
-            f"{starts[other] or 'no checkpoint'}; output_dir and copy_checkpoints_to must be on disks that all "
-            "machines share"
+            f"{starts[other] or 'no checkpoint'}; output_dir must be on a disk that all machines share"
         )
 
 

@@ -1,7 +1,6 @@
 """Settings of the trainers, with those of transformers and TRL: dataclasses that are checked when they are created."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -64,10 +63,6 @@ class RunSettings:
         self.sample_kwargs = read_sample_kwargs(self.sample_prompts, self.sample_kwargs)
         check_trackers(self.report_to)
         named_components(self.components)
-        if self.copies is not None and self.copies.resolve() == Path(self.output_dir).resolve():
-            raise InputError(
-                f"copy_checkpoints_to is {self.copy_checkpoints_to}, where {self.output_dir} is; name another disk"
-            )
         check_dtype(self)
         check_spikes(self)
         budget = Budget(
@@ -98,13 +93,6 @@ class RunSettings:
         check_optimizer(self)
 
     @property
-    def copies(self) -> Path | None:
-        """Folder of the copies of the checkpoints, if any are made."""
-        if self.copy_checkpoints_to is None or self.output_dir is None:
-            return None
-        return Path(self.copy_checkpoints_to) / Path(self.output_dir).absolute().name
-
-    @property
     def batch_schedule(self) -> BatchSchedule:
         """The global batch of every step."""
         return BatchSchedule.parse(self.batch_ramp, self.global_batch_size)
@@ -123,7 +111,7 @@ class RunSettings:
     @property
     def skipped_rows(self) -> SkippedRows:
         """Rows that the run in `output_dir` skips since it went back."""
-        return skipped_rows_of(rollbacks_of(self.output_dir, self.copies) if self.resume else [])
+        return skipped_rows_of(rollbacks_of(self.output_dir) if self.resume else [])
 
     def plan(self, data: TrainingData, model: PreTrainedModel, world_size: int | None = None) -> Plan:
         """Plan a run with these settings, from its newest checkpoint if there is one, and set `max_steps`.
@@ -135,7 +123,7 @@ class RunSettings:
         """
         check_planned(self)
         skipped_rows = self.skipped_rows
-        starts = possible_starts(self.output_dir, skipped_rows, copies=self.copies) if self.resume else ()
+        starts = possible_starts(self.output_dir, skipped_rows) if self.resume else ()
         for start in (*starts, None):
             plan = make_plan(
                 self.budget,

@@ -23,7 +23,7 @@ from ..compat.transformers_models import unpacked_rows
 from ..data.packing import document_bounds
 from ..data.sequences import EndlessSequences
 from ..data.skipped_rows import RemainingRows, SkippedRows
-from ..errors import InputError, first_line
+from ..errors import InputError
 from ..files import check_may_write
 from ..runtime.credentials import reveal
 from ..runtime.heartbeats import during
@@ -40,9 +40,8 @@ from .hub_pushes import HubPushes
 from .optimizers import (
     apply_changes,
     group_options,
-    named_optimizer,
+    muon_optimizer,
     replaced,
-    scaled_learning_rate,
     schedule_settings,
 )
 from .parameters import train_every_embedding
@@ -226,7 +225,7 @@ class StepTrainer(ShardedTrainer):
         """
         args = self.args
         if rollbacks is None:
-            rollbacks = rollbacks_of(args.output_dir, args.copies) if args.resume else []
+            rollbacks = rollbacks_of(args.output_dir) if args.resume else []
         self.rollbacks = list(rollbacks)
         self.skipped_rows, self.all_rows = skipped_rows_of(self.rollbacks), self.train_dataset
         self.identity, self.start = curve_identity(self, data) | rows_identity(self.rollbacks), start
@@ -270,15 +269,14 @@ class StepTrainer(ShardedTrainer):
         )
 
     def create_optimizer(self, model=None) -> torch.optim.Optimizer:
-        """Create the optimizer, unless there is one, with a learning rate scaled as the settings ask."""
-        with replaced(self.args, "learning_rate", scaled_learning_rate(self.args)):
-            if self.optimizer is None:
-                trained = self.model if model is None else model
-                decayed = set(self.get_decay_parameter_names(trained))
-                self.optimizer = named_optimizer(trained, self.args, decayed, is_deepspeed=self.is_deepspeed_enabled)
-                if self.is_deepspeed_enabled and self.args.optimizer == "muon":
-                    reduce_whole_gradients(self.accelerator.state.deepspeed_plugin.deepspeed_config)
-            return super().create_optimizer(model)
+        """Create the optimizer that the settings ask for, unless there is one."""
+        if self.optimizer is None and self.args.optimizer == "muon":
+            trained = self.model if model is None else model
+            decayed = set(self.get_decay_parameter_names(trained))
+            self.optimizer = muon_optimizer(trained, self.args, decayed, is_deepspeed=self.is_deepspeed_enabled)
+            if self.is_deepspeed_enabled:
+                reduce_whole_gradients(self.accelerator.state.deepspeed_plugin.deepspeed_config)
+        return super().create_optimizer(model)
 
     def create_scheduler(self, num_training_steps: int, optimizer=None):
         """Create the learning rate schedule, with a decay given as a share of the run converted to steps."""
@@ -289,18 +287,9 @@ class StepTrainer(ShardedTrainer):
 
     def prepare_training(self, steps: int, dataloader, checkpoint: str | None):
         """Load the optimizer and its schedule, and then let accepted changes of their settings take effect."""
-        accepted = self.args.allow_changed
-        try:
-            prepared = super().prepare_training(steps, dataloader, checkpoint)
-        except ValueError as error:
-            if checkpoint is None or "settings.learning_rate_factors" not in accepted:
-                raise
-            raise InputError(
-                f"{checkpoint}: learning_rate_factors name other parameters than those of its optimizer "
-                f"({first_line(error)}); change only the factors, or choose another output_dir"
-            ) from None
+        prepared = super().prepare_training(steps, dataloader, checkpoint)
         if checkpoint is not None:
-            apply_changes(accepted, self._options, self.optimizer, self.lr_scheduler)
+            apply_changes(self.args.allow_changed, self._options, self.optimizer, self.lr_scheduler)
         return prepared
 
     # A step.

@@ -346,7 +346,6 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
             "batch_ramp": ["2:2"],
             "per_device_train_batch_size": 2,
             "evaluations_per_doubling": 1,
-            "copy_checkpoints_to": "runs/copies",
         },
     ),
     "packed": ("pretrain", {**ON_TEXT, "packed": True, "length": 32}),
@@ -487,8 +486,7 @@ def write_runs(folder: Path) -> dict[str, Any]:
     train("pretrain", {**ON_TEXT, "length": 64}, "runs/text")
     found = {}
     for name, (command, settings) in RUNS.items():
-        whole = settings | ({"copy_checkpoints_to": "whole/copies"} if "copy_checkpoints_to" in settings else {})
-        train(command, whole, f"whole/{name}")
+        train(command, settings, f"whole/{name}")
         train(command, settings, f"runs/{name}", stop=4)
         found[name] = losses(Path("whole", name))
     shutil.rmtree("whole")

@@ -296,7 +296,7 @@ FORMS = (
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("where", ["flag", "file", "quoted in a file"])
-@pytest.mark.parametrize("name", ["sample_kwargs", "lr_scheduler_kwargs", "learning_rate_factors"])
+@pytest.mark.parametrize("name", ["sample_kwargs", "lr_scheduler_kwargs"])
 def test_a_mapping_is_read_in_the_form_of_the_help_as_in_json(form, where, name, tmp_path):
     assert "{max_new_tokens: 100, do_sample: true" in fields_of(ALL["pretrain"])["sample_kwargs"].metadata["help"]
     words = ["--hmm", "mess3", "--sample_prompts", "a"]

@@ -8,13 +8,12 @@ import torch
 from peft import LoraConfig, get_peft_model
 from tiny_runs import history, losses, random_rows, settings, tiny_model, trainer
 from torch.utils.data import Subset
-from transformers import TrainerCallback
+from transformers import TrainerCallback, default_data_collator
 
 from hmm_datasets.compat.deepspeed import zero_muon_with_adamw
 from hmm_datasets.errors import InputError
-from hmm_datasets.runtime.command_line import parse_settings
 from hmm_datasets.training.optimizers import MuonWithAdamW, check_optimizer, matrix_names, parameter_groups
-from hmm_datasets.training.settings import PretrainSettings
+from hmm_datasets.training.trainer import Pretrainer
 
 MATRICES = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
 
@@ -172,10 +171,9 @@ class Stop(TrainerCallback):
         control.should_training_stop = state.global_step == 3
 
 
-@pytest.mark.parametrize("chosen", [{"optimizer": "muon"}, {"learning_rate_factors": {"embed": 0.1}}])
-def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path, chosen):
+def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path):
     rows = random_rows(48)
-    given = {"learning_rate": 0.01, "save_strategy": "steps", "save_steps": 3, **chosen}
+    given = {"learning_rate": 0.01, "save_strategy": "steps", "save_steps": 3, "optimizer": "muon"}
     whole = trainer(tmp_path / "whole", rows=rows, **given)
     expected = losses(whole)
     first = trainer(tmp_path / "parts", rows=rows, **given)
@@ -238,106 +236,40 @@ def test_the_default_is_fused_adamw_without_decay_on_norms(tmp_path):
     assert {parameter.ndim for parameter in plain["params"]} == {1}
 
 
-# Learning rates by the number of processes
-
-
-def test_the_learning_rate_grows_with_the_square_root_of_the_number_of_processes(tmp_path, monkeypatch):
-    """Only if it is asked for, with every optimizer; the setting itself stays as it was given."""
-    for given in ({}, {"optimizer": "muon"}, {"learning_rate_factors": {"embed_tokens": 0.5}}):
-        for scale, factor in ((None, 1.0), ("sqrt", 2.0)):
-            run = trainer(tmp_path, learning_rate=0.01, scale_learning_rate=scale, **given)
-            monkeypatch.setattr(type(run.args), "world_size", 4)
-            rates = {group["lr"] for group in run.create_optimizer().param_groups}
-            monkeypatch.undo()
-            assert rates == {0.01 * factor} | ({0.005 * factor} if "learning_rate_factors" in given else set())
-            assert (run.args.learning_rate, run.args.to_dict()["scale_learning_rate"]) == (0.01, scale)
-    assert rates_of(tmp_path, scale_learning_rate="sqrt") == rates_of(tmp_path), "one process changes nothing"
-    message = "scale_learning_rate is 'linear'; expected sqrt, or leave it out"
-    assert error(settings, tmp_path, scale_learning_rate="linear") == message
-
-
-# Learning rates by name
-
-
-def test_factors_multiply_the_learning_rate_of_matching_parameters(tmp_path):
-    model = tiny_model(layers=2)
-    factors = {"embed_tokens": 0.1, r"layers\.1\.": 3, "q_proj|lm_head": 2.0}
-    groups = parameter_groups(
-        model,
-        learning_rate=0.01,
-        weight_decay=0.1,
-        decayed={name for name, parameter in model.named_parameters() if parameter.ndim > 1},
-        factors=factors,
-        matrices=matrix_names(model),
-    )
-    group_of = {id(parameter): group for group in groups for parameter in group["params"]}
-    found = {name: group_of[id(parameter)] for name, parameter in model.named_parameters()}
-    assert len(group_of) == len(found)
-    for name, group in found.items():
-        first = 0.1 if "embed_tokens" in name else 3 if ".1." in name else 2 if "q_proj" in name else 1
-        first = 2 if "lm_head" in name else first
-        assert group["lr"] == pytest.approx(0.01 * first), name
-        assert group["weight_decay"] == (0.0 if "norm" in name else 0.1), "embeddings decay, norms do not"
-        assert group["optimizer"] == ("muon" if name in matrix_names(model) else "adamw")
-    assert groups[0]["lr"] == 0.01, "the learning rate that is logged is the plain one"
-
-
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_a_factor_of_zero_freezes_and_a_schedule_keeps_the_factors(tmp_path, optimizer):
+def test_an_optimizer_that_is_given_keeps_the_learning_rates_of_its_groups(tmp_path):
     model = tiny_model()
     before = {name: parameter.clone() for name, parameter in model.named_parameters()}
-    rates = []
-
-    class Rates(TrainerCallback):
-        def on_pre_optimizer_step(self, args, state, control, optimizer=None, **kwargs):
-            rates.append([group["lr"] for group in optimizer.param_groups])
-
-    factors = {"embed_tokens": 0, "lm_head": 0.5}
-    run = trainer(tmp_path, model=model, learning_rate_factors=factors, optimizer=optimizer)
-    run.add_callback(Rates())
+    named = dict(model.named_parameters())
+    slow = [name for name in named if "embed_tokens" in name]
+    groups = [
+        {"params": [named[name] for name in named if name not in slow]},
+        {"params": [named[name] for name in slow]},
+    ]
+    groups[1]["lr"] = 0.0
+    run = Pretrainer(
+        model=model,
+        args=settings(tmp_path, learning_rate=0.01),
+        train_dataset=random_rows(24),
+        data_collator=default_data_collator,
+        optimizers=(torch.optim.AdamW(groups, lr=0.01), None),
+    )
     run.train()
     for name, parameter in model.named_parameters():
-        assert torch.equal(parameter, before[name]) == ("embed_tokens" in name), name
-    for row in rates[1:]:
-        assert sorted({round(rate / row[0], 6) for rate in row}) == [0, 0.5, 1]
-    assert [row["learning_rate"] for row in history(run)] == [row[0] for row in rates]
-
-
-def test_settings_read_factors_from_yaml_and_flags(tmp_path):
-    path = tmp_path / "settings.yaml"
-    path.write_text(f"output_dir: {tmp_path}\nmax_steps: 3\nlearning_rate_factors:\n  embed_tokens: 0.1\n")
-    (found,) = parse_settings(PretrainSettings, arguments=["--config", str(path)])
-    assert found.learning_rate_factors == {"embed_tokens": 0.1}
-    flag = ["--learning_rate_factors", '{"lm_head": 2}']
-    (found,) = parse_settings(PretrainSettings, arguments=["--config", str(path), *flag])
-    assert found.learning_rate_factors == {"lm_head": 2.0}
-    assert settings(tmp_path).learning_rate_factors == {}
+        assert torch.equal(parameter, before[name]) == (name in slow), name
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
         ({"optimizer": "sgd"}, "optimizer is 'sgd'; expected one of adamw, muon"),
-        ({"optimizer": "muon", "optim": "sgd"}, "optim is OptimizerNames.SGD; optimizer and learning"),
-        ({"learning_rate_factors": "embed"}, "learning_rate_factors is 'embed'; expected a mapping of regular"),
         (
-            {"learning_rate_factors": {"(": 1}},
-            "learning_rate_factors: '(' is not a regular expression (missing ), unte",
+            {"optimizer": "muon", "optim": "sgd"},
+            "optim is OptimizerNames.SGD; optimizer muon needs one of adamw_torch_fused, adamw_torch",
         ),
-        ({"learning_rate_factors": {"a": -1}}, "learning_rate_factors: the factor of 'a' is -1; expected 0 or more"),
-        ({"learning_rate_factors": {"a": "x"}}, "learning_rate_factors: the factor of 'a' is 'x'; expected 0 or more"),
     ],
 )
 def test_wrong_settings_are_refused_in_one_line(tmp_path, given, message):
     assert error(settings, tmp_path, **given).startswith(message)
-
-
-def test_an_expression_that_matches_nothing_is_refused(tmp_path):
-    run = trainer(tmp_path, learning_rate_factors={"embed": 0.1, "wte": 0.1})
-    message = error(run.create_optimizer)
-    assert message.startswith(
-        "learning_rate_factors: 'wte' matches no parameter; expected part of a name such as model.embed_tokens"
-    )
 
 
 # Schedules

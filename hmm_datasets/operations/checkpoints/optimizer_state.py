@@ -191,7 +191,6 @@ def _trained_parameters(folder: Path) -> tuple[list[list[str]], dict[str, torch.
         learning_rate=1.0,
         weight_decay=1.0,
         decayed=set(Trainer.get_decay_parameter_names(None, model)),
-        factors=settings.get("learning_rate_factors"),
         matrices=matrix_names(model) if settings.get("optimizer") == "muon" else (),
     )
     names = {id(parameter): name for name, parameter in model.named_parameters()}

@@ -1,4 +1,4 @@
-"""Stopping a run by signal, file, time limit or number of steps, with a checkpoint of the step just done.
+"""Stopping a run by signal, file or time limit, with a checkpoint of the step just done.
 
 `hmm_datasets.runtime.stop_requests` lists what asks for it. Before a time limit a run stops early enough that the
 checkpoint is written in time. A signal reaches ranks at different steps, so in each step the ranks agree on the
@@ -69,12 +69,9 @@ class Interruptions(TrainerCallback):
             self._longest_step = max(self._longest_step, now - self._step_ended)
         wanted = self._step_loss.requested if args.world_size > 1 else self._look()
         self._step_ended = now
-        is_due = args.exit_interval is not None and state.global_step % args.exit_interval == 0
-        is_due = is_due and state.global_step < state.max_steps
-        if wanted == NOTHING and not is_due:
+        if wanted == NOTHING:
             return
-        self.reason = f"exit_interval {args.exit_interval}" if is_due else self._reason()
-        wanted = STOP if is_due else wanted
+        self.reason = self._reason()
         self._requests.forget(wanted)
         control.should_save = True
         if wanted == STOP and state.global_step < state.max_steps:

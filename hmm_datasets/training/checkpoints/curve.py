@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 WITHOUT_EFFECT = frozenset((
     # The budget: a run may be extended, which stretches its learning rate schedule. Also time and cost.
     *("max_steps", "num_train_epochs", "train_tokens", "train_budget", "assumed_rate", "price_per_hour", "time_limit"),
-    *("exit_interval", "epochs_ok"),
+    "epochs_ok",
     # Where a run is, what it continues from, and how.
-    *("output_dir", "run_name", "project", "copy_checkpoints_to", "resume", "resume_from_checkpoint"),
+    *("output_dir", "run_name", "project", "resume", "resume_from_checkpoint"),
     *("allow_changed", "ignore_data_skip", "restore_callback_states_from_checkpoint"),
     "optimizer_from",  # the hash of its weights is part of the data
     # Saving.

@@ -2,7 +2,7 @@
 
 Only reading a file shows a bit that has flipped in it, so the first rank of each machine reads the checkpoint once. If
 a file differs, rank 0 moves the checkpoint aside, and all ranks start the same command again (see
-`hmm_datasets.runtime.program`), which continues from the newest whole one that is left, the run's own or a copy.
+`hmm_datasets.runtime.program`), which continues from the newest whole one that is left.
 """
 
 import os
@@ -36,7 +36,7 @@ def check_whole(run: RunContext, start: Start) -> None:
 def _move_aside(run: RunContext, start: Start, problem: str) -> str:
     """Move a damaged checkpoint aside, if there is another one; returns the line that is printed."""
     folder, args = start.folder, run.args
-    starts = possible_starts(args.output_dir, args.skipped_rows, copies=args.copies)
+    starts = possible_starts(args.output_dir, args.skipped_rows)
     other = next((at for at in starts if at.folder != folder and at.step <= start.step), None)
     if other is None:
         raise InputError(

@@ -43,21 +43,17 @@ class Start:
     tokens: int
 
 
-def possible_starts(
-    output_dir: str, skipped_rows: SkippedRows | None = None, *, copies: Path | None = None
-) -> Iterator[Start]:
+def possible_starts(output_dir: str, skipped_rows: SkippedRows | None = None) -> Iterator[Start]:
     """The whole checkpoints of a run, newest first; none if there is no such run.
 
     Args:
         output_dir (`str`): folder of the run.
         skipped_rows ([`~hmm_datasets.data.skipped_rows.SkippedRows`], *optional*): rows that the run leaves out;
             without the checkpoints that have trained on some of them.
-        copies (`Path`, *optional*): folder of the copies of its checkpoints; of the same step, the run's own is first.
     """
-    places = [Path(place) for place in (output_dir, copies) if place is not None and Path(place).is_dir()]
-    candidates = [(-step, order, place) for order, place in enumerate(places) for step in list_steps(place)]
-    for step, _, place in sorted(candidates):
-        folder = place / f"checkpoint-{-step}"
+    run = Path(output_dir)
+    for step in list_steps(run) if run.is_dir() else ():
+        folder = run / f"checkpoint-{step}"
         if start_problems(folder):
             continue
         start = start_at(folder)
@@ -108,7 +104,7 @@ def find_start(args) -> Start | None:
             checkpoint is used.
     """
     beyond = 0 if args.train_sampling_strategy == "sequential" else 1
-    starts = possible_starts(args.output_dir, args.skipped_rows, copies=args.copies) if args.resume else ()
+    starts = possible_starts(args.output_dir, args.skipped_rows) if args.resume else ()
     return next(
         (at for at in starts if at.step + beyond <= (args.max_steps if args.max_steps > 0 else at.max_steps)), None
     )
@@ -116,7 +112,7 @@ def find_start(args) -> Start | None:
 
 def before_step(args, step: int) -> str:
     """Where a run that ends at a step can continue from, in words: its newest whole checkpoint from before it."""
-    starts = (start for start in possible_starts(args.output_dir, copies=args.copies) if start.step < step)
+    starts = (start for start in possible_starts(args.output_dir) if start.step < step)
     start = next(starts, None)
     return "no checkpoint is from before it" if start is None else f"{start.folder} is from before it"
 

@@ -102,7 +102,7 @@ def _decide(
     needed = schedule.rows_before(run.state.max_steps)
     if num_rows is not None and (kept := planned.number(num_rows)) < needed:
         return f"the {needed:,} rows that the run needs would no longer be there: {kept:,} would be left"
-    starts = possible_starts(args.output_dir, planned, copies=args.copies)
+    starts = possible_starts(args.output_dir, planned)
     starts = [start for start in starts if start.step < step]
     if not starts and list_steps(args.output_dir):
         return (

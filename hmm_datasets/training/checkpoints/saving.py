@@ -18,7 +18,6 @@ from ...display import format_bytes
 from ...errors import InputError, disk_full, is_disk_full
 from ...files import check_may_write, inside, move_into, put_folder, size_of, sync_tree, unfinished, write_digests
 from ...runtime.run_identity import write_identity
-from .copies import CheckpointCopies, Outdated, restore_history
 from .frameworks import FRAMEWORKS
 from .rotation import outdated_steps
 from .unfinished import remove_unfinished, unfinished_folder
@@ -62,19 +61,6 @@ class Checkpoints:
     ):
         self._run, self._identity, self._write_model, self._tensors = run, identity, write_model, tensors
         self._push = push
-        self._copies: CheckpointCopies | None = None
-
-    def begin(self) -> None:
-        """Prepare the copies, once the run has its start; on rank 0."""
-        args = self._run.args
-        if args.copies is not None and args.should_save:
-            restore_history(Path(args.output_dir), args.copies)
-            self._copies = CheckpointCopies(Path(args.output_dir), args.copies, self._run.say)
-
-    def finish(self) -> None:
-        """Wait for the copies under way, for half of the time that other ranks wait for this one."""
-        if self._copies is not None:
-            self._copies.finish(self._run.args.ddp_timeout / 2)
 
     def save(self, write: Callable[[Path], None]) -> None:
         """Save the step just done, on all ranks; then delete old checkpoints.
@@ -92,8 +78,6 @@ class Checkpoints:
         if context.args.should_save:
             if context.args.push_to_hub:
                 self._push(run / name)
-            if self._copies is not None:
-                self._copies.start(run / name, self._outdated())
             self._delete_old(run)
         context.accelerator.wait_for_everyone()
 
@@ -167,22 +151,13 @@ class Checkpoints:
     def _delete_old(self, run: Path) -> None:
         context = self._run
         limit, every = context.args.save_total_limit, context.args.keep_every
-        for step in self._outdated()(list_steps(run)):
+        # A later step is not of this run: it was saved before the run went back to an earlier checkpoint.
+        steps = [step for step in list_steps(run) if step <= context.state.global_step]
+        best = context.state.best_global_step
+        for step in outdated_steps(steps, limit, every, context.args.saves_per_doubling, best):
             # Renamed first, so that a run killed meanwhile does not leave half a checkpoint.
             check_may_write()
             os.renames(run / f"checkpoint-{step}", unfinished_folder(run) / "deleted")
             remove_unfinished(run)
             kept = f"the newest {limit}" + (f" and those of steps divisible by {every}" if every else "")
             context.say(f"deleted checkpoint-{step}: {kept} are kept")
-
-    def _outdated(self) -> Outdated:
-        """From the steps of all checkpoints, newest first, to those not kept; by the settings and the state of now."""
-        args, state = self._run.args, self._run.state
-        kept = args.save_total_limit, args.keep_every, args.saves_per_doubling, state.best_global_step
-        now = state.global_step
-
-        def outdated(steps: list[int]) -> list[int]:
-            # A later step is not of this run: it was saved before the run went back to an earlier checkpoint.
-            return outdated_steps([step for step in steps if step <= now], *kept)
-
-        return outdated

@@ -45,19 +45,15 @@ def rollbacks_in(folder: Path) -> list[Rollback]:
     return as_record(recorded.get("passed_over", []), list[Rollback], folder / IDENTITY_NAME)
 
 
-def rollbacks_of(*folders: str | os.PathLike | None) -> list[Rollback]:
-    """The rollbacks of a run, from the identities in its folders and in its checkpoints, in their order.
-
-    Args:
-        *folders (path, *optional*): the folder of the run, and that of the copies of its checkpoints if there is one.
-    """
-    runs = [Path(folder) for folder in folders if folder is not None and Path(folder).is_dir()]
-    recorded = []
-    for run in runs:
-        recorded += rollbacks_in(run)
-        for step in list_steps(run):
-            with contextlib.suppress(InputError):  # a damaged checkpoint, from which the run does not continue
-                recorded += rollbacks_in(run / f"checkpoint-{step}")
+def rollbacks_of(folder: str | os.PathLike) -> list[Rollback]:
+    """The rollbacks of the run in a folder, from its identity and those of its checkpoints, in their order."""
+    run = Path(folder)
+    if not run.is_dir():
+        return []
+    recorded = rollbacks_in(run)
+    for step in list_steps(run):
+        with contextlib.suppress(InputError):  # a damaged checkpoint, from which the run does not continue
+            recorded += rollbacks_in(run / f"checkpoint-{step}")
     return list(dict.fromkeys(recorded))
 
 

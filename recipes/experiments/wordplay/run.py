@@ -38,9 +38,6 @@ class WordplaySettings:
     global_batch_size: int = setting(32, "Windows per optimizer step.")
     per_device_train_batch_size: int = setting(16, "Windows per process in one forward pass.")
     learning_rate: float = setting(3e-3, "Peak learning rate.")
-    scale_learning_rate: str | None = setting(
-        None, "sqrt to multiply learning_rate by the square root of the number of processes."
-    )
     launcher: str = setting("cpu2", "Launch configuration of the training.")
     temperature: float = setting(0.8, "Sampling temperature of these texts.")
     strategies: list[str] = setting([], "Launch configurations to compare: ddp zero1 zero2 zero3 fsdp2.")
@@ -65,8 +62,6 @@ def stages(settings: WordplaySettings) -> list[tuple[str, str]]:
     train += f" --global_batch_size {settings.global_batch_size}"
     train += f" --per_device_train_batch_size {settings.per_device_train_batch_size}"
     train += f" --learning_rate {settings.learning_rate}"
-    if settings.scale_learning_rate is not None:
-        train += f" --scale_learning_rate {settings.scale_learning_rate}"
     result = [
         (
             "The text, one token per character",

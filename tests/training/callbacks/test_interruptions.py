@@ -96,16 +96,6 @@ def test_near_the_time_limit_a_run_saves_and_stops(tmp_path):
     assert train(tmp_path, time_limit="1:00:00")["steps"] == 8
 
 
-def test_a_run_with_an_exit_interval_stops_after_so_many_steps_and_the_same_command_continues(tmp_path):
-    assert train(tmp_path, exit_interval=3) == {"steps": 3, "interrupted": "exit_interval 3"}
-    assert checkpoints(tmp_path) == ["checkpoint-3"]
-    assert train(tmp_path, exit_interval=4) == {"steps": 4, "interrupted": "exit_interval 4"}
-    found = train(tmp_path, exit_interval=4)
-    assert (found["steps"], found["resumed_from"]) == (8, "checkpoint-4")
-    with pytest.raises(InputError, match="exit_interval is 0; expected 1 or more"):
-        train(tmp_path / "other", exit_interval=0)
-
-
 def test_the_time_limit_counts_from_the_first_start_of_a_command_that_started_itself_again(tmp_path, monkeypatch):
     monkeypatch.setenv(FIRST_START, f"{host()} {os.getpid()} {time.monotonic() - 3590}")
     assert train(tmp_path, time_limit="1:00:00") == {"steps": 1, "interrupted": "the time limit is near"}

@@ -87,16 +87,6 @@ def test_what_is_accepted_but_not_changed_has_no_effect(begun, tmp_path):
     assert same(train(tmp_path / "run", 6, allow_changed=["settings.z_loss", "settings.weight_decay"])[1], unchanged)
 
 
-def test_learning_rates_by_name_change_with_their_factors_and_no_others(tmp_path):
-    train(tmp_path / "run", 3, learning_rate_factors={"embed": 0.1})
-    shutil.copytree(tmp_path / "run", tmp_path / "other")
-    accepted = {"allow_changed": ["settings.learning_rate_factors"]}
-    options, _ = train(tmp_path / "run", 6, learning_rate_factors={"embed": 0.5}, **accepted)
-    assert options[6][0]["initial_lr"] == 2 * options[6][-1]["initial_lr"]
-    with pytest.raises(InputError, match="name other parameters than those of its optimizer"):
-        train(tmp_path / "other", 6, learning_rate_factors={"embed": 0.5, "norm": 2.0}, **accepted)
-
-
 def test_another_optimizer_cannot_be_accepted(begun):
     with pytest.raises(InputError, match="optimizer was 'adamw' and is 'muon'; this cannot be accepted"):
         train(begun[0], 6, optimizer="muon", allow_changed=["settings.optimizer"])

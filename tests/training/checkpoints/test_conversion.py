@@ -54,9 +54,9 @@ def test_a_checkpoint_that_comes_back_is_the_same_and_the_run_goes_on_from_it(pa
 
 
 @pytest.mark.launch
-@pytest.mark.parametrize("given", [{"optimizer": "muon"}, {"learning_rate_factors": {"embed_tokens": 0.1}}])
-def test_parameter_groups_of_other_settings_find_their_names(given, tmp_path):
-    one = trainer(tmp_path / "run", rows=random_rows(64), max_steps=2, save_strategy="steps", save_steps=2, **given)
+def test_parameter_groups_of_muon_find_their_names(tmp_path):
+    given = {"max_steps": 2, "save_strategy": "steps", "save_steps": 2, "optimizer": "muon"}
+    one = trainer(tmp_path / "run", rows=random_rows(64), **given)
     train_and_save(one, settings={}, data={})
     source = tmp_path / "run" / "checkpoint-2"
     named = convert(source, tmp_path / "fsdp", "fsdp")
@@ -66,10 +66,9 @@ def test_parameter_groups_of_other_settings_find_their_names(given, tmp_path):
     assert [group["params"] for group in saved["param_groups"]] == expected
     for parameter, state in one.optimizer.state.items():
         assert same(dict(saved["state"][names[id(parameter)]]), dict(state))
-    if "optimizer" in given:
-        with pytest.raises(InputError, match="is not AdamW with one number of steps"):
-            convert(source, tmp_path / "zero", "zero")
-        assert not (tmp_path / "zero" / "checkpoint-2").exists()
+    with pytest.raises(InputError, match="is not AdamW with one number of steps"):
+        convert(source, tmp_path / "zero", "zero")
+    assert not (tmp_path / "zero" / "checkpoint-2").exists()
     assert same(optimizer(convert(named, tmp_path / "back", "plain")), optimizer(source))
 
 
