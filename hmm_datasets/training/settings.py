@@ -47,16 +47,20 @@ class RunSettings:
     def __post_init__(self):
         check_supported(self)
         check_object(self)
+        self._read_values()
+        self._set_accumulation()
+        self._set_budget()
+        _fit_to_machine(self)
+        self._complete_in_precision()
+        self._take_one_device()
+        check_packages(self)
+        check_optimizer(self)
+
+    def _read_values(self) -> None:
+        """Check and read the settings that stand for something else: secrets, times, prompts, names."""
         if self.hub_token is not None:
             refuse_masks({"hub_token": self.hub_token})
             self.hub_token = Secret(self.hub_token, "hub_token")
-        steps = accumulation_steps(self.global_batch_size, environment.world_size(), self.per_device_train_batch_size)
-        if self.gradient_accumulation_steps not in (1, steps):
-            raise InputError(
-                f"gradient_accumulation_steps is {self.gradient_accumulation_steps}, but follows from "
-                f"global_batch_size {self.global_batch_size}: {steps} here; set global_batch_size instead"
-            )
-        self.gradient_accumulation_steps = steps
         if self.time_limit is not None:
             parse_time(self.time_limit)
         self.sample_prompts = read_sample_prompts(self.sample_prompts)
@@ -65,6 +69,20 @@ class RunSettings:
         named_components(self.components)
         check_dtype(self)
         check_spikes(self)
+        self.batch_schedule  # noqa: B018  (raises if a stage is wrong)
+
+    def _set_accumulation(self) -> None:
+        """The micro-batches of a step, which follow from the global batch."""
+        steps = accumulation_steps(self.global_batch_size, environment.world_size(), self.per_device_train_batch_size)
+        if self.gradient_accumulation_steps not in (1, steps):
+            raise InputError(
+                f"gradient_accumulation_steps is {self.gradient_accumulation_steps}, but follows from "
+                f"global_batch_size {self.global_batch_size}: {steps} here; set global_batch_size instead"
+            )
+        self.gradient_accumulation_steps = steps
+
+    def _set_budget(self) -> None:
+        """The budget, from whichever setting states it."""
         budget = Budget(
             max_steps=None if self.max_steps == -1 else self.max_steps,
             num_train_epochs=self.num_train_epochs or None,
@@ -72,8 +90,9 @@ class RunSettings:
             **read_budget(self.train_budget),
         )
         self.budget = budget if budget.given else self.default_budget
-        self.batch_schedule  # noqa: B018  (raises if a stage is wrong)
-        _fit_to_machine(self)
+
+    def _complete_in_precision(self) -> None:
+        """Let transformers complete the settings, in the precision of the run."""
         if self.ddp_find_unused_parameters is None:
             self.ddp_find_unused_parameters = False  # these models use every parameter in every step
         precision, self.precision_origin = find_precision(self)
@@ -82,6 +101,9 @@ class RunSettings:
         with launched_in(precision):
             super().__post_init__()
         self.bf16, self.fp16 = precision == "bf16", precision == "fp16"
+
+    def _take_one_device(self) -> None:
+        """Let this process compute on one device, and refuse ranks that do not see each other."""
         if environment.world_size() != self.world_size:
             raise InputError(
                 f"the launcher started {environment.world_size()} processes that do not see each other (world "
@@ -89,8 +111,6 @@ class RunSettings:
             )
         self.idle_devices = max(0, self.n_gpu - 1)
         self._n_gpu = min(1, self.n_gpu)  # transformers would copy the model to all of them and read a batch for each
-        check_packages(self)
-        check_optimizer(self)
 
     @property
     def batch_schedule(self) -> BatchSchedule:

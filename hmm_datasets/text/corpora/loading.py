@@ -590,7 +590,45 @@ def _check_remote(name: str) -> None:
 def _load_hub(
     source: _Source, selection: _Selection, streaming: bool
 ) -> "datasets.IterableDataset | datasets.Dataset":
-    corpus = source.corpus
+    data, first = _opened_on_hub(source.corpus, selection, streaming)
+    form = _format(source, without_fillers(first, data.features), _formats(selection))
+    chosen = partial(
+        _chosen_rows,
+        name=source.corpus.name,
+        format=form,
+        selection=selection,
+        types=data.features,
+        streaming=streaming,
+    )
+    chosen({name: [value] for name, value in first.items()}, [0])  # raises what is wrong with the first row
+    parts = {} if streaming else {"weights": True, "notes": True, "columns": selection.keeps_columns}
+    data = _first_rows(data, selection).map(
+        chosen,
+        batched=True,
+        batch_size=_BATCH_ROWS,
+        with_indices=True,
+        remove_columns=list(first),
+        features=_features(form.kind, **parts),
+    )
+    if not streaming:
+        data = _without_notes(data, source.corpus.name)
+    if not selection.filters.unique:
+        return data
+    if streaming:  # a generator, so that every pass starts with an empty set of documents seen
+        settings = {"documents": data}
+        return datasets.IterableDataset.from_generator(_first_seen, features=_features(form.kind), gen_kwargs=settings)
+    new = FirstSeen()
+    return data.select([number for number, document in enumerate(data) if new(conversation_text(document))])
+
+
+def _opened_on_hub(
+    corpus: Corpus, selection: _Selection, streaming: bool
+) -> "tuple[datasets.IterableDataset | datasets.Dataset, dict[str, Any]]":
+    """The rows of a split, and the first of them.
+
+    Raises:
+        `InputError`: there is no such split, it cannot be read, or it is empty.
+    """
     split, divided = selection.split, selection.test_fraction is not None
     if divided and split not in ("train", "test"):
         raise InputError(f"{corpus.name}: split={split!r}, but test_fraction gives only the splits 'train' and 'test'")
@@ -613,41 +651,20 @@ def _load_hub(
         ) from error
     if first is None:
         raise InputError(f"{corpus.name}: split {part!r} of {corpus.path} contains no documents")
-    form = _format(source, without_fillers(first, data.features), _formats(selection))
-    chosen = partial(
-        _chosen_rows,
-        name=corpus.name,
-        format=form,
-        selection=selection,
-        types=data.features,
-        streaming=streaming,
-    )
-    chosen({name: [value] for name, value in first.items()}, [0])
-    parts = {"weights": True, "notes": True, "columns": selection.keeps_columns}
-    features = _features(form.kind) if streaming else _features(form.kind, **parts)
-    if streaming and (selection.filters.unique or selection.max_documents is not None):
-        # Which rows are the first, and which are new, is known of all of them alone, so one worker reads the stream.
-        rows = {"stream": data, "count": selection.max_documents}
-        data = datasets.IterableDataset.from_generator(_all_rows, gen_kwargs=rows)
-    elif selection.max_documents is not None:
-        data = data.take(min(selection.max_documents, len(data)))
-    data = data.map(
-        chosen,
-        batched=True,
-        batch_size=_BATCH_ROWS,
-        with_indices=True,
-        remove_columns=list(first),
-        features=features,
-    )
-    if not streaming:
-        data = _without_notes(data, corpus.name)
-    if not selection.filters.unique:
+    return data, first
+
+
+def _first_rows(
+    data: "datasets.IterableDataset | datasets.Dataset", selection: _Selection
+) -> "datasets.IterableDataset | datasets.Dataset":
+    """The rows that may be read: `max_documents` of them, if that is set."""
+    count = selection.max_documents
+    if isinstance(data, Dataset):
+        return data if count is None else data.take(min(count, len(data)))
+    if count is None and not selection.filters.unique:
         return data
-    if streaming:  # a generator, so that every pass starts with an empty set of documents seen
-        settings = {"documents": data}
-        return datasets.IterableDataset.from_generator(_first_seen, features=_features(form.kind), gen_kwargs=settings)
-    new = FirstSeen()
-    return data.select([number for number, document in enumerate(data) if new(conversation_text(document))])
+    # Which rows are the first, and which are new, is known of all of them alone, so one worker reads the stream.
+    return datasets.IterableDataset.from_generator(_all_rows, gen_kwargs={"stream": data, "count": count})
 
 
 def _all_rows(stream: IterableDataset, count: int | None) -> Iterator[dict[str, Any]]:
