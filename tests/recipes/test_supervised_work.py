@@ -138,7 +138,7 @@ def test_two_supervised_ranks_continue_from_before_a_checkpoint_in_which_a_bit_h
     words += ["--output_dir", str(run), "--report_to", "none"]
     given = {"cwd": program.root, "env": program.environment, "capture_output": True, "text": True, "timeout": 200}
     for steps in ("4", "6"):
-        command = [program.python, "-m", "hmm_datasets.cli", *SUPERVISE, program.python, *ranks, *words]
+        command = [program.python, "-m", "hmm_datasets.cli", "supervise", "--", program.python, *ranks, *words]
         done = subprocess.run([*command, "--max_steps", steps], **given)
         assert done.returncode == 0, done.stderr[-3000:]
         if steps == "4":

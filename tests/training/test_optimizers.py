@@ -236,26 +236,40 @@ def test_the_default_is_fused_adamw_without_decay_on_norms(tmp_path):
     assert {parameter.ndim for parameter in plain["params"]} == {1}
 
 
+@pytest.mark.outside(
+    "https://github.com/flairNLP/flair/pull/2641",
+    "a schedule overwrote the learning rates of the groups of an optimizer that was given",
+    "each group keeps its share of the schedule",
+)
 def test_an_optimizer_that_is_given_keeps_the_learning_rates_of_its_groups(tmp_path):
-    model = tiny_model()
+    model, rates = tiny_model(), []
+
+    class Rates(TrainerCallback):
+        def on_pre_optimizer_step(self, args, state, control, optimizer=None, **kwargs):
+            rates.append([group["lr"] for group in optimizer.param_groups])
+
     before = {name: parameter.clone() for name, parameter in model.named_parameters()}
     named = dict(model.named_parameters())
-    slow = [name for name in named if "embed_tokens" in name]
+    frozen, slow = ["model.embed_tokens.weight"], ["lm_head.weight"]
     groups = [
-        {"params": [named[name] for name in named if name not in slow]},
-        {"params": [named[name] for name in slow]},
+        {"params": [named[name] for name in named if name not in (*frozen, *slow)]},
+        {"params": [named[name] for name in frozen], "lr": 0.0},
+        {"params": [named[name] for name in slow], "lr": 0.005},
     ]
-    groups[1]["lr"] = 0.0
     run = Pretrainer(
         model=model,
         args=settings(tmp_path, learning_rate=0.01),
         train_dataset=random_rows(24),
         data_collator=default_data_collator,
         optimizers=(torch.optim.AdamW(groups, lr=0.01), None),
+        callbacks=[Rates()],
     )
     run.train()
     for name, parameter in model.named_parameters():
-        assert torch.equal(parameter, before[name]) == (name in slow), name
+        assert torch.equal(parameter, before[name]) == (name in frozen), name
+    assert len({first for first, *_ in rates}) > 1
+    for first, *others in rates[1:]:
+        assert others == pytest.approx([0, first / 2])
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def gpu(monkeypatch):
     return pretend
 
 
-def asked(bf16=None, fp16=None, use_cpu=False):
+def asked(bf16=None, fp16=False, use_cpu=False):
     return SimpleNamespace(bf16=bf16, fp16=fp16, use_cpu=use_cpu)
 
 
@@ -71,6 +71,21 @@ def test_a_precision_is_that_of_the_settings_the_launcher_the_json_or_the_device
     if launcher is not None:
         monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", launcher)
     assert find_precision(settings) == (expected[0], expected[1].format(json=path))
+
+
+@pytest.mark.outside(
+    "https://github.com/huggingface/transformers/issues/39849",
+    "a DeepSpeed JSON with fp16 fails, since bf16 is assumed",
+    "the run computes in float16, as the JSON says",
+)
+def test_fp16_of_a_deepspeed_json_is_the_precision_of_a_gpu_that_has_bfloat16_too(gpu, monkeypatch, tmp_path):
+    gpu(has_bfloat16=True)
+    path = tmp_path / "ds.json"
+    path.write_text(dumps({"fp16": {"enabled": True, "loss_scale": 0}}))
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    monkeypatch.setenv("ACCELERATE_DEEPSPEED_CONFIG_FILE", str(path))
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")
+    assert find_precision(asked()) == ("fp16", f"set by {path}")
 
 
 @pytest.mark.parametrize(
