@@ -83,10 +83,8 @@ def _rates(hmm: HMM | BlockedHMM) -> list[str]:
     tokens = torch.from_numpy(hmm.sample(1024, 64).astype(np.int64))
     torch.set_num_threads(1)
     rates = []
-    options = {"dtype": torch.float32} if isinstance(hmm, HMM) else {}
     works = [
         (lambda part: tables.log_likelihood(part, None), tokens),
-        (lambda part: hmm.viterbi(part, **options), tokens[:64]),
         (lambda part: tables.sums(part, None, None), tokens),
     ]
     for work, rows in works:

@@ -59,7 +59,6 @@ def _ours(hmm: HMM, tokens: np.ndarray, dtype: torch.dtype) -> dict[str, Callabl
         "Viterbi": lambda: hmm.viterbi(tokens, dtype=dtype),
         "log-likelihood, a tenth missing": lambda: hmm.log_likelihood(gaps, dtype=dtype),
         "beliefs, a tenth missing": lambda: hmm.beliefs(gaps, dtype=dtype),
-        "the 3 best paths": lambda: hmm.viterbi_k_best(tokens[:128], 3, dtype=dtype),
     }
 
 

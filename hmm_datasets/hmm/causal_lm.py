@@ -237,7 +237,7 @@ class ExactCausalLM(KeepDtype, PreTrainedModel, GenerationMixin):
             num_symbols=process.num_symbols,
             vocabulary=None if process.vocabulary is None else list(process.vocabulary),
             bos_token_id=bos_token_id,
-            **{"fingerprint": process.fingerprint()} | settings,
+            **settings,
         )
 
     def to_process(self) -> Any:
@@ -484,7 +484,7 @@ class HMMForCausalLM(ExactCausalLM):
             hmm ([`~hmm_datasets.hmm.model.HMM`]): the distribution.
             bos_token_id (`int`, *optional*): `hmm.num_symbols`, or `None` for rows without such a token.
         """
-        return cls._with_tables(hmm.tables(), hmm, bos_token_id)
+        return cls._with_tables(hmm.tables(), hmm, bos_token_id, fingerprint=hmm.fingerprint())
 
     @classmethod
     def _with_tables(cls, tables: dict[str, Any], hmm: HMM, bos_token_id: int | None, **settings: Any) -> Self:

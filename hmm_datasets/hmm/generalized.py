@@ -26,6 +26,7 @@ from .process import Process, possible_belief
 
 if TYPE_CHECKING:
     from .analysis.entropy import EntropyRate, EntropyRateBounds, OptimalLoss
+    from .analysis.mixed_states import MixedStates
 
 _SWEEPS = 100
 
@@ -241,6 +242,24 @@ class GeneralizedHMM(Process):
         from .analysis.predictive_vectors import optimal_loss
 
         return optimal_loss(self, length, num_sequences, seed)
+
+    def mixed_states(self, depth: int, *, max_states: int = 1_000_000) -> "MixedStates":
+        """The distinct predictive vectors after at most `depth` tokens, as beliefs.
+
+        Raises:
+            `InputError`: there are more than `max_states`.
+
+        ```python
+        >>> from hmm_datasets import processes
+        >>> processes.bloch_walk().mixed_states(2)
+        MixedStates(17 beliefs up to depth 2, more at greater depth)
+
+        ```
+        """
+        from .analysis.mixed_states import grown_states
+        from .analysis.predictive_vectors import PredictiveTree
+
+        return grown_states(PredictiveTree(self, self.initial[None]), depth, max_states)
 
     @property
     def _tables(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, float]:

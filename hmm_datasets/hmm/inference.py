@@ -240,7 +240,10 @@ def filter_steps(
     lengths: Int[Tensor, "B"] | None,
     belief_BH: Float[Tensor, "B H"],
 ) -> Iterator[tuple[Float[Tensor, "B H"], Float[Tensor, "B"]]]:
-    """[`forward_filter`] step by step, in memory `(B, H)`: yields the belief after each token, and its log-scale."""
+    """[`forward_filter`] step by step, in memory `(B, H)`: yields the belief after each token, and its log-scale.
+
+    This is the filter through which gradients go, that of a GPU, and that of HMMs too large for the compiled loops.
+    """
     for t, symbol_B in enumerate(tokens.T):
         weight_BH = hmm.forward_step(belief_BH, symbol_B)
         scale_B = weight_BH.sum(-1)

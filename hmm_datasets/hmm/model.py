@@ -29,7 +29,6 @@ from .analysis.causal_states import (
 from .analysis.mixed_states import mixed_states
 from .analysis.stationary import cesaro_limit
 from .arrays import as_tables, checked_names, tokens_with_gaps
-from .integers import integer
 from .named_tokens import symbols_of_names
 from .process import Process, Rows
 from .storage import load, load_tables, save
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from .kernels.cuda import DeviceTable
     from .kernels.logs import LogRecursions
     from .sampling import AliasTable
-    from .viterbi import Path, Paths
+    from .viterbi import Path
 
 
 class HMM(Process):
@@ -286,20 +285,6 @@ class HMM(Process):
         from .viterbi import viterbi
 
         return self._infer(viterbi, tokens, lengths, dtype)
-
-    def viterbi_k_best(self, tokens: Int[Any, "B T"], k: int, *, lengths=None, dtype=None) -> "Paths":
-        """The `k` most probable paths of states `(B, k, T)`, best first, and their log-probabilities `(B, k)`.
-
-        Where fewer than `k` paths are possible, the rest have log-probability -inf.
-        """
-        from .viterbi import viterbi_k_best
-
-        k = integer("k", k, 1, 31)
-
-        def paths(hmm, values, ends):
-            return viterbi_k_best(hmm, values, k, ends)
-
-        return self._infer(paths, tokens, lengths, dtype)
 
     def sample_states(
         self, tokens: Int[Any, "B T"], num_samples: int = 1, seed: int = 0, first: int = 0, *, lengths=None

@@ -23,7 +23,6 @@ from jaxtyping import Float, Int, UInt
 
 from ..errors import InputError
 from ..hub.push import push_folder
-from .analysis.mixed_states import ProcessTree, grown_states
 from .arrays import tokens_with_gaps
 from .process_storage import save_process
 
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     import torch
 
     from .analysis.entropy import BlockEntropies, EntropyRate, EntropyRateBounds, ExcessEntropy, OptimalLoss
-    from .analysis.mixed_states import MixedStates
 
 Rows = UInt[np.ndarray, "N L"]
 """Rows of symbols or of states to fill."""
@@ -197,8 +195,8 @@ class Process:
             num_threads (`int`, *optional*): CPU threads; by default all usable cores for large draws, else one.
             prefix (array of shape `(P,)` or `(N, P)`, *optional*): tokens before the first one drawn, for all
                 sequences or for each; some may be missing. Sequence `i` is then drawn given its prefix, and depends
-                on that besides; the `L` tokens returned are those after it. HMMs, generalized ones, Markov
-                chains, and mixtures and factored processes of them can continue a prefix.
+                on that besides; the `L` tokens returned are those after it. HMMs, generalized ones and Markov chains
+                can continue a prefix; of another process its `to_hmm()` or `joint_process()`.
 
         Returns:
             `np.ndarray` of shape `(N, L)`: symbols, in the smallest unsigned type that can store `E - 1`; or `out`.
@@ -235,8 +233,8 @@ class Process:
     def _after(self, prefix: Int[np.ndarray, "P"]) -> "Process":
         """The process of the tokens after a prefix, of which those that are -1 were not observed."""
         raise InputError(
-            f"{self!r} cannot continue a prefix of {len(prefix)} tokens; expected an HMM, a generalized one, "
-            "a Markov chain, or a mixture or whole steps of factors of such"
+            f"{self!r} cannot continue a prefix of {len(prefix)} tokens; expected an HMM, a generalized one "
+            "or a Markov chain, such as its to_hmm() or joint_process()"
         )
 
     def _draw_on_device(self, seed: int, first: int, step: int, out: "torch.Tensor") -> None:
@@ -422,24 +420,6 @@ class Process:
         from .analysis.entropy import sampled_excess_entropy
 
         return sampled_excess_entropy(self)
-
-    def mixed_states(self, depth: int, *, max_states: int = 1_000_000) -> "MixedStates":
-        """The distinct beliefs after at most `depth` tokens of a process that has beliefs.
-
-        Returns:
-            [`~hmm_datasets.hmm.analysis.mixed_states.MixedStates`].
-
-        Raises:
-            `InputError`: the process has no beliefs, or there are more than `max_states`.
-
-        ```python
-        >>> from hmm_datasets import FactoredProcess, processes
-        >>> FactoredProcess([processes.golden_mean(), processes.even()]).mixed_states(20)
-        MixedStates(9 beliefs up to depth 20, closed)
-
-        ```
-        """
-        return grown_states(ProcessTree(self, depth), depth, max_states)
 
     def save_pretrained(self, folder: str | os.PathLike) -> None:
         """Write a folder that [`~hmm_datasets.load_source`] reads, each file atomically.

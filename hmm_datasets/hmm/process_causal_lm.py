@@ -133,7 +133,7 @@ class ProcessForCausalLM(ExactCausalLM):
         Raises:
             `InputError`: its next-token distribution is not known.
         """
-        return cls(cls._configured(process, bos_token_id), process)
+        return cls(cls._configured(process, bos_token_id, fingerprint=process.fingerprint()), process)
 
     def to_process(self) -> Process:
         """The process."""

@@ -26,7 +26,7 @@ TABLE: tuple[tuple[str, str | None, str, str | None], ...] = (
     ("grammar.hierarchical:random_hierarchy", "random_hierarchy", "8, 2", None),
     ("loading:load_source", "load", "", None),
     ("processes:dyck", "dyck", "4, kinds=2", None),
-    ("processes:leaky", "leaky", "random_markov_chain(1, 3), 0.1", None),
+    ("processes:leaky", "leaky", "mess3(), 0.1", None),
     ("processes:left_right", "left_right", "4, 8", None),
     ("processes:noisy", "noisy", "mess3(), 0.1", None),
     ("processes:random", "random", "8, 16", None),
@@ -45,7 +45,6 @@ TABLE: tuple[tuple[str, str | None, str, str | None], ...] = (
         "edges=[[[[0, 1], [0, 0]], [[0, 0], [1, 0]]], [[[1, 0], [0, 0]], [[0, 0], [0, 1]]]]",
         "input_output",
     ),
-    ("structured.leaky:LeakyProcess", None, "", "leaky"),
     ("structured.markov:MarkovChain", "markov_chain", "[[0.9, 0.1], [0.2, 0.8]]", "markov_chain"),
     ("structured.markov:random_markov_chain", "random_markov_chain", "2, 4", None),
 )

@@ -520,8 +520,7 @@ def noisy(
 
     ```
     """
-    if not isinstance(process, (HMM, GeneralizedHMM)):
-        raise InputError(f"process is a {type(process).__name__}; expected an HMM or a GeneralizedHMM")
+    _check_kind(process)
     symbols = process.num_symbols
     if np.ndim(channel) == 0:
         _probability("channel", channel)
@@ -546,10 +545,10 @@ def leaky(process: HMM, epsilon: float) -> HMM: ...
 
 
 @overload
-def leaky(process: Process, epsilon: float) -> Process: ...
+def leaky(process: GeneralizedHMM, epsilon: float) -> GeneralizedHMM: ...
 
 
-def leaky(process: Process, epsilon: float) -> Process:
+def leaky(process: HMM | GeneralizedHMM, epsilon: float) -> HMM | GeneralizedHMM:
     """`process`, interrupted with probability `epsilon` per token: the symbol is then uniform, and the process begins
     anew after it.
 
@@ -558,8 +557,7 @@ def leaky(process: Process, epsilon: float) -> Process:
     library simplexity, by the authors of Shai et al. 2024; [`leaky_rrxor`] enters a uniform state, wherever it starts.
 
     Args:
-        process ([`~hmm_datasets.hmm.process.Process`]): an HMM or a generalized HMM, which stays one of the same
-            states, or any other process, see [`~hmm_datasets.hmm.structured.leaky.LeakyProcess`].
+        process ([`HMM`] or [`~hmm_datasets.GeneralizedHMM`]): the process, which stays one of the same states.
         epsilon (`float`): in `[0, 1]`.
 
     ```python
@@ -568,10 +566,7 @@ def leaky(process: Process, epsilon: float) -> Process:
 
     ```
     """
-    if not isinstance(process, (HMM, GeneralizedHMM)):
-        from .structured.leaky import LeakyProcess
-
-        return LeakyProcess(process, epsilon)
+    _check_kind(process)
     _probability("epsilon", epsilon)
     anew = epsilon / process.num_symbols
     if isinstance(process, HMM):
@@ -579,6 +574,12 @@ def leaky(process: Process, epsilon: float) -> Process:
         return HMM(start=process.start, edges=edges, vocabulary=process.vocabulary)
     tables = (1 - epsilon) * process.operators + anew * np.outer(process.final, process.initial)
     return GeneralizedHMM(tables, process.initial, process.final, process.vocabulary)
+
+
+def _check_kind(process: Any) -> None:
+    if not isinstance(process, (HMM, GeneralizedHMM)):
+        remedy = "; its to_hmm() or joint_process() is one" if isinstance(process, Process) else ""
+        raise InputError(f"process is a {type(process).__name__}; expected an HMM or a GeneralizedHMM{remedy}")
 
 
 def _probability(name: str, value: float, upper: float = 1.0) -> None:

@@ -137,7 +137,7 @@ def interleaved_probability(process: InputOutputHMM, word: tuple[int, ...]) -> f
 def factored_probability(process: FactoredProcess, word: tuple[int, ...]) -> float:
     """Sums over all words of the factors that are read as this one, noise by enumeration of what it hides."""
     if process.symbols == "product":
-        clean = [tuple(process.decode(code).tolist()) for code in range(process.num_symbols)]
+        clean = list(itertools.product(*map(range, process.sizes)))
         total = 0.0
         for shown in itertools.product(range(len(clean)), repeat=len(word)) if process.noise else [word]:
             pairs = zip(shown, word, strict=True)

@@ -1,4 +1,4 @@
-"""Leaky processes, mixtures of different alphabets and chains of higher order, by enumeration."""
+"""Leaky HMMs, mixtures of different alphabets and chains of higher order, by enumeration."""
 
 import itertools
 import math
@@ -10,14 +10,10 @@ import pytest
 from hmm_datasets import InputError, PermutedSymbols, load_source, processes
 from hmm_datasets.hmm.families import HigherOrderChains, HMMMixture
 from hmm_datasets.hmm.families.mixture import ProcessMixture
-from hmm_datasets.hmm.families.tasks import Bijection
-from hmm_datasets.hmm.structured.leaky import LeakyProcess
 from hmm_datasets.hmm.structured.markov import random_markov_chain
 
 BASES = {
-    "chain of order 2": random_markov_chain(2, 3, seed=4),
-    "family": PermutedSymbols(processes.mess3(0.15, 0.6)),
-    "task": Bijection(2),
+    "chain of order 2": random_markov_chain(2, 3, seed=4).to_hmm(),
     "edge-emitting": processes.golden_mean(0.3),
     "state-emitting": processes.weather(),
     "generalized": processes.moon(),
@@ -47,7 +43,7 @@ def by_patterns(process, epsilon: float, word) -> float:
 @pytest.mark.outside(
     "https://github.com/Astera-org/simplexity/pull/165",
     "noise of a given probability on the symbols of any process",
-    "leaky(process, epsilon) of every process with its exact predictor, and noisy(process, channel) of HMMs",
+    "leaky(process, epsilon) and noisy(process, channel) of HMMs and generalized ones, with their exact predictors",
 )
 @pytest.mark.parametrize("name", BASES)
 def test_the_leaky_process_is_that_of_enumerated_interruptions(name):
@@ -58,13 +54,23 @@ def test_the_leaky_process_is_that_of_enumerated_interruptions(name):
         likelihood = np.exp(leaky.log_likelihood(every))
         expected = [by_patterns(process, epsilon, word) for word in every.tolist()]
         np.testing.assert_allclose(likelihood, expected, atol=1e-10)
-        # Of an HMM the same as for any process.
-        np.testing.assert_allclose(np.exp(LeakyProcess(process, epsilon).log_likelihood(every)), expected, atol=1e-10)
+
+
+def test_processes_of_other_kinds_are_refused_with_what_to_give():
+    for process in (random_markov_chain(1, 3), PermutedSymbols(processes.mess3())):
+        for change in (processes.leaky, processes.noisy):
+            with pytest.raises(
+                InputError, match=r"expected an HMM or a GeneralizedHMM; its to_hmm\(\) or joint_process"
+            ):
+                change(process, 0.1)
+    for wrong, words_of_error in ((-0.1, "epsilon is -0.1"), (1.5, "epsilon is 1.5")):
+        with pytest.raises(InputError, match=words_of_error):
+            processes.leaky(processes.mess3(), wrong)
 
 
 def test_missing_tokens_are_summed_over():
     mixture = ProcessMixture([processes.even(), processes.mess3(0.15, 0.6)], [0.25, 0.75])
-    for process in (mixture, processes.leaky(BASES["chain of order 2"], 0.2), LeakyProcess(processes.weather(), 0.3)):
+    for process in (mixture, processes.leaky(BASES["chain of order 2"], 0.2)):
         every = words(process.num_symbols, 4)
         likelihood = np.exp(process.log_likelihood(every))
         for gaps in ([1], [0, 2], [3], [0, 1, 2, 3]):
@@ -81,26 +87,6 @@ def test_a_leaky_mess3_is_that_of_simplexity():
     rrxor = processes.rrxor()
     expected = 0.9 * rrxor.edges + 0.1 / 2 * rrxor.start
     np.testing.assert_allclose(processes.leaky(rrxor, 0.1).edges, expected, atol=1e-15)
-
-
-@pytest.mark.parametrize("name", ["chain of order 2", "family"])
-def test_draws_of_a_leaky_process_have_its_distribution_and_depend_on_seed_and_index_alone(name, tmp_path):
-    leaky = processes.leaky(BASES[name], 0.3)
-    tokens = leaky.sample(8000, 3, seed=5)
-    every = words(3, 3)
-    expected = 8000 * np.exp(leaky.log_likelihood(every))
-    seen = Counter(map(tuple, tokens.tolist()))
-    observed = np.array([seen[tuple(word)] for word in every.tolist()])
-    assert (((observed - expected) ** 2) / expected).sum() < 65  # 26 degrees of freedom: once in 30,000 seeds
-    rows = leaky.sample(5, 40, seed=1, first=2**63 + 7, step=3)
-    np.testing.assert_array_equal(rows[2], leaky.sample(1, 40, seed=1, first=2**63 + 13)[0])
-    np.testing.assert_array_equal(rows[:, :9], leaky.sample(5, 9, seed=1, first=2**63 + 7, step=3))
-    leaky.save_pretrained(tmp_path / "leaky")
-    assert load_source(tmp_path / "leaky").fingerprint() == leaky.fingerprint()
-    assert load_source("leaky(random_markov_chain(2, 3, seed=4), 0.3)").num_symbols == 3
-    for wrong, words_of_error in ((-0.1, "epsilon is -0.1"), (1.5, "epsilon is 1.5")):
-        with pytest.raises(InputError, match=words_of_error):
-            processes.leaky(BASES[name], wrong)
 
 
 @pytest.mark.outside(
@@ -138,17 +124,6 @@ def test_a_mixture_of_different_alphabets_is_that_of_its_components(tmp_path):
         again = load_source(tmp_path / name)
         assert again.fingerprint() == mixture.fingerprint()
         np.testing.assert_array_equal(again.sample(5, 6, seed=2), tokens[:5])
-    mixture = cases["names"][0]
-    for prefix in ([0, 1], [1], [3]):  # of which the second leaves both components possible
-        drawn = mixture.sample(4000, 2, seed=4, prefix=prefix)
-        every = words(4, 2)
-        given = mixture.log_likelihood([prefix])[0]
-        expected = 4000 * np.exp(mixture.log_likelihood([[*prefix, *word] for word in every.tolist()]) - given)
-        seen = Counter(map(tuple, drawn.tolist()))
-        observed = np.array([seen[tuple(word)] for word in every.tolist()])
-        assert not observed[expected == 0].any()
-        possible = expected > 0
-        assert (((observed - expected)[possible] ** 2) / expected[possible]).sum() < 40
     with pytest.raises(InputError, match=r"components\[1\] has no vocabulary, and alphabet is 'names'"):
         ProcessMixture([letters, processes.even()], alphabet="names")
     with pytest.raises(InputError, match="whose names disagree; pass alphabet='names'"):

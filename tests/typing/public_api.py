@@ -89,7 +89,7 @@ def composed(hmm: HMM) -> None:
     assert_type(process.num_joint_states, int)
     assert_type(process.entropy_rate().value, float)
     process.joint_beliefs(tokens)
-    print(process.next_token_probs(tokens), process.belief_parts(), process.decode([0]).shape)
+    print(process.next_token_probs(tokens), process.belief_parts(), process.factor_tokens([[0]]).shape)
 
 
 def tilted(hmm: HMM) -> None:

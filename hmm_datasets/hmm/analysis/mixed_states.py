@@ -21,7 +21,6 @@ from ..integers import integer
 
 if TYPE_CHECKING:
     from ..model import HMM
-    from ..process import Process
 
 TOLERANCE = 1e-10
 """Beliefs that differ by less than this in every state are merged. It is far above rounding errors, and far below the
@@ -99,7 +98,7 @@ def grown_states(grown: "Tree", depth: int, max_states: int) -> MixedStates:
             f"expected depth {grown.depth} or less, or a larger max_states"
         )
     distribution = np.stack(list(itertools.islice(grown.distributions(), depth + 1)))
-    return MixedStates(grown.listed_beliefs(), grown.words(), distribution, grown.next_token_probs, grown.following)
+    return MixedStates(grown.reached, grown.words(), distribution, grown.next_token_probs, grown.following)
 
 
 class Tree:
@@ -126,6 +125,11 @@ class Tree:
         self._expanded = 0
         self._cells = Cells(tolerance)
         self._cells.numbers(self._compared(roots), 0)
+
+    @property
+    def reached(self) -> Float[np.ndarray, "M H"]:
+        """The beliefs of [`MixedStates`]."""
+        return self.beliefs
 
     @property
     def closed(self) -> bool:
@@ -157,10 +161,6 @@ class Tree:
         self._expanded = count
         self.depth += 1
         return True
-
-    def listed_beliefs(self) -> Float[np.ndarray, "M H"]:
-        """The beliefs of [`MixedStates`]."""
-        return self.beliefs
 
     def _compared(self, beliefs: Float[np.ndarray, "M W"]) -> Float[np.ndarray, "M H"]:
         """The coordinates by which two beliefs are equal."""
@@ -205,46 +205,6 @@ class Tree:
         for origin in self._origins:
             words.append((*words[origin[0]], origin[1]) if origin else ())
         return words
-
-
-class ProcessTree(Tree):
-    """Mixed states of any process with beliefs, each computed from its word.
-
-    A row of `beliefs` holds a belief, after it the distribution of the next symbol, and then the word, of `depth`
-    numbers of which those of the level count.
-
-    Raises:
-        `InputError`: the process has no beliefs.
-    """
-
-    def __init__(self, process: "Process", depth: int):
-        if process.belief_width is None or not process.has_exact_distribution:
-            raise InputError(f"{process!r} has no beliefs with an exact distribution, and so no mixed states")
-        self.hmm, self._width, self.depth = process, process.belief_width, -1
-        root = self._rows(np.zeros((1, integer("depth", depth, 0, 31)), np.int64))
-        # Coordinates of the predictive vectors of a generalized HMM have any scale.
-        scale = max(1.0, float(np.abs(root[:, : self._width]).max()))
-        super().__init__(process, root, np.ones(1), min(TOLERANCE * scale, 0.5))
-
-    def _rows(self, words: Int[np.ndarray, "N D"]) -> Float[np.ndarray, "N W"]:
-        """The rows of words whose first `depth + 1` numbers count."""
-        tokens = words[:, : self.depth + 1]
-        beliefs, probs = self.hmm.beliefs(tokens)[:, -1], self.hmm.next_token_probs(tokens)[:, -1]
-        return np.concatenate([beliefs, probs, words], axis=1)
-
-    def listed_beliefs(self) -> Float[np.ndarray, "M H"]:
-        return self._compared(self.beliefs)
-
-    def _compared(self, beliefs: Float[np.ndarray, "M W"]) -> Float[np.ndarray, "M H"]:
-        return np.ascontiguousarray(beliefs[:, : self._width])
-
-    def _probs(self, beliefs: Float[np.ndarray, "M W"]) -> Float[np.ndarray, "M E"]:
-        return beliefs[:, self._width : self._width + self.hmm.num_symbols]
-
-    def _advance(self, beliefs: np.ndarray, indices: np.ndarray, symbols: np.ndarray) -> np.ndarray:
-        words = beliefs[indices, self._width + self.hmm.num_symbols :].astype(np.int64)
-        words[:, self.depth] = symbols
-        return self._rows(words)
 
 
 class Cells:

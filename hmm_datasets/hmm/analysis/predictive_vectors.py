@@ -77,6 +77,10 @@ class PredictiveTree(Tree):
         rows = np.concatenate([roots, *others], axis=1)
         super().__init__(process, rows, np.ones(1) if weights is None else weights, min(TOLERANCE * scale, 0.5))
 
+    @property
+    def reached(self) -> Float[np.ndarray, "M H"]:
+        return self._parts(self.beliefs)[0]
+
     def signed_probs(self, rows: slice) -> tuple[Float[np.ndarray, "M E"], Float[np.ndarray, "M E"]]:
         """The products that are next-token probabilities, and how large such a product may be by rounding alone."""
         return self._signed(self.beliefs[rows])

@@ -115,10 +115,6 @@ class RandomAutomata(Family):
             "bound on every predictor's loss"
         )
 
-    def alphabet_at(self, seed: int, index: int) -> Int[np.ndarray, "M"]:
-        """The letters that the automaton of sequence `index` may use, in increasing order."""
-        return self._sizes(*group_number(self, seed, index))[1]
-
     def hmm_at(self, seed: int, index: int) -> HMM:
         """The automaton of sequence `index` of the stream `seed`, as an HMM that emits from its edges."""
         number, key = group_number(self, seed, index)

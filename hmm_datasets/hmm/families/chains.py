@@ -123,17 +123,6 @@ class RandomChains(Family):
     def _range(self) -> tuple[int, int]:
         return least_and_most(self.num_states)
 
-    def num_states_at(self, seed: int, index: int) -> int:
-        """`H` of the chain of sequence `index`."""
-        return self._num_states(*group_number(self, seed, index))
-
-    def symbols_at(self, seed: int, index: int) -> Int[np.ndarray, "H"]:
-        """The symbols that the states of the chain of sequence `index` emit, in increasing order."""
-        if self.emission_alpha is not None:
-            raise InputError("a hidden chain uses all symbols; symbols_at is for emission_alpha=None")
-        number, key = group_number(self, seed, index)
-        return self._symbols(self._num_states(number, key), number, key)
-
     def hmm_at(self, seed: int, index: int) -> HMM:
         """The HMM of sequence `index` of the stream `seed`."""
         start, emission, transition = self._tables(*group_number(self, seed, index))

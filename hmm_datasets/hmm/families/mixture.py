@@ -15,7 +15,6 @@ together. The distribution of the next token is a matrix product `(positions, N)
 `O(B T N E)`; memory `O(T N)` for a few sequences at a time. The other mixtures would filter each chain by itself.
 """
 
-import copy
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -164,22 +163,6 @@ class Mixture(Process):
     def parts(self) -> tuple[Process, ...]:
         """The components."""
         return tuple(self.components)
-
-    def _after(self, prefix: Int[np.ndarray, "P"]) -> "ProcessMixture":
-        posterior = self.component_posteriors(prefix[None])[0, -1]
-        if self.group > 1:
-            raise InputError(f"groups of {self.group} sequences share a component, which one prefix does not decide")
-        if not posterior.any():
-            raise InputError(f"{self!r} cannot emit {prefix.tolist()!s:.80}; expected tokens of positive probability")
-        parts = zip(self.components, posterior, strict=True)
-        tokens = torch.from_numpy(prefix[None].astype(np.int64))
-        rest = [self._of_component(c, tokens)[0][0].numpy() for c in range(len(self.components))]
-        after = [part._after(mine) if p > 0 else part for (part, p), mine in zip(parts, rest, strict=True)]
-        return self._with(after, posterior)
-
-    def _with(self, components: Sequence[Process], weights: Float[np.ndarray, "C"]) -> "ProcessMixture":
-        """A mixture of other processes in the place of the components, over the same symbols."""
-        return ProcessMixture(components, weights)
 
     @cached_property
     def _bounds(self) -> Int[np.ndarray, "C"]:
@@ -518,13 +501,9 @@ class HMMMixture(Mixture, Family):
         """`hmms`."""
         return self.hmms
 
-    def component_at(self, seed: int, index: int) -> int:
-        """Index into `hmms` of the component of sequence `index`."""
-        return int(self.components_at(1, seed, index)[0])
-
     def hmm_at(self, seed: int, index: int) -> HMM:
         """The HMM of sequence `index` of the stream `seed`."""
-        return self.hmms[self.component_at(seed, index)]
+        return self.hmms[int(self.components_at(1, seed, index)[0])]
 
     def _draw_states(self, seed: np.uint64, first: np.uint64, step: np.uint64, out: Rows, states: Rows | None) -> None:
         component = self._chosen(seed, first, step, len(out))
@@ -623,12 +602,6 @@ class ProcessMixture(Mixture):
         lost, mine = values < 0, number[values.clamp(min=0)]
         inside = pad((lost | (mine >= 0)).cummin(dim=1).values, (1, 0), value=True)
         return mine.clamp(min=0).masked_fill(lost, MISSING), inside
-
-    def _with(self, components: Sequence[Process], weights: Float[np.ndarray, "C"]) -> "ProcessMixture":
-        mixture = copy.copy(self)  # what follows a prefix need not have the names of the symbols
-        mixture.__dict__.pop("_bounds", None)
-        mixture.components, mixture.weights = tuple(components), weights
-        return mixture
 
     def _over_alphabet(self, c: int, probs: Float[Tensor, "B T+1 e"]) -> Float[Tensor, "B T+1 E"]:
         whole = probs.new_zeros((*probs.shape[:-1], self.num_symbols))

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numba
-import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -291,54 +290,6 @@ def _splat(builder, value, count: int):
     vector = ir.Constant(ir.VectorType(value.type, count), ir.Undefined)
     first = builder.insert_element(vector, value, ir.Constant(ir.IntType(32), 0))
     return builder.shuffle_vector(first, vector, ir.Constant(ir.VectorType(ir.IntType(32), count), [0] * count))
-
-
-if vars(numba.config)["DISABLE_JIT"]:
-    # Kernels run in Python then, and lanes are arrays of NumPy.
-
-    def lanes_of(array) -> np.uint64:
-        """Number of lanes of vectors from `array`."""
-        return np.uint64(_BYTES // array.itemsize)
-
-    def load(array, index):
-        """The lanes at `array[index:]`."""
-        return array[int(index) : int(index + lanes_of(array))].copy()
-
-    def store(array, index, lanes) -> None:
-        """Write the lanes to `array[index:]`."""
-        array[int(index) : int(index) + len(lanes)] = lanes
-
-    def accumulate(array, index, lanes) -> None:
-        """Add the lanes to `array[index:]`, of float64."""
-        array[int(index) : int(index) + len(lanes)] += lanes
-
-    def gather(array, offset, index):
-        """Lane `l` is `array[offset[l] + index]`."""
-        return array[offset + np.uint64(index)]
-
-    def load_rows(array, offset, index, out, at) -> None:
-        """Lane `l` of the vectors at `out[at:]` is `array[offset[l] + index:]` in order."""
-        lanes = int(lanes_of(array))
-        rows = np.stack([array[int(start + index) : int(start + index) + lanes] for start in offset])
-        out[int(at) : int(at) + lanes**2] = rows.T.reshape(-1)
-
-    def load_fours(array, offset, index, out, at) -> None:
-        """As [`load_rows`], for four vectors and entries alone."""
-        rows = np.stack([array[int(start + index) : int(start + index) + 4] for start in offset])
-        out[int(at) : int(at) + rows.size] = rows.T.reshape(-1)
-
-    def store_rows(array, at, out, offset, index, count) -> None:
-        """`out[offset[l] + index:]` is lane `l` of the vectors at `array[at:]` in order, for the first `count`."""
-        lanes = int(lanes_of(array))
-        rows = array[int(at) : int(at) + lanes**2].reshape(lanes, lanes).T
-        for start, row in zip(offset[: int(count)], rows, strict=False):
-            out[int(start + index) : int(start + index) + lanes] = row
-
-    def fill(array, value):
-        """Every lane is `value`, in the type of `array`."""
-        return np.full(lanes_of(array), value, array.dtype)
-
-    where_larger = lambda left, right, yes, no: np.where(left > right, yes, no)  # noqa: E731
 
 
 @compiled

@@ -1,10 +1,8 @@
 """The most probable paths on a CPU, in compiled loops.
 
-The recursions, their order of addition and the choice between paths that tie are those of `inference`, so the results
-are the same to the last bit. A best path has one lane for each of the sequences processed together, as in
-`kernels.filter`. The `k` best paths are found for one sequence after another, where most ways into a state are passed
-over after one comparison. Every state remembers where its best ways came from, in two bytes for one path and in four
-for each of `k`.
+The recursions, their order of addition and the choice between paths that tie are those of `viterbi`, so the results
+are the same to the last bit. There is one lane for each of the sequences processed together, as in `kernels.filter`.
+Every state remembers in two bytes where its best way came from.
 """
 
 from typing import TYPE_CHECKING
@@ -52,16 +50,13 @@ def logarithms(table: Tensor) -> Tensor:
 
 
 def best_paths(
-    tables: LogTables, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, "B"] | None, k: int
-) -> tuple[Int[Tensor, "B k T"], Float[Tensor, "B k"]]:
-    """The `k` most probable paths, best first: states, and log-probabilities in nats, float64."""
-    batch, length = tokens.shape
-    states = torch.empty(batch, k, length, dtype=torch.int64)
-    scores = torch.empty(batch, k, dtype=torch.float64)
+    tables: LogTables, tokens: Int[Tensor, "B T"], lengths: Int[Tensor, "B"] | None
+) -> tuple[Int[Tensor, "B T"], Float[Tensor, "B"]]:
+    """The most probable paths: states, and log-probabilities in nats, float64."""
+    states, scores = torch.empty(tokens.shape, dtype=torch.int64), torch.empty(len(tokens), dtype=torch.float64)
     shared = tables.start, tables.emission, tables.stride, tables.moves, tables.on_edges
-    kernel = _best_rows if k == 1 else _k_best_rows
-    work = lambda *rows: kernel(*shared, *rows, states.numpy(), scores.numpy())  # noqa: E731
-    run_rows(tokens, lengths, k * operations(len(tables.start)), work)
+    work = lambda *rows: _best_rows(*shared, *rows, states.numpy(), scores.numpy())  # noqa: E731
+    run_rows(tokens, lengths, operations(len(tables.start)), work)
     return states, scores
 
 
@@ -86,7 +81,7 @@ def _best_rows(start, emission, own_stride, moves, on_edges, tokens, ends, rows,
         taken[:] = 0
         last[:] = 0
         for lane in range(count):
-            scores[row[lane], 0] = 0
+            scores[row[lane]] = 0
         for j in range(states):
             store(arrival, j * lanes, fill(moves, start[j]))
         for t in range(longest):
@@ -102,7 +97,7 @@ def _best_rows(start, emission, own_stride, moves, on_edges, tokens, ends, rows,
                 for lane in range(count):
                     if t + np.uint64(1) == end[lane]:
                         best, last[lane] = _best_end(ready, emission, on_edges, own[lane], lane, states, lanes)
-                        scores[row[lane], 0] = best + taken[lane]
+                        scores[row[lane]] = best + taken[lane]
             if t + np.uint64(1) < longest:
                 place = (t + np.uint64(1)) * states
                 _arrive(ready, moves, on_edges, step, states, arrival, came, place, width)
@@ -150,7 +145,7 @@ def _best_end(ready, emission, on_edges, own, lane, states, lanes):
 def _go_back(came, scores, row, end, last, count, longest, states, width, length, paths):
     # Write the paths from their last states, which are overwritten; zeros beyond the end and where there is no path.
     for lane in range(count):
-        if scores[row[lane], 0] == -np.inf:
+        if scores[row[lane]] == -np.inf:
             end[lane] = 0
         for t in range(end[lane], length):
             paths[row[lane] * length + t] = 0
@@ -205,81 +200,3 @@ def _arrive(ready, moves, on_edges, step, states, arrival, came, place, width):
         store(arrival, j * lanes, a)
         store(came, (place + j) * width, from_a)
         j += np.uint64(1)
-
-
-@compiled
-def _k_best_rows(start, emission, own_stride, moves, on_edges, tokens, ends, rows, out, scores):
-    # A way is numbered state * k + rank. Of equal scores the lower number comes first.
-    k, states, length = out.shape[1], len(start), tokens.shape[1]
-    arrival, ready = np.empty((states, k), start.dtype), np.empty((states, k), start.dtype)
-    best, chosen = np.empty(k, start.dtype), np.empty(k, np.uint32)
-    came = np.empty((max(length, 1), states, k), np.uint32)
-    for row in rows:
-        end = ends[row]
-        arrival[:] = -np.inf
-        for i in range(states):  # as one assignment it takes seconds to compile, for the error of unequal shapes
-            arrival[i, 0] = start[i]
-        out[row] = 0
-        scores[row] = -np.inf
-        if end == 0:
-            scores[row, 0] = 0
-            continue
-        taken = _k_scores(emission, own_stride, moves, on_edges, tokens[row, :end], arrival, ready, came)
-        if taken == -np.inf:
-            continue
-        best[:] = -np.inf
-        chosen[:] = 0
-        for i in range(states):
-            _insert(ready[i], start.dtype.type(0), i * k, best, chosen)
-        for rank in range(k):
-            if best[rank] == -np.inf:
-                break
-            scores[row, rank] = best[rank] + taken
-            way = chosen[rank]
-            for t in range(end - 1, -1, -1):
-                out[row, rank, t] = way // k
-                if t > 0:
-                    way = came[t - 1, way // k, way % k]
-
-
-@compiled
-def _k_scores(emission, own_stride, moves, on_edges, tokens, arrival, ready, came):
-    # Scores of the best ways to each state at the last token, in `ready`, less what is returned; -inf if none.
-    (states, k), end, taken = arrival.shape, len(tokens), 0.0
-    for t in range(end):
-        symbol = np.uint64(tokens[t])
-        # Near 0 the best scores keep their last digits, however long the sequence.
-        offset = arrival.max()
-        if offset == -np.inf:
-            return -np.inf
-        taken += offset
-        is_last = t + 1 == end
-        for i in range(states):
-            for rank in range(k):
-                ready[i, rank] = arrival[i, rank] - offset
-                if is_last or not on_edges:
-                    ready[i, rank] += emission[symbol * own_stride + i]
-        if is_last:
-            break
-        table = moves[symbol * states * states :] if on_edges else moves
-        arrival[:] = -np.inf
-        came[t] = 0
-        for i in range(states):
-            for j in range(states):
-                _insert(ready[i], table[i * states + j], i * k, arrival[j], came[t, j])
-    return taken
-
-
-@compiled
-def _insert(scores, move, number, best, chosen):
-    # Insert the sums of descending scores and a move into the list of the best.
-    k = len(best)
-    for rank in range(k):
-        score = scores[rank] + move
-        if not score > best[k - 1]:
-            return
-        place = k - 1
-        while place > 0 and score > best[place - 1]:
-            best[place], chosen[place] = best[place - 1], chosen[place - 1]
-            place -= 1
-        best[place], chosen[place] = score, number + rank

@@ -67,9 +67,10 @@ class BlockTables:
         beliefs = np.empty((batch, length + 1 if keep else 2, len(self._start)), self._dtype)
         scales = np.ones(tokens.shape, self._dtype)
         tables = self._start, *self._panels, self._emission, *self._blocks
-        lowest = np.full(batch if self.lowest_safe > 0 else 0, self._start[self._start > 0].min())
+        is_watched = self.lowest_safe > 0
+        lowest = np.full(batch if is_watched else 0, self._start[self._start > 0].min())
         filter_blocks(*tables, tokens, num_live, beliefs.shape[1], beliefs.reshape(-1), scales, lowest)
-        return beliefs, scales, lowest < self.lowest_safe if self.lowest_safe > 0 else np.zeros(batch, bool)
+        return beliefs, scales, lowest < self.lowest_safe if is_watched else np.zeros(batch, bool)
 
     def with_missing(self) -> Self:
         """These tables, which have a symbol for missing tokens."""

@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt
 
-from ...array_input import integer_array
 from ...errors import InputError
 from ..analysis.stationary import entropy
 from ..arrays import (
@@ -75,10 +74,10 @@ class FactoredProcess(Process):
         parents (sequence of `int` or `None`, *optional*): for each factor the number of an earlier one that drives it,
             or None; `(None, 0, 1)` is a chain, `(None, 0, 0)` a tree. By default all are independent.
         symbols (`str`, *optional*, defaults to `"product"`): `"product"` reads a step as one symbol of
-            `E_1 E_2 ... E_F`, the mixed-radix code of [`encode`][FactoredProcess.encode], with the last factor the
-            least significant. `"tuple"` reads it as `F` tokens, factor after factor, each factor with tokens of its
-            own: the symbols of factor `k` come after those of the factors before it. `"shared"` is `"tuple"` with the
-            same tokens for all factors.
+            `E_1 E_2 ... E_F`, the code that `numpy.ravel_multi_index(parts, process.sizes)` gives for the symbols of
+            the factors, the last factor the least significant. `"tuple"` reads it as `F` tokens, factor after factor,
+            each factor with tokens of its own: the symbols of factor `k` come after those of the factors before it.
+            `"shared"` is `"tuple"` with the same tokens for all factors.
         noise (`float`, *optional*, defaults to 0): probability that a step's symbol is replaced by one drawn uniformly
             from all; for `symbols="product"` and HMMs or generalized HMMs with few joint states.
 
@@ -230,23 +229,6 @@ class FactoredProcess(Process):
         noise = f", noise {self.noise:g}" if self.noise > 0 else ""
         return f"{self.num_factors} {kind} factors of {self.num_joint_states:,} joint states{noise}"
 
-    def encode(self, parts: Int[Any, "... F"]) -> Int[np.ndarray, "..."]:
-        """The product code of each tuple of symbols: `((x_1 E_2 + x_2) E_3 + x_3) ...`."""
-        parts = integer_array("parts", parts)
-        if parts.shape[-1:] != (self.num_factors,) or (parts < 0).any() or (parts >= np.array(self.sizes)).any():
-            raise InputError(f"parts have shape {parts.shape}; expected (..., {self.num_factors}) below {self.sizes}")
-        code = np.zeros(parts.shape[:-1], np.int64)
-        for k, size in enumerate(self.sizes):
-            code = code * size + parts[..., k]
-        return code
-
-    def decode(self, codes: Int[Any, "..."]) -> Int[np.ndarray, "... F"]:
-        """The symbols of the factors of each product code, the inverse of [`encode`][FactoredProcess.encode]."""
-        codes = integer_array("codes", codes)
-        if codes.size > 0 and not 0 <= codes.min() <= codes.max() < math.prod(self.sizes):
-            raise InputError(f"codes lie in {codes.min()} .. {codes.max()}; expected 0 .. {math.prod(self.sizes) - 1}")
-        return np.moveaxis(self._digits(codes.reshape(1, -1)), 0, -1).reshape(*codes.shape, self.num_factors)
-
     def _digits(self, codes: Int[np.ndarray, "B T"]) -> Int[np.ndarray, "F B T"]:
         out = np.empty((self.num_factors, *codes.shape), np.int64)
         split_codes(codes, np.array(self.sizes), out)
@@ -265,17 +247,6 @@ class FactoredProcess(Process):
         if self.noise > 0:
             threshold = np.uint64(round(self.noise * 2**32))
             replace_symbols(np.uint64(self.num_symbols), threshold, seed, first, step, out)
-
-    def _after(self, prefix: Int[np.ndarray, "P"]) -> Process:
-        if self.symbols == "product" and (self.is_coupled or self.noise > 0):
-            return self._joint._after(prefix)
-        if self.is_coupled or len(prefix) % self.tokens_per_step > 0:
-            return Process._after(self, prefix)
-        symbols, right = self._split(np.where(prefix < 0, self.num_symbols, prefix)[None])
-        if not right.all():
-            raise InputError(f"{self!r} cannot emit {prefix.tolist()!s:.80}; expected the factors' tokens in turn")
-        factors = [factor._after(part[0]) for factor, part in zip(self.factors, symbols, strict=True)]
-        return FactoredProcess(factors, symbols=self.symbols)
 
     def _drawn_factors(self, count: int, steps: int, seed: int, first: int, step: int, num_threads: int | None):
         # The symbols (N, S) of each factor in turn; those of the parents are kept until the end.

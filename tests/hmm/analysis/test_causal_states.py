@@ -180,14 +180,14 @@ def test_the_complexity_of_the_simple_nonunifilar_source_is_that_of_a_renewal_pr
         processes.mess3().synchronization()
 
 
-def test_mixed_states_of_any_process_are_its_beliefs():
+def test_mixed_states_of_a_generalized_hmm_are_its_predictive_vectors():
     hmm = processes.rrxor()
     same = GeneralizedHMM(operators(hmm), initial=hmm.start, final=np.ones(5)).mixed_states(20)
     expected = hmm.mixed_states(20)
     assert (len(same.beliefs), same.closed, same.words) == (36, True, expected.words)
     np.testing.assert_allclose(same.distribution, expected.distribution, atol=1e-10)
     np.testing.assert_array_equal(same.following, expected.following)
-    for process in (MIXTURE, BLOCKS["factored"], processes.bloch_walk()):
+    for process in (processes.bloch_walk(), processes.moon()):
         tree = process.mixed_states(4)
         for number, word in enumerate(tree.words):
             tokens = np.array([word], np.int64)
@@ -195,14 +195,6 @@ def test_mixed_states_of_any_process_are_its_beliefs():
             np.testing.assert_allclose(tree.next_token_probs[number], process.next_token_probs(tokens)[0, -1])
         odds = [math.exp(process.log_likelihood([word])[0]) for word in words(process.num_symbols, 4).tolist()]
         assert tree.distribution[4].max() >= max(odds) - 1e-10
-    with pytest.raises(InputError, match="has no beliefs with an exact distribution"):
-        processes_without_beliefs().mixed_states(2)
-
-
-def processes_without_beliefs():
-    from hmm_datasets import RandomChains
-
-    return RandomChains(2, alpha=1.0)
 
 
 @pytest.mark.outside(

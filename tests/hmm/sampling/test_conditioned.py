@@ -15,7 +15,7 @@ from brute_force import TINY
 from scipy import stats
 from test_empty_batches import KINDS
 
-from hmm_datasets import HMM, FactoredProcess, GeneralizedHMM, HMMMixture, processes
+from hmm_datasets import HMM, GeneralizedHMM, processes
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import conditioned
 
@@ -156,10 +156,8 @@ def test_draws_are_the_same_on_every_machine():
 
 
 CONTINUED = {
-    "independent", "chain", "tree", "shared tuples", "noisy", "order 0", "order 1", "order 3", "chains", "mixture",
-    "any mixture", "blocked", "state-emitting", "edge-emitting", "one state, one symbol",
-    "generalized", "non-negative generalized", "noisy generalized", "mixture of a generalized HMM",
-    "mixed alphabets",
+    "order 0", "order 1", "order 3", "state-emitting", "edge-emitting", "one state, one symbol",
+    "generalized", "non-negative generalized",
 }  # fmt: skip
 
 
@@ -194,8 +192,6 @@ def test_what_cannot_be_drawn_is_refused_by_its_place():
         "num_samples is 0": lambda: dense.impute([[0]], 0),
         "seed is -1": lambda: dense.sample_states([[0]], seed=-1),
         r"cannot emit \[0, 0\]": lambda: GeneralizedHMM.from_hmm(golden).sample(1, 1, prefix=[0, 0]),
-        "groups of 2": lambda: HMMMixture([golden], [1.0], 2).sample(1, 1, prefix=[0]),
-        "cannot emit after": lambda: FactoredProcess([golden, golden]).sample(1, 1, prefix=[0, 0]),
     }
     for message, call in cases.items():
         with pytest.raises(InputError, match=message):
