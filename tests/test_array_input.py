@@ -17,7 +17,7 @@ from hmm_datasets.data.interleaving import InterleavedRows
 from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation.metrics import load_metric
 from hmm_datasets.hmm.analysis.losses import window_losses
-from hmm_datasets.hmm.analysis.predictors import cross_entropy, predictors_of, viterbi_predictions
+from hmm_datasets.hmm.analysis.predictors import cross_entropy, predictors_of
 from hmm_datasets.hmm.arrays import rows_of_column
 from hmm_datasets.hmm.fitting.fit import fit_hmm
 from hmm_datasets.hmm.integers import integer
@@ -118,7 +118,6 @@ def test_what_is_missing_is_summed_over_or_named_by_its_index(given):
     assert fits[0].hmm == fits[1].hmm
     assert fits[0].test_log_likelihood == fits[1].test_log_likelihood
     calls = [
-        lambda: viterbi_predictions(given, HIDDEN),
         lambda: window_losses(HIDDEN, given),
         lambda: cross_entropy(predictors_of(HIDDEN)["bayes"], given),
     ]

@@ -13,7 +13,6 @@ order. What it explains is due to chance.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -189,30 +188,3 @@ class LinearProbe:
 def r2_and_rmse(error: float, spread: float, entries: int) -> dict[str, float | None]:
     """R2 and RMSE from the sum of squared errors, that of squared deviations, and the number of entries."""
     return {"r2": 1 - error / spread if spread > 0 else None, "rmse": (error / entries) ** 0.5}
-
-
-def probe_arrays(
-    features: Sequence[Any], targets: Sequence[Any], seed: int = 0
-) -> tuple[dict[str, float | None], tuple[int, int]]:
-    """Probe one set of features that is in memory.
-
-    Args:
-        features: `N` arrays of shape `(T, D)`.
-        targets: `N` arrays of shape `(T, K)`.
-        seed (`int`, *optional*, defaults to 0): seed of the split and the shuffle.
-
-    Returns:
-        `tuple`: `r2`, `rmse`, `shuffled_r2` and `shuffled_rmse`; and the numbers of sequences fitted and tested on.
-    """
-    halves = split_sequences(len(features), seed)
-    width = targets[0].shape[1]
-    probe = LinearProbe([features[0].shape[1]], {"": width, "shuffled_": width})
-    for half, add in zip(halves, (probe.fit, probe.test), strict=True):
-        for sequence, partner in zip(half, partners(half), strict=True):
-            shuffled = targets[partner][shuffled_positions(sequence, len(targets[partner]), seed)]
-            rows, target, other = map(torch.from_numpy, (features[sequence], targets[sequence], shuffled))
-            add(rows, {"": target, "shuffled_": other})
-    figures = {
-        f"{group}{name}": value for group in ("", "shuffled_") for name, value in probe.figures(group)["all"].items()
-    }
-    return figures, (len(halves[0]), len(halves[1]))

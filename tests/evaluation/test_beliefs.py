@@ -15,7 +15,6 @@ from hmm_datasets.data.sequences import HMMSequences
 from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation.beliefs import probe_beliefs
 from hmm_datasets.evaluation.linear_probes import Moments, partners, shuffled_positions, split_sequences
-from hmm_datasets.evaluation.metrics import load_metric
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.causal_lm import HMMForCausalLM
 from hmm_datasets.hmm.families import PermutedSymbols
@@ -162,63 +161,6 @@ class Silent(torch.nn.Module):
 def test_what_cannot_be_probed_is_refused(model, source, count, message, accelerator):
     with pytest.raises(InputError) as caught:
         probe_beliefs(model, source, rows_of(source, count=count), accelerator)
-    assert str(caught.value).startswith(message)
-
-
-# The metric module
-
-
-def compute(**inputs) -> dict:
-    return load_metric("belief_probe").compute(**inputs)
-
-
-def test_an_affine_image_is_found_and_independent_noise_is_not():
-    generator = np.random.default_rng(0)
-    beliefs = generator.dirichlet([1, 1, 1], (60, 50))
-    image = beliefs @ generator.normal(size=(3, 8)) + generator.normal(size=8)
-    found = compute(predictions=image, references=beliefs, seed=2)
-    assert found["r2"] == pytest.approx(1, abs=1e-12)
-    assert found["rmse"] < 1e-9
-    # A component of Dirichlet(1, 1, 1) has variance 1/18.
-    assert abs(found["shuffled_r2"]) < 0.02
-    assert found["shuffled_rmse"] == pytest.approx(18**-0.5, rel=0.03)
-    found = compute(predictions=generator.normal(size=(60, 50, 8)), references=beliefs)
-    assert abs(found["r2"]) < 0.02
-    assert found["rmse"] == pytest.approx(18**-0.5, rel=0.03)
-    assert (found["fitted_on"], found["tested_on"]) == (30, 30)
-
-
-def test_beliefs_that_do_not_vary_have_no_r2():
-    found = compute(predictions=np.random.default_rng(0).normal(size=(6, 3, 2)), references=np.full((6, 3, 2), 0.5))
-    assert found["r2"] is None
-    assert found["rmse"] == pytest.approx(0, abs=1e-12)
-
-
-def test_the_metric_module_and_the_evaluation_of_a_model_agree(accelerator):
-    model, rows = llama(), rows_of(MESS3)
-    tokens = torch.stack([row["input_ids"] for row in rows.__getitems__(range(31))])
-    with torch.no_grad():
-        hidden = model(tokens, output_hidden_states=True).hidden_states
-    beliefs = MESS3.beliefs(tokens[:, 1:])
-    measured = probe_beliefs(model, MESS3, rows, accelerator, seed=3)["layers"]
-    for name, layer in zip(("0", "1", "2"), hidden, strict=True):
-        found = compute(predictions=layer.double().numpy(), references=beliefs.numpy(), seed=3)
-        for figure in FIGURES[:4]:
-            assert measured[name][figure] == pytest.approx(found[figure], rel=1e-6, abs=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("predictions", "references", "message"),
-    [
-        (np.zeros((5, 2, 3)), np.zeros((5, 3, 3)), "predictions have shape (5, 2, 3), references (5, 3, 3); expected"),
-        (np.full((5, 2, 3), np.inf), np.zeros((5, 2, 3)), "predictions[0, 0, 0] is not finite"),
-        (np.zeros((2, 2, 3)), np.zeros((2, 2, 3)), "2 sequences to probe; expected 4 or more"),
-    ],
-    ids=["positions", "infinite", "few"],
-)
-def test_wrong_inputs_are_refused(predictions, references, message):
-    with pytest.raises(InputError) as caught:
-        compute(predictions=predictions, references=references)
     assert str(caught.value).startswith(message)
 
 

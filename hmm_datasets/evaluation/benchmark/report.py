@@ -86,11 +86,10 @@ def benchmark_text(report: dict[str, Any]) -> str:
         [name, *map(figure_text, (*(row["over_symbols"][key] for key in OVER_SYMBOLS), *row["accuracy"].values()))]
         for name, row in named.items()
     ]
-    header = ["over the symbols", "excess", "+-", "share", "accuracy", "Viterbi", "Bayes-optimal"]
+    header = ["over the symbols", "excess", "+-", "share", "accuracy", "Bayes-optimal"]
     notes = (
         "The model's distribution, normalized over the symbols of the process: its divergence from the exact one, and "
-        "how\noften its most probable symbol comes next, beside the last state of the Viterbi path and the "
-        "Bayes-optimal predictor."
+        "how\noften its most probable symbol comes next, beside that of the Bayes-optimal predictor."
     )
     return f"{text}\n\n{text_table(header, rows)}\n{notes}"
 

@@ -3,9 +3,8 @@
 Where a tokenizer writes every symbol as the same tokens and one of its own, the distribution over the symbols is known
 too, apart from what the model gives to words that are no symbols. Then there are three figures more: the excess of the
 distribution normalized over the symbols, which is its divergence from the exact one; the accuracy, the probability
-that the symbol it finds most probable comes next, beside that of the exact distribution and of the last state of the
-Viterbi path; and both kinds of excess by position. The first two are expectations over the next symbol, so they vary
-less than losses.
+that the symbol it finds most probable comes next, beside that of the exact distribution; and both kinds of excess by
+position. The first two are expectations over the next symbol, so they vary less than losses.
 
 The score of a process is the mean over sequences of the model's loss minus that of the exact HMM on the same symbols.
 It is 0 in expectation for the HMM itself and positive for any other model. The standard error is over sequences (see
@@ -21,7 +20,6 @@ import numpy as np
 import torch
 
 from ...hmm.analysis.divergence import kl_divergence
-from ...hmm.analysis.predictors import viterbi_predictions
 from ...runtime.progress import progress_bar
 from ...statistics import clustered_mean, gap_figures
 from .held_out import HeldOut
@@ -71,9 +69,9 @@ def summarize_scores(predictions: Predictions, held_out: HeldOut, track: str) ->
         `standard_error`, and `baselines`, the excess of each. `share` is the share of the way from the uniform
         distribution to the optimum: 1 at the optimum. Where the model's distribution over the symbols is known also
         `over_symbols` with the `excess` of the distribution normalized over the symbols, its `standard_error` and
-        `share`; `accuracy`, the probability that the most probable symbol comes next, of `model`, `viterbi` (the last
-        state of the most probable path) and `optimum`; and `positions` with `excess` and `over_symbols`, means over
-        sequences at each scored position, and `first`, the number of symbols before the first position.
+        `share`; `accuracy`, the probability that the most probable symbol comes next, of `model` and `optimum`; and
+        `positions` with `excess` and `over_symbols`, means over sequences at each scored position, and `first`, the
+        number of symbols before the first position.
     """
     first, above = first_scored(track), excess_of_baselines(held_out, track)
     optimum = -held_out.log_probs[:, first:]
@@ -90,8 +88,7 @@ def summarize_scores(predictions: Predictions, held_out: HeldOut, track: str) ->
         return scores
     exact = torch.from_numpy(held_out.probs[:, first:])
     divergences = clustered_mean(kl_divergence(exact, predictions.log_probs.log_softmax(-1)).numpy())
-    path = torch.from_numpy(viterbi_predictions(held_out.tokens, held_out.hmm)[:, first:-1])
-    guesses = {"model": predictions.log_probs, "viterbi": path, "optimum": exact}
+    guesses = {"model": predictions.log_probs, "optimum": exact}
     return scores | {
         "over_symbols": _excess(divergences.mean, divergences.standard_error, above["uniform"]),
         "accuracy": {

@@ -23,7 +23,7 @@ from torch import Tensor
 from ...errors import InputError
 from ...runtime.progress import progress_bar
 from .. import inference
-from ..arrays import as_tokens, token_array, token_table
+from ..arrays import as_tokens, token_table
 from ..integers import integer
 from ..model import HMM
 from ..process import Process
@@ -102,44 +102,6 @@ def ngram(
         counts = (same[:, :, :-1].float() @ after).double()
         distribution[:, 1:] = (counts + strength * distribution[:, 1:]) / (counts.sum(-1, keepdim=True) + strength)
     return distribution
-
-
-def viterbi_predictions(tokens: Int[np.ndarray, "B T"], hmm: HMM) -> Float[np.ndarray, "B T+1 E"]:
-    """The distributions if the last state of the most probable path of the symbols so far were certain.
-
-    Of the Viterbi algorithm only the last state of each path is needed. Entry 0 is the exact distribution.
-
-    Args:
-        tokens (`np.ndarray` of shape `(B, T)`): symbols.
-        hmm ([`~hmm_datasets.HMM`]): the HMM, of either kind.
-
-    ```python
-    >>> from hmm_datasets.hmm import processes
-    >>> viterbi_predictions(np.array([[1, 1]]), processes.umbrella()).round(3).tolist()
-    [[[0.45, 0.55], [0.31, 0.69], [0.31, 0.69]]]
-
-    ```
-    """
-    tokens = token_array(tokens, hmm.num_symbols)
-    with np.errstate(divide="ignore"):
-        if hmm.edges is None:
-            following, start, moves = hmm.transition @ hmm.emission, np.log(hmm.start), np.log(hmm.transition)
-            shown = np.log(hmm.emission).T
-        else:
-            following, start, steps = hmm.edges.sum(-1).T, np.log(hmm.start), np.log(hmm.edges)
-    predictions = np.empty((*tokens.shape[:1], tokens.shape[1] + 1, hmm.num_symbols))
-    predictions[:, 0] = hmm.start @ (hmm.emission if hmm.edges is None else following)
-    rows = max(1, _BATCH_BYTES // (8 * hmm.num_states**2))
-    for first in range(0, len(tokens), rows):
-        part = tokens[first : first + rows]
-        best = np.broadcast_to(start, (len(part), hmm.num_states))
-        for t in range(part.shape[1]):
-            if hmm.edges is not None:
-                best = (best[:, :, None] + steps[part[:, t]]).max(1)
-            else:
-                best = (best if t == 0 else (best[:, :, None] + moves).max(1)) + shown[part[:, t]]
-            predictions[first : first + rows, t + 1] = following[best.argmax(1)]
-    return predictions
 
 
 def bayes(tokens: Int[Tensor, "B T"], parameters: inference.Parameters) -> Float[Tensor, "B T+1 E"]:

@@ -2,8 +2,9 @@
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
+from hmm_datasets import HMM
 from hmm_datasets.hmm.analysis.divergence import kl_divergence
 
 
@@ -27,3 +28,9 @@ def agreement(exact: Float[np.ndarray, "N T E"], predicted: Float[np.ndarray, "N
     divergence = kl_divergence(truth, other.log()).numpy()
     distance = np.sqrt(((np.sqrt(exact) - np.sqrt(predicted)) ** 2).sum(-1) / 2)
     return {"accuracy": chosen.mean(0), "kl": divergence.mean(0), "hellinger": distance.mean(0)}
+
+
+def viterbi_predictions(hmm: HMM, tokens: Int[np.ndarray, "N T"]) -> Float[np.ndarray, "N T-1 E"]:
+    """The distributions of tokens `1 .. T-1` if the last state of the most probable path before each were certain."""
+    last = [hmm.viterbi(tokens[:, :length]).states[:, -1] for length in range(1, tokens.shape[1])]
+    return (hmm.transition @ hmm.emission)[np.stack(last, axis=1)]

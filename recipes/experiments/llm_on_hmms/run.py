@@ -137,12 +137,12 @@ def measure(settings: LLMOnHMMsSettings, name: str, hmms: dict[tuple[float, floa
     import numpy as np
     import torch
     from accelerate import Accelerator
-    from measure import agreement
+    from measure import agreement, viterbi_predictions
     from transformers import AutoTokenizer
 
     from hmm_datasets.evaluation.benchmark.models import load_causal_lm
     from hmm_datasets.evaluation.benchmark.symbols import SymbolTokens, symbol_predictions
-    from hmm_datasets.hmm.analysis.predictors import bigram, viterbi_predictions
+    from hmm_datasets.hmm.analysis.predictors import bigram
     from hmm_datasets.training.pretrained import load_pretrained
 
     model = load_causal_lm(name, Accelerator())
@@ -157,7 +157,7 @@ def measure(settings: LLMOnHMMsSettings, name: str, hmms: dict[tuple[float, floa
         predictions = {
             "model": symbol_predictions(model, symbols, tokens, batch_size=settings.batch_size).softmax(-1).numpy(),
             "bayes": exact,
-            "viterbi": viterbi_predictions(tokens, hmm)[:, 1:-1],
+            "viterbi": viterbi_predictions(hmm, tokens),
             "bigram": bigram(values, hmm.num_symbols)[:, 1:-1].numpy(),
         }
         results[key] = {who: agreement(exact, predicted) for who, predicted in predictions.items()}

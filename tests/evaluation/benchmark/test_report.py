@@ -35,7 +35,6 @@ def test_the_exact_hmms_score_zero_and_the_result_is_one_that_the_hub_reads(exac
     assert all(abs(row["excess"]) < 1e-9 for row in report["processes"].values())
     assert all(abs(row["over_symbols"]["excess"]) < 1e-9 for row in report["processes"].values())
     assert all(row["accuracy"]["model"] == row["accuracy"]["optimum"] for row in report["processes"].values())
-    assert all(row["accuracy"]["viterbi"] <= row["accuracy"]["optimum"] for row in report["processes"].values())
     assert report["data"]["fingerprints"]["mess3"] == benchmark_processes()["mess3"].fingerprint()
     assert (tmp_path / "benchmark.png").stat().st_size > 10_000
     assert not (tmp_path / ".eval_results").exists()  # without the name of the data set there is nothing to name

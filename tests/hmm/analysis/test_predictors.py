@@ -269,23 +269,3 @@ def test_tokens_outside_the_alphabet_are_refused_by_place():
     for distribution in predictors.predictors_of(processes.mess3(0.15, 0.6)).values():
         with pytest.raises(InputError, match=r"tokens\[0, 2\] is 3; the symbols of this HMM are 0\.\.2"):
             distribution(tensor([[0, 1, 3]]))
-
-
-@pytest.mark.parametrize("hmm", [processes.random(3, 4, alpha=0.5, seed=2), random_edges(3, 4, seed=2)])
-def test_viterbi_predicts_from_the_last_state_of_the_most_probable_path_of_all(hmm):
-    tokens, states = hmm.sample(5, 6), range(hmm.num_states)
-    found = predictors.viterbi_predictions(tokens, hmm)
-    np.testing.assert_allclose(found[:, 0], hmm.next_token_probs(tokens)[:, 0])
-    following = hmm.transition @ hmm.emission if hmm.edges is None else hmm.edges.sum(-1).T
-
-    def probability(path, seen):
-        if hmm.edges is not None:  # a symbol is shown on the way to the next state
-            steps = zip(seen, itertools.pairwise(path), strict=True)
-            return hmm.start[path[0]] * np.prod([hmm.edges[x, a, b] for x, (a, b) in steps])
-        moves = np.prod([hmm.transition[a, b] for a, b in itertools.pairwise(path)])
-        return hmm.start[path[0]] * moves * np.prod([hmm.emission[a, x] for a, x in zip(path, seen, strict=True)])
-
-    for row, length in itertools.product(range(5), range(1, 7)):
-        seen, steps = tokens[row, :length], length + (hmm.edges is not None)
-        best = max(itertools.product(states, repeat=steps), key=lambda path, seen=seen: probability(path, seen))
-        assert found[row, length] == pytest.approx(following[best[-1]], abs=1e-12)
