@@ -129,7 +129,6 @@ class HMMSettings(FitSettings):
     voids = (
         Void("rank", "without block_size"),
         Void("num_states", "with block_size", "states of initial become its blocks"),
-        Void("init", "with initial", "it is the first guess"),
     )
 
     def __post_init__(self):

@@ -20,7 +20,6 @@ from hmm_datasets.hmm.token_files import TokenRows, read_token_rows
 EMITTING = HMM(transition=[[0.9, 0.1], [0.2, 0.8]], emission=[[0.1, 0.2, 0.3, 0.4], [0.4, 0.3, 0.2, 0.1]])
 OPTIONS = {
     "plain": {},
-    "contexts": {"init": "contexts"},
     "stochastic": {"update_every": 2, "batch_size": 7},
     "pomegranate": {"backend": "pomegranate", "pseudocount": 0.0},
     "weights": {},

@@ -267,7 +267,7 @@ def described_words(folder: Path) -> dict[str, Any]:
 FITS = {
     "full_batch": {"max_epochs": 6},
     "stochastic": {"max_epochs": 6, "update_every": 2, "batch_size": 10},
-    "restarts": {"max_epochs": 6, "num_restarts": 2, "restart_epochs": 2, "init": "contexts"},
+    "restarts": {"max_epochs": 6, "num_restarts": 2, "restart_epochs": 2},
 }
 """Settings of fits, of which half of the epochs are in the folders."""
 

@@ -14,7 +14,7 @@ RECIPE = ("recipes/fit_hmm.py", "--num_states", 6, "--length", 16, "--vocabulary
 
 
 def test_two_processes_that_are_stopped_are_continued_by_one_to_the_same_hmm(program, succeeded, tmp_path):
-    settings = (*RECIPE, "--update_every", 2, "--init", "contexts", "--num_restarts", 2, "--restart_epochs", 2)
+    settings = (*RECIPE, "--update_every", 2, "--num_restarts", 2, "--restart_epochs", 2)
     settings = (*settings, "--tolerance", 0, "--patience", 10**6)
     # The signal reaches one of the two ranks, and both stop.
     history = shlex.quote(str(tmp_path / "two" / "fit" / "history.jsonl"))

@@ -76,7 +76,7 @@ from .baum_welch import (
     sum_counts,
     tied_states,
 )
-from .initial import guess_from_contexts, random_guess, redrawn
+from .initial import random_guess, redrawn
 from .labels import check_states, check_weights, paired
 from .pomegranate_fit import check_pomegranate, pomegranate_epoch
 from .settings import FitSettings
@@ -135,7 +135,7 @@ def fit_hmm(
         weights (array of shape `(N,)`, *optional*): how often each sequence counts, 0 or more; sequences of weight
             `k` count as `k` copies, in losses per token too.
         test_tokens, test_lengths (*optional*): held-out sequences, for early stopping and the choice among restarts.
-        initial ([`HMM`] or [`BlockedHMM`], *optional*): first guess, instead of `settings.init`; what is fitted is of
+        initial ([`HMM`] or [`BlockedHMM`], *optional*): first guess, instead of a random one; what is fitted is of
             its kind. Entries of 0 stay 0 whatever the pseudocounts, as in hmmlearn, so that the graph of a
             left-to-right model is kept; give small positive numbers for what the fit may fill. With `num_restarts` the
             guesses after the first have these zeros and the tables that are `fixed`, and all else drawn anew. States
@@ -276,8 +276,6 @@ def _with_known(
     if states is not None:
         if isinstance(initial, BlockedHMM):
             raise InputError(f"states are given, but initial is {initial}, whose fit takes none; leave them out")
-        if settings.init != "random":
-            raise InputError(f"init is {settings.init}, whose states are not those of states; leave init out")
         shape, ends = ((len(data.tokens), 1), None) if data.tokens.ndim == 1 else (data.shape, data.lengths)
         known = check_states(states, shape, ends, settings.num_states).reshape(data.tokens.shape)
         codes, pairs = paired(data.tokens, known, data.lengths)
@@ -555,9 +553,6 @@ class _Fit:
         if self.initial is not None:
             seed = settings.seed + restart
             hmm = self.initial if restart == 0 else redrawn(self.initial, settings.fixed, seed=seed)
-        elif settings.init == "contexts":
-            arguments = (self.data.tokens, self.data.lengths, settings.num_states, self.num_symbols)
-            hmm = self.workers.alone(lambda: guess_from_contexts(*arguments, seed=settings.seed + restart))
         else:
             hmm = random_guess(settings.num_states, self.num_symbols, seed=settings.seed + restart)
         return hmm.with_tables(hmm.tables(), self.vocabulary)

@@ -10,7 +10,6 @@ from ..integers import finite_number, integer
 
 TABLES = ("start", "transition", "emission")
 CHOICES = {
-    "init": ("random", "contexts"),
     "dtype": ("float32", "float64"),
     "backend": ("torch", "pomegranate"),
     "update_rule": ("stochastic", "replace"),
@@ -51,8 +50,7 @@ class FitSettings:
     step_exponent: float = setting(0.6, "Update t, counted from 1, has the step size t**-step_exponent.")
     batch_size: int | None = setting(None, "Sequences per batch on a thread or GPU; by default chosen by their size.")
     dtype: str = setting("float32", "Floating-point type of the recursions; sums over batches are always float64.")
-    init: str = setting("random", "Initial tables: random, or contexts (k-means of the contexts of tokens).")
-    num_restarts: int = setting(1, "Number of first guesses; the most likely after restart_epochs is kept.")
+    num_restarts: int = setting(1, "Number of random first guesses; the most likely after restart_epochs is kept.")
     restart_epochs: int = setting(5, "Number of epochs that each of num_restarts first guesses is fitted for.")
     seed: int = setting(0, "Seed of the initial tables and of the order of sequences in stochastic EM.")
     save_every: int = setting(10, "Epochs between checkpoints.")

@@ -233,7 +233,8 @@ def load_state(folder: Path, identity: Identity) -> FitState:
     check_digests(folder, remedy)
     before = read_identity(folder)
     if "settings" in before:  # without those that do not exist any more, if they had no effect
-        known = FitSettings.__dataclass_fields__
+        known, before["settings"] = FitSettings.__dataclass_fields__, dict(before["settings"])
+        before["settings"].pop("init", None)  # which is of no effect after the first guess
         before["settings"] = {name: value for name, value in before["settings"].items() if name in known or value}
     check_identity(
         folder / IDENTITY_NAME, before, identity, accepted=None, remedy="choose another folder, or delete that one"

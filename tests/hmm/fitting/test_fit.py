@@ -309,7 +309,6 @@ def test_the_least_of_every_setting_is_accepted():
         ({"num_states": 2, "num_restarts": 0}, "num_restarts is 0; expected an integer in [1"),
         ({"num_states": 2, "step_exponent": 0.5}, "step_exponent is 0.5; expected more than 0.5, and at most 1"),
         ({"num_states": 2, "dtype": "bfloat16"}, "dtype is 'bfloat16'; expected float32 or float64"),
-        ({"num_states": 2, "init": "kmeans"}, "init is 'kmeans'; expected random or contexts"),
         (
             {"num_states": 2, "fixed": ["edges"]},
             "fixed has 'edges', which is no table; expected start, transition, em",

@@ -38,12 +38,11 @@ def test_an_epoch_is_the_step_of_the_enumerated_counts():
 
 def test_no_epoch_lowers_the_likelihood_of_the_observed_tokens():
     tokens = with_gaps(processes.dishonest_casino(), 40, 30, seed=2)
-    for init in ("contexts", "random"):
-        settings = FitSettings(num_states=3, max_epochs=12, pseudocount=0.0, dtype="float64", tolerance=0, init=init)
-        history = fit_hmm(tokens, settings, num_symbols=6, **QUIET).history
-        scores = [row["train_log_likelihood"] for row in history]
-        assert all(after >= before - 1e-12 for before, after in itertools.pairwise(scores))
-        assert scores[-1] > scores[0] + 0.001
+    settings = FitSettings(num_states=3, max_epochs=12, pseudocount=0.0, dtype="float64", tolerance=0)
+    history = fit_hmm(tokens, settings, num_symbols=6, **QUIET).history
+    scores = [row["train_log_likelihood"] for row in history]
+    assert all(after >= before - 1e-12 for before, after in itertools.pairwise(scores))
+    assert scores[-1] > scores[0] + 0.001
 
 
 @pytest.mark.outside(

@@ -60,7 +60,7 @@ def test_a_pseudocount_of_emissions_is_honoured():
 
 def test_held_out_data_and_restarts_work_as_with_ours():
     held_out = processes.random(3, 4, alpha=0.4, seed=7).sample(60, 20, seed=2)
-    chosen = replace(PLAIN, num_restarts=2, restart_epochs=2, init="contexts", patience=2, max_epochs=8)
+    chosen = replace(PLAIN, num_restarts=2, restart_epochs=2, patience=2, max_epochs=8)
     found = fit(settings=chosen, test_tokens=held_out)
     assert {row["restart"] for row in found.history} == {0, 1}
     assert found.test_log_likelihood == pytest.approx(found.hmm.log_likelihood(held_out).sum() / 1200, rel=1e-6)

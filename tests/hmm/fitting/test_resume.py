@@ -193,7 +193,7 @@ with exit_without_teardown():
     assert (state.num_processes, torch.distributed.get_backend()) == (2, "gloo")
     tokens = processes.random(3, 4, alpha=0.4, seed=7).sample(60, 20, seed=1).astype(int)
     settings = FitSettings(num_states=3, max_epochs=4, tolerance=0, seed=5, batch_size=7, save_every=1)
-    online = replace(settings, update_every=2, num_restarts=2, restart_epochs=2, init='contexts')
+    online = replace(settings, update_every=2, num_restarts=2, restart_epochs=2)
     lengths = np.arange(60) % 21
     torch.set_num_threads(1 + state.process_index)
     folder = sys.argv[1]
@@ -217,7 +217,7 @@ def test_two_processes_fit_the_same_bits_as_one_and_resume_from_its_checkpoint(l
     config = ROOT / "accelerate_configs" / "cpu2.yaml"
     done = launch("accelerate.commands.launch", "--config_file", config, script, tmp_path)
     assert done.returncode == 0, done.stderr
-    online = replace(SHORT, update_every=2, num_restarts=2, restart_epochs=2, init="contexts")
+    online = replace(SHORT, update_every=2, num_restarts=2, restart_epochs=2)
     alone = fit(**arguments)
     for name, expected in (("alone", alone), ("resumed", alone), ("online", fit(settings=online, **arguments))):
         for rank in range(2):
