@@ -19,6 +19,7 @@ from jaxtyping import Float, Int, UInt
 
 from ..array_input import finite
 from ..errors import InputError
+from .analysis.mixed_states import MixedStates, grown_states
 from .analysis.stationary import cesaro_limit, eliminate
 from .arrays import REFUSE, RESCALE, array, as_given, checked_names, operators, token_array_with_gaps
 from .model import HMM
@@ -26,7 +27,6 @@ from .process import Process, possible_belief
 
 if TYPE_CHECKING:
     from .analysis.entropy import EntropyRate, EntropyRateBounds, OptimalLoss
-    from .analysis.mixed_states import MixedStates
 
 _SWEEPS = 100
 
@@ -243,7 +243,7 @@ class GeneralizedHMM(Process):
 
         return optimal_loss(self, length, num_sequences, seed)
 
-    def mixed_states(self, depth: int, *, max_states: int = 1_000_000) -> "MixedStates":
+    def mixed_states(self, depth: int, *, max_states: int = 1_000_000) -> MixedStates:
         """The distinct predictive vectors after at most `depth` tokens, as beliefs.
 
         Raises:
@@ -256,7 +256,6 @@ class GeneralizedHMM(Process):
 
         ```
         """
-        from .analysis.mixed_states import grown_states
         from .analysis.predictive_vectors import PredictiveTree
 
         return grown_states(PredictiveTree(self, self.initial[None]), depth, max_states)
