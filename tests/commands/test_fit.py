@@ -276,7 +276,7 @@ def test_fit_tells_bad_input_and_leaves_nothing(path, tmp_path, capsys):
     output = ("--output_dir", str(tmp_path / "run"))
     assert "num_states is 0; expected 1 or more" in failing(capsys, "fit", path, "--num_states", "0", *output)
     assert "no such file" in failing(capsys, "fit", path + "x", "--num_states", "3", *output)
-    assert "init is 'x'" in failing(capsys, "fit", path, "--num_states", "3", "--init", "x", *output)
+    assert "dtype is 'x'" in failing(capsys, "fit", path, "--num_states", "3", "--dtype", "x", *output)
     told = failing(capsys, "fit", "tinystories-sample", "--num_states", "3", "--test", path, *output)
     assert "but has no effect unless corpus is a file of symbols" in told
     message = failing(capsys, "fit", path, "--num_states", "3", "--num_symbols", "3", *output)
