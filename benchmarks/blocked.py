@@ -51,7 +51,7 @@ def speed() -> None:
     print(
         f"\n{NUM_SYMBOLS:,} symbols, rank {RANK}, 1,024 sequences of 64, float32, {torch.get_num_threads()} threads\n"
     )
-    rates = ["draws, M tokens/s", "filter, k tokens/s", "Baum-Welch, k tokens/s"]
+    rates = ["draws, M tokens/s", "filter, k tokens/s", "Viterbi, k tokens/s", "Baum-Welch, k tokens/s"]
     print(text_table(["states", "", *rates, "numbers in tables", "memory"], rows))
 
 
@@ -83,10 +83,16 @@ def _rates(hmm: HMM | BlockedHMM) -> list[str]:
     tokens = torch.from_numpy(hmm.sample(1024, 64).astype(np.int64))
     torch.set_num_threads(1)
     rates = []
-    for work in (lambda part: tables.log_likelihood(part, None), lambda part: tables.sums(part, None, None)):
-        work(tokens[:2, :2])
-        call = lambda work=work: in_parallel(work, tokens.chunk(threads), threads)  # noqa: E731
-        rates.append(_per_second(call, tokens.numel()))
+    options = {"dtype": torch.float32} if isinstance(hmm, HMM) else {}
+    works = [
+        (lambda part: tables.log_likelihood(part, None), tokens),
+        (lambda part: hmm.viterbi(part, **options), tokens[:64]),
+        (lambda part: tables.sums(part, None, None), tokens),
+    ]
+    for work, rows in works:
+        work(rows[:2, :2])
+        call = lambda work=work, rows=rows: in_parallel(work, rows.chunk(threads), threads)  # noqa: E731
+        rates.append(_per_second(call, rows.numel()))
     torch.set_num_threads(threads)
     size = sum(table.size for table in hmm.tables().values())
     return [f"{draws / 1e6:.1f}", *(f"{rate / 1e3:,.0f}" for rate in rates), f"{size / 1e6:,.2f} million"]

@@ -36,6 +36,37 @@ def test_it_is_the_dense_hmm_also_where_tokens_are_missing(process):
 
 
 @pytest.mark.parametrize("process", [SMALL, LARGE], ids=["small", "large"])
+def test_posteriors_and_most_probable_paths_are_those_of_the_dense_hmm(process):
+    dense = process.to_hmm()
+    tokens, lengths = with_gaps(process, 33, 20)
+    tokens[0, 3:12] = -1
+    for ends in (None, lengths):
+        found = process.posteriors(tokens, lengths=ends)
+        np.testing.assert_allclose(found, dense.posteriors(tokens, lengths=ends), atol=1e-10)
+        states, scores = process.viterbi(torch.from_numpy(tokens), lengths=ends)
+        expected = dense.viterbi(tokens, lengths=ends)
+        assert torch.is_tensor(states)
+        np.testing.assert_array_equal(states, expected.states)
+        np.testing.assert_allclose(scores, expected.log_probability, atol=1e-10)
+    path, score = (part[0] for part in process.viterbi(tokens[1:2]))
+    steps = [dense.start[path[0]], *dense.transition[path[:-1], path[1:]]]
+    emitted = [dense.emission[state, symbol] for state, symbol in zip(path, tokens[1], strict=True) if symbol >= 0]
+    assert score == pytest.approx(np.log([*steps, *emitted]).sum())
+    assert process.viterbi(np.zeros((2, 0), int)).log_probability.tolist() == [0.0, 0.0]
+
+
+def test_a_path_that_is_improbable_until_the_last_token_is_found():
+    """After 400 tokens the one state that explains the last is as likely as 1e-800 of the other."""
+    tables = [[0.5, 0.5], np.eye(2), np.eye(2), [[0.99, 0.01], [0.01, 0.98], [0, 0.01]], [0, 0, 0]]
+    process = BlockedHMM(*tables)
+    tokens = [[0] * 400 + [2]]
+    path = process.viterbi(tokens)
+    assert path.states.tolist() == [[1] * 401]
+    assert path.log_probability[0] == pytest.approx(np.log(0.5) + 401 * np.log(0.01))
+    assert process.viterbi([[2, 0]]).states.tolist() == [[1, 1]]
+
+
+@pytest.mark.parametrize("process", [SMALL, LARGE], ids=["small", "large"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_expected_counts_are_the_derivatives_of_the_log_likelihood(process, dtype):
     """Fisher's identity: an expected count is what the log-likelihood gains by the logarithm of its entry."""
@@ -82,6 +113,10 @@ def test_impossible_tokens_have_no_likelihood_and_add_no_count():
     )
     assert process.log_likelihood([[0, 2], [0, 0], [1, 2]]).tolist() == [0.0, -np.inf, -np.inf]
     assert (process.next_token_probs([[1, 2]])[0, 1:] == 0).all()
+    assert process.posteriors([[0, 0], [0, 2]])[:, 0].sum(1).tolist() == [0.0, 1.0]
+    path = process.viterbi([[0, 0], [0, 2]])
+    assert path.states.tolist() == [[0, 0], [0, 2]]
+    assert path.log_probability.tolist() == [-np.inf, np.log(0.5)]
     for dtype in (torch.float64, torch.float32):
         counts, scores = process.parameters(dtype).sums(torch.tensor([[0, 2], [0, 0]]), None, None)
         assert scores.tolist() == [0.0, -np.inf]
@@ -119,7 +154,7 @@ def test_names_of_symbols_are_kept_in_its_folder(tmp_path):
     assert loaded.vocabulary == ("a", "b", "c", "d", "e")
     assert loaded.to_hmm().vocabulary == loaded.vocabulary
     np.testing.assert_array_equal(loaded.sample(3, 9), SMALL.sample(3, 9))
-    for method in (loaded.log_likelihood, loaded.next_token_probs):
+    for method in (loaded.log_likelihood, loaded.next_token_probs, loaded.posteriors):
         np.testing.assert_array_equal(method([["b", None, "e"]]), method([[1, -1, 4]]))
 
 

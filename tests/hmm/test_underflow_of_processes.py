@@ -39,11 +39,12 @@ EXACT = {"rtol": 1e-9, "atol": 1e-12}
 
 
 @pytest.mark.parametrize("row", range(len(ROWS)))
-def test_an_hmm_of_blocks_has_its_exact_likelihood_and_beliefs(row):
+def test_an_hmm_of_blocks_has_its_exact_likelihood_beliefs_and_posteriors(row):
     found = exact(DENSE.start, steps_of(DENSE, ROWS[row]))
     np.testing.assert_allclose(BLOCKED.log_likelihood(ROWS)[row], found.log_likelihood, rtol=1e-11)
     np.testing.assert_allclose(BLOCKED.beliefs(ROWS)[row], found.beliefs, **EXACT)
     np.testing.assert_allclose(BLOCKED.next_token_probs(ROWS)[row], found.beliefs @ EMISSION, **EXACT)
+    np.testing.assert_allclose(BLOCKED.posteriors(ROWS)[row], found.posteriors, **EXACT)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

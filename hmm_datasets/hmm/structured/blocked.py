@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from ...errors import InputError
 from ..arrays import (
@@ -36,7 +36,9 @@ from ..model import HMM
 from ..named_tokens import symbols_of_names
 from ..process import Process, Rows
 from ..sampling import AliasTable
+from ..viterbi import Path
 from .block_logs import BlockLogs
+from .block_paths import best_path, block_posteriors
 from .block_tables import BlockTables
 
 if TYPE_CHECKING:
@@ -210,7 +212,8 @@ class BlockedHMM(Process):
     def _logs(self) -> BlockLogs:
         return BlockLogs(self)
 
-    def _filtered(self, tokens: Any) -> Float[np.ndarray, "B T_plus_1 R"]:
+    def _filtered(self, tokens: Any) -> tuple[Float[np.ndarray, "B T_plus_1 R"], Bool[np.ndarray, "B"]]:
+        # The beliefs, and rows in which one of them may have underflowed before it was computed again.
         named, tables = symbols_of_names(tokens, self.vocabulary), self._block_tables
         values = token_array_with_gaps(named, self.num_symbols)
         beliefs = np.empty((len(values), values.shape[1] + 1, self.rank))
@@ -223,15 +226,15 @@ class BlockedHMM(Process):
         over_rows(work, len(values), self._operations(values))
         for row in np.flatnonzero(in_logs):
             beliefs[row] = np.exp(self._logs.filtered(values[row])[0])
-        return beliefs
+        return beliefs, in_logs
 
     def beliefs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 R"]:
         """`P(class of token t | tokens before t)`, for `t = 0 .. T`."""
-        return as_given(tokens, self._filtered(tokens))
+        return as_given(tokens, self._filtered(tokens)[0])
 
     def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
         """The Bayes-optimal distribution of each token given those before it."""
-        return as_given(tokens, self._filtered(tokens) @ self._symbols_of_classes)
+        return as_given(tokens, self._filtered(tokens)[0] @ self._symbols_of_classes)
 
     @cached_property
     def _symbols_of_classes(self) -> Float[np.ndarray, "R E"]:
@@ -256,6 +259,27 @@ class BlockedHMM(Process):
 
         over_rows(work, len(values), self._operations(values))
         return as_given(tokens, scores)
+
+    def posteriors(self, tokens: Int[Any, "B T"], *, lengths: Int[Any, "B"] | None = None) -> Float[Any, "B T H"]:
+        """`P(state that emits token t | all tokens)` (smoothing); some tokens may be missing."""
+        values, ends = self._rows(tokens, lengths)
+        return as_given(tokens, block_posteriors(self, values, ends))
+
+    def viterbi(self, tokens: Int[Any, "B T"], *, lengths: Int[Any, "B"] | None = None) -> Path:
+        """The most probable states `(B, T)` and `log P(states, tokens)` `(B,)` in nats, as a named tuple."""
+        values, ends = self._rows(tokens, lengths)
+        states, scores = np.zeros(values.shape, np.int64), np.zeros(len(values))
+
+        def work(rows: slice) -> None:
+            for row in range(len(values))[rows]:
+                states[row, : ends[row]], scores[row] = best_path(self, values[row, : ends[row]])
+
+        over_rows(work, len(values), self.block_size * self._operations(values))
+        return Path(as_given(tokens, states), as_given(tokens, scores))
+
+    def _rows(self, tokens: Any, lengths: Any) -> tuple[Int[np.ndarray, "B T"], Int[np.ndarray, "B"]]:
+        values, ends, _ = tokens_with_gaps(symbols_of_names(tokens, self.vocabulary), self.num_symbols, lengths)
+        return values.cpu().numpy(), np.full(len(values), values.shape[1]) if ends is None else ends.cpu().numpy()
 
     def _operations(self, tokens: Any) -> int:
         return 2 * self.rank * self.block_size * tokens.shape[0] * tokens.shape[1]
