@@ -52,12 +52,11 @@ COMMANDS = {
     "checkpoint list": "checkpoint:list_command",
     "checkpoint convert": "checkpoint:convert_command",
     "checkpoint slim": "checkpoint:slim_command",
-    "checkpoint prune": "checkpoint:prune_command",
     "checkpoint restore": "checkpoint:restore_command",
 }
 """Module in `commands/` and function of every command that is no recipe; its parameter says what its settings are."""
 
-GROUPS = {"checkpoint": "List, convert, slim and prune checkpoints."}
+GROUPS = {"checkpoint": "List, convert and slim checkpoints."}
 """Commands that only have actions."""
 
 _TOOLS = {

@@ -319,7 +319,7 @@ class EndOfRun(Command):
 _SETTINGS = ("--corpus", "WORK/stories.jsonl", "--vocab_size", "280", "--shard_tokens", "60000")
 KINDS = {
     "checkpoint slim": Command("checkpoint", "slim", "WORK/run", needs_run=True),
-    "checkpoint prune": Command("checkpoint", "prune", "WORK/run", "--keep", "1", needs_run=True),
+    "checkpoint slim --keep": Command("checkpoint", "slim", "WORK/run", "--keep", "1", "--every", "4", needs_run=True),
     "checkpoint restore": Restore("checkpoint", "restore", "WORK/run", needs_run=True),
     "checkpoint convert": Command(
         "checkpoint", "convert", "WORK/run/checkpoint-6", "WORK/model", "--to", "hf", needs_run=True

@@ -16,7 +16,7 @@ PROGRAM = Path(__file__).with_name("killed_writers.py")
     "kind",
     [
         *("folder", "evaluation", "words", "tokenization", "fit", "saving", "sweep", "supervise"),
-        *("checkpoint slim", "checkpoint prune"),
+        *("checkpoint slim", "checkpoint slim --keep"),
         *("checkpoint restore", "checkpoint convert"),
         *("sample --output", "describe --save", "tokenize", "end of a run"),
     ],

@@ -1,7 +1,6 @@
 """The subcommands for the checkpoints of a run."""
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from ..errors import InputError
 from ..files import size_of
 from ..report.tables import text_table
 from ..runtime.lock import exclusive_lock
-from ..runtime.set_aside import SetAside, delete_set_aside, list_set_aside, restore, set_aside
+from ..runtime.set_aside import list_set_aside, restore
 from ..runtime.setting_rules import Void
 from ..runtime.settings import argument, option
 from ..training.checkpoints.parts import MEGATRON, resuming_names
@@ -80,14 +79,16 @@ def convert_command(arguments: CheckpointConvertCommand) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointSlimCommand:
-    """Remove what only resuming needs, and storage that no tensor uses."""
+    """Remove what only resuming needs, storage that no tensor uses and, with --keep, old checkpoints."""
 
     path: Path = argument(
         "RUN|CHECKPOINT", "output folder of a run, one checkpoint-N, or global_step* of Megatron-DeepSpeed"
     )
+    keep: int | None = option(None, "N", "keep the newest N complete checkpoints, and no others", least=1)
+    every: int | None = option(None, "STEPS", "keep those whose step is a multiple of this, too", least=1)
     keep_newest: int | None = option(None, "N", "leave the newest N resumable, default 1; 0 for none")
 
-    voids = (Void("keep_newest", "if path is a checkpoint"),)
+    voids = (Void("keep keep_newest", "if path is a checkpoint"), Void("every", "without keep"))
     void_facts: ClassVar = {"path is a checkpoint": lambda get: not _is_run(get("path"))}
 
 
@@ -96,101 +97,45 @@ def _is_run(path: Path) -> bool:
 
 
 def slim_command(arguments: CheckpointSlimCommand) -> int:
-    """Make the checkpoints of a run, or one checkpoint, smaller."""
-    from ..operations.checkpoints.slim import slim
+    """Make the checkpoints of a run fewer and smaller, or one checkpoint smaller."""
+    from ..operations.checkpoints.slim import checkpoints_to_prune, slim
 
     path = arguments.path
     is_run = _is_run(path)
-    keep = 1 if arguments.keep_newest is None else arguments.keep_newest
     if not path.is_dir():
         raise InputError(f"{path}: no such folder")
+    folder = path if path.name else path.resolve()  # "." has no name
     with exclusive_lock(path if is_run else path.resolve().parent):
-        folders = list(good_checkpoints(path)) if is_run else [path]
+        pruned = [] if arguments.keep is None else checkpoints_to_prune(path, arguments.keep, arguments.every)
+        folders = [each for each in good_checkpoints(path) if each not in pruned] if is_run else [folder]
         if not folders:
             raise InputError(
                 f"{path}: has no complete checkpoint-N; hmm-datasets checkpoint list {path} prints what it has"
             )
-        resumable = [folder for folder in folders if resuming_names(folder)][:keep] if is_run else []
-        saved, kept = 0, None
-        for folder in folders:
-            done = slim(folder, resumable=folder in resumable, into=kept)
-            saved += done.before - done.after
-            kept = done.aside or kept
-            parts = [
-                *(f"without {name}" for name in done.removed),
-                *(f"{name} written anew" for name in done.rewritten),
-            ]
-            print(
-                f"{folder}: {done.before:,} bytes before, {done.after:,} after"
-                + (f" ({', '.join(parts)})" if parts else " (as it was)")
-            )
-            for name in done.unread:
-                print(f"{folder / name}: has more than data in it, so it is left as it is")
-    print(f"{format_bytes(saved)} less" if saved else "nothing to remove")
-    if kept is not None:
-        _print_kept(kept)
+        count = 1 if arguments.keep_newest is None else arguments.keep_newest
+        resumable = [each for each in folders if resuming_names(each)][:count] if is_run else []
+        results, aside = slim(folders, resumable=resumable, pruned=pruned)
+    for result in results:
+        parts = [
+            *(f"without {name}" for name in result.removed),
+            *(f"{name} written anew" for name in result.rewritten),
+        ]
+        print(
+            f"{result.folder}: {result.before:,} bytes before, {result.after:,} after"
+            + (f" ({', '.join(parts)})" if parts else " (as it was)")
+        )
+        for name in result.unread:
+            print(f"{result.folder / name}: has more than data in it, so it is left as it is")
+    for each in pruned:
+        print(f"{each}: moved aside")
+    if aside is None:
+        print("nothing to remove")
+    else:
+        print(
+            f"{format_bytes(aside.size())} are set aside and stay on the disk; bring back: hmm-datasets checkpoint "
+            f"restore {aside.owner} {aside.folder.name}; to free the space, delete {aside.folder}"
+        )
     return 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckpointPruneCommand:
-    """Move old checkpoints of a run aside, and with --delete, delete what has been moved aside."""
-
-    path: Path = argument("RUN", "output folder of a run")
-    keep: int | None = option(None, "N", "keep the newest N complete checkpoints", least=1)
-    every: int | None = option(None, "STEPS", "keep those whose step is a multiple of this, too", least=1)
-    delete: bool = option(False, None, "delete what is in set_aside/, which frees space")
-    yes: bool = option(False, None, "do not ask")
-
-    voids = (
-        Void("every", "without keep"),
-        Void("yes", "without delete"),
-    )
-
-
-def prune_command(arguments: CheckpointPruneCommand) -> int:
-    """Move checkpoints aside, or delete what has been moved aside."""
-    from ..operations.checkpoints.prune import checkpoints_to_prune
-
-    run = arguments.path
-    if not run.is_dir():
-        raise InputError(f"{run}: no such folder")
-    if arguments.keep is None and not arguments.delete:
-        raise InputError("prune: give --keep N, the number of newest checkpoints to keep")
-    with exclusive_lock(run):
-        if arguments.keep is not None:
-            pruned = checkpoints_to_prune(run, arguments.keep, arguments.every)
-            names = [Path(info.folder).name for info in pruned]
-            if names:
-                entry = set_aside(run, names, "pruned")
-                print(f"{run}: moved {_listed(names)} to {entry.folder}")
-                _print_kept(entry)
-            else:
-                print(f"{run}: nothing to prune")
-        if arguments.delete:
-            _delete_set_aside(run, arguments.yes)
-    return 0
-
-
-def _delete_set_aside(run: Path, yes: bool) -> None:
-    """Print what is set aside, ask, and delete it.
-
-    Raises:
-        `InputError`: nothing is, nobody can be asked, or the answer is not yes.
-    """
-    entries = list_set_aside(run)
-    if not entries:
-        raise InputError(f"{run}: nothing is set aside; with --keep N, old checkpoints are pruned")
-    size = sum(entry.size() for entry in entries)
-    lines = [f"  {entry.folder}: {_listed(entry.names)}" for entry in entries]
-    print("\n".join(["delete:", *lines, f"  {size:,} bytes"]), flush=True)
-    if not yes and not sys.stdin.isatty():
-        raise InputError("nothing is deleted: there is no terminal to ask at; add --yes")
-    if not yes and input("delete this for ever? [yes/no] ").strip().lower() not in ("y", "yes"):
-        raise InputError("nothing is deleted")
-    for entry in entries:
-        delete_set_aside(entry)
-    print(f"{run}: {format_bytes(size)} freed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,14 +162,6 @@ def restore_command(arguments: CheckpointRestoreCommand) -> int:
         moved = restore(chosen[0])
         print(f"{run}: brought back {_listed(moved) or 'nothing'} from {chosen[0].folder}")
     return 0
-
-
-def _print_kept(entry: SetAside) -> None:
-    run = entry.owner
-    print(
-        f"{format_bytes(entry.size())} are set aside and stay on the disk; bring back: hmm-datasets checkpoint "
-        f"restore {run} {entry.folder.name}; free the space: hmm-datasets checkpoint prune {run} --delete"
-    )
 
 
 def _listed(names: Sequence[str]) -> str:

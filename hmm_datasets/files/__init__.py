@@ -26,7 +26,7 @@ from .json_lines import append_jsonl, read_jsonl, read_log, write_jsonl
 from .overwriting import overwrite
 from .replacing import move_into, put_folder, restore_all, restored
 from .syncing import sync, sync_tree
-from .temporary import discard, name_to_delete, remove, tidy, unchanged_for
+from .temporary import discard, remove, tidy, unchanged_for
 from .yaml_files import parse_yaml, read_yaml, write_yaml
 
 __all__ = [
@@ -44,7 +44,6 @@ __all__ = [
     "inside",
     "missing_files",
     "move_into",
-    "name_to_delete",
     "overwrite",
     "parse_yaml",
     "put_folder",

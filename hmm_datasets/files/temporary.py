@@ -90,11 +90,6 @@ def unchanged_for(path: Path) -> float:
     return now - max(entry.lstat().st_ctime for entry in [path, *path.rglob("*")])
 
 
-def name_to_delete(path: Path) -> Path:
-    """A new name beside a path, by which it is known as left over if this process is killed before it is deleted."""
-    return temporary_name(path.with_name("deleted"), "new")
-
-
 def discard(path: Path, beside: Path | None = None) -> None:
     """Delete a folder, or anything else, after it was renamed to a name by which it is known as left over.
 
@@ -102,7 +97,7 @@ def discard(path: Path, beside: Path | None = None) -> None:
         path (`Path`): what is deleted; it need not exist.
         beside (`Path`, *optional*): where the other name is; in the same folder by default.
     """
-    left = name_to_delete(beside or path)
+    left = temporary_name((beside or path).with_name("deleted"), "new")
     with contextlib.suppress(FileNotFoundError):
         os.rename(path, left)
         remove(left)

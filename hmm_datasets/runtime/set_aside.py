@@ -6,7 +6,7 @@ number in `set_aside.json`, whatever the clock showed.
 
 A change is recorded in `set_aside.json` before it begins. If the process is killed in between, the next one that takes
 the lock of the folder, or that only reads it once the killed process is known to have ended, moves everything back
-([`mend`]). So a checkpoint is never left half changed. What is deleted disappears at once.
+([`mend`]). So a checkpoint is never left half changed.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from ..errors import InputError, path_errors
-from ..files import atomic_file, check_may_write, inside, name_to_delete, size_of, sync, tidy, write_json
+from ..files import atomic_file, check_may_write, inside, size_of, sync, tidy, write_json
 from ..records import Count, read_record
 from .process_identity import ProcessIdentity, this_process
 
@@ -72,8 +72,7 @@ def set_aside(owner: Path, names: Sequence[str], reason: str, *, spare: Sequence
         `InputError`: it cannot be moved, for example from another disk; nothing is moved then.
     """
     with changing(owner, names, reason, spare=spare) as entry:
-        pass
-    return entry
+        return entry
 
 
 @contextlib.contextmanager
@@ -85,7 +84,6 @@ def changing(
     rewritten: Sequence[str] = (),
     copied: Sequence[str] = (),
     spare: Sequence[str] = (),
-    into: SetAside | None = None,
 ) -> Iterator[SetAside]:
     """A context before which files and folders are moved aside, and in which others are written in their place.
 
@@ -98,27 +96,19 @@ def changing(
         rewritten (sequence of `str`, *optional*): those of `names` that will be written anew.
         copied (sequence of `str`, *optional*): small files to copy, which will be written anew too.
         spare (sequence of `str`, *optional*): small files to copy, which continue to be written.
-        into ([`SetAside`], *optional*): what was moved aside just before, to which this is added.
 
     Raises:
         `InputError`: it cannot be moved, for example from another disk; nothing is moved then.
     """
-    before = into or _new_entry(owner, reason)
-    new = (*names, *copied, *spare)
-    entry = replace(
-        before,
-        names=(*before.names, *new),
-        replaced=(*before.replaced, *rewritten, *copied),
-        spare=(*before.spare, *spare),
-    )
-    _write(entry, new)
+    entry = _new_entry(owner, reason, (*names, *copied, *spare), (*rewritten, *copied), tuple(spare))
+    _write(entry, entry.names)
     try:
-        for name in new:
+        for name in entry.names:
             _move_aside(entry, name, is_copied=name in copied or name in spare)
         sync(entry.folder)
         yield entry
     except BaseException:
-        _undo(entry, new)
+        _undo(entry, entry.names)
         raise
     _write(entry)
 
@@ -174,23 +164,6 @@ def restore(entry: SetAside) -> list[str]:
     return names
 
 
-def delete_set_aside(entry: SetAside) -> None:
-    """Delete what was moved aside, which frees its space; it disappears at once.
-
-    What a killed process has left of it is deleted by the next one that writes beside it.
-
-    Raises:
-        `InputError`: it cannot be deleted.
-    """
-    check_may_write()
-    hidden = name_to_delete(entry.folder)
-    with path_errors(entry.folder):
-        os.replace(entry.folder, hidden)
-        shutil.rmtree(hidden)
-    with contextlib.suppress(OSError):
-        entry.folder.parent.rmdir()
-
-
 def mend(owner: Path, *, locked: bool = False) -> None:
     """Undo what processes that were killed were changing in a folder.
 
@@ -242,7 +215,10 @@ def _undo(entry: SetAside, names: Collection[str]) -> None:
         if left:
             _write(replace(entry, names=left))
         else:
-            delete_set_aside(entry)
+            (entry.folder / _RECORD_NAME).unlink()
+    for folder in (entry.folder, entry.folder.parent):
+        with contextlib.suppress(OSError):
+            folder.rmdir()  # left to `mend` if this process is killed before it
 
 
 def _read(path: Path) -> SetAside:
@@ -265,10 +241,12 @@ def _write(entry: SetAside, unfinished: Collection[str] = ()) -> None:
     write_json(entry.folder / _RECORD_NAME, {"time": time.time(), **values})
 
 
-def _new_entry(owner: Path, reason: str) -> SetAside:
+def _new_entry(
+    owner: Path, reason: str, names: tuple[str, ...], replaced: tuple[str, ...], spare: tuple[str, ...]
+) -> SetAside:
     number = 1 + max((entry.number for entry in list_set_aside(owner)), default=0)
     folder = owner / SET_ASIDE_NAME / time.strftime("%Y-%m-%d_%H-%M-%S")
     folder = folder.with_name(f"{folder.name}.{number}") if folder.exists() else folder
     with path_errors(folder):
         folder.mkdir(parents=True)
-    return SetAside(reason, (), (), (), number, folder=folder)
+    return SetAside(reason, names, replaced, spare, number, folder=folder)

@@ -39,7 +39,7 @@ from hmm_datasets.hub.kinds.recognition import detect_kind
 from hmm_datasets.operations import live_view
 from hmm_datasets.operations.alerts import AlertSettings, alert
 from hmm_datasets.operations.checkpoints.listing import list_run
-from hmm_datasets.operations.checkpoints.prune import checkpoints_to_prune
+from hmm_datasets.operations.checkpoints.slim import checkpoints_to_prune
 from hmm_datasets.operations.run_state import RunObserver, format_state
 from hmm_datasets.operations.sweeps.cells import CellState
 from hmm_datasets.operations.sweeps.report import _numbers_of_run

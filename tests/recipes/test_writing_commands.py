@@ -42,7 +42,7 @@ WRITING = {
     "supervise": ("supervise", "--output_dir", "DISK/new", "--", "true"),
     "convert": ("checkpoint", "convert", "MADE/run/checkpoint-2", "DISK/new", "--to", "hf"),
     "slim": ("checkpoint", "slim", "DISK/run"),
-    "prune": ("checkpoint", "prune", "--keep", 1, "DISK/run"),
+    "prune": ("checkpoint", "slim", "--keep", 1, "DISK/run"),
 }
 IN_PLACE = {"pretrain, going on": "run", "evaluate again": "evaluation", "sweep": "sweep.yaml"}
 IN_PLACE |= {"slim": "run", "prune": "run"}

@@ -1,1 +1,1 @@
-"""Tools for the checkpoints of a run: list, convert, slim and prune them."""
+"""Tools for the checkpoints of a run: list, convert and slim them."""

@@ -1,4 +1,4 @@
-"""Smaller checkpoints: without what only resuming needs, and without storage that no tensor uses.
+"""Fewer and smaller checkpoints: without what only resuming needs, and without storage that no tensor uses.
 
 `torch.save` of a view writes the whole storage that the view looks into, so a checkpoint may be ten times the size of
 its tensors. Files of `torch.save` are read as data only (`weights_only`), mapped into memory, and written anew if
@@ -7,8 +7,8 @@ their tensors need less than the file has.
 
 import copy
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,10 @@ from ...compat.deepspeed import load_shard
 from ...errors import InputError
 from ...files import DIGESTS_NAME, atomic_file, digest_problems, read_json, size_of, write_digests, write_json
 from ...runtime.run_identity import IDENTITY_NAME
+from ...runtime.run_records import read_checkpoint_state
 from ...runtime.set_aside import SetAside, changing
-from ...training.checkpoints.parts import MEGATRON, resuming_names, weight_names
-from ...training.checkpoints.verifying import verify_checkpoint
+from ...training.checkpoints.parts import MEGATRON, STATE_NAME, resuming_names, weight_names
+from ...training.checkpoints.verifying import has_optimizer, list_checkpoints, verify_checkpoint
 
 _SAVED = ("*.pt", "*.pth", "*.bin")
 _SMALL = 1_000_000  # smaller files are not looked at
@@ -29,72 +30,108 @@ _WORTHWHILE = 0.9  # a file is written anew if it becomes smaller than this shar
 
 @dataclass(frozen=True)
 class SlimResult:
-    """What slimming a checkpoint did.
+    """What slimming did to a checkpoint.
 
     Attributes:
+        folder (`Path`): the checkpoint.
         before (`int`), after (`int`): its bytes.
-        removed (`tuple[str, ...]`): what only resuming needs, no longer there.
-        rewritten (`tuple[str, ...]`): files written anew without unused storage.
-        unread (`tuple[str, ...]`): files that have more than data in them, left as they are.
-        aside ([`SetAside`], *optional*): where the removed files and the originals of the rewritten ones are.
+        removed (`list` of `str`): what only resuming needs, no longer there.
+        rewritten (`list` of `str`): files written anew without unused storage.
+        unread (`list` of `str`): files that have more than data in them, left as they are.
     """
 
+    folder: Path
     before: int
     after: int
-    removed: tuple[str, ...]
-    rewritten: tuple[str, ...]
-    unread: tuple[str, ...]
-    aside: SetAside | None
+    removed: list[str]
+    rewritten: list[str]
+    unread: list[str]
 
 
-def slim(folder: str | os.PathLike, *, resumable: bool = False, into: SetAside | None = None) -> SlimResult:
-    """Make a checkpoint smaller.
+def slim(
+    folders: Sequence[Path], *, resumable: Collection[Path] = (), pruned: Sequence[Path] = ()
+) -> tuple[list[SlimResult], SetAside | None]:
+    """Make checkpoints of a run smaller. What they lose, and the originals of files written anew, is moved aside.
 
     Args:
-        folder (path): `checkpoint-N`, or `global_step*` of Megatron-DeepSpeed.
-        resumable (`bool`, *optional*, defaults to `False`): keep what resuming needs, and write bloated files anew
-            only.
-        into ([`SetAside`], *optional*): what was moved aside from others of the run, to which this is added.
+        folders (sequence of `Path`): folders `checkpoint-N` of a run, or `global_step*` of Megatron-DeepSpeed.
+        resumable (collection of `Path`, *optional*): those of them that keep what resuming needs, of which bloated
+            files are written anew only.
+        pruned (sequence of `Path`, *optional*): other checkpoints of the run, which are moved aside whole.
+
+    Returns:
+        `tuple`: a [`SlimResult`] for each of `folders`, and what was moved aside, if anything was.
 
     Raises:
-        `InputError`: the checkpoint is not complete, its files have changed, or its weights are only in files that
+        `InputError`: a checkpoint is not complete, its files have changed, or its weights are only in files that
             resuming needs.
     """
-    folder = Path(folder) if Path(folder).name else Path(folder).resolve()  # "." has no name
+    plans = [_planned(folder, folder in resumable) for folder in folders]
+    changed = [plan for plan in plans if plan.removed or plan.rewritten]
+    if not changed and not pruned:
+        return plans, None
+    rewritten = [f"{plan.folder.name}/{name}" for plan in changed for name in plan.rewritten]
+    removed = [f"{plan.folder.name}/{name}" for plan in changed for name in plan.removed]
+    records = [
+        f"{plan.folder.name}/{name}"
+        for plan in changed
+        for name in (IDENTITY_NAME, DIGESTS_NAME)
+        if (plan.folder / name).is_file()
+    ]
+    run, names = folders[0].parent, [*(folder.name for folder in pruned), *removed, *rewritten]
+    with changing(run, names, "slimmed" if changed else "pruned", rewritten=rewritten, copied=records) as entry:
+        for plan in changed:
+            for name in plan.rewritten:
+                with atomic_file(plan.folder / name) as temporary:
+                    torch.save(_compact(load_shard(entry.folder / plan.folder.name / name), {}), temporary)
+            if plan.removed:
+                _mark(plan.folder / IDENTITY_NAME)
+            if (plan.folder / DIGESTS_NAME).is_file():
+                write_digests(plan.folder)
+    return [replace(plan, after=size_of(plan.folder)) for plan in plans], entry
+
+
+def checkpoints_to_prune(run: str | os.PathLike, newest: int, every: int | None = None) -> list[Path]:
+    """The checkpoints of a run that are not to be kept, newest first.
+
+    Kept are the newest complete ones, those of every so many steps, the one that the run itself calls its best, and
+    always the newest one that the run can resume from.
+
+    Args:
+        run (path): folder of the run.
+        newest (`int`): how many of the newest complete checkpoints are kept.
+        every (`int`, *optional*): those at steps divisible by this are kept too.
+
+    Raises:
+        `InputError`: the run has no complete checkpoint.
+    """
+    reports = list_checkpoints(run)
+    complete = [report for report in reports if report.ok]
+    if not complete:
+        raise InputError(
+            f"{run}: has no complete checkpoint-N to keep; hmm-datasets checkpoint list {run} prints what it has"
+        )
+    kept = {report.step for report in complete[:newest]}
+    kept |= {next((report.step for report in complete if has_optimizer(report.folder)), complete[0].step)}
+    kept |= {report.step for report in complete if every is not None and report.step % every == 0}
+    kept.add(read_checkpoint_state(complete[0].folder / STATE_NAME).best_global_step)
+    return [report.folder for report in reports if report.step not in kept]
+
+
+def _planned(folder: Path, is_resumable: bool) -> SlimResult:
+    """What is to be done to a checkpoint."""
     is_of_megatron = any(folder.glob(MEGATRON))
     problems = (() if is_of_megatron else verify_checkpoint(folder).problems) or digest_problems(folder)
     if problems:
-        raise InputError(f"{folder}: {problems[0]}; a damaged checkpoint is not made smaller, prune it instead")
-    removed = [] if resumable else resuming_names(folder)
+        raise InputError(f"{folder}: {problems[0]}; a damaged checkpoint is not made smaller, move it away instead")
+    removed = [] if is_resumable else resuming_names(folder)
     if removed and not weight_names(folder) and not is_of_megatron:
         raise InputError(
             f"{folder}: its weights are only in the shards that resuming needs; write them to a folder first: "
             f"hmm-datasets checkpoint convert {folder} {folder}-hf --to hf"
         )
-    before = size_of(folder)
-    bloated, unread = _bloated(folder, removed)
-    if not removed and not bloated:
-        return SlimResult(before, before, (), (), tuple(unread), None)
-    records = [name for name in (IDENTITY_NAME, DIGESTS_NAME) if (folder / name).is_file()]
-    rewritten = list(bloated)
-    run, prefix = folder.parent, folder.name
-    change = changing(
-        run,
-        [f"{prefix}/{name}" for name in (*removed, *rewritten)],
-        "slimmed",
-        rewritten=[f"{prefix}/{name}" for name in rewritten],
-        copied=[f"{prefix}/{name}" for name in records],
-        into=into,
-    )
-    with change as entry:
-        for name, compact in bloated.items():
-            with atomic_file(folder / name) as temporary:
-                torch.save(compact(entry.folder / prefix / name), temporary)
-        if removed:
-            _mark(folder / IDENTITY_NAME)
-        if DIGESTS_NAME in records:
-            write_digests(folder)
-    return SlimResult(before, size_of(folder), tuple(removed), tuple(rewritten), tuple(unread), entry)
+    size = size_of(folder)
+    return SlimResult(folder, size, size, removed, *_bloated(folder, removed))
 
 
 def _mark(path: Path) -> None:
@@ -105,20 +142,18 @@ def _mark(path: Path) -> None:
         write_json(path, identity if writer is None else identity | {"slimmed_from": writer})
 
 
-def _bloated(folder: Path, removed: list[str]) -> tuple[dict[str, Callable[[Path], Any]], list[str]]:
-    """Files whose tensors need less than they have, with a function that reads the tensors alone; and unread files."""
-    bloated, unread = {}, []
+def _bloated(folder: Path, removed: list[str]) -> tuple[list[str], list[str]]:
+    """Files whose tensors need less than they have, and files that cannot be read as data."""
+    bloated, unread = [], []
     for path in sorted({path for pattern in _SAVED for path in folder.rglob(pattern)}):
         name = path.relative_to(folder).as_posix()
         if name.split("/")[0] in removed or path.stat().st_size < _SMALL:
             continue
         try:
-            needed = _bytes_needed(load_shard(path))
+            if _bytes_needed(load_shard(path)) < _WORTHWHILE * path.stat().st_size:
+                bloated.append(name)
         except (InputError, RuntimeError):
             unread.append(name)
-            continue
-        if needed < _WORTHWHILE * path.stat().st_size:
-            bloated[name] = lambda original: _compact(load_shard(original), {})
     return bloated, unread
 
 

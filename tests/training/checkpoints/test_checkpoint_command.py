@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from hmm_datasets.cli import main
 from hmm_datasets.errors import InputError
-from hmm_datasets.files import append_jsonl, read_json, read_jsonl, write_json
+from hmm_datasets.files import append_jsonl, read_json, read_jsonl, write_digests, write_json
 from hmm_datasets.runtime.lock import exclusive_lock
 
 pytestmark = pytest.mark.usefixtures("no_waiting")
@@ -74,9 +74,8 @@ def test_list_says_sizes_writer_tokens_loss_and_what_is_wrong(run, capsys):
     assert "0.2500 reward, held out" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["list", "slim", "prune"])
-def test_folders_without_a_run_are_refused_by_name(name, tmp_path, capsys):
-    words = {"prune": ["--keep", 1]}.get(name, [])
+@pytest.mark.parametrize(("name", "words"), [("list", []), ("slim", []), ("slim", ["--keep", 1])])
+def test_folders_without_a_run_are_refused_by_name(name, words, tmp_path, capsys):
     assert f"{tmp_path / 'nowhere'}: no such folder" in failing(capsys, name, tmp_path / "nowhere", *words)
     assert str(tmp_path) in failing(capsys, name, tmp_path, *words)
     foreign = tmp_path / "foreign"
@@ -87,9 +86,9 @@ def test_folders_without_a_run_are_refused_by_name(name, tmp_path, capsys):
 
 def test_pruned_checkpoints_are_listed_and_brought_back(run, go_on, capsys):
     before = content(run)
-    command("prune", run, "--keep", 1)
+    command("slim", run, "--keep", 1)
     assert steps(run) == [6]
-    capsys.readouterr()
+    assert f"{run / 'checkpoint-4'}: moved aside" in capsys.readouterr().out
     command("list", run)
     out = capsys.readouterr().out
     assert "set aside" in out
@@ -102,47 +101,40 @@ def test_pruned_checkpoints_are_listed_and_brought_back(run, go_on, capsys):
     assert go_on(run)["resumed_from"] == "checkpoint-6"
 
 
-def test_prune_keeps_what_it_is_asked_to_and_what_the_run_resumes_from(run, capsys):
-    command("prune", run, "--keep", 1, "--every", 4)
+def test_slim_keeps_what_it_is_asked_to_and_what_the_run_resumes_from(run, capsys):
+    before = content(run)
+    command("slim", run, "--keep", 1, "--every", 4)
     assert steps(run) == [4, 6]
+    assert not (run / "checkpoint-4" / "optimizer.pt").exists()
     command("restore", run)
+    assert content(run) == before, "the pruned and the slimmed ones at once"
     state = read_json(run / "checkpoint-6" / "trainer_state.json")
     write_json(run / "checkpoint-6" / "trainer_state.json", state | {"best_global_step": 2})
-    command("prune", run, "--keep", 1)
+    write_digests(run / "checkpoint-6")
+    command("slim", run, "--keep", 1)
     assert steps(run) == [2, 6], "the best of the run by its metric_for_best_model"
     command("restore", run)
     write_json(run / "checkpoint-6" / "trainer_state.json", state)
+    write_digests(run / "checkpoint-6")
     command("slim", run / "checkpoint-6")
     os.truncate(run / "checkpoint-4" / "optimizer.pt", 90)
-    command("prune", run, "--keep", 1)
+    command("slim", run, "--keep", 1)
     assert steps(run) == [2, 6], "checkpoint-6 has weights only, and checkpoint-4 is torn"
-    assert "--keep is 0; expected 1 or more" in failing(capsys, "prune", run, "--keep", 0)
-    assert "give --keep N" in failing(capsys, "prune", run)
+    assert (run / "checkpoint-2" / "optimizer.pt").exists()
+    assert "--keep is 0; expected 1 or more" in failing(capsys, "slim", run, "--keep", 0)
+    assert "--every is 4, but has no effect without keep" in failing(capsys, "slim", run, "--every", 4)
     for step in (2, 6):
         (run / f"checkpoint-{step}" / "trainer_state.json").unlink()
-    assert "has no complete checkpoint to keep" in failing(capsys, "prune", run, "--keep", 1)
+    assert "has no complete checkpoint-N to keep" in failing(capsys, "slim", run, "--keep", 1)
 
 
-def test_nothing_is_deleted_without_a_yes(run, capsys, monkeypatch):
-    before = content(run)
-    command("prune", run, "--keep", 2)
-    assert "add --yes" in failing(capsys, "prune", run, "--delete")
-    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
-    monkeypatch.setattr("builtins.input", lambda _: "no")
-    assert "nothing is deleted" in failing(capsys, "prune", run, "--delete")
-    command("restore", run)
-    assert content(run) == before
-    monkeypatch.setattr("builtins.input", lambda _: "yes")
-    command("prune", run, "--keep", 2, "--delete")
-    assert f"{sum(map(len, (before[path] for path in before if path.parts[0] == 'checkpoint-2'))):,} bytes" in (
-        capsys.readouterr().out
-    )
-    assert steps(run) == [4, 6]
-    command("prune", run, "--keep", 1)
-    command("prune", run, "--delete", "--yes")
-    assert steps(run) == [6]
-    assert not (run / "set_aside").exists()
-    assert "nothing is set aside" in failing(capsys, "prune", run, "--delete", "--yes")
+def test_a_folder_that_was_set_aside_may_be_deleted_by_hand(run, capsys):
+    command("slim", run, "--keep", 2)
+    (aside,) = (run / "set_aside").iterdir()
+    assert f"to free the space, delete {aside}" in capsys.readouterr().out
+    shutil.rmtree(aside)
+    command("list", run)
+    assert "set aside" not in capsys.readouterr().out
     assert "nothing is set aside" in failing(capsys, "restore", run)
 
 
@@ -154,7 +146,7 @@ def test_a_run_that_is_running_is_not_touched(run, capsys):
     before = content(run)
     with subprocess.Popen([sys.executable, "-c", code, str(run)], stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout.readline() == "locked\n"
-        for words in (["prune", run, "--keep", 1], ["slim", run]):
+        for words in (["slim", run, "--keep", 1], ["slim", run]):
             assert f"process {other.pid} on " in failing(capsys, *words)
         other.kill()
     assert {path: data for path, data in content(run).items() if path.name != ".lock"} == before
@@ -163,7 +155,7 @@ def test_a_run_that_is_running_is_not_touched(run, capsys):
 
 
 def test_what_exists_again_is_not_overwritten_by_bringing_back(run, capsys):
-    command("prune", run, "--keep", 1)
+    command("slim", run, "--keep", 1)
     shutil.copytree(run / "checkpoint-6", run / "checkpoint-2")
     assert "checkpoint-2: exists" in failing(capsys, "restore", run)
     assert "2020: nothing was set aside then; give one of 2" in failing(capsys, "restore", run, "2020")
@@ -174,7 +166,7 @@ def test_what_exists_again_is_not_overwritten_by_bringing_back(run, capsys):
 
 
 def test_what_was_set_aside_names_nothing_outside_the_run(run, capsys):
-    command("prune", run, "--keep", 1)
+    command("slim", run, "--keep", 1)
     (aside,) = (run / "set_aside").iterdir()
     record, victim = read_json(aside / "set_aside.json"), run.parent / "victim"
     victim.mkdir()
@@ -182,11 +174,16 @@ def test_what_was_set_aside_names_nothing_outside_the_run(run, capsys):
         (aside / "out").unlink(missing_ok=True)
         (aside / "out").symlink_to(run.parent)
         write_json(aside / "set_aside.json", record | {"names": [name], "replaced": [name] * (kind == "replaced")})
-        for words in (["restore", run], ["prune", run, "--delete"], ["list", run]):
+        for words in (["restore", run], ["list", run]):
             assert f"{aside / 'set_aside.json'}: names '{name}'" in failing(capsys, *words)
     assert victim.is_dir()
 
 
+@pytest.mark.outside(
+    "https://github.com/NVIDIA-NeMo/Speech/issues/9967",
+    "to keep optimizer states in the last N checkpoints only, which are six times as large as the others",
+    "`checkpoint slim RUN --keep_newest N` removes them from the others; `restore` brings them back",
+)
 def test_slim_leaves_a_model_and_restore_brings_resuming_back(run, go_on, capsys):
     before = content(run)
     command("slim", run)
@@ -208,8 +205,7 @@ def test_slim_leaves_a_model_and_restore_brings_resuming_back(run, go_on, capsys
     command("restore", run)
     assert content(run) == before
     command("slim", run, "--keep_newest", 0)
-    command("prune", run, "--delete", "--yes")
-    assert not (run / "set_aside").exists()
+    shutil.rmtree(run / "set_aside")
     with pytest.raises(InputError, match="has weights but no optimizer state"):
         go_on(run)
 

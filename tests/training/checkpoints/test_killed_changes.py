@@ -15,20 +15,18 @@ PROGRAM = Path(__file__).with_name("killed_changes.py")
 COMMANDS = {
     "slim": ("slim", "RUN"),
     "slim one": ("slim", "RUN/checkpoint-6"),
-    "prune": ("prune", "RUN", "--keep", "1"),
-    "prune and delete": ("prune", "RUN", "--keep", "1", "--delete", "--yes"),
+    "slim and prune": ("slim", "RUN", "--keep", "1", "--every", "4"),
     "restore": ("restore", "RUN"),
-    "delete what is set aside": ("prune", "RUN", "--delete", "--yes"),
     "convert": ("convert", "RUN/checkpoint-6", "RUN/../model", "--to", "hf"),
 }
 
 
 @pytest.mark.launch
-@pytest.mark.parametrize("name", COMMANDS if "KILL_EVERY" in os.environ else ["slim", "restore"])
+@pytest.mark.parametrize("name", COMMANDS if "KILL_EVERY" in os.environ else ["slim and prune", "restore"])
 def test_a_killed_change_tears_no_checkpoint_and_the_same_command_ends_as_if_undisturbed(
     name, run, tmp_path, warm_python, child_environment, capsys
 ):
-    if name in ("restore", "delete what is set aside"):
+    if name == "restore":
         assert main(["checkpoint", "slim", str(run), "--keep_newest", "0"]) == 0
     command = [warm_python, PROGRAM, run, tmp_path / "work", os.environ.get("KILL_EVERY", "11"), *COMMANDS[name]]
     done = subprocess.run(command, env=child_environment, capture_output=True, text=True, timeout=500)

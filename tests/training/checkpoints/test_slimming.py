@@ -19,8 +19,8 @@ def test_views_are_saved_without_their_whole_storage_and_shared_tensors_stay_sha
     torch.save(saved, folder / "optimizer.pt")
     write_digests(folder)
     before = folder.joinpath("optimizer.pt").stat().st_size
-    done = slim(folder, resumable=True)
-    assert done.rewritten == ("optimizer.pt",)
+    ((done,), _) = slim([folder], resumable=[folder])
+    assert done.rewritten == ["optimizer.pt"]
     assert before > 5_000_000
     assert folder.joinpath("optimizer.pt").stat().st_size < 1_230_000
     assert done.before - done.after == before - folder.joinpath("optimizer.pt").stat().st_size
@@ -48,7 +48,7 @@ def test_shards_of_deepspeed_are_read_and_written_anew_too(run):
     tensor = torch.randn(1_000_000)
     torch.save(others | {"flat": tensor[5:1000]}, folder / "optimizer.pt")
     write_digests(folder)
-    assert slim(folder, resumable=True).rewritten == ("optimizer.pt",)
+    assert slim([folder], resumable=[folder])[0][0].rewritten == ["optimizer.pt"]
     assert folder.joinpath("optimizer.pt").stat().st_size < 10_000
     found = torch.load(folder / "optimizer.pt", weights_only=False)
     assert torch.equal(found["flat"], tensor[5:1000])
@@ -59,22 +59,22 @@ def test_what_has_no_spare_storage_is_left_wherever_its_tensors_are(run):
     folder = run / "checkpoint-6"
     torch.save({"list": [torch.randn(200_000), (torch.randn(100_000),)]}, folder / "optimizer.pt")
     write_digests(folder)
-    assert slim(folder, resumable=True).rewritten == ()
+    assert slim([folder], resumable=[folder])[0][0].rewritten == []
 
 
 def test_a_file_with_more_than_data_is_left_and_named(run):
     folder = run / "checkpoint-6"
     torch.save({"a": torch.zeros(500_000)[:9], "code": print, "path": folder}, folder / "optimizer.pt")
     write_digests(folder)
-    done = slim(folder, resumable=True)
-    assert (done.rewritten, done.unread) == ((), ("optimizer.pt",))
+    ((done,), _) = slim([folder], resumable=[folder])
+    assert (done.rewritten, done.unread) == ([], ["optimizer.pt"])
 
 
 def test_a_damaged_checkpoint_and_one_without_a_model_are_refused(run):
     folder = run / "checkpoint-4"
     (folder / "config.json").write_text('{"a": 1}')
     with pytest.raises(InputError, match="a damaged checkpoint is not made smaller"):
-        slim(folder)
+        slim([folder])
     folder = run / "checkpoint-6"
     (folder / "model.safetensors").unlink()
     (folder / "latest").write_text("global_step6")
@@ -83,7 +83,7 @@ def test_a_damaged_checkpoint_and_one_without_a_model_are_refused(run):
     torch.save({}, folder / "global_step6" / "zero_pp_rank_0_mp_rank_00_optim_states.pt")
     write_digests(folder)
     with pytest.raises(InputError, match="weights are only in the shards that resuming needs"):
-        slim(folder)
+        slim([folder])
 
 
 def test_what_is_moved_aside_from_deep_in_a_run_comes_back(run):
@@ -121,5 +121,9 @@ def test_a_change_that_fails_moves_everything_back(run, monkeypatch):
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file()}
     monkeypatch.setattr("hmm_datasets.operations.checkpoints.slim.write_digests", lambda folder: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        slim(run / "checkpoint-4")
+        slim(
+            [run / "checkpoint-6", run / "checkpoint-4"],
+            resumable=[run / "checkpoint-6"],
+            pruned=[run / "checkpoint-2"],
+        )
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file()} == before
