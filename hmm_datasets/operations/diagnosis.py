@@ -19,7 +19,7 @@ from pathlib import Path
 from ..display import format_duration
 from ..process_state import is_suspended
 from ..runtime.heartbeat_file import SilenceClock
-from ..runtime.heartbeats import BEAT_EVERY
+from ..runtime.heartbeat_writer import BEAT_EVERY
 from ..runtime.rank_heartbeats import (
     FAILED,
     PHASES,

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..runtime.heartbeats import BEAT_EVERY
+from ..runtime.heartbeat_writer import BEAT_EVERY
 from ..runtime.rank_heartbeats import DUMP_STACKS, FOLDER_NAME, stacks_path
 from .diagnosis import Rank
 

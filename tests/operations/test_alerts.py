@@ -13,7 +13,7 @@ from hmm_datasets.files import append_jsonl
 from hmm_datasets.operations.alerts import AlertSettings, alert
 from hmm_datasets.operations.run_state import RunObserver
 from hmm_datasets.runtime.events import read_events
-from hmm_datasets.runtime.heartbeats import HeartbeatWriter
+from hmm_datasets.runtime.heartbeat_writer import HeartbeatWriter
 
 
 @pytest.fixture

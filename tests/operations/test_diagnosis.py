@@ -11,7 +11,7 @@ import pytest
 
 from hmm_datasets.operations.diagnosis import DEAD, HANGING, RUNNING, STARTING, Limits, Observer, diagnose
 from hmm_datasets.process_state import machine_id, start_time
-from hmm_datasets.runtime.heartbeats import HeartbeatWriter
+from hmm_datasets.runtime.heartbeat_writer import HeartbeatWriter
 from hmm_datasets.runtime.rank_heartbeats import FOLDER_NAME, Heartbeat
 
 LIMITS = Limits(silent=30, step=60, start=600, pause=900)

@@ -18,7 +18,7 @@ from hmm_datasets.operations.live_view import render
 from hmm_datasets.operations.run_state import RunObserver, format_state
 from hmm_datasets.runtime.environment import host as this_host
 from hmm_datasets.runtime.events import append_event
-from hmm_datasets.runtime.heartbeats import HeartbeatWriter
+from hmm_datasets.runtime.heartbeat_writer import HeartbeatWriter
 from hmm_datasets.runtime.process_identity import this_process
 from hmm_datasets.runtime.rank_heartbeats import FOLDER_NAME
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 import pytest
 
 from hmm_datasets.runtime.heartbeat_file import FILE_BYTES, HeartbeatFile, ProcessHeartbeat, read_heartbeat
-from hmm_datasets.runtime.heartbeats import HeartbeatWriter
+from hmm_datasets.runtime.heartbeat_writer import HeartbeatWriter
 from hmm_datasets.runtime.lock import exclusive_lock
 from hmm_datasets.runtime.process_identity import this_process
 from hmm_datasets.runtime.supervisors import SupervisorHeartbeat

@@ -10,7 +10,7 @@ import pytest
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.runtime import heartbeats
-from hmm_datasets.runtime.heartbeats import HeartbeatWriter
+from hmm_datasets.runtime.heartbeat_writer import HeartbeatWriter
 from hmm_datasets.runtime.rank_heartbeats import FOLDER_NAME, read_heartbeats
 
 
@@ -136,8 +136,8 @@ def test_a_phase_inside_another_ends_with_it(tmp_path):
     with heartbeats.heartbeat(tmp_path / "run"):
         heartbeats.enter("optimizer", 4)
         with heartbeats.heartbeat(tmp_path / "other"), heartbeats.during("saving"):
-            assert heartbeats._writer.phase == "saving"
-        assert heartbeats._writer.phase == "optimizer"
+            assert heartbeats._writer._phase == "saving"
+        assert heartbeats._writer._phase == "optimizer"
     assert not (tmp_path / "run").exists()
     assert not (tmp_path / "other").exists()
 

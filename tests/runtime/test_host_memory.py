@@ -7,7 +7,7 @@ import pytest
 
 from hmm_datasets.operations.run_state import RunObserver, format_state
 from hmm_datasets.report.curves import panels_of
-from hmm_datasets.runtime.heartbeats import HeartbeatWriter
+from hmm_datasets.runtime.heartbeat_writer import HeartbeatWriter
 from hmm_datasets.runtime.host_memory import SHARED, read_host_memory
 
 MIB = 1 << 20
