@@ -8,7 +8,8 @@
     hmm-datasets midtrain --launch cpu2 --config demo/midtrain.yaml [--weights 0.5 0.5 ...]
 
 Rows are taken from the streams in the given proportions. Their order depends only on their index, so it is the same on
-any number of processes and after a resume. `hmm-datasets plan demo/midtrain.yaml` shows what the run will consume.
+any number of processes and after a resume. `hmm-datasets plan midtrain --config demo/midtrain.yaml` shows what the run
+will consume.
 """
 
 from dataclasses import asdict

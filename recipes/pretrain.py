@@ -7,10 +7,10 @@
 
     hmm-datasets pretrain --launch cpu2 --config demo/pretrain_hmm.yaml [--learning_rate 3e-3 ...]
 
-`hmm-datasets plan demo/pretrain_hmm.yaml` shows what the run will consume. Optimizer step `t` trains on rows
-`[t G, (t + 1) G)`, where `G` is the global batch, on any number of processes. The same command continues a stopped
-run. `output_dir` has the model, `run.json` (settings, versions, command, commit), `history.jsonl` (one row per log
-step) and `checkpoint-N/`.
+`hmm-datasets plan pretrain --config demo/pretrain_hmm.yaml` shows what the run will consume. Optimizer step `t` trains
+on rows `[t G, (t + 1) G)`, where `G` is the global batch, on any number of processes. The same command continues a
+stopped run. `output_dir` has the model, `run.json` (settings, versions, command, commit), `history.jsonl` (one row per
+log step) and `checkpoint-N/`.
 """
 
 from dataclasses import asdict

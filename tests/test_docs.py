@@ -190,17 +190,11 @@ def check_command(name: str, words: list[str]) -> None:
         words = without_launcher_flags(words[:index] + words[index + 2 :])
     values, rest = build_parsers()[0].parse([name, *words])
     arguments = settings_from(values.chosen[1], vars(values))
-    if name == "plan" and arguments.settings in recipe_names():
-        check_flags(f"recipes/{recipe_command(arguments.settings).script}", rest)
-        return
     if name == "plan":
-        assert local_or_shipped(arguments.settings, "recipes").is_file() or arguments.settings.startswith("my/")
-        script = "midtrain" if "midtrain" in arguments.settings else "pretrain"
-        script = "fit_hmm" if "fit_hmm" in arguments.settings else script
-        check_flags(f"recipes/{script}.py", rest)
+        check_flags(f"recipes/{recipe_command(arguments.recipe).script}", rest)
         launch = ["--launch", arguments.launch or ("cpu1" if arguments.num_processes is None else "ddp")]
         launch += [] if arguments.num_processes is None else ["--num_processes", str(arguments.num_processes)]
-        check_values(script.removesuffix("_hmm"), [*launch, "--config", arguments.settings, *rest])
+        check_values(arguments.recipe, [*launch, *rest])
     else:
         assert not rest, rest
 

@@ -98,8 +98,8 @@ def test_a_run_on_eight_ranks_under_zero_3_is_planned_and_its_batch_file_copied(
     installed.run(tmp_path, "configs", "copy", "slurm/one_node.sbatch")
     assert "#SBATCH" in (tmp_path / "slurm" / "one_node.sbatch").read_text()
     installed.run(tmp_path, "configs", "copy", "zero3")
-    run = ("demo/pretrain_hmm.yaml", "--hmm", "mess3", "--launch", "zero3", "--num_processes", 8)
-    flags = ("--per_device_train_batch_size", 8, "--optimizer", "adamw")
+    run = ("pretrain", "--hmm", "mess3", "--launch", "zero3", "--num_processes", 8)
+    flags = ("--config", "demo/pretrain_hmm.yaml", "--per_device_train_batch_size", 8, "--optimizer", "adamw")
     plan = json.loads(installed.run(tmp_path, "plan", *run, *flags, "--json").stdout)
     assert plan["tokens"] >= 1_300_000
     assert plan["memory"]["zero3"]["total"] < plan["memory"]["ddp"]["total"]

@@ -1,17 +1,19 @@
 """The subcommands about what can be run, and what a run would consume."""
 
 import json
-import types
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
+from ..errors import InputError
 from ..operations.experiments import gallery
 from ..operations.launching import command_of, launch_config, recipe_commands
-from ..report.plan_tables import fit_plan_text, forecast_text
+from ..report.plan_tables import fit_plan_text, plan_text
+from ..runtime.recipe_commands import RECIPE_COMMANDS
 from ..runtime.setting_rules import Void
 from ..runtime.settings import argument, option, rest
-from ..runtime.shipped import copy_shipped, list_shipped, local_or_shipped
+from ..runtime.shipped import copy_shipped, list_shipped
+
+_PLANNED = [name for name, recipe in RECIPE_COMMANDS.items() if recipe.has_plan]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,14 +60,11 @@ def copy_config_command(arguments: ConfigsCopyCommand) -> int:
 class PlanCommand:
     """Tokens, memory and time of a recipe, before it runs.
 
-    All other flags are those of the recipe and override the file; --assumed_rate H200, for example, gives the
+    All other flags are those of the recipe, such as --config FILE.yaml; --assumed_rate H200, for example, gives the
     time on an H200. A pretrained model is known by its name or its config.json; its weights are not read.
     """
 
-    settings: str = argument(
-        "FILE.yaml",
-        "settings of fit, pretrain, midtrain, sft or dpo; without a file, one of these names",
-    )
+    recipe: str = argument("RECIPE", ", ".join(_PLANNED[:-1]) + f" or {_PLANNED[-1]}")
     num_processes: int | None = option(None, "N", "ranks; default those of --launch, or 1", least=1)
     launch: str | None = option(None, "CONFIG", "a launch configuration: name of a shipped one, or a file")
     assumed_vocab_size: int | None = option(
@@ -74,48 +73,28 @@ class PlanCommand:
         "plan before the data exist, for this vocabulary; the model to midtrain may be a preset",
         least=1,
     )
-    rank_stages: list[str] = option(
-        [], "RANKS:DAYS", "when the run ends on a growing number of ranks, as in 16:7 64:14 128"
-    )
-    share_of_day: float = option(1.0, "SHARE", "of each day in which the run has the machines", above=0, most=1)
     json: bool = option(False, None, "JSON instead of tables")
     flags: list[str] = rest("flags")
 
-    voids = (Void("num_processes launch rank_stages share_of_day assumed_vocab_size", "if settings is of a fit"),)
-    void_facts: ClassVar = {"settings is of a fit": lambda get: _is_of_fit(get("settings"))}
-
-
-def _is_of_fit(settings: str) -> bool:
-    return _planning().planned(_file(settings)).name == "fit"
-
-
-def _file(settings: str) -> str | Path:
-    """The name of a recipe, or the file of its settings."""
-    return settings if settings in _planning().PLANNED else local_or_shipped(settings, "recipes")
-
-
-def _planning() -> types.ModuleType:
-    from ..operations import planning  # slow
-
-    return planning
+    voids = (Void("num_processes launch assumed_vocab_size", "if recipe is fit"),)
 
 
 def plan_command(arguments: PlanCommand) -> int:
     """Print the plan of a run as tables or JSON."""
-    file = _file(arguments.settings)
-    if _is_of_fit(arguments.settings):
-        plan = _planning().plan_fit_recipe(file, arguments.flags, required=True)
+    recipe, flags = arguments.recipe, arguments.flags
+    if recipe not in _PLANNED:
+        example = f", as in: hmm-datasets plan pretrain --config {recipe}" if recipe.endswith(".yaml") else ""
+        raise InputError(f"plan {recipe}: no recipe that has a plan; expected one of {', '.join(_PLANNED)}{example}")
+    if recipe == "fit":
+        from ..operations.fit_plan import plan_fit  # slow
+
+        plan = plan_fit(flags)
         print(json.dumps(plan) if arguments.json else fit_plan_text(plan))
         return 0
+    from ..operations.planning import plan_recipe  # slow
+
     launch = None if arguments.launch is None else launch_config(arguments.launch)
-    plan = _planning().plan_recipe(
-        file,
-        arguments.flags,
-        num_processes=arguments.num_processes,
-        launch_config=launch,
-        assumed_vocab_size=arguments.assumed_vocab_size,
-        rank_stages=arguments.rank_stages,
-        share_of_day=arguments.share_of_day,
-    )
-    print(json.dumps(plan) if arguments.json else forecast_text(plan))
+    processes, vocabulary = arguments.num_processes, arguments.assumed_vocab_size
+    plan = plan_recipe(recipe, flags, num_processes=processes, launch_config=launch, assumed_vocab_size=vocabulary)
+    print(json.dumps(plan) if arguments.json else plan_text(plan))
     return 0

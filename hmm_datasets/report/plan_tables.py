@@ -10,8 +10,8 @@ from .tables import text_table
 _GIB = 1 << 30
 
 
-def forecast_text(plan: dict[str, Any]) -> str:
-    """The tables of a forecast."""
+def plan_text(plan: dict[str, Any]) -> str:
+    """The tables of a plan of a run, see [`~hmm_datasets.operations.planning.plan_recipe`]."""
     ((name, amount),) = plan["budget"].items()
     batch = (
         f"{plan['micro_batch_size']} micro-batch x {plan['gradient_accumulation_steps']} accumulation x "
@@ -74,7 +74,7 @@ def forecast_text(plan: dict[str, Any]) -> str:
 
 
 def fit_plan_text(plan: dict[str, Any]) -> str:
-    """The table of a plan of a fit, see [`~hmm_datasets.training.plan.fit_plan.plan_fit`]."""
+    """The table of a plan of a fit, see [`~hmm_datasets.operations.fit_plan.plan_fit`]."""
     rows = [
         ("parameters", f"{plan['parameters']:,}", "free ones of all tables"),
         ("tokens per epoch", f"{plan['tokens_per_epoch']:,}", ""),
@@ -85,7 +85,6 @@ def fit_plan_text(plan: dict[str, Any]) -> str:
         ),
         ("tokens", f"{plan['tokens']:,}", "of max_epochs; early stopping may need fewer"),
         ("FLOPs", f"{plan['flops']:.4g}", ""),
-        ("memory", f"{plan['memory'] / _GIB:.3g} GiB", f"of tables, counts and a batch's beliefs {plan['where']}"),
     ]
     if "time" in plan:
         time = plan["time"]

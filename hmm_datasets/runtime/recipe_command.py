@@ -18,6 +18,7 @@ class RecipeCommand:
         launches (`bool`): whether it can run on several processes.
         launches_stages (`bool`): whether `--launch` is a setting of the recipe, for the stages that it starts.
         trains (`bool`): whether it trains a model, in the precision that the launcher names.
+        has_plan (`bool`): whether `hmm-datasets plan` computes what it will consume.
         last_file (`str`, *optional*): file of its output folder without which it has stopped before its end.
         sentence (`str`, *optional*): a description in place of the docstring's first line.
     """
@@ -28,6 +29,7 @@ class RecipeCommand:
     launches: bool = True
     launches_stages: bool = False
     trains: bool = False
+    has_plan: bool = False
     last_file: str | None = None
     sentence: str | None = None
 

@@ -8,17 +8,17 @@ from typing import Any
 from .recipe_command import RecipeCommand
 from .shipped import EXPERIMENTS, shipped
 
-_TRAINER: dict[str, Any] = {"heading": "train", "trains": True, "last_file": "summary.json"}
+_TRAINER: dict[str, Any] = {"heading": "train", "trains": True, "has_plan": True, "last_file": "summary.json"}
 
 RECIPE_COMMANDS = {
-    "fit": RecipeCommand("fit_hmm.py", "data", first="--corpus", last_file="summary.json"),
+    "fit": RecipeCommand("fit_hmm.py", "data", first="--corpus", has_plan=True, last_file="summary.json"),
     "tokenize": RecipeCommand("tokenize_corpus.py", "data", first="--corpus", launches=False),
     "tokenize --executor": RecipeCommand("tokenize_with_datatrove.py", launches=False),
     "demo": RecipeCommand("demo/run.py", "train", launches=False),
     "pretrain": RecipeCommand("pretrain.py", **_TRAINER),
     "midtrain": RecipeCommand("midtrain.py", **_TRAINER),
     "sft": RecipeCommand("sft.py", **_TRAINER),
-    "grpo": RecipeCommand("grpo.py", **_TRAINER),
+    "grpo": RecipeCommand("grpo.py", **_TRAINER | {"has_plan": False}),  # how long answers will be is not known
     "dpo": RecipeCommand("dpo.py", **_TRAINER),
     "evaluate": RecipeCommand("evaluate_model.py", "measure", first="--model"),
     "push --config": RecipeCommand("push.py", launches=False),

@@ -21,8 +21,8 @@ from .fields import CHUNKED_VOCABULARY, DPOFields, GRPOFields, PretrainFields, S
 from .optimizers import check_optimizer
 from .plan.batch_schedule import BatchSchedule
 from .plan.budget import Budget, accumulation_steps, read_budget
-from .plan.forecast import Rate, read_rate
 from .plan.plan import Plan, make_plan
+from .plan.rate import Rate, read_rate
 from .precision import check_dtype, find_precision, launched_in
 from .sources import TrainingData
 from .step.component import named_components

@@ -7,21 +7,23 @@ from typing import Any
 
 from hmm_datasets.display import format_duration
 from hmm_datasets.files import write_yaml
-from hmm_datasets.operations.planning import plan_fit_recipe, plan_recipe
+from hmm_datasets.operations.fit_plan import plan_fit
+from hmm_datasets.operations.planning import plan_recipe
 from hmm_datasets.operations.sweeps.file import Sweep
 from hmm_datasets.report.tables import text_table
 
 
 def plans_of(sweep: Sweep) -> dict[str, dict[str, Any]]:
     """The plan of every cell by its name; fits whose tokens are not known before their corpus is read have none."""
-    plan = plan_fit_recipe if sweep.file.recipe == "fit" else plan_recipe
-    plans = {}
+    recipe, plans = sweep.file.recipe, {}
+    cells = [cell for cell in sweep.cells if recipe != "fit" or cell.settings.get("assumed_tokens") is not None]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "settings.yaml"
-        for cell in sweep.cells:
+        for cell in cells:
             write_yaml(path, cell.settings)
-            plans[cell.name] = plan(path)
-    return {name: found for name, found in plans.items() if found is not None}
+            flags = ["--config", str(path)]
+            plans[cell.name] = plan_fit(flags) if recipe == "fit" else plan_recipe(recipe, flags)
+    return plans
 
 
 def device_hours(plans: Mapping[str, Mapping[str, Any]]) -> float | None:

@@ -315,7 +315,7 @@ def test_entropy_rate_says_whether_it_is_exact(tmp_path, folder, capsys):
 
 def test_plan_tells_a_settings_file_that_is_not_utf8(tmp_path, capsys):
     (tmp_path / "a.yaml").write_bytes(b"hmm: caf\xe9\n")
-    told = failing(capsys, "plan", str(tmp_path / "a.yaml"))
+    told = failing(capsys, "plan", "pretrain", "--config", str(tmp_path / "a.yaml"))
     assert f"{tmp_path / 'a.yaml'}: not text in UTF-8: byte 8 is 0xe9, in line 1; save the file with" in told
 
 
@@ -369,14 +369,14 @@ def test_options_that_a_replay_does_not_use_are_refused(flags, tmp_path, capsys)
 def test_plan_tells_what_a_settings_file_asks_for_and_takes_the_recipes_flags(folder, tmp_path, capsys):
     path = tmp_path / "run.yaml"
     path.write_text(f"hmm: {folder}\nlength: 9\nmodel: d1\ntrain_tokens: 1000\nglobal_batch_size: 8\n")
-    assert main(["plan", str(path), "--num_processes", "2", "--per_device_train_batch_size", "2"]) == 0
+    command = ["plan", "pretrain", "--config", str(path), "--per_device_train_batch_size", "2"]
+    assert main([*command, "--num_processes", "2"]) == 0
     told = capsys.readouterr().out
     assert "2 micro-batch x 2 accumulation x 2 ranks = 8 rows" in told
     assert "zero3" in told
-    assert main(["plan", str(path), "--per_device_train_batch_size", "2", "--max_steps", "7", "--train_tokens", "None",
-                 "--json"]) == 0  # fmt: skip
+    assert main([*command, "--max_steps", "7", "--train_tokens", "None", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["tokens"] == 7 * 8 * 10
-    assert failing(capsys, "plan", str(path), "--train_token", "3") == (
+    assert failing(capsys, "plan", "pretrain", "--config", str(path), "--train_token", "3") == (
         "error: unknown flag --train_token; did you mean --train_tokens?"
     )
 

@@ -57,7 +57,7 @@ def test_without_a_hub_the_name_is_refused_in_one_line(local_hub, tmp_path):
         (("describe", "me/process"), "neither a folder nor a process on the Hub"),
         (("chat", "me/model", "--prompt", "hi"), "AutoModelForCausalLM finds nothing to load"),
         (("evaluate", "me/model", "--targets", "mess3"), "AutoConfig finds nothing to load"),
-        (("plan", "demo/pretrain_hmm.yaml", "--hmm", "mess3", "--model", "me/model"), "no configuration found"),
+        (("plan", "pretrain", "--hmm", "mess3", "--model", "me/model"), "no configuration found"),
         (("tokenize", "mybook.txt", "--tokenizer", "me/model"), "no tokenizer can be loaded from it"),
     ],
 )

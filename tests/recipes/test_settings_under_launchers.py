@@ -78,9 +78,9 @@ def test_muon_with_clipping_is_refused_under_zero_with_flags_that_mend_it_also_b
     assert "add --optimizer adamw, or --max_grad_norm 0" in said
     for flags in (["--optimizer", "adamw"], ["--max_grad_norm", "0"]):
         assert refusal(recipe, "zero3", *clipped, *flags) is None
-    launch = ROOT / "accelerate_configs/zero3.yaml"
+    launch, name = ROOT / "accelerate_configs/zero3.yaml", Path(recipe).stem.removesuffix("_hmm")
     with pytest.raises(InputError, match=re.escape(said)):
-        plan_recipe(ROOT / f"recipes/{recipe}.yaml", clipped, num_processes=2, launch_config=launch)
+        plan_recipe(name, ["--config", f"{recipe}.yaml", *clipped], num_processes=2, launch_config=launch)
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,7 @@ from hmm_datasets.training.plan.batch_schedule import BatchSchedule
 @pytest.mark.launch
 @pytest.mark.parametrize(("name", "billions"), [("1.3b", 1.415), ("13b", 13.10)])
 def test_the_full_plans_are_those_of_300_billion_tokens(name, billions):
-    path = shipped(f"recipes/experiments/tr1/{name}.yaml")
-    found = plan_recipe(path, num_processes=16, assumed_vocab_size=50_257)
+    found = plan_recipe("pretrain", ["--config", f"tr1/{name}.yaml"], num_processes=16, assumed_vocab_size=50_257)
     assert found["parameters"] / 1e9 == pytest.approx(billions, rel=1e-3)
     assert (found["global_batch_size"], len(found["batch_ramp"]), found["batch_ramp"][0]) == (1024, 63, "16:4961")
     assert 300e9 <= found["tokens"] < 300e9 + 1024 * 2048

@@ -6,7 +6,6 @@ import pytest
 from experiments import load
 
 from hmm_datasets.operations.planning import plan_recipe
-from hmm_datasets.runtime.shipped import shipped
 
 
 def test_its_stages_train_the_same_model_under_each_strategy():
@@ -23,9 +22,8 @@ def test_its_stages_train_the_same_model_under_each_strategy():
 
 
 def test_the_full_plan_is_that_of_nanogpts_character_model():
-    found = plan_recipe(
-        shipped("recipes/experiments/wordplay/pretrain.yaml"), ["--assumed_rate", "A100"], assumed_vocab_size=68
-    )
+    flags = ["--config", "wordplay/pretrain.yaml", "--assumed_rate", "A100"]
+    found = plan_recipe("pretrain", flags, assumed_vocab_size=68)
     assert found["parameters_without_embeddings"] == pytest.approx(10.65e6, rel=0.01)
     assert found["steps"] == 5005
     assert found["tokens"] == 5005 * 64 * 256

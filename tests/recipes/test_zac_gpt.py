@@ -21,8 +21,8 @@ def recipe():
 def test_the_full_plans_are_10_and_5_billion_tokens_with_muon():
     launch = shipped("accelerate_configs/ddp.yaml")
     for name, tokens, flags in (("pretrain", 10e9, ()), ("midtrain", 5e9, ("--model", "500m"))):
-        path = shipped(f"recipes/experiments/zac_gpt/{name}.yaml")
-        found = plan_recipe(path, flags, launch_config=launch, assumed_vocab_size=32_768)
+        flags = ["--config", f"zac_gpt/{name}.yaml", *flags]
+        found = plan_recipe(name, flags, launch_config=launch, assumed_vocab_size=32_768)
         assert found["parameters"] == 556_791_040
         assert tokens <= found["tokens"] < tokens + found["tokens_per_step"]
         assert found["memory"]["ddp"]["total"] < 80 * 2**30

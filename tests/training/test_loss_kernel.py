@@ -10,7 +10,7 @@ from torch.nn import functional
 from hmm_datasets.training import linear_cross_entropy
 from hmm_datasets.training.linear_cross_entropy import summed_loss
 from hmm_datasets.training.model_configs import model_config
-from hmm_datasets.training.plan.forecast import peak_activations
+from hmm_datasets.training.plan.memory import peak_activations
 
 INTERPRETED = """
 import torch

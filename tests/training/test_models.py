@@ -20,7 +20,7 @@ from hmm_datasets.files import write_json
 from hmm_datasets.hmm import processes
 from hmm_datasets.operations.planning import plan_recipe
 from hmm_datasets.training.model_configs import ModelSettings, check_packed, model_config, new_model, set_attention
-from hmm_datasets.training.plan import forecast
+from hmm_datasets.training.plan import memory
 from hmm_datasets.training.pretrained import load_pretrained, on_device
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import PretrainSettings
@@ -108,7 +108,7 @@ def test_any_configuration_has_a_plan_with_its_memory(hmm, configuration, tmp_pa
         f"hmm: {hmm}\nlength: 12\nmodel: {configuration}\nmax_steps: 5\nglobal_batch_size: 4\n"
         f"per_device_train_batch_size: 2\noutput_dir: {tmp_path / 'run'}\n"
     )
-    found = plan_recipe(settings)
+    found = plan_recipe("pretrain", ["--config", str(settings)])
     assert found["tokens"] == 5 * 4 * 13
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(configuration))
@@ -120,9 +120,9 @@ def test_any_configuration_has_a_plan_with_its_memory(hmm, configuration, tmp_pa
 @pytest.mark.launch
 def test_the_memory_of_a_recurrent_model_is_found_from_short_rows(monkeypatch):
     config = AutoConfig.for_model("mamba", hidden_size=16, num_hidden_layers=1, state_size=4, vocab_size=9)
-    exact = forecast.peak_activations(config, micro_batch_size=2, length=20)
-    monkeypatch.setattr(forecast, "_MAX_TRACKED_SCAN", 8)
-    assert forecast.peak_activations(config, micro_batch_size=2, length=20) == pytest.approx(exact, rel=0.02)
+    exact = memory.peak_activations(config, micro_batch_size=2, length=20)
+    monkeypatch.setattr(memory, "_MAX_TRACKED_SCAN", 8)
+    assert memory.peak_activations(config, micro_batch_size=2, length=20) == pytest.approx(exact, rel=0.02)
 
 
 def test_attention_that_is_not_fused_keeps_numbers_for_each_pair_of_positions():
@@ -131,8 +131,8 @@ def test_attention_that_is_not_fused_keeps_numbers_for_each_pair_of_positions():
     for kind in ("eager", "sdpa"):
         config = model_config("d2", vocab_size=64, max_length=256)
         set_attention(config, kind)
-        peaks[kind] = forecast.peak_activations(config, micro_batch_size=1, length=length)
-    told = forecast.peak_activations(config, micro_batch_size=1, length=length, low_precision=False)
+        peaks[kind] = memory.peak_activations(config, micro_batch_size=1, length=length)
+    told = memory.peak_activations(config, micro_batch_size=1, length=length, low_precision=False)
     assert peaks["sdpa"] == told, "in full precision, unless it is asked for"
     # The weights of one layer at least, in float32.
     assert peaks["eager"] - peaks["sdpa"] > 4 * length**2 * config.num_attention_heads

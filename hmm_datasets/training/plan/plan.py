@@ -1,7 +1,7 @@
 """What a run will consume, computed before it starts: steps, rows, tokens, FLOPs, epochs.
 
-A recipe trains by the plan and checks at its end that it consumed exactly the planned number of tokens. `forecast.py`
-adds what depends on the machine: memory, time, money.
+A recipe trains by the plan and checks at its end that it consumed exactly the planned number of tokens. What depends
+on the machine is in `memory.py` and `rate.py`.
 """
 
 import math
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from ..checkpoints.resuming import Start
-    from .forecast import Rate
+    from .rate import Rate
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ def make_plan(
         micro_batch_size (`int`): rows per rank in one forward pass.
         world_size (`int`, *optional*, defaults to 1): number of processes.
         start ([`~hmm_datasets.training.checkpoints.resuming.Start`], *optional*): the checkpoint it continues from.
-        rate ([`~hmm_datasets.training.plan.forecast.Rate`], *optional*): assumed rate, for a budget of hours or
+        rate ([`~hmm_datasets.training.plan.rate.Rate`], *optional*): assumed rate, for a budget of hours or
         money.
         price_per_hour (`float`, *optional*): price of one device.
         skipped_rows ([`~hmm_datasets.data.skipped_rows.SkippedRows`], *optional*): rows that it leaves out.

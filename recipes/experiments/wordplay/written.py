@@ -73,7 +73,7 @@ def measured(folder: Path, bf16: bool) -> dict[str, Any]:
     from transformers import AutoConfig
 
     from hmm_datasets.files import read_json, read_log
-    from hmm_datasets.training.plan.forecast import STRATEGIES, memory_per_rank, peak_activations
+    from hmm_datasets.training.plan.memory import STRATEGIES, memory_per_rank, peak_activations
     from hmm_datasets.training.pretrained import load_pretrained
 
     record, plan = read_json(folder / "run.json"), read_json(folder / "plan.json")
@@ -109,7 +109,7 @@ def measured(folder: Path, bf16: bool) -> dict[str, Any]:
             largest_layer=plan["parameters_without_embeddings"] // config.num_hidden_layers,
             low_precision=bf16,
             reduces_once=record["settings"]["gradient_accumulation_steps"] > 1,
-        ).total
+        )["total"]
     return figures
 
 

@@ -9,9 +9,9 @@ with the loss on the assistant's words, and then on the thousand of LIMA three t
 checkpoints that pretraining keeps, the model is measured: bits per byte, CORE (with `core_data`) and facts, and after
 each stage chat.
 `stages.md` has all stages side by side, `along.png` the curves along pretraining. Settings of the stages are in
-`zac_gpt/pretrain.yaml`, `midtrain.yaml`, `sft.yaml` and `lima.yaml`; `hmm-datasets plan zac_gpt/pretrain.yaml
---assumed_vocab_size 32768` plans one before there are data. When started again the experiment continues where it
-stopped: streams and runs continue, finished evaluations are not repeated.
+`zac_gpt/pretrain.yaml`, `midtrain.yaml`, `sft.yaml` and `lima.yaml`; `hmm-datasets plan pretrain --config
+zac_gpt/pretrain.yaml --assumed_vocab_size 32768` plans one before there are data. When started again the experiment
+continues where it stopped: streams and runs continue, finished evaluations are not repeated.
 """
 
 import shlex

@@ -52,11 +52,15 @@ def settings_file(base, folder, **given) -> str:
     return str(path)
 
 
+def plan_of(file, *flags) -> dict:
+    return plan_recipe("sft", ["--config", str(file), *flags])
+
+
 @pytest.mark.parametrize("template", [None, "chatml"])
 @pytest.mark.parametrize("given", WAYS.values(), ids=WAYS)
 def test_the_plan_of_a_settings_file_is_that_of_the_trainer(base, given, template, tmp_path):
     chosen = {} if template is None else {"chat_template": template}
-    found = plan_recipe(settings_file(base, tmp_path, **given, **chosen))
+    found = plan_of(settings_file(base, tmp_path, **given, **chosen))
     tokenizer, model = AutoTokenizer.from_pretrained(base), AutoModelForCausalLM.from_pretrained(base)
     if template is not None:
         add_embeddings(model, tokenizer, set_chat_template(tokenizer, template))
@@ -73,8 +77,8 @@ def test_the_plan_of_a_settings_file_is_that_of_the_trainer(base, given, templat
 
 def test_the_plan_with_an_adapter_counts_what_is_trained(base, tmp_path):
     pytest.importorskip("peft")
-    plain = plan_recipe(settings_file(base, tmp_path))
-    found = plan_recipe(settings_file(base, tmp_path, use_peft="true", lora_r=2), ["--assumed_rate", "H200"])
+    plain = plan_of(settings_file(base, tmp_path))
+    found = plan_of(settings_file(base, tmp_path, use_peft="true", lora_r=2), "--assumed_rate", "H200")
     trained = found["parameters"] - plain["parameters"]
     assert 0 < trained < plain["parameters"] / 10
     assert found["memory"]["ddp"]["optimizer"] == 8 * trained
@@ -84,13 +88,13 @@ def test_the_plan_with_an_adapter_counts_what_is_trained(base, tmp_path):
     assert plain["flops_per_token"] - found["flops_per_token"] == 2 * matrices - 6 * trained
     assert found["time"]["seconds"] > 0
     with pytest.raises(InputError, match="use_peft: an adapter has no embeddings, but the chat template chatml needs"):
-        plan_recipe(settings_file(base, tmp_path, use_peft="true", chat_template="chatml"))
+        plan_of(settings_file(base, tmp_path, use_peft="true", chat_template="chatml"))
 
 
 @pytest.mark.parametrize(("packing", "rows"), [(False, 28), (True, 12)])
 def test_a_budget_of_examples_counts_conversations_also_if_they_are_packed(base, tmp_path, packing, rows):
     given = {"packing": str(packing).lower(), "max_length": 128, "num_train_epochs": 0, "train_budget": "30 examples"}
-    found = plan_recipe(settings_file(base, tmp_path, **given))
+    found = plan_of(settings_file(base, tmp_path, **given))
     assert found["budget"] == {"examples": 30}
     assert found["rows"] == rows
     assert found["epochs"] < 1
@@ -99,10 +103,9 @@ def test_a_budget_of_examples_counts_conversations_also_if_they_are_packed(base,
 @pytest.mark.launch
 def test_the_shipped_settings_for_lima_are_three_epochs(base, tmp_path):
     """LIMA itself is given only to those who accept its terms, so another corpus stands for it."""
-    path = local_or_shipped("lima/sft.yaml", "recipes")
-    assert "CC BY-NC-SA 4.0" in path.read_text()
+    assert "CC BY-NC-SA 4.0" in local_or_shipped("lima/sft.yaml", "recipes").read_text()
     flags = ["--model", base, "--conversations", "instructions-sample", "--output_dir", str(tmp_path)]
-    found = plan_recipe(path, flags)
+    found = plan_of("lima/sft.yaml", *flags)
     assert found["budget"] == {"num_train_epochs": 3}
     assert 2.5 < found["epochs"] <= 3
     assert found["tokens"] > 0

@@ -1,4 +1,4 @@
-"""`hmm-datasets plan` of DPO: the pairs and tokens that the trainer then trains on; of GRPO there is none."""
+"""`hmm-datasets plan` of DPO: the pairs and tokens that the trainer then trains on."""
 
 import json
 
@@ -6,7 +6,6 @@ import pytest
 from test_preferences import pairs, settings
 from transformers import AutoModelForCausalLM
 
-from hmm_datasets.errors import InputError
 from hmm_datasets.operations.planning import plan_recipe
 from hmm_datasets.training.post_training.trainers import PreferenceTuner
 
@@ -26,7 +25,9 @@ def file(base, tmp_path):
     "given", [{}, {"max_length": 14}, {"max_length": 14, "truncation_mode": "keep_end"}], ids=["", "cut", "cut, end"]
 )
 def test_the_plan_of_a_settings_file_is_that_of_the_trainer(given, file, base, tokenizer, tmp_path):
-    found = plan_recipe(file, [part for name, value in given.items() for part in (f"--{name}", str(value))])
+    found = plan_recipe(
+        "dpo", ["--config", file] + [part for name, value in given.items() for part in (f"--{name}", str(value))]
+    )
     sizes = {"max_steps": -1, "num_train_epochs": 2, "log_indices": False, "max_length": 64}  # the model's positions
     trainer = PreferenceTuner(
         model=AutoModelForCausalLM.from_pretrained(base),
@@ -38,10 +39,3 @@ def test_the_plan_of_a_settings_file_is_that_of_the_trainer(given, file, base, t
     assert planned == {name: found[name] for name in planned}
     assert found["tokens"] > 0
     assert found["memory"]["ddp"]["optimizer"] == 8 * found["parameters"]
-
-
-def test_grpo_has_no_plan(file, tmp_path):
-    path = tmp_path / "grpo.yaml"
-    path.write_text("model: m\nprompts: p.jsonl\n")
-    with pytest.raises(InputError, match="the lengths of what a model will answer are not known"):
-        plan_recipe(path)

@@ -1,6 +1,5 @@
-"""The disk that checkpoints need, the ranks that a ramp allows, and the end of a run on more and more ranks."""
+"""The disk that checkpoints need, and the ranks that a ramp allows."""
 
-import itertools
 import random
 
 import pytest
@@ -15,7 +14,6 @@ from hmm_datasets.training.checkpoints.verifying import list_steps
 from hmm_datasets.training.model_configs import model_config
 from hmm_datasets.training.plan.batch_schedule import BatchSchedule
 from hmm_datasets.training.plan.checkpoint_disk import checkpoint_bytes, most_checkpoints
-from hmm_datasets.training.plan.finish import finish, read_rank_stages
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import PretrainSettings
 from hmm_datasets.training.trainer import Pretrainer
@@ -77,39 +75,13 @@ def test_possible_ranks_are_those_that_the_schedule_does_not_refuse():
         assert schedule.possible_ranks(micro) == allowed
 
 
-def test_the_end_of_a_run_is_that_of_a_simulation_day_by_day():
-    stages, share, tokens = [(2, 3.0), (4, 5.0), (16, float("inf"))], 0.5, 40.0 * 86400
-    left, days, device_days = tokens, 0, 0.0
-    for day in itertools.count():
-        ranks = 2 if day < 3 else 4 if day < 8 else 16
-        if left <= 0:
-            break
-        left -= ranks * share * 86400
-        days, device_days = days + 1, device_days + ranks * share
-    seconds, device_seconds = finish(tokens, stages, lambda ranks: ranks, share)
-    assert days - 1 < seconds / 86400 <= days
-    assert device_seconds == pytest.approx(tokens)
-
-
-def test_a_plan_has_the_finish_the_ranks_and_the_disk(tmp_path):
+def test_a_plan_has_the_ranks_the_disk_and_the_time(tmp_path):
     path = tmp_path / "a.yaml"
     path.write_text(
         f"hmm: mess3\nlength: 15\nmodel: d2\noutput_dir: {tmp_path / 'run'}\nglobal_batch_size: 32\n"
         "per_device_train_batch_size: 4\nbatch_ramp: ['16:3']\nassumed_rate: 1000\ntrain_tokens: 100_000_000\n"
     )
-    plain, grown = plan_recipe(path), plan_recipe(path, rank_stages=["1:0.5", "4"], share_of_day=0.5)
-    assert plain["possible_ranks"] == [1, 2, 4]
-    first = 0.5 * 86400 * 0.5 * 1000
-    expected = 0.5 * 86400 + (grown["tokens"] - first) / (4 * 0.5 * 1000)
-    assert grown["time"]["seconds"] == pytest.approx(expected)
-    assert grown["time"]["device_hours"] == pytest.approx(plain["time"]["device_hours"])
-    assert plain["checkpoints"]["bytes"] == 12 * plain["parameters"]
-    with pytest.raises(InputError, match="global_batch_size 32 is not a multiple of world size 3"):
-        plan_recipe(path, rank_stages=["1:2", "3"])
-    with pytest.raises(InputError, match="share_of_day is 2; expected above 0 and up to 1"):
-        plan_recipe(path, share_of_day=2.0)
-    path.write_text(path.read_text().replace("assumed_rate: 1000\n", ""))
-    with pytest.raises(InputError, match="need a rate to compute when the run ends; set assumed_rate"):
-        plan_recipe(path, share_of_day=0.5)
-    with pytest.raises(InputError, match="expected RANKS:DAYS for each but the last"):
-        read_rank_stages(["4:2", "8:1"])
+    plan = plan_recipe("pretrain", ["--config", str(path)])
+    assert plan["possible_ranks"] == [1, 2, 4]
+    assert plan["checkpoints"]["bytes"] == 12 * plan["parameters"]
+    assert plan["time"]["seconds"] == plan["tokens"] / 1000

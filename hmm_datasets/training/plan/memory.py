@@ -1,6 +1,6 @@
-"""What a planned run needs of a machine: memory per rank for every way of sharding, and time and money at a rate.
+"""Memory per rank of a planned run, for every way of sharding.
 
-Memory per rank in bytes per parameter, for AdamW (two moments in float32) and `W` ranks. The table follows Rajbhandari
+In bytes per parameter, for AdamW (two moments in float32) and `W` ranks. The table follows Rajbhandari
 et al., "ZeRO: memory optimizations toward training trillion parameter models", 2020, section 3, adjusted to what
 accelerate, DeepSpeed and torch actually keep:
 
@@ -16,7 +16,8 @@ accelerate, DeepSpeed and torch actually keep:
 with `dtype` bfloat16, moments included. The base of an adapter is as its file has it, and the adapter in float32
 beside it (`s` is 4 for gradients and optimizer).
 `c` is 2 in bfloat16 or float16, else 4; DeepSpeed's optimizer keeps a float32 copy of the weights. Sharded weights are
-gathered one layer at a time; the gathered layer is counted with activations. Under FSDP2 accelerate reduces gradients
+gathered when they are needed, which is counted with activations: under FSDP2 two layers at a time, under ZeRO 3 up to
+the billion that DeepSpeed keeps by default (`stage3_max_live_parameters`). Under FSDP2 accelerate reduces gradients
 once per step, and until then every rank keeps those of the whole model; with `sync_each_batch` (in
 `accelerator_config`, under `gradient_accumulation_kwargs`) they are reduced after every micro-batch. A bucket of
 DeepSpeed has `reduce_bucket_size` numbers of `c` bytes, whatever the size of the model; with `overlap_comm` there are
@@ -29,32 +30,25 @@ computes in bfloat16, its copies of the matrices count as activations; under ZeR
 themselves. Attention is assumed to be fused (memory linear in the length) unless it is `eager`. For a recurrent model,
 such as Mamba, the tracker runs the reference code in Python; the kernels of its packages keep less.
 
-Not counted are memory lost to fragmentation in the allocator, CUDA's context (about half a GiB) and communication
-buffers.
+Two ranks of a run on a CPU allocate this within a tenth, under ZeRO 3 within a fifth
+(`tests/recipes/test_planned_memory.py`). Not counted are memory lost to fragmentation in the allocator, CUDA's context
+(about half a GiB) and communication buffers.
 """
 
 import contextlib
 import copy
-import math
-import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ...compat.torch import fake_tensors, tracked_memory
 from ...compat.transformers_models import attention_of, set_config_attention
-from ...errors import InputError
-from ...runtime.run_records import read_history
 from ..model_configs import default_dtype, is_recurrent, new_model, set_attention
-from .accelerators import find_device
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-_MFU = 0.4  # share of the peak of a device, if none is given
 _MAX_TRACKED_SCAN = 32  # tokens per row up to which the memory of a recurrent model is tracked
 
 STRATEGIES = ("ddp", "fsdp2", "zero1", "zero2", "zero3")
@@ -62,116 +56,10 @@ STRATEGIES = ("ddp", "fsdp2", "zero1", "zero2", "zero3")
 REDUCE_BUCKET = 50_000_000
 """Numbers in a bucket of gradients under ZeRO 1 and 2: `reduce_bucket_size` of `ds_configs/`."""
 
+_MAX_LIVE = 1_000_000_000  # weights that ZeRO 3 keeps gathered, DeepSpeed's default of `stage3_max_live_parameters`
+
 
 _results: dict[tuple, Any] = {}
-
-
-@dataclass(frozen=True)
-class Rate:
-    """The assumed speed of a run.
-
-    Args:
-        total (`float`, *optional*): tokens per second over all devices.
-        flops_per_device (`float`, *optional*): FLOPs of the model per second and device.
-        source (`str`): where the number comes from, in words.
-    """
-
-    total: float | None = None
-    flops_per_device: float | None = None
-    source: str = ""
-
-    def tokens_per_second(self, flops_per_token: int, world_size: int) -> float:
-        """Tokens per second over all devices."""
-        return self.total if self.total is not None else self.flops_per_device * world_size / flops_per_token
-
-
-def device_of(rate: float | str | None) -> tuple[str | None, float]:
-    """The name of the device in an assumed rate, and the share of its peak; None if it names no known device.
-
-    Raises:
-        `InputError`: the share is not one.
-
-    ```python
-    >>> device_of("H200:0.5"), device_of("A100"), device_of("outputs/run")
-    (('H200', 0.5), ('A100', 0.4), (None, 0.4))
-
-    ```
-    """
-    name, _, share = (rate if isinstance(rate, str) else "").partition(":")
-    if find_device(name) is None:
-        return None, _MFU
-    try:
-        mfu = float(share or _MFU)
-    except ValueError:
-        mfu = math.nan
-    if not 0 < mfu <= 1:
-        raise InputError(f"device {rate}: expected a share of its peak above 0 and up to 1, as in {name}:0.5")
-    return name, mfu
-
-
-def read_rate(rate: float | str | None, precision: str = "bf16") -> Rate | None:
-    """The rate that `assumed_rate` gives: a number, the rate of an earlier run, or that of a device; None without it.
-
-    Args:
-        rate (`float` or `str`, *optional*): tokens per second over all devices; the folder of a run, whose history
-            gives the model FLOPs per second and device; or a name that
-            [`~hmm_datasets.training.plan.accelerators.find_device`] knows, and a share of its peak, as in `H200:0.5`.
-        precision (`str`, *optional*, defaults to `"bf16"`): precision of the peak, see
-            [`~hmm_datasets.training.plan.accelerators.Device.peak`].
-
-    Raises:
-        `InputError`: none of these, a number that is not above 0, or a run without a history.
-    """
-    if rate is None:
-        return None
-    if not isinstance(rate, str):
-        if not (rate > 0 and math.isfinite(rate)):
-            raise InputError(f"assumed_rate is {rate} tokens per second; expected a number above 0")
-        return Rate(total=rate, source="as given")
-    device, mfu = device_of(rate)
-    if device is None:
-        if Path(rate).is_dir():
-            return _rate_of_run(Path(rate))
-        raise InputError(
-            f"assumed_rate is {rate!r}; expected a device such as H200, H100 SXM, A100 or RTX 4090, the folder of a "
-            "run, or tokens per second"
-        )
-    assumed = find_device(device)
-    return Rate(flops_per_device=mfu * assumed.peak(precision), source=f"{assumed.name} at {mfu:.0%} MFU")
-
-
-def _rate_of_run(run: Path) -> Rate:
-    path = run / "history.jsonl"
-    if not path.exists():
-        raise InputError(f"assumed_rate {run}: it has no history.jsonl; give the folder of a run of these recipes")
-    rows = [row for row in read_history(path) if "tokens_per_second_per_device" in row and row.get("tokens")]
-    if not rows:
-        raise InputError(f"{path}: no row has tokens_per_second_per_device; give a run that logged its rate")
-    # The first row includes one-off work, such as compiling and filling caches.
-    rows = rows[1:] or rows
-    rates = [row["tokens_per_second_per_device"] * row["flops"] / row["tokens"] for row in rows]
-    return Rate(flops_per_device=statistics.median(rates), source=f"measured in {run}")
-
-
-@dataclass(frozen=True)
-class Memory:
-    """Bytes on a rank.
-
-    Attributes:
-        weights (`int`), gradients (`int`), optimizer (`int`): kept from step to step, or from the first micro-batch of
-            a step to the last.
-        activations (`int`): peak, including the layer that is gathered.
-    """
-
-    weights: int
-    gradients: int
-    optimizer: int
-    activations: int
-
-    @property
-    def total(self) -> int:
-        """Sum of the four parts."""
-        return self.weights + self.gradients + self.optimizer + self.activations
 
 
 def memory_per_rank(
@@ -186,8 +74,8 @@ def memory_per_rank(
     trained: int | None = None,
     reduces_once: bool = False,
     weight_bytes: int = 4,
-) -> Memory:
-    """Memory per rank under a way of sharding, from the table in this module's docstring.
+) -> dict[str, int]:
+    """Bytes per rank under a way of sharding, from the table in this module's docstring.
 
     Args:
         strategy (`str`): one of `ddp`, `fsdp2`, `zero1`, `zero2`, `zero3`.
@@ -202,36 +90,40 @@ def memory_per_rank(
             the last, unless the strategy does it after each.
         weight_bytes (`int`, *optional*, defaults to 4): bytes of a weight while the model is trained: `s`.
 
+    Returns:
+        `dict`: `weights`, `gradients` and `optimizer`, kept from step to step, or from the first micro-batch of a step
+        to the last; `activations`, with the layers that are gathered; `total`.
+
     ```python
     >>> memory_per_rank("zero3", parameters=1000, world_size=4, activations=0, low_precision=True)
-    Memory(weights=500, gradients=500, optimizer=3000, activations=0)
+    {'weights': 500, 'gradients': 500, 'optimizer': 3000, 'activations': 2000, 'total': 6000}
 
     ```
     """
     n, m = parameters, parameters if trained is None else trained
     shard, trained_shard = -(-n // world_size), -(-m // world_size)
-    low = 2 if low_precision else 4
-    if strategy == "ddp":
-        bytes_each = weight_bytes if m == n else 4
-        return Memory(
-            weight_bytes * n,
-            (2 if world_size > 1 else 1) * bytes_each * m,
-            round(bytes_each * moments * m),
-            activations,
-        )
-    if strategy == "fsdp2":
-        gradients = 4 * trained_shard + (low * m if reduces_once and world_size > 1 else 0)
-        optimizer = round(4 * moments * trained_shard)
-        return Memory(4 * shard, gradients, optimizer, activations + 2 * low * largest_layer)
-    master = round(4 * (1 + moments) * trained_shard)
+    low, of_trained, has_several = 2 if low_precision else 4, weight_bytes if m == n else 4, world_size > 1
     bucket = low * REDUCE_BUCKET
-    if strategy == "zero1":
-        return Memory(low * n, low * m + bucket, master, activations)
-    if strategy == "zero2":
-        return Memory(low * n, low * trained_shard + 2 * bucket, master, activations)
-    if strategy == "zero3":
-        return Memory(low * shard, low * trained_shard, master, activations + 2 * low * largest_layer)
-    raise InputError(f"strategy {strategy!r}; expected one of {', '.join(STRATEGIES)}")
+    parts = {
+        "ddp": (weight_bytes * n, (1 + has_several) * of_trained * m, of_trained * moments * m, activations),
+        "fsdp2": (
+            4 * shard,
+            4 * trained_shard + low * m * (reduces_once and has_several),
+            4 * moments * trained_shard,
+            activations + 2 * low * largest_layer,
+        ),
+        "zero1": (low * n, low * m + bucket, 4 * (1 + moments) * trained_shard, activations),
+        "zero2": (low * n, low * trained_shard + 2 * bucket, 4 * (1 + moments) * trained_shard, activations),
+        "zero3": (
+            low * shard,
+            low * trained_shard,
+            4 * (1 + moments) * trained_shard,
+            activations + low * min(n, _MAX_LIVE),
+        ),
+    }
+    names = ("weights", "gradients", "optimizer", "activations")
+    sizes = dict(zip(names, map(round, parts[strategy]), strict=True))
+    return sizes | {"total": sum(sizes.values())}
 
 
 def peak_activations(
