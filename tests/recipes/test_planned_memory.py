@@ -15,7 +15,7 @@ SETTINGS = (
 @pytest.mark.outside(
     "https://github.com/deepspeedai/DeepSpeed/issues/5102",
     "estimates of memory under ZeRO, also of stage 1 and in float32, that are those of a run",
-    "`plan` prints the memory per rank under every strategy; two ranks allocate it, within a tenth (ZeRO 3: a fifth)",
+    "`plan` prints the memory per rank under every strategy; two ranks allocate it, within a tenth or a fifth",
 )
 @pytest.mark.launch
 @pytest.mark.parametrize("precision", [pytest.param("false", marks=pytest.mark.slow), "true"], ids=["fp32", "bf16"])
@@ -30,4 +30,4 @@ def test_ranks_allocate_what_was_planned(config, precision, program, succeeded, 
     planned = plan["memory"]["ddp" if config == "cpu2" else config]["total"]
     for rank in (0, 1):
         allocated = json.loads((tmp_path / f"memory-{rank}.json").read_text())
-        assert planned == pytest.approx(allocated, rel=0.2 if config == "zero3" else 0.1)
+        assert planned == pytest.approx(allocated, rel=0.2 if config in ("fsdp2", "zero3") else 0.1)

@@ -30,7 +30,7 @@ computes in bfloat16, its copies of the matrices count as activations; under ZeR
 themselves. Attention is assumed to be fused (memory linear in the length) unless it is `eager`. For a recurrent model,
 such as Mamba, the tracker runs the reference code in Python; the kernels of its packages keep less.
 
-Two ranks of a run on a CPU allocate this within a tenth, under ZeRO 3 within a fifth
+Two ranks of a run on a CPU allocate this within a tenth, under FSDP2 and ZeRO 3 within a fifth
 (`tests/recipes/test_planned_memory.py`). Not counted are memory lost to fragmentation in the allocator, CUDA's context
 (about half a GiB) and communication buffers.
 """
