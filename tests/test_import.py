@@ -12,7 +12,7 @@ HEAVY = ("torch", "transformers", "datasets", "numba", "pandas", "pyarrow", "mat
 
 def child(code: str, environment: dict[str, str]) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=500, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

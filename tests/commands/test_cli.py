@@ -243,7 +243,7 @@ def test_sample_into_a_closed_pipe_ends_quietly(folder):
     process.stdout.close()
     assert process.stderr.read() == ""
     process.stderr.close()
-    assert process.wait(timeout=60) == 141
+    assert process.wait(timeout=500) == 141
 
 
 def test_score_is_the_mean_negative_log_likelihood(folder, tmp_path, monkeypatch, capsys):

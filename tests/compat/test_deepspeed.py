@@ -57,7 +57,7 @@ def test_deepspeed_divides_weights_that_are_not_on_its_device(warm_python, child
         env=child_environment | environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=500,
     )
     assert result.returncode == 0, result.stderr[-3000:]
     assert result.stdout.count("moved as a whole") == 1, "without the context"

@@ -48,7 +48,7 @@ def test_transformers_loads_a_folder_of_either_kind_and_saves_it_again(hmm, chil
     hmm.save_pretrained(tmp_path / "hmm")
     HMMForCausalLM.from_hmm(hmm).save_pretrained(tmp_path / "model")
     command = [sys.executable, "-c", SCRIPT, tmp_path / "hmm", tmp_path / "model"]
-    done = subprocess.run(command, env=child_environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=child_environment, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr
     logits = done.stdout.splitlines()[-2:]
     for name in ("hmm", "model"):

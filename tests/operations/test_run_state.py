@@ -201,12 +201,12 @@ def test_a_process_writes_its_stacks_when_asked_and_one_that_cannot_is_named_for
     try:
         child.stdout.readline()
         command = [sys.executable, "-m", "hmm_datasets.cli", "watch", str(tmp_path), "--stacks"]
-        said = subprocess.run(command, env=child_environment, capture_output=True, text=True, timeout=60).stdout
+        said = subprocess.run(command, env=child_environment, capture_output=True, text=True, timeout=500).stdout
         assert f"rank 0 on {os.uname().nodename} (process {child.pid})\nthread MainThread\n" in said
         assert "in waiting_for_rows" in said
         assert not (tmp_path / FOLDER_NAME / "dump-stacks").exists()
         os.kill(child.pid, 19)
-        said = subprocess.run(command, env=child_environment, capture_output=True, text=True, timeout=60).stdout
+        said = subprocess.run(command, env=child_environment, capture_output=True, text=True, timeout=500).stdout
         assert "hanging: rank 0" in said
         assert f"py-spy dump --nonblocking --pid {child.pid}" in said
     finally:

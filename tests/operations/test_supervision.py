@@ -186,7 +186,7 @@ def test_a_signal_to_the_supervisor_stops_the_run_and_one_to_the_run_does_not(tm
     while (second := rank()) == first:
         time.sleep(0.05)
     supervisor.send_signal(signal.SIGTERM)
-    said = supervisor.communicate(timeout=60)[0]
+    said = supervisor.communicate(timeout=500)[0]
     events = read_events(run)
     assert kinds(events) == ["start", "stopped", "restart", "start", "stopped"], said
     assert "stopped with a checkpoint (SIGTERM)" in events[1]["message"]

@@ -8,13 +8,9 @@ import contextlib
 import importlib
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 
 from hmm_datasets.runtime.shipped import EXPERIMENTS, shipped
-
-GUIDE = Path(__file__).resolve().parents[2] / "docs" / "explanations" / "results.md"
-"""The page with the plans of the large ones."""
 
 _loaded: dict[str, dict[str, ModuleType]] = {}
 """The modules of each experiment by name, imported once."""

@@ -21,7 +21,7 @@ def test_two_processes_that_are_stopped_are_continued_by_one_to_the_same_hmm(pro
     wait = f"until [ $(grep -c . {history}) -gt 6 ] 2> /dev/null; do sleep 0.05; done"
     killer = subprocess.Popen(f"{wait}; pkill -TERM -n -f {shlex.quote(str(tmp_path / 'two'))}", shell=True)
     stopped = succeeded(program.launch("cpu2", *settings, "--output_dir", tmp_path / "two", "--max_epochs", 10**6))
-    killer.wait(timeout=60)
+    killer.wait(timeout=500)
     assert f"{tmp_path / 'two'}: saved and stopped (" in stopped.stdout
     assert not (tmp_path / "two" / "summary.json").exists()
     epochs = 2 + max(int(path.name.removeprefix("epoch-")) for path in (tmp_path / "two" / "fit").glob("epoch-*"))

@@ -128,7 +128,7 @@ def test_a_checkpoint_becomes_a_job_with_the_shape_rows_and_settings_of_the_run(
 ):
     folder = tmp_path / "job"
     program = [sys.executable, str(PROGRAM), "--checkpoint", str(checkpoint), "--destination", str(folder)]
-    done = subprocess.run(program, env=child_environment, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(program, env=child_environment, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stderr
     command = (
         f"PYTHONPATH={folder} torchrun --nproc_per_node N -m torchtitan.train --module torchtitan_job --config job"
@@ -149,7 +149,7 @@ def test_a_checkpoint_becomes_a_job_with_the_shape_rows_and_settings_of_the_run(
     assert shapes == names_and_shapes(content["model"])
     for name in ("torchtitan_job.py", "rows_of_job.py"):
         compile((folder / name).read_text(), name, "exec")
-    again = subprocess.run(program, env=child_environment, capture_output=True, text=True, timeout=120, check=False)
+    again = subprocess.run(program, env=child_environment, capture_output=True, text=True, timeout=500, check=False)
     assert again.returncode == 2
     assert f"error: {folder}: exists; give another folder for the job" in again.stderr
 

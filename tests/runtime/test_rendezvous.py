@@ -34,7 +34,7 @@ except LostPeer as error:
 @pytest.mark.launch
 def test_a_rank_that_waits_for_others_says_for_whom_and_for_how_long_and_ends_then(child_environment, warm_python):
     command = [warm_python, "-c", WAITING]
-    done = subprocess.run(command, env=child_environment | VARIABLES, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=child_environment | VARIABLES, capture_output=True, text=True, timeout=500)
     waiting, error = done.stderr.splitlines()[0], done.stderr.splitlines()[-1]
     assert "for the others of 4 ranks, for up to 2.0 s; so says PMI_SIZE=4, as in a shell within srun" in waiting
     assert waiting.endswith(

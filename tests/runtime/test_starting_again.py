@@ -35,7 +35,7 @@ def test_it_keeps_its_command_and_process_and_leaves_its_workers_and_files(tmp_p
         env=child_environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=500,
     )
     first, again, files = result.stdout.splitlines()
     process, told = first.split(" ", 1)

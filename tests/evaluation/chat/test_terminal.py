@@ -20,7 +20,7 @@ def test_a_chat_in_a_terminal(chat_model, child_environment, tmp_path):
         cwd=str(tmp_path),
         encoding="utf-8",
         dimensions=(40, 200),
-        timeout=60,
+        timeout=500,
     )
     prompt = ">>> "
 
@@ -71,6 +71,6 @@ def test_a_chat_in_a_pipe_writes_the_answer_without_escape_codes(chat_model, war
         env=child_environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=500,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "First line.\nSecond line.\n", "")

@@ -88,7 +88,7 @@ def test_a_stopped_rank_and_one_that_never_started_are_named(start, tmp_path):
         time.sleep(0.05)
     os.kill(rank_1.pid, signal.SIGSTOP)
     rank_0 = start(0, 3, tmp_path, *QUICK, "--timeout", "2", **served)
-    said = rank_0.communicate(timeout=120)[0]
+    said = rank_0.communicate(timeout=500)[0]
     assert rank_0.returncode == 1
     assert rank_1.poll() is None
     stopped, absent = [line for line in said.splitlines() if line.startswith("FAIL")]
@@ -107,7 +107,7 @@ def test_two_processes_with_one_rank_are_refused_by_name(start, tmp_path):
     store = dist.TCPStore("127.0.0.1", start.port, 2, True, wait_for_workers=False)
     dist.PrefixStore("hmm_datasets_preflight/0", store).add("processes/1", 1)
     rank = start(1, 2, tmp_path, *QUICK, "--timeout", "20", **served)
-    said = rank.communicate(timeout=120)[0]
+    said = rank.communicate(timeout=500)[0]
     assert rank.returncode == 1
     assert f"FAIL  rank 1 on {HOST}: another process has RANK 1 too; give each process a RANK of its own" in said
 

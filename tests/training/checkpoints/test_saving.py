@@ -140,7 +140,7 @@ def test_a_run_that_another_process_has_finished_while_it_was_suspended_changes_
         assert train_and_save(other, settings={}, data={"rows": 200})["resumed_from"] == "checkpoint-2"
         before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
         os.kill(process, signal.SIGCONT)
-        _, errors = child.communicate(timeout=60)
+        _, errors = child.communicate(timeout=500)
     assert child.returncode == 1
     assert f"process {process} ends, and writes nothing more" in errors
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()} == before
