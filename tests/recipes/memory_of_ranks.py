@@ -12,7 +12,7 @@ from transformers import TrainerCallback
 
 from hmm_datasets.training.trainer import Pretrainer
 
-FOLDER = Path(sys.argv.pop(1))
+FOLDER = Path(sys.argv.pop(1) if __name__ == "__main__" else "")
 RECORD = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
 
 

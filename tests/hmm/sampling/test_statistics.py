@@ -225,7 +225,7 @@ def test_symbols_and_emissions_are_permuted_apart():
 def test_components_of_a_mixture_come_by_their_weights_and_know_nothing_of_neighbours():
     parts = tuple(processes.random(2, 3, seed=seed) for seed in range(3))
     family = HMMMixture(parts, (0.2, 0.3, 0.5))
-    drawn = np.array([family.component_at(1, index) for index in range(6000)])
+    drawn = family.components_at(6000, seed=1)
     assert p_of_rows(np.bincount(drawn)[None], np.array([family.weights])) > LEAST
     assert p_of_rows(np.bincount(drawn)[None], np.array([[0.25, 0.25, 0.5]])) < MOST_WRONG
     assert p_of_independence(drawn[::2], drawn[1::2]) > LEAST
