@@ -123,10 +123,8 @@ def plan_recipe(
             "bytes": checkpoint_bytes(**sizes, with_optimizer=not settings.save_only_model),
         },
         "epochs": None if plan.data.rows_per_epoch is None else plan.rows / plan.data.rows_per_epoch,
-        "assumed_vocab_size": data.vocab_size if isinstance(data, AssumedData) else None,
+        "assumed_vocab_size": assumed_vocab_size or (data.vocab_size if isinstance(data, AssumedData) else None),
     }
-    if assumed_vocab_size is not None:
-        result["assumed_vocab_size"] = assumed_vocab_size
     rate = settings.rate
     if rate is None:
         return result
