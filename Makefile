@@ -1,5 +1,5 @@
 # make demo    the whole road in some minutes on two cores        make lint    ruff
-# make check   lint, and the tests that are quick                 make test    lint, and all tests but the slow ones
+# make test    lint, types, and what proves the contracts         make test-all    that, and all tests but the slow ones
 # make test-newest    the quick tests, with the newest releases of the libraries
 # make dist    sdist and wheel in dist/, built and checked        make docs    the documentation in site/, built strictly
 # make notebooks     executes docs/notebooks anew and keeps their outputs: minutes each
@@ -15,22 +15,22 @@ unexport PYTHONDONTWRITEBYTECODE
 INSTALL := $(BIN)/python -m pip --disable-pip-version-check -q install --no-compile
 HAS_GPU := $(shell nvidia-smi -L 2>/dev/null | grep -c GPU)
 
-# Files of tests side by side: two more than there are cores, since tests that start programs wait a third of their
-# time; not more than four, since each starts processes of its own. numba's threads are torch's too, once apricot (of
+# Files of tests side by side: as many as there are cores, not more than four, and four of the thorough tests, which
+# start programs and wait a third of their time. numba's threads are torch's too, once apricot (of
 # pomegranate) is imported: more than one to a process, and small products wait.
-WORKERS := $(shell $(PYTHON) -c 'import os; print(min(4, len(os.sched_getaffinity(0)) + 2 if hasattr(os, "sched_getaffinity") else 4))')
-PYTEST := OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m pytest -q --durations=20 -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+CORES := $(shell $(PYTHON) -c 'import os; print(min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4))')
+PYTEST := OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m pytest -q --durations=20 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo check test test-newest lint dist docs notebooks gpu install
+.PHONY: demo test test-all test-newest lint dist docs notebooks gpu install
 
 demo: install
 	$(BIN)/hmm-datasets demo
 
 test: $(VENV)/tools lint
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -n $(CORES) -m "not slow and not thorough"
 
-check: $(VENV)/tools lint
-	$(PYTEST) -m "not slow and not launch"
+test-all: test
+	$(PYTEST) -n 4 -m "thorough and not slow"
 
 dist: $(VENV)/tools
 	rm -rf dist
@@ -71,7 +71,7 @@ test-newest:
 	$(NEWEST)/python -m pip --disable-pip-version-check -q install --upgrade $(LIBRARIES)
 	$(NEWEST)/python -m pip --disable-pip-version-check list | grep -iE "^(torch|$(subst $() ,|,$(strip $(LIBRARIES)))) "
 	$(NEWEST)/python -m pytest -q tests/compat
-	OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(NEWEST)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile -m "not slow and not launch"
+	OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(NEWEST)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile -m "not slow and not thorough"
 
 install: $(VENV)/installed
 

@@ -16,7 +16,6 @@ from machine import against_goal
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.fitting.baum_welch import batch_rows
 from hmm_datasets.hmm.fitting.fit import fit_hmm
-from hmm_datasets.hmm.fitting.growth import blocks_of, grown
 from hmm_datasets.hmm.fitting.settings import FitSettings
 from hmm_datasets.report.tables import text_table
 
@@ -78,21 +77,6 @@ def em(device: torch.device, tiny: bool) -> None:
     size = f"{tokens.size:,} tokens, H={states}, E=100, float32"
     print(f"Baum-Welch: {size}; its matrix products alone: {products / 1e12:.2f} TFLOP/s\n")
     print(text_table(["epoch", "tokens/s", "seconds", "goal", "of the products' rate"], table))
-    _fit_of_blocks(tokens, device, tiny)
-
-
-def _fit_of_blocks(tokens: np.ndarray, device: torch.device, tiny: bool) -> None:
-    """Epochs of an HMM on the same rows whose blocks have a hundred states, and its transitions a low rank."""
-    size, rank = (2, 110) if tiny else (100, 128)
-    initial = grown(blocks_of(processes.random(100, 100, alpha=0.3, seed=3)), block_size=size, rank=rank)
-    settings = FitSettings(initial.num_states, max_epochs=4, tolerance=0, dtype="float32")
-    fit = fit_hmm(tokens, settings, num_symbols=100, initial=initial, device=device, show_progress=False)
-    table = [
-        [number, f"{row['tokens_per_second']:,.0f}", f"{tokens.size / row['tokens_per_second']:.2f}"]
-        for number, row in enumerate(fit.history, start=1)
-    ]
-    print(f"\nThe same rows: {initial.num_blocks} blocks of {size} states, transitions of rank {rank}\n")
-    print(text_table(["epoch", "tokens/s", "seconds"], table))
 
 
 def _products(rows: int, states: int, device: torch.device, tiny: bool) -> float:

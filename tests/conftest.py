@@ -48,11 +48,11 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(items):
-    """Files that start launchers first, so that none of them is all that is left to one process at the end."""
+    """Files of recipes first: they take longest, and one of them at the end would be all that is left to do."""
     for item in items:
         if "smollm2" in getattr(item, "fixturenames", ()):
             item.add_marker("pretrained")
-    items.sort(key=lambda item: item.get_closest_marker("launch") is None)
+    items.sort(key=lambda item: "recipes" not in item.path.parts)
 
 
 def pytest_runtest_setup():

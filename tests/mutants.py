@@ -43,7 +43,7 @@ COMPARISONS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==
                "in": "not in", "not in": "in"}  # fmt: skip
 OPERATORS = {"+": "-", "-": "+", "*": "+", "/": "*", "//": "+", "%": "+", "<<": ">>", ">>": "<<", "&": "|", "|": "&",
              "^": "&", "**": "*", "@": "+"}  # fmt: skip
-QUICK, LIMIT = "not slow and not launch and not gpu", 400
+QUICK, LIMIT = "not slow and not thorough and not gpu", 400
 
 
 class Mutant(NamedTuple):

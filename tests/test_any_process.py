@@ -191,6 +191,7 @@ def test_what_a_process_has_not_is_refused_by_its_methods():
             getattr(DICE, method)(*arguments)
 
 
+@pytest.mark.thorough
 def test_the_commands_sample_describe_and_score(source, folder, tmp_path, capsys):
     tokens = tmp_path / "tokens.npy"
     assert main(["sample", str(folder), "--num_sequences", "6", "--length", "8", "--output", str(tokens)]) == 0
@@ -223,7 +224,7 @@ def refused(capsys, *argv) -> str:
     return capsys.readouterr().err
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_a_model_is_trained_evaluated_and_compared_with_the_floor(source, folder, tmp_path, capsys):
     data = DataSettings(hmm=str(folder), length=8, num_test_sequences=8).load()
     assert data.identity["hmm"] == source.fingerprint()
@@ -267,6 +268,7 @@ def train(data, folder):
     return folder
 
 
+@pytest.mark.thorough
 def test_a_data_set_for_the_hub_has_a_card_with_the_floor(source, folder, tmp_path):
     sizes = {"num_sequences": 50, "num_test_sequences": 10, "length": 8}
     written = write_hmm_dataset(source, tmp_path / "data", **sizes, show_progress=False)
@@ -325,6 +327,7 @@ def test_load_dataset_takes_a_name_and_keeps_prepared_rows_apart(tmp_path, monke
         load_dataset("hmm", data_dir="process:mes3", streaming=True, **settings)
 
 
+@pytest.mark.thorough
 def test_commands_take_a_name(tmp_path, capsys):
     assert main(["sample", NAME, "--length", "7"]) == 0
     assert capsys.readouterr().out.split() == [str(symbol) for symbol in NAMED.sample(1, 7)[0]]
@@ -343,7 +346,7 @@ def test_targets_and_training_data_take_a_name():
     assert DataSettings(hmm=NAME, length=4).load().identity["hmm"] == NAMED.fingerprint()
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_the_table_of_processes_has_closed_forms_and_bounds(capsys):
     calls = ["golden_mean(p=0.3)", "process:simple_nonunifilar", "random_chains(2, alpha=1.0)"]
     assert main(["describe", *calls, "--json"]) == 0
@@ -373,6 +376,7 @@ def test_the_table_of_processes_has_closed_forms_and_bounds(capsys):
     assert "did you mean mess3?" in refused(capsys, "describe", "even", "mes3")
 
 
+@pytest.mark.thorough
 def test_folders_are_listed_beside_named_processes(capsys, tmp_path):
     processes.golden_mean(0.3).save_pretrained(tmp_path / "hmm")
     processes.noisy(processes.even(), 0.1).save_pretrained(tmp_path / "noisy")

@@ -55,7 +55,7 @@ print(json.dumps(found))
 """
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/crewAIInc/crewAI/issues/4062",
     "start a program on Windows that handles SIGHUP",

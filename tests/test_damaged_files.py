@@ -131,7 +131,7 @@ KINDS = {
 }
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_flipped_bit_is_refused_in_one_line_or_changes_nothing(kind, tmp_path):
     datasets.disable_progress_bars()

@@ -49,6 +49,7 @@ BY_HAND = {"torch_xla", "torchtitan", "torchtune"}
 """What a few users install beside the package, by commands of the guides and of recipes/torchtitan/README.md."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("folder", ["hmm_datasets", "recipes", "benchmarks"])
 def test_what_is_imported_is_declared(folder):
     declared = {canonicalize_name(requirement.name) for requirement in ALL}

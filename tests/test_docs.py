@@ -43,7 +43,7 @@ def blocks(page: str, language: str) -> list[str]:
     return [re.sub(rf"^{indent}", "", code, flags=re.MULTILINE) for indent, code in found]
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/clokep/celery-batches/issues/66",
     "a first example in the documentation that works",
@@ -101,6 +101,7 @@ def sh_blocks(text: str) -> list[str]:
     return [code for _, code in re.findall(r"^( *)```sh\n(.*?)^\1```$", text, flags=re.MULTILINE | re.DOTALL)]
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/zephiowl/FileSorterX/issues/16",
     "commands in the README whose flags exist",

@@ -334,7 +334,7 @@ run(main)
 """
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("flags", "code", "output", "errors"),
     [
@@ -442,6 +442,7 @@ ODD_YAML = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ODD_YAML)
 def test_yaml_that_cannot_be_read_is_one_line_that_names_the_file(tmp_path, name):
     path = tmp_path / "settings.yaml"
@@ -452,6 +453,7 @@ def test_yaml_that_cannot_be_read_is_one_line_that_names_the_file(tmp_path, name
     assert len(message) < 1000
 
 
+@pytest.mark.thorough
 def test_yaml_may_have_as_many_words_as_a_vocabulary(tmp_path):
     (tmp_path / "a.yaml").write_text("words: [" + ", ".join(f"w{number}" for number in range(20_000)) + "]")
     assert len(read_yaml(tmp_path / "a.yaml")["words"]) == 20_000

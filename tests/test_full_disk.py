@@ -96,7 +96,7 @@ def test_a_full_disk_is_reported_in_one_line_and_destroys_nothing(action, disk, 
     assert not hidden, "nothing half-written is left"
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_an_evaluation_that_finds_no_room_leaves_the_one_before_it(small_disk, capsys):
     disk = small_disk("20m")
     evaluate(disk)
@@ -167,7 +167,7 @@ def test_a_limit_on_the_size_of_files_is_named_in_one_line(action, tmp_path, cap
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/dev/shm is of Linux")
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_memory_that_processes_cannot_share_is_named_in_one_line(child_environment):
     code = "import multiprocessing; from hmm_datasets.runtime.one_line_errors import one_line_errors\n"
     code += "with one_line_errors(): multiprocessing.Lock()"

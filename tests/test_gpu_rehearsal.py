@@ -24,7 +24,7 @@ def gpu(monkeypatch):
     return gpu
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "script",
     [pytest.param(name, marks=() if name == "gpu_hmm.py" else pytest.mark.slow) for name in REHEARSED],
@@ -53,7 +53,7 @@ def test_the_table_of_what_a_gpu_shows_names_every_part(gpu):
         assert (ROOT / path).exists(), path
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_a_part_that_fails_or_is_cut_off_leaves_the_others_running_and_is_named(gpu, monkeypatch, capfd):
     parts = {
         "fails": ("that it fails", ["-c", "print('before'); raise SystemExit(3)"]),

@@ -23,7 +23,6 @@ def test_importing_the_package_loads_no_heavy_library(child_environment):
     assert child(code, child_environment) == "[]"
 
 
-@pytest.mark.launch
 def test_an_hmm_is_made_saved_and_drawn_from_without_torch(child_environment, tmp_path):
     code = f"""
 import contextlib, io, sys

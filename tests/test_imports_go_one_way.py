@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import pytest
 from size_budget import FUNCTION, MODULES, PACKAGE, ROOT, below, imports, in_cycles, own_nodes, package_imports
 
 PICTURE = (PACKAGE.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -14,6 +15,7 @@ FACADE = {f"hmm_datasets.hmm.{name}" for name in ("model", "process", "convert",
 """`HMM` and `Process` offer as methods what these modules, which need it, compute."""
 
 
+@pytest.mark.thorough
 def test_the_facade_of_hmm_is_the_only_cycle():
     assert in_cycles() == FACADE
 
@@ -86,6 +88,7 @@ def libraries(names: Iterable[str]) -> set[str]:
     return {name.partition(".")[0] for name in names} - sys.stdlib_module_names
 
 
+@pytest.mark.thorough
 def test_an_import_in_a_function_spares_its_module_a_library_or_a_cycle():
     """So that a command starts fast, and what a library would add is only installed by those who use it."""
     needless = [

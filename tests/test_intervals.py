@@ -26,6 +26,7 @@ simulation = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(simulation)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("count", [5, 10, 40])
 @pytest.mark.parametrize("spread", [0.5, 1.0])
 def test_a_ratio_of_a_few_documents_is_covered_and_equal_models_differ_rarely(count, spread):
@@ -36,6 +37,7 @@ def test_a_ratio_of_a_few_documents_is_covered_and_equal_models_differ_rarely(co
     assert different <= 0.07
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("share", [0.1, 0.2, 0.5])
 @pytest.mark.parametrize("count", [3, 5, 8, 60])
 def test_rare_losses_are_covered_or_have_no_interval(count, share):
@@ -64,6 +66,7 @@ def test_a_mean_of_shares_has_an_interval_within_0_and_1(shares):
     assert mean_text([1.0, 1.0], ".1f", is_share=True) == mean_text([1.0, 1.0], ".1f") == "1.0"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("chance", [0.02, 0.5, 0.99, None])
 @pytest.mark.parametrize(("tasks", "items"), [(3, 40), (22, 10), (22, 60)])
 def test_a_mean_of_accuracies_is_covered_near_0_and_1_too(tasks, items, chance):

@@ -145,7 +145,7 @@ def device_cell(name, folder, gpus):
     "pip replaces the numpy that Colab has loaded, 2.0.2",
     "cells of the kernel load no numpy, commands run in processes of their own, and torch stays as it is",
 )
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ON_RENTED)
 def test_a_notebook_fits_its_settings_to_the_card_and_loads_no_torch(name, tmp_path):
     for gpus, suits in (

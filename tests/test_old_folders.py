@@ -141,7 +141,7 @@ def test_fits_are_continued_as_if_they_had_not_been_interrupted(old, expected):
         assert "epoch-6" not in before
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_every_folder_is_as_it_was_written_and_a_step_is_replayed(old, tmp_path, monkeypatch, capsys):
     shutil.copytree(old, tmp_path / "finished", ignore=shutil.ignore_patterns("*.unfinished", *REMOVED))
     monkeypatch.chdir(tmp_path / "finished")
@@ -150,6 +150,7 @@ def test_every_folder_is_as_it_was_written_and_a_step_is_replayed(old, tmp_path,
     assert capsys.readouterr().out.splitlines()[-1].endswith(": the same")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", write.RUNS)
 def test_stopped_runs_are_continued_as_if_they_had_not_been_interrupted(name, old, expected, monkeypatch):
     monkeypatch.chdir(old)
@@ -160,6 +161,7 @@ def test_stopped_runs_are_continued_as_if_they_had_not_been_interrupted(name, ol
     assert found == pytest.approx(expected["runs"][name], abs=2e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", write.SHARDED)
 def test_checkpoints_of_two_processes_are_continued_by_one(name, old, expected, monkeypatch):
     monkeypatch.chdir(old)
@@ -170,7 +172,7 @@ def test_checkpoints_of_two_processes_are_continued_by_one(name, old, expected, 
 
 
 @pytest.mark.slow
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", write.SHARDED)
 def test_checkpoints_of_two_processes_are_continued_by_two(name, old, expected, launch, monkeypatch):
     monkeypatch.chdir(old)
@@ -182,6 +184,7 @@ def test_checkpoints_of_two_processes_are_continued_by_two(name, old, expected, 
     assert write.losses(Path("two", name)) == pytest.approx(expected["sharded"][name], abs=2e-5)
 
 
+@pytest.mark.thorough
 def test_a_run_that_went_back_is_continued_without_the_rows_that_it_left_out(old, expected, monkeypatch):
     monkeypatch.chdir(old)
     write.train_on_bad_rows("runs/rolled_back")
@@ -190,6 +193,7 @@ def test_a_run_that_went_back_is_continued_without_the_rows_that_it_left_out(old
     assert write.losses(Path("runs/rolled_back")) == pytest.approx(expected["tidied"]["rolled_back"], abs=2e-5)
 
 
+@pytest.mark.thorough
 def test_a_run_whose_checkpoints_were_slimmed_is_continued(old, expected, monkeypatch, capsys):
     monkeypatch.chdir(old)
     assert main(["verify", "runs/slimmed"]) == 0

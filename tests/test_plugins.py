@@ -67,7 +67,7 @@ def site(tmp_path_factory) -> Path:
     return folder / "site"
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/EleutherAI/lm-evaluation-harness/issues/3282",
     "extend the program by an installed package, without changing its source tree",

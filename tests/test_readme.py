@@ -12,14 +12,14 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 PROGRAMS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_the_first_program_comes_near_the_optimum(tmp_path):
     program = PROGRAMS[0]
     said = re.search(r"(-?\d\.\d+) nats per token above the optimum of (\d\.\d+)", output(program, tmp_path))
     assert -0.01 < float(said[1]) < 0.01 < 0.3 < float(said[2])
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_the_second_program_prints_a_row_of_the_named_process(tmp_path):
     program = PROGRAMS[1]
     assert re.fullmatch(r"\[3(, [0-2]){64}\]", output(program, tmp_path).strip())

@@ -44,7 +44,6 @@ def killed_between_two_renames(work) -> None:
     assert in_child(moved_away) == signal.SIGKILL
 
 
-@pytest.mark.launch
 @pytest.mark.parametrize("writer", ["folder", "evaluation"])
 @pytest.mark.parametrize("renames", ["exchange", "two renames"])
 def test_a_folder_that_is_replaced_is_whole_whenever_its_writer_is_killed(
@@ -56,7 +55,7 @@ def test_a_folder_that_is_replaced_is_whole_whenever_its_writer_is_killed(
     assert int(result.stdout) > 10
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_a_folder_is_not_put_back_under_a_writer_that_is_only_slow(tmp_path, monkeypatch):
     monkeypatch.setattr(replacing, "_exchange", lambda first, second: False)
     write_folder(tmp_path / "run", "old")
@@ -152,7 +151,7 @@ def test_a_writer_finishes_what_another_was_moving_there_when_it_was_killed(tmp_
     assert set(os.listdir(tmp_path)) == {"report.json", "theirs"}
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_readers_and_writers_at_the_same_time_lose_nothing_of_what_is_written_together(tmp_path):
     def write(version, times=30):
         for number in range(times):

@@ -52,7 +52,7 @@ print(json.dumps([resident() - before, int(max(seen)), len(rows)]))
 """
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_a_billion_windows_shuffle_in_no_memory(tmp_path, child_environment):
     folder = tmp_path / "a"
     write_tokens([[1]], folder, vocab_size=9, eos_id=0, tokenizer_hash="", corpus="test")
@@ -108,7 +108,6 @@ def test_the_order_is_fixed_for_good():
     assert epoch_order(np.arange(3), 10**12, seed=7, epoch=3).tolist() == [807085154577, 928644106393, 776034476402]
 
 
-@pytest.mark.launch
 def test_another_process_has_the_same_order():
     program = (
         "import numpy as np; from hmm_datasets.shuffle import epoch_order; "

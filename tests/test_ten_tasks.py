@@ -24,7 +24,7 @@ def test_each_of_the_ten_tasks_has_one_way_by_command_and_one_in_python():
     assert all(block(section, "sh") and block(section, "python") for section in SECTIONS)
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_the_commands_do_what_the_page_describes(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     printed = []

@@ -10,7 +10,7 @@ from functools import partial
 import psutil
 import pytest
 
-pytestmark = pytest.mark.launch
+pytestmark = pytest.mark.thorough
 
 PROGRAM = """
 import os, sys

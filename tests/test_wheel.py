@@ -15,7 +15,7 @@ import pytest
 from hmm_datasets.hmm import processes
 
 pytest.importorskip("hatchling", reason="the wheel is built by hatchling, of the extra dev")
-pytestmark = pytest.mark.launch
+pytestmark = pytest.mark.thorough
 
 ROOT = Path(__file__).resolve().parents[1]
 TINY = ("--length", 8, "--model", "1m", "--max_steps", 2, "--global_batch_size", 4, "--per_device_train_batch_size", 2)

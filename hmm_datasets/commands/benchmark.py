@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ..errors import InputError
 from ..evaluation.benchmark import BenchmarkSettings
+from ..runtime.progress import announce_imports
 from ..runtime.setting_rules import Void
 from ..runtime.settings import option
 
@@ -19,6 +20,7 @@ class BenchmarkCommand(BenchmarkSettings):
 
 def benchmark_command(arguments: BenchmarkCommand) -> int:
     """Score a model on the benchmark, or write the benchmark's data set."""
+    announce_imports()
     from ..evaluation.benchmark.report import run_benchmark
     from ..evaluation.benchmark.repository import write_benchmark
 

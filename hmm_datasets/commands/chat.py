@@ -6,6 +6,7 @@ from typing import Literal
 
 from ..errors import InputError
 from ..evaluation.chat.sampling import Sampling
+from ..runtime.progress import announce_imports
 from ..runtime.settings import argument, option
 
 
@@ -36,6 +37,7 @@ def chat_command(arguments: ChatCommand) -> int:
     if prompt is not None and not prompt.strip():
         raise InputError("the prompt is empty; write some words in --prompt, or into the pipe")
 
+    announce_imports()
     from transformers.utils import logging
 
     from ..evaluation.chat.chat_model import ChatModel

@@ -8,6 +8,7 @@ from ..errors import InputError
 from ..operations.experiments import gallery
 from ..operations.launching import command_of, launch_config, recipe_commands
 from ..report.plan_tables import fit_plan_text, plan_text
+from ..runtime.progress import announce_imports
 from ..runtime.recipe_commands import RECIPE_COMMANDS
 from ..runtime.setting_rules import Void
 from ..runtime.settings import argument, option, rest
@@ -85,6 +86,7 @@ def plan_command(arguments: PlanCommand) -> int:
     if recipe not in _PLANNED:
         example = f", as in: hmm-datasets plan pretrain --config {recipe}" if recipe.endswith(".yaml") else ""
         raise InputError(f"plan {recipe}: no recipe that has a plan; expected one of {', '.join(_PLANNED)}{example}")
+    announce_imports()
     if recipe == "fit":
         from ..operations.fit_plan import plan_fit  # slow
 

@@ -28,6 +28,7 @@ from ..runtime.command_line import deepspeed_file
 from ..runtime.environment import check_posix, with_start
 from ..runtime.parent_watch import end_with_launcher
 from ..runtime.program import declared_settings
+from ..runtime.progress import announce_imports
 from ..runtime.recipe_command import RecipeCommand
 from ..runtime.recipe_commands import RECIPE_COMMANDS
 from ..runtime.settings import SettingsParser, complete, settings_help, underscored
@@ -165,6 +166,7 @@ def start(name: str, arguments: Sequence[str]) -> int:
             print(help_of(name))
             return 0
         launch = None  # the program describes its settings itself
+    announce_imports()
     return _run_here(script, arguments) if launch is None else _launch(str(script), launch, arguments, command.trains)
 
 

@@ -1,5 +1,6 @@
-"""Progress bars: on rank 0, after two seconds, with a rate and the time left."""
+"""What a waiting user sees, on rank 0: progress bars, after two seconds, with a rate and the time left."""
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from . import environment
@@ -8,6 +9,12 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
 _DELAY = 2  # seconds
+
+
+def announce_imports() -> None:
+    """Name on a terminal what the first seconds of a command are spent on."""
+    if sys.stderr.isatty() and environment.rank() == 0:
+        print("importing torch and transformers ...", file=sys.stderr, flush=True)
 
 
 def progress_bar(total: int | None, unit: str, *, shown: bool = True, **options: Any) -> "tqdm":

@@ -45,6 +45,7 @@ def test_building_the_parser_imports_nothing_slow():
     assert result.stdout.strip() == "[]"
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/pytorch/torchchat/issues/1347",
     "help without importing torch",
@@ -80,6 +81,7 @@ def test_every_command_stands_under_a_heading_on_one_screen(capsys):
     assert [line.split()[0] for line in lines if re.match(r"  [a-z]+ ", line)] == listed
 
 
+@pytest.mark.thorough
 def test_every_command_that_a_message_names_exists():
     """Of all strings of the package and the recipes, those in f-strings too."""
     named = set()
@@ -97,6 +99,7 @@ def is_string(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
+@pytest.mark.thorough
 def test_every_help_spells_flags_with_underscores(capsys):
     for name in COMMANDS:
         with pytest.raises(SystemExit):
@@ -168,6 +171,7 @@ def test_sample_writes_files_in_chunks(folder, tmp_path, suffix, monkeypatch, ca
     assert len(os.listdir(tmp_path)) == 2  # nothing temporary is left
 
 
+@pytest.mark.thorough
 def test_sample_writes_what_is_known_of_each_token_to_parquet(folder, tmp_path, capsys):
     output = tmp_path / "rows.parquet"
     command = ["sample", folder, "--num_sequences", "9", "--length", "6", "--seed", "2", "--first", "4"]
@@ -235,7 +239,7 @@ def test_a_family_is_sampled_scored_and_described_as_an_hmm_is(tmp_path, capsys)
     assert "by position" in capsys.readouterr().out
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_sample_into_a_closed_pipe_ends_quietly(folder):
     command = [sys.executable, "-m", "hmm_datasets.cli", "sample", folder, "--num_sequences", "20000"]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

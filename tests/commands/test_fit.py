@@ -30,6 +30,7 @@ def failing(capsys, *argv: str) -> str:
     return capsys.readouterr().err.strip().splitlines()[-1]
 
 
+@pytest.mark.thorough
 def test_fit_writes_what_fit_hmm_finds(path, tmp_path, capsys):
     held_out = tmp_path / "test.npy"
     np.save(held_out, TOKENS[:9])
@@ -48,6 +49,7 @@ def test_fit_writes_what_fit_hmm_finds(path, tmp_path, capsys):
     assert [row["epoch"] for row in rows] == list(range(6))
 
 
+@pytest.mark.thorough
 def test_the_summary_has_the_final_token_cross_entropy_of_held_out_sequences(path, tmp_path):
     np.save(tmp_path / "test.npy", TOKENS[:9])
     main(["fit", path, "--num_states", "3", "--max_epochs", "2", "--test", str(tmp_path / "test.npy"),
@@ -60,6 +62,7 @@ def test_the_summary_has_the_final_token_cross_entropy_of_held_out_sequences(pat
     assert (found["windows"], found["length"]) == (9, 20)
 
 
+@pytest.mark.thorough
 def test_the_same_command_with_more_epochs_goes_on(path, tmp_path, capsys):
     for max_epochs in ("2", "5"):
         main(["fit", path, "--num_states", "3", "--max_epochs", max_epochs, "--output_dir", str(tmp_path)])
@@ -68,6 +71,7 @@ def test_the_same_command_with_more_epochs_goes_on(path, tmp_path, capsys):
     assert (tmp_path / "fit" / "epoch-2").is_dir()
 
 
+@pytest.mark.thorough
 def test_fit_keeps_the_zeros_and_fixed_tables_of_the_hmm_it_starts_from(path, tmp_path, capsys):
     guess = redrawn(LEFT_TO_RIGHT, seed=2)
     guess.save_pretrained(tmp_path / "initial")
@@ -90,6 +94,7 @@ def test_fit_keeps_the_zeros_and_fixed_tables_of_the_hmm_it_starts_from(path, tm
     assert not (tmp_path / "other" / "hmm").exists()
 
 
+@pytest.mark.thorough
 def test_fit_reads_known_states_and_weights_from_files(path, tmp_path, capsys):
     states, weights = TOKENS.astype(int) % 3, np.arange(60) % 3
     states[::2] = -1
@@ -106,6 +111,7 @@ def test_fit_reads_known_states_and_weights_from_files(path, tmp_path, capsys):
     assert "short.npy: weights have shape (9,); expected (60,)" in message
 
 
+@pytest.mark.thorough
 def test_epochs_of_restarts_are_those_of_the_sizes_that_have_several_guesses(path, tmp_path):
     command = ["fit", path, "--num_states", "1", "2", "--restart_epochs", "1", "--max_epochs", "2"]
     assert main([*command, "--output_dir", str(tmp_path)]) == 0
@@ -114,6 +120,7 @@ def test_epochs_of_restarts_are_those_of_the_sizes_that_have_several_guesses(pat
     assert HMM.from_pretrained(tmp_path / "states-1" / "hmm").num_states == 1
 
 
+@pytest.mark.thorough
 def test_fit_compares_numbers_of_states_and_continues(path, tmp_path, capsys):
     held_out, output = tmp_path / "test.npy", tmp_path / "run"
     np.save(held_out, TOKENS[:9])
@@ -143,6 +150,7 @@ def test_fit_compares_numbers_of_states_and_continues(path, tmp_path, capsys):
     assert "num_states has a number twice: 2 2; give each once" in message
 
 
+@pytest.mark.thorough
 def test_fit_grows_blocks_of_states_from_a_smaller_fit(path, tmp_path, capsys):
     held_out, output = tmp_path / "test.npy", tmp_path / "run"
     np.save(held_out, TOKENS[:9])
@@ -177,6 +185,7 @@ def test_fit_grows_blocks_of_states_from_a_smaller_fit(path, tmp_path, capsys):
         assert words in failing(capsys, *arguments)
 
 
+@pytest.mark.thorough
 def test_fit_ends_with_a_table_and_figures_of_its_epochs(path, tmp_path, capsys):
     held_out, output = tmp_path / "test.npy", tmp_path / "run"
     np.save(held_out, np.concatenate([TOKENS[:3], TOKENS[[0, 2, 0], ::-1]]))
@@ -201,6 +210,7 @@ def test_fit_ends_with_a_table_and_figures_of_its_epochs(path, tmp_path, capsys)
     assert "report_to: tensorbord is not a tracker; did you mean tensorboard?" in message
 
 
+@pytest.mark.thorough
 def test_ragged_lines_are_fitted_scored_and_compared(tmp_path, capsys):
     rows = [row[: 3 + number % 9].tolist() for number, row in enumerate(TOKENS)]
     lines = [" ".join(map(str, row)) + "\n" for row in rows]
@@ -253,6 +263,7 @@ def test_ragged_lines_are_fitted_scored_and_compared(tmp_path, capsys):
     assert "test.txt: has sequences of several lengths, but moon is not an HMM; cut them to one length" in message
 
 
+@pytest.mark.thorough
 def test_progress_says_likelihood_rate_and_time_left(path, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("hmm_datasets.runtime.progress._DELAY", 0)
     main(["fit", path, "--num_states", "3", "--max_epochs", "3", "--output_dir", str(tmp_path)])
@@ -262,7 +273,7 @@ def test_progress_says_likelihood_rate_and_time_left(path, tmp_path, capsys, mon
 
 
 @pytest.mark.slow
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_fit_by_pomegranate(path, tmp_path, capsys):
     command = ["fit", path, "--num_states", "3", "--max_epochs", "2", "--output_dir", str(tmp_path)]
     command += ["--backend", "pomegranate"]
@@ -286,6 +297,7 @@ def test_fit_tells_bad_input_and_leaves_nothing(path, tmp_path, capsys):
     assert not (tmp_path / "run" / "hmm").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["txt", "csv", "jsonl", "npy"])
 def test_sequences_of_integers_that_are_identical_count_once_with_sentences_unique(name, tmp_path, capsys):
     lines = [[0, 1, 2, 1], [1, 2, 0, 0], [0, 1, 2, 1], [2, 2, 1, 0], [1, 2, 0, 0]]
@@ -307,6 +319,7 @@ def test_sequences_of_integers_that_are_identical_count_once_with_sentences_uniq
     assert "sentences is unique, but weights are given for every sequence; leave them out" in error
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", ["lines", "lists", "column"])
 def test_uneven_lines_are_fitted_scored_and_planned(form, tmp_path, capsys):
     generator = np.random.default_rng(0)

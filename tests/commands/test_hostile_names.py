@@ -76,6 +76,7 @@ preflight --{}
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/Canop/broot/issues/1188",
     "names of files with escape codes, such as OSC 52, that do not reach the terminal",

@@ -107,6 +107,7 @@ def test_every_command_is_known_to_write_or_not():
     assert names(QUICK) | names(SLOW) | WRITES_NOTHING == {name for group in HEADINGS.values() for name in group}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("commands", [QUICK, pytest.param(QUICK | SLOW, marks=pytest.mark.slow)], ids=["quick", "all"])
 def test_what_commands_write_has_no_secret(inputs, tmp_path, monkeypatch, commands):
     for name, words in commands.items():
@@ -167,6 +168,7 @@ def test_every_command_has_a_fault():
     }
 
 
+@pytest.mark.thorough
 def test_no_line_about_a_fault_has_a_secret(inputs, tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("HF_ENDPOINT", ENDPOINT)
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", ENDPOINT)

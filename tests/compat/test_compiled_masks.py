@@ -9,7 +9,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, masking_utils
 from hmm_datasets.compat.transformers_models import unpacked_rows
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize("is_packed", [False, True])
 def test_the_mask_of_causal_attention_is_left_out(is_packed):
     functions = masking_utils.find_packed_sequence_indices, masking_utils.is_torchdynamo_exporting

@@ -49,6 +49,7 @@ print([name for name, tensor in [*apart.named_parameters(), *apart.named_buffers
 """
 
 
+@pytest.mark.thorough
 def test_deepspeed_divides_weights_that_are_not_on_its_device(warm_python, child_environment):
     pytest.importorskip("deepspeed")
     environment = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}

@@ -82,6 +82,7 @@ def foreign_names(source: str, own: set[str]) -> Iterator[tuple[int, str]]:
             yield node.value.lineno, f"{node.arg}="
 
 
+@pytest.mark.thorough
 def test_no_module_outside_compat_uses_a_private_name_of_another_library():
     used = [(str(path), *use) for path in OUTSIDE for use in foreign_names(path.read_text(), own_names())]
     assert used == []

@@ -190,6 +190,7 @@ def test_transformers_returns_the_length_of_a_training_in_seven_values():
     assert len(notes.__args__) == 7
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name",
     [
@@ -335,6 +336,7 @@ def test_datatrove_makes_its_tokenizer_in_a_cached_property():
     assert isinstance(made, functools.cached_property)
 
 
+@pytest.mark.thorough
 def test_matplotlib_draws_without_pyplot():
     """`Figure.savefig` alone chooses what draws a file, which the documentation advises for servers."""
     import subprocess

@@ -18,7 +18,7 @@ def test_a_version_outside_the_bounds_is_named_with_them():
     assert untried_versions(['deepspeed<0.1; extra == "deepspeed"', "accelerate<1.0rc0"])
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/allenai/reward-bench/issues/225",
     "a newer transformers beside a package that admits only those it was tried with",

@@ -87,6 +87,7 @@ def first_fit(lengths, capacity) -> int:
     return len(rooms)
 
 
+@pytest.mark.thorough
 def test_as_many_windows_as_trl_takes_and_no_more_than_first_fit(tmp_path):
     stream = write(tmp_path / "tokens", SIZES, shard_tokens=10**5)
     ours = PackedWindows(stream, 512, cache_dir=tmp_path / "cache")
@@ -150,7 +151,7 @@ def test_items_together_are_the_items_one_by_one_in_an_order_of_every_epoch(pack
     assert epochs[0] != epochs[1] != plain
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_workers_and_the_library_collator_give_the_same_rows_and_no_mask(packed):
     loader = DataLoader(
         packed, batch_size=8, num_workers=2, collate_fn=default_data_collator, multiprocessing_context="spawn"

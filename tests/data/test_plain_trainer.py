@@ -75,6 +75,7 @@ def tiny_llama():
     return model, rows
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("data", DATA)
 def test_a_plain_trainer_learns_from_rows_that_all_differ(data, folders, tmp_path):
     model, rows = tiny_llama()
@@ -89,6 +90,7 @@ def test_a_plain_trainer_learns_from_rows_that_all_differ(data, folders, tmp_pat
     assert len(rows) == STEPS * BATCH == len(set(map(tuple, rows)))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("data", ["HMMSequences", "HMM stream", "HMM stream in torch format"])
 def test_a_resumed_plain_trainer_reads_the_rows_after_those_it_saw(data, folders, tmp_path):
     seen = []
@@ -144,6 +146,7 @@ def losses(kind, rows, folder) -> tuple[float, float]:
     return found, torch.nn.functional.cross_entropy(logits.transpose(1, 2), tokens[:, 1:]).item()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ARCHITECTURES)
 def test_the_loss_of_an_evaluation_is_exact_in_every_architecture(kind, tmp_path):
     found, exact = losses(kind, HMMSequences(HMM, LENGTH, num_sequences=16), tmp_path)
@@ -201,7 +204,7 @@ for name, rows in data.items():
     "each rank reads its own rows",
 )
 @pytest.mark.slow
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_a_plain_trainer_gives_each_of_two_processes_its_own_half_of_every_step(folders, launch, tmp_path):
     HMM.save_pretrained(tmp_path / "hmm")
     (tmp_path / "program.py").write_text(PROGRAM)

@@ -113,7 +113,7 @@ def test_windows_survive_pickling(stream):
     assert again.fingerprint() == windows.fingerprint()
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_a_dataloader_with_workers_gives_the_windows_in_order(stream):
     windows = TokenWindows(stream, 10, seed=5)
     loader = DataLoader(windows, batch_size=8, num_workers=2, multiprocessing_context="spawn")
@@ -183,7 +183,7 @@ def test_every_token_of_the_stream_is_scored_once_with_the_context_stated(stream
     assert all(tuple(row["input_ids"].tolist()) in cuts for row in rows), "every window is whole"
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @settings(deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 40), min_size=1, max_size=12),
@@ -264,7 +264,7 @@ print(resident() - before)
 """
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["contiguous", "packed"])
 def test_thousands_of_batches_take_no_more_memory_than_the_first(tmp_path, child_environment, kind):
     tokens = np.random.default_rng(0).integers(0, EOS, 100_000)

@@ -39,6 +39,7 @@ def test_activations_are_those_of_a_forward_pass_beside_the_beliefs_after_each_t
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.thorough
 def test_an_evaluation_writes_them_or_says_why_not(tmp_path, capsys):
     run = str(tmp_path / "run")
     main(["pretrain", "--hmm", "mess3", "--model", "1m", "--length", "8", "--max_steps", "1", "--output_dir", run])

@@ -231,7 +231,7 @@ def test_the_control_of_order_k_is_better_with_more_symbols_and_worse_than_the_w
 # Checkpoints
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_beliefs_are_probed_at_every_checkpoint_and_shown(tmp_path):
     MESS3.save_pretrained(tmp_path / "hmm")
     sizes = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}

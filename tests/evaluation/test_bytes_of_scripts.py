@@ -148,6 +148,7 @@ def first_token(tokenizer, text: str) -> bytes:
     return bytes(byte_characters().index(letter) for letter in token)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_bytes_of_the_first_windows_grow_to_those_of_the_text(name):
     windows = DocumentWindows(TEXTS, TOKENIZERS[name](), 5, 2)

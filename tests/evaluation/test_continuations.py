@@ -71,6 +71,7 @@ def always_share(monkeypatch):
     monkeypatch.setattr(continuations, "_WORTH_SHARING", 1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_sharing_a_common_beginning_does_not_change_scores(name, accelerator, monkeypatch):
     model, rows = make(name), groups()

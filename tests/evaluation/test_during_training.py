@@ -55,7 +55,7 @@ def pretrain(folder, tokenizer, **given) -> Pretrainer:
     return trainer
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_tasks_are_logged_with_their_step_drawn_and_change_nothing(tokenizer, questions, tmp_path, monkeypatch):
     monkeypatch.setattr(during_training, "QUESTIONS_PER_TASK", 6)
     facts = [("The capital of France is", "Paris"), ("The cat sat, therefore it", "rested")]

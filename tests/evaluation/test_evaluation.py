@@ -121,7 +121,7 @@ def test_every_checkpoint_is_a_point_of_the_curve(evaluated):
     assert training["rows"][0]["cross_entropy_bayes"] == training["rows"][1]["cross_entropy_bayes"]
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_an_hmm_measured_against_itself_has_no_gap(run, tmp_path, capsys):
     hmm = str(run.parent / "hmm")
     assert main(["evaluate", hmm, "--targets", hmm, "--output_dir", str(tmp_path), "--num_sequences", "30",
@@ -132,6 +132,7 @@ def test_an_hmm_measured_against_itself_has_no_gap(run, tmp_path, capsys):
     assert "0.0000" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_a_stream_and_a_file_of_the_same_documents_have_the_same_number_of_bytes(writer, tmp_path):
     model = str(writer / "model")
     for name, target in (("stream", writer / "stream"), ("file", writer / "stories.jsonl")):
@@ -194,7 +195,7 @@ def test_a_model_with_a_tokenizer_completes_prompts(writer, tmp_path):
     assert "optimum" not in report
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_runs_are_compared_on_the_same_sequences(run, evaluated, tmp_path, capsys):
     command = ["evaluate", str(run / "checkpoint-2"), "--targets", str(run.parent / "hmm"), "--tasks", "optimum"]
     settings = ["--length", str(LENGTH), "--data_seed", str(SEED), "--num_sequences", "40"]
@@ -210,7 +211,7 @@ def test_runs_are_compared_on_the_same_sequences(run, evaluated, tmp_path, capsy
     assert (tmp_path / "both" / "comparison.json").exists()
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_a_second_evaluation_replaces_the_first(run, tmp_path):
     command = ["evaluate", str(run), "--output_dir", str(tmp_path), "--num_sequences", "8"]
     assert main([*command, "--tasks", "optimum", "beliefs"]) == 0
@@ -219,6 +220,7 @@ def test_a_second_evaluation_replaces_the_first(run, tmp_path):
     assert not (tmp_path / "plots" / "simplex.png").exists()
 
 
+@pytest.mark.thorough
 def test_a_quick_evaluation_reads_less(writer, tmp_path):
     found = {}
     for name, flags in (("whole", ()), ("quick", ("--quick",))):
@@ -233,6 +235,7 @@ def test_a_quick_evaluation_reads_less(writer, tmp_path):
     assert found["quick"]["settings"]["num_sequences"] == 64
 
 
+@pytest.mark.thorough
 def test_a_task_that_does_not_apply_says_what_it_needs(run, writer, tmp_path, capsys):
     bare = tmp_path / "bare"
     llama(4).save_pretrained(bare)

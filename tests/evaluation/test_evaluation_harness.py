@@ -36,7 +36,7 @@ def create(hub: Repositories, name: str, rows: dict[str, dict[str, list[dict]]])
     hub.create("datasets", name, False, files | {"README.md": "\n".join([*header, "---", ""]).encode()})
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/EleutherAI/lm-evaluation-harness/issues/2310",
     "the chat template of a tokenizer in a folder used by the harness",

@@ -56,6 +56,7 @@ def test_the_optimum_of_a_family_has_no_gap_and_the_oracle_has_a_lower_loss(fami
     assert found["fingerprint"] == family.fingerprint()
 
 
+@pytest.mark.thorough
 def test_without_an_exact_distribution_the_gap_is_from_the_lower_bound(accelerator, tmp_path):
     family = PermutedEmissions(processes.random(9, 4, alpha=0.3, seed=1))
     rows = HMMSequences(family, 10, num_sequences=20)

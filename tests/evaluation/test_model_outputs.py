@@ -173,7 +173,7 @@ def test_hidden_states_of_transformers_are_the_outputs_of_its_submodules():
     assert list(single) == ["transformer.h.0", "all"]
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize("wrap", ["compiled", "adapter"])
 def test_what_wraps_a_model_of_transformers_is_measured_and_probed_as_the_model(wrap):
     from peft import LoraConfig, get_peft_model

@@ -57,7 +57,6 @@ with exit_without_teardown():
 """
 
 
-@pytest.mark.launch
 def test_three_processes_measure_what_one_does(launch, tmp_path):
     """With three processes or more, padding could get between the rows of two ranks."""
     from accelerate import Accelerator

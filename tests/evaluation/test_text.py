@@ -67,7 +67,7 @@ def nats_one_token_at_a_time(model, text: np.ndarray, length: int, stride: int) 
     return total
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize(("length", "stride"), [(16, 15), (24, 7), (300, 1)])
 def test_the_nats_of_strided_windows_are_those_of_a_loop_over_tokens(
     model, tokenizer, stream, accelerator, length, stride
@@ -85,6 +85,7 @@ def test_the_nats_of_strided_windows_are_those_of_a_loop_over_tokens(
     assert sum(item["tokens"] for item in found["items"]) == found["num_tokens"]
 
 
+@pytest.mark.thorough
 def test_documents_are_scored_separately_and_only_scored_tokens_have_bytes(
     model, tokenizer, stream, accelerator, monkeypatch
 ):
@@ -106,6 +107,7 @@ def test_documents_are_scored_separately_and_only_scored_tokens_have_bytes(
     assert (found["num_documents"], found["least_context"]) == (len(documents), 30)
 
 
+@pytest.mark.thorough
 def test_first_tokens_of_adjacent_windows_are_not_scored(model, tokenizer, stream, accelerator):
     windows = TokenWindows(stream, 25)
     found = measure_text(model, tokenizer, windows, accelerator, batch_size=4)

@@ -63,6 +63,7 @@ def scored_once(model, tokens: list[int], window: int, stride: int) -> list[floa
     return losses
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("window", "stride"), [(33, 32), (16, 5), (20, 1)])
 def test_every_token_is_scored_once_with_the_stated_context(model, tokenizer, texts, accelerator, window, stride):
     windows = DocumentWindows(texts, tokenizer, window, stride)
@@ -179,6 +180,7 @@ def read_of(tokenizer, texts: list[str], tokens: int) -> list[str]:
     return found
 
 
+@pytest.mark.thorough
 def test_without_a_beginning_token_the_first_token_is_only_context(model, tokenizer, texts, accelerator):
     bare = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer)
     found = measure_text(model, bare, DocumentWindows(texts, bare, 16, 5), accelerator)

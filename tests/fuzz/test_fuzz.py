@@ -8,7 +8,7 @@ from fuzz.harness import BAD, Examples, run_case, run_cases
 from fuzz.odd_readers import READERS
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_the_harness_names_what_comes_of_each_case():
     cases = [(name, seed) for seed in range(2) for name in READERS]
     outcomes = {(name, seed): outcome for name, seed, outcome in run_cases(
@@ -20,7 +20,7 @@ def test_the_harness_names_what_comes_of_each_case():
     assert outcomes["dies", 0].detail == "the process ended with -6"
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", [*foreign_files.KINDS, *own_files.KINDS], ids=lambda kind: kind.name)
 def test_a_damaged_file_is_refused_in_one_line_or_harmless(kind, tmp_path):
     """In this process; `python tests/fuzz/foreign_files.py --cases 10000`, or that of `own_files.py`, tries more,

@@ -44,6 +44,7 @@ def test_the_entropy_rate_is_the_closed_form(depth, kinds, p):
     assert hmm.entropy_rate().value == pytest.approx(expected, abs=1e-12)
 
 
+@pytest.mark.thorough
 def test_sequences_are_prefixes_of_balanced_brackets():
     hmm = dyck(4, kinds=5)
     assert (hmm.num_states, hmm.num_symbols) == (1 + 5 + 25 + 125 + 625, 10)

@@ -190,6 +190,7 @@ def test_a_table_too_large_is_refused():
     assert isinstance(SMALL.to_hmm(), HMM)
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/hmmlearn/hmmlearn/issues/524",
     "an emission matrix of 15,000 states and 30,000 symbols, and transitions of 15,000",

@@ -234,6 +234,7 @@ def test_logits_to_keep_keeps_the_last_or_the_named(hmm):
     assert torch.equal(model(rows, return_dict=False)[0], whole)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [None, "auto", torch.bfloat16, torch.float16, torch.float32])
 def test_a_folder_of_hmm_save_pretrained_loads_in_float64_whatever_is_asked(hmm, tmp_path, dtype):
     hmm.save_pretrained(tmp_path)

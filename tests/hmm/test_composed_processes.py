@@ -54,6 +54,7 @@ def test_log_likelihood_is_that_of_the_definition(name):
         np.testing.assert_allclose(found, np.log([probability(word) for word in chosen]), rtol=0, atol=1e-10)
 
 
+@pytest.mark.thorough
 @names
 def test_next_token_distributions_are_ratios_of_enumerated_probabilities(name):
     process, probability = EXAMPLES[name], word_probability(name)
@@ -108,6 +109,7 @@ def test_a_sequence_depends_on_process_seed_and_index_alone(name):
     assert not np.array_equal(process.sample(20, 20, seed=1), process.sample(20, 20, seed=1 + 2**32))
 
 
+@pytest.mark.thorough
 @names
 def test_a_given_array_is_filled_and_nothing_beside_it(name):
     process = EXAMPLES[name]

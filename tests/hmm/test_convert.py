@@ -210,7 +210,7 @@ np.savez(sys.argv[2], scores=scores, fitted=fitted.log_likelihood(given["tokens"
 """
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_the_tables_of_dynamax_are_those_of_an_hmm_both_ways(hmm, tokens, tmp_path):
     """It computes in float32 by default, as above, and in float64 where that is enabled."""
     if importlib.util.find_spec("dynamax") is None:
@@ -267,7 +267,7 @@ def test_a_model_fitted_by_either_library_becomes_a_stream_in_one_line(hmm, toke
         HMM.from_pomegranate(fitted)
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_pomegranate_leaves_torch_as_many_threads_as_it_had(child_environment):
     """Its own import takes all cores; small products then wait for each other, tens of times as long."""
     pytest.importorskip("pomegranate")

@@ -85,6 +85,7 @@ def every_change(content):
             yield path, value
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", SOURCES)
 def test_settings_of_any_type_are_read_or_refused_by_file_and_field(name, tmp_path):
     source, folder = SOURCES[name](), tmp_path / "process"

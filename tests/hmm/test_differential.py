@@ -498,7 +498,7 @@ def run_cases(kind: str, cases: int, number: int | None) -> Counter:
     return tried
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_method_agrees_with_its_definition(kind, request):
     asked = request.config.getoption("--cases")

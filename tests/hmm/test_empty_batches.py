@@ -54,6 +54,7 @@ OTHERS = ("posteriors", "viterbi", "expected_counts", "component_posteriors", "j
           "factor_tokens", "factor_next_token_probs", "reward")  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("rows", [0, 2])
 @pytest.mark.parametrize("length", [0, 1])
@@ -102,6 +103,7 @@ def _parts(found) -> list:
     return [part for part in (found if isinstance(found, tuple | list) else (found,)) if part is not None]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", KINDS)
 def test_every_method_heeds_masks_and_refuses_what_is_no_symbol(name):
     process = KINDS[name]

@@ -108,7 +108,7 @@ def test_the_error_of_a_mean_over_rows_of_different_lengths_is_that_of_repeated_
         np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_a_model_is_trained_on_sequences_that_end_and_its_tokens_are_those_planned(tmp_path, capsys):
     data = ["--hmm", "ended(mess3(0.15, 0.6), 2)", "--length", "12", "--model", "1m", "--report_to", "none"]
     sizes = ["--max_steps", "3", "--global_batch_size", "4", "--per_device_train_batch_size", "2"]

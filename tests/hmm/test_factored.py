@@ -105,7 +105,7 @@ def test_the_entropy_rate_is_the_sum_of_the_factors():
     assert FactoredProcess(factors, symbols="tuple").entropy_rate().value == pytest.approx(sum(values) / 2, abs=1e-12)
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_bounds_on_the_entropy_rate_are_sums_or_those_of_the_joint_process():
     coin, hidden = processes.golden_mean(0.3), processes.simple_nonunifilar()
     rate, bounds = coin.entropy_rate().value, hidden.entropy_rate_bounds(length=512)
@@ -123,6 +123,7 @@ def test_bounds_on_the_entropy_rate_are_sums_or_those_of_the_joint_process():
         FactoredProcess([coin, processes.bloch_walk()]).entropy_rate_bounds()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", [CHAIN, TREE], ids=["chain", "tree"])
 def test_losses_of_coupled_factors_agree_with_the_joint_hmm(kind):
     process = FactoredProcess(*kind)
@@ -135,7 +136,7 @@ def test_losses_of_coupled_factors_agree_with_the_joint_hmm(kind):
     assert (np.abs(loss.nats - exact.nats) <= 4 * loss.standard_error + 1e-12).all()
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_errors_of_sampled_factors_add_in_squares():
     factors = [processes.random(12, 6, alpha=0.5, seed=1), processes.random(14, 5, alpha=0.5, seed=2)]
     loss = FactoredProcess(factors).optimal_loss(9, num_sequences=64, seed=5)

@@ -55,6 +55,7 @@ def test_likelihoods_are_those_of_the_definition(process):
     np.testing.assert_array_equal(found == -np.inf, expected == 0)
 
 
+@pytest.mark.thorough
 def test_next_token_probs_are_ratios_of_likelihoods(process):
     tokens = words(process.num_symbols)
     found = process.next_token_probs(tokens)
@@ -193,6 +194,7 @@ def test_tensors_give_tensors(process):
     assert process.log_likelihood(np.zeros((2, 0), int)).tolist() == [0, 0]
 
 
+@pytest.mark.thorough
 def test_a_saved_process_comes_back_with_the_same_stream(process, tmp_path):
     named = GeneralizedHMM(**process.arrays(), vocabulary=[f"s{x}" for x in range(process.num_symbols)])
     for index, saved in enumerate((process, named)):
@@ -250,6 +252,7 @@ def bases(states: int, condition: float, generator: np.random.Generator) -> np.n
     return left @ np.diag(np.geomspace(1, condition, states)) @ right
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["rotated", "condition 1e3", "gaussian", "triangular", "scaled"])
 def test_a_process_in_another_basis_is_the_same_process(kind):
     """Rounding along words of probability 0 (half of the words of these processes) is no negative probability."""

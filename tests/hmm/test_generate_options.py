@@ -46,6 +46,7 @@ def generated(model, way: str, **options) -> list[list[int]]:
     return model.generate(PROMPT, max_new_tokens=12, **always, tokenizer=hmm_tokenizer(NAMES, 3, bos=True)).tolist()
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/diodiogod/TTS-Audio-Suite/issues/136",
     "generation of a model whose configuration has no `num_hidden_layers`",
@@ -71,6 +72,7 @@ def length_of(row: list[int], endings: list[list[int]]) -> int:
     return next(ends, len(row))
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/huggingface/transformers/pull/48339",
     "`stop_strings` with a vocabulary of words, which cannot write the text that transformers tries them with",

@@ -43,6 +43,7 @@ grids = st.integers(2, 5).flatmap(
 )
 
 
+@pytest.mark.thorough
 @settings(max_examples=150, deadline=None)
 @given(grids, st.sampled_from([",", ";", "\t"]), st.sampled_from([".csv", ".tsv", ".txt", ".csv.gz"]))
 @pytest.mark.outside(

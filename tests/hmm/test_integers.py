@@ -99,6 +99,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("message", REFUSED)
 def test_what_would_fail_or_be_wrong_later_is_refused_by_name(message):
     with pytest.raises(InputError) as caught:

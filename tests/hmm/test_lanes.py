@@ -26,6 +26,7 @@ def combine(left, right, out):
     store(out, lanes_of(left), where_larger(a, b, a, b))
 
 
+@pytest.mark.thorough
 @floats
 def test_lanes_compute_as_arrays_do(dtype):
     count = 64 // np.dtype(dtype).itemsize

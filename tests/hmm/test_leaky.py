@@ -40,6 +40,7 @@ def by_patterns(process, epsilon: float, word) -> float:
     return total
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/Astera-org/simplexity/pull/165",
     "noise of a given probability on the symbols of any process",

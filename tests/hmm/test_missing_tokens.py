@@ -45,6 +45,7 @@ def completed(row: np.ndarray, num_symbols: int) -> np.ndarray:
     return rows
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", sorted(KINDS.keys() - REFUSING - NOT_EXACT))
 def test_missing_tokens_are_summed_over_in_every_kind(name):
     process = KINDS[name]

@@ -61,6 +61,7 @@ def test_both_mixtures_have_the_same_law():
     np.testing.assert_allclose(one.log_likelihood(tokens), other.log_likelihood(tokens), atol=1e-10)
 
 
+@pytest.mark.thorough
 def test_long_sequences_do_not_underflow():
     mixture = ProcessMixture([MarkovChain([[0.9, 0.1], [0.1, 0.9]]), MarkovChain([[0.8, 0.2], [0.2, 0.8]])])
     tokens = np.zeros((1, 20_000), int)

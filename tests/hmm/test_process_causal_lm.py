@@ -29,6 +29,7 @@ def rows_of(process, count: int, length: int) -> torch.Tensor:
     return torch.cat([torch.full((count, 1), process.num_symbols), tokens], dim=1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_logits_are_log_probabilities_of_words_by_definition(name):
     process, probability = EXAMPLES[name], word_probability(name)
@@ -126,7 +127,7 @@ def test_whatever_was_read_can_be_taken_back(first):
         torch.testing.assert_close(again[same], whole[same], rtol=0, atol=0)
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/huggingface/transformers/issues/32867",
     "speculative sampling that keeps the distribution of the target model, which it did not",
@@ -146,6 +147,7 @@ def test_what_a_draft_proposes_has_the_distribution_of_the_target():
     assert ((counts - expected) ** 2 / expected).sum() < 54.1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "process",
     [EXAMPLES["blocked"], EXAMPLES["any mixture"], PermutedSymbols(MESS3), DelimitedProcess(MESS3, 2)],
@@ -189,6 +191,7 @@ def test_what_is_given_on_saving_and_loading_is_used_or_refused(tmp_path):
     assert not (tmp_path / "own").exists()
 
 
+@pytest.mark.thorough
 def test_models_of_processes_are_scored_as_they_are_and_get_a_beginning_token(tmp_path):
     """A tilted HMM was not found, and would have been taken for the HMM."""
     from accelerate import Accelerator

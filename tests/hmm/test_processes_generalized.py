@@ -12,6 +12,7 @@ from hmm_datasets.errors import InputError
 PAULI = {"x": np.array([[0, 1], [1, 0]]), "z": np.array([[1, 0], [0, -1]])}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("alpha", "beta"), [(1.0, math.sqrt(51)), (1.0, 1.0), (2.0, -0.7)])
 def test_the_bloch_walk_measures_a_qubit(alpha, beta):
     process = processes.bloch_walk(alpha, beta)
@@ -95,7 +96,7 @@ def test_bounds_meet_below_the_loss_at_every_position(make):
     assert abs(estimate.value - bounds.lower) < 4 * estimate.standard_error
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_the_entropy_rate_of_the_bloch_walk_is_estimated_below_its_losses():
     process = processes.bloch_walk(1.0, 1.3)
     rate = process.entropy_rate(num_sequences=16, length=400, burn_in=100)

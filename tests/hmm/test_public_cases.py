@@ -65,6 +65,7 @@ def test_states_that_the_data_leave_empty_keep_distributions(pseudocount):
     assert np.isfinite(result.hmm.log_likelihood([[0, 0, 0, 1, 1, 0]])).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/jmschrei/pomegranate/issues/1119",
     "train an HMM on 1,000 sequences of 61 categories without `Improvement: nan`",

@@ -42,6 +42,7 @@ def test_given_the_symbols_states_are_distributed_as_the_posterior_of_the_hmm_sa
     assert (hmm.transition[states[:, :-1], states[:, 1:]] > 0).all()
 
 
+@pytest.mark.thorough
 def test_states_are_a_column_of_the_data_set():
     name = PREFIX + example_of("blocked")
     row = next(

@@ -43,7 +43,7 @@ def hmm() -> HMM:
     return HMM(**processes.random(5, 6, alpha=0.4, seed=3).tables(), vocabulary=WORDS)
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_transformers_loads_a_folder_of_either_kind_and_saves_it_again(hmm, child_environment, tmp_path):
     hmm.save_pretrained(tmp_path / "hmm")
     HMMForCausalLM.from_hmm(hmm).save_pretrained(tmp_path / "model")
@@ -60,7 +60,7 @@ def test_transformers_loads_a_folder_of_either_kind_and_saves_it_again(hmm, chil
 
 
 @pytest.mark.slow
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/EleutherAI/lm-evaluation-harness/issues/1659",
     "a task of the harness on local files, without a network",

@@ -166,6 +166,7 @@ def separate_parts() -> HMM:
     return HMM(start=[0.5, 0.5], transition=np.eye(2), emission=[[0.9, 0.1, 0.0], [0.1, 0.8, 0.1]])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("beta", [1e-3, 1.0, 1e6])
 @pytest.mark.parametrize(
     ("hmm", "rewards"),
@@ -190,6 +191,7 @@ def test_a_thousand_tokens_neither_overflow_nor_underflow(hmm, rewards, beta):
     np.testing.assert_allclose(log_likelihood, expected, rtol=1e-9, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_a_state_that_the_past_makes_nearly_impossible_is_not_lost():
     """After a thousand zeros the part that can still emit 2 has a belief of 1e-954, below float64."""
     hmm, length = separate_parts(), 1001

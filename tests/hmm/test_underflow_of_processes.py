@@ -38,6 +38,7 @@ SKIPS = HMM(
 EXACT = {"rtol": 1e-9, "atol": 1e-12}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("row", range(len(ROWS)))
 def test_an_hmm_of_blocks_has_its_exact_likelihood_beliefs_and_posteriors(row):
     found = exact(DENSE.start, steps_of(DENSE, ROWS[row]))
@@ -47,6 +48,7 @@ def test_an_hmm_of_blocks_has_its_exact_likelihood_beliefs_and_posteriors(row):
     np.testing.assert_allclose(BLOCKED.posteriors(ROWS)[row], found.posteriors, **EXACT)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_the_counts_of_an_hmm_of_blocks_are_exact(dtype):
     lengths = torch.tensor([1300, 1000, 1300])
@@ -67,6 +69,7 @@ def test_the_counts_of_an_hmm_of_blocks_are_exact(dtype):
     np.testing.assert_allclose(counts["start"].sum(), 6, rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_the_counts_of_several_blocks_are_the_derivatives_of_the_exact_likelihood():
     """Fisher's identity: the count of an entry is the entry times the derivative of the log-likelihood by it."""
     row = [2] * 900 + [0] * 5 + [2, 0, 1, 2]
@@ -91,6 +94,7 @@ def test_the_counts_of_several_blocks_are_the_derivatives_of_the_exact_likelihoo
             table[place] = before
 
 
+@pytest.mark.thorough
 def test_an_input_output_hmm_has_its_exact_likelihood_and_beliefs():
     # The first input changes nothing, the second moves as the HMM does.
     process = InputOutputHMM(transition=[np.eye(3), LEAVE], emission=[EMISSION, EMISSION], start=DENSE.start)
@@ -114,6 +118,7 @@ def test_an_input_output_hmm_has_its_exact_likelihood_and_beliefs():
 PARTS = [HMM(start=[1], transition=[[1]], emission=[row]) for row in ([0.8, 0.2], [0.15, 0.85])]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "mixture",
     [HMMMixture(PARTS, [0.5, 0.5]), ProcessMixture(PARTS), ChainMixture([[[0.8, 0.2]] * 2, [[0.15, 0.85]] * 2])],
@@ -126,6 +131,7 @@ def test_a_mixture_keeps_the_component_that_comes_back(mixture):
     np.testing.assert_allclose(mixture.next_token_probs([BACK])[0], found.beliefs @ dense.emission, **EXACT)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["states", "edges"])
 def test_states_are_drawn_from_their_exact_distribution(kind):
     hmm = SKIPS if kind == "states" else HMM(start=SKIPS.start, edges=SKIPS.emission.T[:, :, None] * SKIPS.transition)

@@ -66,6 +66,7 @@ def little_padding(monkeypatch):
     monkeypatch.setattr(arrays, "_LITTLE", 0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.outside(
     "https://github.com/jmschrei/pomegranate/issues/1023",
@@ -107,6 +108,7 @@ def test_a_fit_that_padded_its_rows_is_resumed_from_a_column(tmp_path, monkeypat
     assert np.allclose(again.hmm.emission, resumed.hmm.emission, atol=1e-12)
 
 
+@pytest.mark.thorough
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(1, 40), min_size=2, max_size=30), st.integers(0, 9))
 def test_losses_and_metrics_of_a_column_are_those_of_its_rows(lengths, seed):
@@ -128,6 +130,7 @@ def test_losses_and_metrics_of_a_column_are_those_of_its_rows(lengths, seed):
     assert FitMetrics(table, {"test": table})(EMITTING) == pytest.approx(FitMetrics(rows, {"test": rows})(EMITTING))
 
 
+@pytest.mark.thorough
 def test_losses_of_one_long_sequence_are_computed_in_pieces(monkeypatch):
     tokens = np.random.default_rng(6).integers(-1, 4, 1000)[None]
     edges = HMM(edges=np.random.default_rng(7).dirichlet(np.ones(12), 3).reshape(3, 4, 3).transpose(1, 0, 2))
@@ -164,6 +167,7 @@ def test_a_wrong_token_of_a_column_is_named_by_its_sequence():
         fit_hmm(column[:, None], lengths=lengths, num_states=2, num_symbols=4, show_progress=False)
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/hmmlearn/hmmlearn/issues/300",
     "a data set of sequences, each of another length",

@@ -4,7 +4,7 @@ import pytest
 
 from hmm_datasets.files import read_json
 
-pytestmark = pytest.mark.launch
+pytestmark = pytest.mark.thorough
 
 BOOK = "\n".join(
     f"Chapter {number}\n\nThe {animal} went to the {place}. There it met a {other}, and they walked home together."

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.launch
+pytestmark = pytest.mark.thorough
 
 PUSHES = """
     import sys

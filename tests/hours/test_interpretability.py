@@ -80,7 +80,7 @@ def model() -> Transformer:
     return trained()
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_a_network_trained_in_a_plain_loop_is_within_a_hundredth_of_a_nat_of_the_optimum(model):
     torch.manual_seed(1)
     before = measure_optimum(Transformer(), MESS3, HELD_OUT)["bayes_gap"]["bayes_gap"]
@@ -94,6 +94,7 @@ def test_a_network_trained_in_a_plain_loop_is_within_a_hundredth_of_a_nat_of_the
     assert loss == pytest.approx(optimum, abs=0.02), "on 24,000 symbols, whose loss has a standard error of 0.005"
 
 
+@pytest.mark.thorough
 def test_the_beliefs_are_in_its_residual_stream_and_not_by_chance(model):
     layers = ["embed", "blocks.0", "blocks.1", "blocks.0.attention"]
     torch.manual_seed(1)

@@ -8,7 +8,7 @@ import pytest
 
 from hmm_datasets.files import read_json
 
-pytestmark = pytest.mark.launch
+pytestmark = pytest.mark.thorough
 
 SKILL = Path(__file__).parents[2] / "hmm_datasets" / "skills" / "hmm-datasets" / "SKILL.md"
 BLOCKS = re.findall(r"^```(sh|python)\n(.*?)^```$", SKILL.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)

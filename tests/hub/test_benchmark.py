@@ -3,7 +3,7 @@
 import pytest
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_a_model_and_the_benchmark_come_from_the_hub_and_the_result_goes_there(local_hub, tmp_path):
     code = """
         import json, sys

@@ -141,6 +141,7 @@ def test_every_fact_can_be_found_in_the_card(tmp_path, kind):
         assert shown in text, name
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in KINDS for name in FACTS[kind]])
 def test_a_missing_fact_is_named_and_nothing_is_written(tmp_path, kind, name):
     facts = changed(kind)
@@ -249,7 +250,7 @@ def test_an_unknown_kind_and_a_missing_folder_are_refused(tmp_path):
         write_card("hmm", tmp_path / "missing", FACTS["hmm"])
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize("repo_type", ["model", "dataset"])
 def test_what_a_card_tells_readers_to_run_runs_on_what_was_pushed(local_hub, tmp_path, repo_type):
     """Push an HMM as a model and as a data set, then run the cards' own Python elsewhere."""

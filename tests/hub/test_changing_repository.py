@@ -2,7 +2,7 @@
 
 import pytest
 
-pytestmark = pytest.mark.launch
+pytestmark = pytest.mark.thorough
 
 CODE = """
     import json, sys

@@ -12,7 +12,7 @@ from hmm_datasets.hub.contents import DEFAULT_IGNORE, files_to_push
 from hmm_datasets.hub.push import push_folder
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_what_is_pushed_names_neither_host_nor_folder_and_local_records_stay(local_hub, push, folder, tmp_path):
     host = socket.gethostname()
     record = {"host": host, "command": f"python x.py --output_dir {folder}", "settings": {"hmm": f"{tmp_path}/hmm"}}

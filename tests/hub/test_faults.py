@@ -14,7 +14,7 @@ from hub_processes import PUSH, ForkedPushes, LocalHub, contents
 
 from hmm_datasets.hmm import processes
 
-pytestmark = pytest.mark.launch
+pytestmark = pytest.mark.thorough
 
 PULL = """
     import contextlib, io, json

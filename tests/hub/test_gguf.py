@@ -10,7 +10,7 @@ pytest.importorskip("gguf")
 from tiny_gguf import save_gguf
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_a_file_is_loaded_by_the_name_of_its_repository_and_recorded_with_its_commit(local_hub, tmp_path):
     tokenizer = train_bpe(["Who is it? It is Tom."] * 9, 270, show_progress=False)
     config = LlamaConfig(

@@ -35,6 +35,7 @@ def written(request, tmp_path_factory):
     return source, write_hmm_dataset(source, folder, **SIZES, licence="cc0-1.0", show_progress=False)
 
 
+@pytest.mark.thorough
 def test_plain_datasets_reads_the_rows_that_the_builder_streams(written, tmp_path):
     source, folder = written
     plain = load_dataset(str(folder), cache_dir=str(tmp_path / "cache"))
@@ -61,7 +62,7 @@ def test_plain_datasets_reads_the_rows_that_the_builder_streams(written, tmp_pat
     assert load_source(folder).fingerprint() == source.fingerprint()
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_the_card_loads_the_configs_and_tells_the_floor(written):
     source, folder = written
     card = DatasetCard.load(folder / "README.md")
@@ -76,7 +77,7 @@ def test_the_card_loads_the_configs_and_tells_the_floor(written):
     assert (folder / "optimal_loss.png").stat().st_size > 10_000
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_parquet_is_written_for_the_viewer_and_twice_alike(tmp_path):
     folders = [
         write_hmm_dataset(processes.mess3(0.15, 0.6), tmp_path / name, **SIZES, name="x", show_progress=False)

@@ -21,7 +21,7 @@ def found(local_hub, tmp_path_factory):
     return kinds.outcomes(local_hub, tmp_path_factory.mktemp("kinds"))
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", kinds.KINDS)
 def test_what_is_pushed_comes_back_equal_and_a_second_push_makes_no_commit(found, kind):
     row = found[kind]
@@ -31,7 +31,7 @@ def test_what_is_pushed_comes_back_equal_and_a_second_push_makes_no_commit(found
     assert row["unchanged"]
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_the_output_says_what_goes_where_first(found):
     said = found["model with checkpoints"]["said"]
     assert ": model of the stage pretraining; " in said[0]
@@ -43,14 +43,14 @@ def test_the_output_says_what_goes_where_first(found):
     assert "Parquet files of the documents and a card, made now" in found["token stream"]["said"][0]
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize("repo", ["tester/kinds-run", "datasets/tester/kinds-words"])
 def test_the_licence_that_is_asked_for_stands_in_the_card(found, local_hub, repo):
     with urllib.request.urlopen(f"{local_hub.endpoint}/{repo}/resolve/main/README.md") as reply:
         assert b"\nlicense: cc0-1.0\n" in reply.read()
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_a_branch_of_a_checkpoint_has_the_model_alone(found, local_hub):
     tree = local_hub.get("/api/models/tester/kinds-run/tree/step-1?recursive=true")
     assert {entry["path"] for entry in tree} == {

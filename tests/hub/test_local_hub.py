@@ -162,7 +162,7 @@ def command(tmp_path):
         process.communicate()
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize("xet", ["1", None], ids=["lfs", "xet"])
 def test_the_usual_calls_of_huggingface_hub_do_what_they_do_on_the_real_hub(warm_python, tmp_path, xet):
     hub = LocalHub(tmp_path / "hub", python=warm_python)
@@ -204,7 +204,7 @@ def test_the_usual_calls_of_huggingface_hub_do_what_they_do_on_the_real_hub(warm
     }
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_models_and_data_sets_come_back_by_xet_without_a_variable_and_by_lfs(local_hub, folder, tmp_path):
     # What Xet compresses in each of its three ways: text, numbers of four bytes, and noise.
     (folder / "small.safetensors").write_bytes(b"".join(i.to_bytes(4, "little") for i in range(50_000)))
@@ -225,7 +225,7 @@ def test_models_and_data_sets_come_back_by_xet_without_a_variable_and_by_lfs(loc
     assert contents(folder).items() <= contents(Path(pulled)).items()
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_what_was_pushed_is_there_after_the_server_was_killed(command, warm_python, folder, tmp_path):
     kept = tmp_path / "kept"
     pushes = """
@@ -280,7 +280,7 @@ def refusal(process: subprocess.Popen) -> str:
     return errors
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_a_port_that_is_taken_is_one_line(command):
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
@@ -291,7 +291,7 @@ def test_a_port_that_is_taken_is_one_line(command):
     assert "choose another one with --port" in said
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_without_a_folder_nothing_is_left_at_the_end(command, tmp_path, number):
     process = command(HTTPS_PROXY="http://proxy:3128")
@@ -325,7 +325,7 @@ def test_what_is_no_shard_is_refused(shard):
         list(files_of(shard))
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("request_lines", "status"),
     [
@@ -353,6 +353,7 @@ def test_no_request_adds_a_header_or_waits_without_end(local_hub, request_lines,
 BOMB = "a0: &a0 [x, x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "metadata", [BOMB, "date: 2026-02-30", f"a: {'9' * 5000}", f"a: {'[' * 3000}", "a: !!int x"], ids=range(5)
 )

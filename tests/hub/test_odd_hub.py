@@ -11,7 +11,7 @@ CODE = """
 """
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/kubernetes-sigs/inference-perf/issues/609",
     "an error instead of a hang when the Hub does not deliver a tokenizer",

@@ -52,6 +52,7 @@ def documents(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("make", "licence", "row"),
     [

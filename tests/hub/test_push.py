@@ -18,7 +18,6 @@ from hmm_datasets.hub.access import endpoint_of
 from hmm_datasets.hub.push import push_folder
 
 
-@pytest.mark.launch
 @pytest.mark.parametrize("repo_type", ["model", "dataset"])
 def test_a_pushed_folder_comes_back_byte_for_byte(local_hub, push, folder, tmp_path, repo_type):
     pushed = push(folder, f"tester/whole-{repo_type}", repo_type=repo_type)
@@ -46,7 +45,6 @@ def test_the_real_hub_takes_and_gives_back_a_folder(folder, tmp_path):
     assert push_folder(folder, pushed.repo_id, private=True).commit == pushed.commit
 
 
-@pytest.mark.launch
 def test_pushing_again_makes_no_commit_and_pushing_a_change_makes_one(local_hub, push, folder):
     first = push(folder, "tester/again")
     second = push(folder, "tester/again")
@@ -58,7 +56,7 @@ def test_pushing_again_makes_no_commit_and_pushing_a_change_makes_one(local_hub,
     assert local_hub.titles("tester/again")[0] == "a better run"
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_files_of_the_repository_that_the_folder_lacks_are_kept(local_hub, push, folder):
     push(folder, "tester/kept")
     (folder / "empty.txt").rename(folder / "also empty.txt")
@@ -67,7 +65,7 @@ def test_files_of_the_repository_that_the_folder_lacks_are_kept(local_hub, push,
     assert {"empty.txt", "also empty.txt"} <= found
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_hidden_files_and_checkpoints_stay_at_home(local_hub, push, folder):
     for left_out in (".README.md.x1", "deep/.lock", "checkpoint-100/optimizer.pt", ".git/HEAD", "deep/.cache/x"):
         (folder / left_out).parent.mkdir(parents=True, exist_ok=True)
@@ -83,7 +81,7 @@ def test_hidden_files_and_checkpoints_stay_at_home(local_hub, push, folder):
     assert not {"small.safetensors", ".git/HEAD", "deep/.cache/x"} & found
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_more_files_than_a_page_of_the_listing_are_all_checked(local_hub, push, folder):
     for number in range(120):
         (folder / f"{number:03}.txt").write_text(str(number))
@@ -92,7 +90,7 @@ def test_more_files_than_a_page_of_the_listing_are_all_checked(local_hub, push, 
     assert len(pages) == 3
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_a_commit_names_the_head_it_was_made_for(local_hub, push, folder):
     """So that the Hub refuses it when another commit, or an earlier try that was slow, came in between."""
     first = push(folder, "tester/parents")["commit"]
@@ -105,7 +103,7 @@ def test_a_commit_names_the_head_it_was_made_for(local_hub, push, folder):
     ]
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_three_pushes_at_once_all_arrive(local_hub, tmp_path, folder):
     code = """
         import json, sys, threading
@@ -132,7 +130,6 @@ def test_three_pushes_at_once_all_arrive(local_hub, tmp_path, folder):
     assert len(local_hub.titles("tester/shared")) == 4
 
 
-@pytest.mark.launch
 def test_the_token_never_reaches_storage(local_hub, push, folder, tmp_path):
     # Contents of their own: what another test uploaded would not be sent again.
     (folder / "small.safetensors").write_bytes(b"secret " * 100)
@@ -149,7 +146,7 @@ def test_the_token_never_reaches_storage(local_hub, push, folder, tmp_path):
     )
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_a_client_that_leaks_its_token_to_storage_is_caught(local_hub, push, folder):
     """The test above could not fail if the server did not see tokens; urllib carries them across a redirect."""
     push(folder, "tester/leaky")
@@ -164,7 +161,7 @@ def test_a_client_that_leaks_its_token_to_storage_is_caught(local_hub, push, fol
     "push to a Hub of one's own that has no Xet",
     "refused in one line that names the variable with which it works",
 )
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_a_hub_without_xet_is_pushed_to_by_git_lfs(local_hub, push, folder):
     local_hub.order_fault(method="GET", path="tester/lfs/xet-write-token/", status=404)
     assert (
@@ -179,7 +176,7 @@ def test_a_hub_without_xet_is_pushed_to_by_git_lfs(local_hub, push, folder):
     "upload a folder whole, or hear which of its files were left out",
     "a file that is not in the commit is named in an error",
 )
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_a_listing_without_a_file_of_the_folder_is_an_error(local_hub, push, folder):
     listing = [{"type": "file", "path": path.relative_to(folder).as_posix(), "oid": "0" * 40, "size": 7}
                for path in folder.rglob("*") if path.is_file() and path.name != "README.md"]  # fmt: skip
@@ -187,7 +184,7 @@ def test_a_listing_without_a_file_of_the_folder_is_an_error(local_hub, push, fol
     assert "README.md at commit" in push(folder, "tester/wrong")["error"]
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("repo_id", "environment", "complaint"),
     [
@@ -205,7 +202,7 @@ def test_a_refused_push_says_why_in_one_line(push, folder, repo_id, environment,
     assert complaint in push(folder, repo_id, environment=environment)["error"]
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_a_card_that_the_hub_refuses_is_an_error_with_its_reason(local_hub, push, folder):
     body = json.dumps({"errors": [{"message": '"license" must be one of [apache-2.0, mit]'}]})
     local_hub.order_fault(method="POST", path="validate-yaml", status=400, body=body)
@@ -213,7 +210,7 @@ def test_a_card_that_the_hub_refuses_is_an_error_with_its_reason(local_hub, push
     assert len(local_hub.titles("tester/unlicensed")) == 1
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_a_private_push_to_a_public_repository_is_refused(local_hub, push, folder):
     push(folder, "tester/open")
     (folder / "empty.txt").write_text("a secret")
@@ -221,7 +218,7 @@ def test_a_private_push_to_a_public_repository_is_refused(local_hub, push, folde
     assert len(local_hub.titles("tester/open")) == 2
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_branches_and_tags_hold_the_commit_they_were_made_at(local_hub, push, folder, tmp_path):
     code = """
         import json
@@ -272,6 +269,7 @@ def test_an_unknown_kind_of_repository_is_refused(tmp_path):
         push_folder(tmp_path, "me/x", repo_type="space", token="hf_x")
 
 
+@pytest.mark.thorough
 def test_the_digests_that_are_pushed_are_those_of_the_files_that_are_pushed(tmp_path, local_hub):
     """A record that names the machine is pushed as a copy without it, which has another digest."""
     folder = tmp_path / "model"
@@ -295,7 +293,7 @@ def test_the_digests_that_are_pushed_are_those_of_the_files_that_are_pushed(tmp_
     assert (folder / "digests.json").read_bytes() == before
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_a_hub_that_stops_answering_is_one_line_and_pushing_again_sends_nothing_twice(warm_python, folder, tmp_path):
     """The server is suspended at the commit: the kernel still accepts connections for it, and nobody answers."""
     hub = LocalHub(tmp_path / "hub", python=warm_python)
@@ -331,7 +329,7 @@ def test_a_hub_that_stops_answering_is_one_line_and_pushing_again_sends_nothing_
         hub.stop()
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_a_hub_that_never_answers_is_one_line(folder, monkeypatch):
     monkeypatch.setattr("hmm_datasets.hub.push.PATIENCE", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -94,7 +94,7 @@ def found(local_hub, tmp_path_factory):
     return local_hub.child(CODE, folder / "home", folder)
 
 
-pytestmark = pytest.mark.launch
+pytestmark = pytest.mark.thorough
 
 
 @pytest.mark.parametrize("kind", ["changed", "truncated"])

@@ -93,6 +93,7 @@ def tokens(root, name):
     return read_json(root / name / "summary.json")["tokens"]
 
 
+@pytest.mark.thorough
 def test_a_card_lists_the_tokens_of_every_stage_and_their_sum(stages):
     counts = [tokens(stages, name) for name in STEPS]
     text = card(stages / "sft").text
@@ -117,6 +118,7 @@ def test_a_card_states_only_what_was_measured_on_its_model(stages, tmp_path):
     assert "| Held-out text | 1.25 | 0.01 | bits/byte |" in card(root / "midtrain").text
 
 
+@pytest.mark.thorough
 def test_a_report_of_a_text_only_experiment_says_what_is_there(stages, tmp_path, capsys):
     shutil.copytree(stages, tmp_path / "root")
     (tmp_path / "root" / "sft" / "README.md").write_text("# By hand\n")
@@ -161,6 +163,7 @@ LICENCES = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/WestWaters/pollard-weights/pull/66",
     "the card of a model made from another states the licence of that one, and never a guess",

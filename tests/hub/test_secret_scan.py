@@ -30,6 +30,7 @@ SECRETS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("around", ["{}\n", "see {}, then", "x: 1\nvalue: {}\n", "hub_token: [{}]\n"])
 def test_secrets_of_fifty_six_forms_stop_a_push(tmp_path, around):
     (tmp_path / "file").write_text("words\n")
@@ -152,6 +153,7 @@ FORMS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/gitleaks/gitleaks/issues/2010",
     "search archives whose names have a suffix that the scanner does not know",

@@ -7,7 +7,7 @@ import pytest
 from hmm_datasets.cli import main
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_what_a_model_is_measured_against_comes_by_the_name_of_either_kind_of_repository(local_hub, tmp_path):
     code = """
         import json, sys
@@ -31,7 +31,7 @@ def test_what_a_model_is_measured_against_comes_by_the_name_of_either_kind_of_re
     assert texts == ["Story 0.", "Story 1."]
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_without_a_hub_the_name_is_refused_in_one_line(local_hub, tmp_path):
     code = """
         import json, time

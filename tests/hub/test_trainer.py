@@ -99,7 +99,7 @@ def others(files):
     return {name for name in files if Path(name).name not in RECORDS | {"training_args.bin", "digests.json"}}
 
 
-pytestmark = pytest.mark.launch
+pytestmark = pytest.mark.thorough
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -125,6 +125,7 @@ def test_bad_launches_are_reported_in_one_line(tokens, capsys):
 
 def test_a_way_of_launching_whose_package_is_missing_is_one_line(tokens, capsys, monkeypatch):
     fit = ("fit", str(tokens), "--num_states", "3", "--output_dir", "run")
+    importlib.import_module("accelerate.utils")  # which asks once, when it is imported, for the packages there are
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert "--launch zero2: deepspeed is not installed; pip install" in failing(capsys, *fit, "--launch", "zero2")
 
@@ -141,6 +142,7 @@ def test_an_empty_launch_means_none_for_every_recipe(tokens, capsys):
     assert launch_of("pretrain", ["--launch", "", "--hmm", "x"]) == (None, ["--hmm", "x"])
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/huggingface/transformers/pull/33990",
     "flags with hyphens for settings with underscores",
@@ -254,6 +256,7 @@ def test_the_shipped_file_that_is_read_is_named(tmp_path, monkeypatch, capsys):
     assert "outputs/demo/hmm/hmm" in lines[-1]
 
 
+@pytest.mark.thorough
 def test_shipped_files_are_listed_and_copied_out(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["configs"]) == 0
@@ -286,7 +289,7 @@ def test_launch_configurations_are_found_by_name_or_as_files(tmp_path, monkeypat
         launch_config("mine")
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_evaluate_runs_under_accelerate_beside_the_library_of_that_name(launch, tmp_path):
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -313,7 +316,6 @@ def test_evaluate_runs_under_accelerate_beside_the_library_of_that_name(launch, 
     "accelerate launch to end with an error if a rank does, where it ended with 0",
     "`--launch` ends with the exit code of the rank that failed first, of one rank and of several",
 )
-@pytest.mark.launch
 @pytest.mark.parametrize("config", ["cpu1", "cpu2"])
 def test_a_script_gets_the_flags_that_resemble_the_launchers_and_its_exit_code_is_passed_on(config, launch, tmp_path):
     words = ["--r=16", "--num_proc", "2", "--ro", "a", "-t", "3"]
@@ -328,7 +330,7 @@ def test_a_script_gets_the_flags_that_resemble_the_launchers_and_its_exit_code_i
     assert texts == [" ".join(words)] * int(config[-1])
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize(("config", "code"), [("cpu1", 0), ("cpu2", 128 + signal.SIGTERM)])
 def test_a_signal_to_the_launcher_ends_its_ranks(config, code, tokens, child_environment):
     """The fit saves and ends with 0, which is passed on; torch's launcher of several ranks has a code of its own."""

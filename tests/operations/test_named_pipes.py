@@ -29,6 +29,7 @@ def made(tmp_path_factory):
     return folder
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/nrwl/nx/pull/35289",
     "a named pipe in a folder that is walked, or a link that leads to one",

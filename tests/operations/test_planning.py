@@ -38,11 +38,13 @@ def configs(tmp_path_factory):
     return {name: str(folder / f"{name}.json") for name in SHAPES}
 
 
+@pytest.mark.thorough
 def test_the_parameters_of_llama_are_those_published(configs):
     for name, model in configs.items():
         assert f"{plan_recipe('sft', ['--model', model, *SFT])['parameters'] / 1e9:.3g}" == PUBLISHED[name]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_model_in_bfloat16_is_planned_as_it_is_trained(dtype, tmp_path):
     torch.manual_seed(0)
@@ -66,7 +68,7 @@ def test_a_model_in_bfloat16_is_planned_as_it_is_trained(dtype, tmp_path):
         assert found[name] == sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_fine_tuning_is_planned_from_a_configuration_alone_and_an_adapter_needs_less(configs, capsys):
     pytest.importorskip("peft")
     command = ["plan", "sft", "--model", configs["8b"], *SFT, "--bf16", "true", "--assumed_rate", "A100", "--json"]
@@ -115,6 +117,7 @@ def test_a_fit_of_blocks_is_planned_from_the_fit_before_it(tmp_path, capsys):
         plan_fit([*flags, *blocks, "--device", "cuda"])
 
 
+@pytest.mark.thorough
 def test_a_fit_is_planned_without_an_output_folder_and_memory_is_named_by_its_optimizer(capsys):
     assert main(["plan", "fit", "--corpus", "tinystories-sample", "--num_states", "9", "--assumed_tokens", "1e6"]) == 0
     assert "tokens per epoch" in capsys.readouterr().out

@@ -174,7 +174,7 @@ def test_json_has_ranks_and_events(run, capsys):
     heart.end()
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_the_live_view_is_drawn_in_a_terminal_until_the_run_is_finished(run, child_environment):
     command = ["-m", "hmm_datasets.cli", "watch", str(run), "--follow", "--every", "0.2"]
     child = pexpect.spawn(
@@ -188,7 +188,7 @@ def test_the_live_view_is_drawn_in_a_terminal_until_the_run_is_finished(run, chi
     assert child.exitstatus == 0
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_a_process_writes_its_stacks_when_asked_and_one_that_cannot_is_named_for_py_spy(tmp_path, child_environment):
     program = (
         "import sys, time; from hmm_datasets.runtime import heartbeats\n"

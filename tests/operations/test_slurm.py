@@ -167,7 +167,7 @@ def until(condition, seconds, slurm):
     return found
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_on_one_node_the_limit_of_the_job_is_that_of_the_run(slurm, recipe):
     """Of a job of one minute no step is sure to be saved in time but the first; then the job waits in the queue."""
@@ -188,7 +188,7 @@ def watch(output, ok):
     return command if ok else ("sh", "-c", f"{' '.join(map(str, command))} || true")
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_job_goes_on_without_the_node_that_failed_twice_and_one_that_depends_on_it_waits(slurm, recipe):
     output, after = slurm.folder / "requeued", slurm.folder / "after"
@@ -234,7 +234,7 @@ def test_a_job_goes_on_without_the_node_that_failed_twice_and_one_that_depends_o
     assert message == "the job goes back into the queue, without n0: stopped: SIGUSR1; the same command continues"
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_many_nodes_train_as_one(slurm, recipe):
     output = slurm.folder / "many"
@@ -251,7 +251,7 @@ def test_many_nodes_train_as_one(slurm, recipe):
     assert "".join(logs).count("supervise: finished: finished") == 2
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_jobs_of_a_chain_go_on_from_one_another_until_the_run_is_finished(slurm, recipe):
     output = slurm.folder / "chain"
@@ -275,7 +275,7 @@ def test_jobs_of_a_chain_go_on_from_one_another_until_the_run_is_finished(slurm,
     assert not (slurm.folder / "chain-3.out").exists()
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_sweep_is_an_array_and_only_what_is_unfinished_is_submitted_again(slurm):
     """Four fits on two nodes; one is cancelled, and is the only one in the second array."""
@@ -313,7 +313,7 @@ def test_a_sweep_is_an_array_and_only_what_is_unfinished_is_submitted_again(slur
     assert len((folder / "sweep.csv").read_text().splitlines()) == 5
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_tasks_of_srun_are_ranks(slurm):
     quick = ("--min_disk_gib", 0)

@@ -128,7 +128,7 @@ def began(found: dict, settings, monkeypatch) -> list:
     return calls
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "given"),
     [

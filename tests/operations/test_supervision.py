@@ -100,7 +100,6 @@ def kinds(events):
     return [event["kind"] for event in events]
 
 
-@pytest.mark.launch
 def test_faults_are_named_and_the_command_starts_again_until_it_is_finished(supervised, tmp_path):
     code, events = supervised("die", "full disk", "nan", "finish")
     assert code == 0
@@ -114,7 +113,7 @@ def test_faults_are_named_and_the_command_starts_again_until_it_is_finished(supe
     assert not (tmp_path / "run" / FOLDER_NAME).exists()
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_a_new_checkpoint_resets_the_delay_and_the_count_of_failures(supervised, tmp_path):
     code, events = supervised("die", "die", "checkpoint then die", "die", "die", "die", max_failures=3)
     assert code == 137
@@ -124,21 +123,21 @@ def test_a_new_checkpoint_resets_the_delay_and_the_count_of_failures(supervised,
     assert "3 failures in a row, without a new checkpoint" in events[-1]["message"]
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize(("action", "kind"), [("settings", "settings"), ("usage", "settings")])
 def test_a_wrong_setting_is_not_tried_again(supervised, action, kind):
     code, events = supervised(action)
     assert (code, kinds(events)) == (2, [kind])
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_the_same_error_at_the_same_step_is_not_tried_a_third_time(supervised):
     code, events = supervised("same nan", "same nan")
     assert (code, kinds(events)) == (2, ["error", "error", "give up"])
     assert "the same error at the same step again" in events[-1]["message"]
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_a_hang_is_ended_with_its_stacks_kept(supervised, tmp_path):
     code, events = supervised("hang", "finish", limits=Limits(step=0.3))
     assert (code, kinds(events)) == (0, ["hang", "finished"])
@@ -148,13 +147,13 @@ def test_a_hang_is_ended_with_its_stacks_kept(supervised, tmp_path):
     assert stacks.name in events[0]["message"]
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_a_step_that_compiles_for_longer_than_a_step_may_take_does_not_hang(supervised):
     code, events = supervised("compile", limits=Limits(step=0.3))
     assert (code, kinds(events)) == (0, ["finished"])
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_a_signal_to_the_supervisor_stops_the_run_and_one_to_the_run_does_not(tmp_path, child_environment):
     run = tmp_path / "run"
     (tmp_path / "program.py").write_text(PROGRAM)
@@ -209,7 +208,7 @@ sys.exit(1 if code else 0)
 """
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_a_rank_that_the_watchdog_of_nccl_aborts_is_not_blamed(tmp_path, monkeypatch, child_environment, capfd):
     monkeypatch.setenv("PYTHONPATH", child_environment["PYTHONPATH"])
     (tmp_path / "program.py").write_text(PROGRAM)

@@ -64,6 +64,7 @@ def verified(folder, capsys) -> tuple[int, list[str]]:
     return code, capsys.readouterr().out.splitlines()
 
 
+@pytest.mark.thorough
 def test_unchanged_folders_of_each_kind_pass(whole, capsys):
     code, lines = verified(whole, capsys)
     assert code == 0
@@ -73,6 +74,7 @@ def test_unchanged_folders_of_each_kind_pass(whole, capsys):
     assert len(lines) == len(set(lines)) >= 9
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "part", ["hmm", "family", "corpus/text", "corpus/tokenizer/tokenizer.json", "run/checkpoint-1"]
 )

@@ -69,6 +69,7 @@ def test_the_optimum_is_that_of_the_sequences_from_their_second_symbol_on(model,
     assert losses["bayes"] < losses["process_bigram"] < losses["uniform"] == pytest.approx(np.log(3))
 
 
+@pytest.mark.thorough
 def test_the_report_subtracts_the_optimum(model, tmp_path, capsys):
     chosen, process = settings(model, tmp_path), processes.mess3()
     optimum = RECIPE.optimum_and_baselines(chosen, process)["bayes"]
@@ -98,7 +99,7 @@ def test_wrong_settings_are_refused(model, tmp_path):
         settings(model, tmp_path, num_sequences=1)
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_experiment_runs_to_its_report(program, succeeded, model, tmp_path):
     command = ("recipes/experiments/after_pretraining/run.py", "--model", model, "--output_dir", tmp_path)

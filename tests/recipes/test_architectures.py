@@ -30,7 +30,7 @@ def test_the_oracle_is_always_right_and_the_uniform_prediction_pays_the_logarith
     assert by_token.mean() == pytest.approx(excess)
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_the_experiment_runs_to_its_report(program, succeeded, tmp_path):
     config = ("--config", "recipes/experiments/architectures/small.yaml", "--output_dir", tmp_path)
     said = succeeded(program.run("recipes/experiments/architectures/run.py", *config, *TINY)).stdout

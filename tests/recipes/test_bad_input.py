@@ -3,11 +3,8 @@
 import json
 
 import numpy as np
-import pytest
 
 from hmm_datasets.runtime.rank_heartbeats import FOLDER_NAME
-
-pytestmark = pytest.mark.launch
 
 SMALL = ("--global_batch_size", 4, "--per_device_train_batch_size", 2, "--max_steps", 1)
 

@@ -69,6 +69,7 @@ def test_principal_axes_are_orthonormal_and_in_order_of_variance():
     assert ((points - mean) @ directions).var(0) == pytest.approx(points.var(0)[[1, 3, 0]], rel=0.1)
 
 
+@pytest.mark.thorough
 def test_the_picture_has_a_row_for_each_process(untrained, tmp_path):
     clouds = {"rrxor": measure.probed_beliefs(untrained / "model", untrained / "hmm", 6, 16)}
     beliefs = np.eye(3)
@@ -83,7 +84,7 @@ def test_wrong_processes_are_refused():
         RECIPE.BeliefGeometrySettings(processes=["mess4"])
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_tiny_experiment_ends_in_its_result(program, succeeded, tmp_path):
     tiny = ("--processes", "rrxor", "--train_sequences", 640, "--num_sequences", 64, "--checkpoints", "false")
@@ -100,7 +101,7 @@ def test_a_tiny_experiment_ends_in_its_result(program, succeeded, tmp_path):
     assert (tmp_path / "beliefs.png").stat().st_size > 10_000
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_transformer_gets_close_to_the_optimum_and_represents_the_beliefs(program, succeeded, tmp_path):
     succeeded(program.run("recipes/experiments/belief_geometry/run.py", "--output_dir", tmp_path, timeout=1800))

@@ -57,6 +57,7 @@ def test_documents_without_a_word_are_left_out(small):
     assert "no word in 2 documents" in message(compression.measure, small, ["", " "])
 
 
+@pytest.mark.thorough
 def test_a_comparison_holds_what_each_measures_and_their_difference(small, large):
     found = compression.compare(small, large, stories())
     assert [found.first, found.second] == [compression.measure(one, stories()) for one in (small, large)]
@@ -93,6 +94,7 @@ def test_the_interval_depends_on_the_seed_alone(small, large):
     assert one != other
 
 
+@pytest.mark.thorough
 def test_merges_that_came_from_the_test_text_are_named():
     train = stories("train")
     test = [f"{SECRET} said {text}" for text in stories()[:80]]

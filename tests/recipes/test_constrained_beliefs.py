@@ -104,7 +104,7 @@ def test_settings_of_both_sizes_are_read(name):
     assert min(settings.values) < 1 / 3 < max(settings.values)  # eigenvalues of both signs
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_a_tiny_experiment_has_its_report_and_picture(program, succeeded, tmp_path):
     command = ["-m", "hmm_datasets.cli", "experiment", "constrained-beliefs", "--config", str(FOLDER / "small.yaml")]
     command += ["--output_dir", str(tmp_path), "--context", "4", "--steps", "5"]

@@ -98,7 +98,7 @@ def test_both_splits_are_written_in_one_pass_that_ends_at_max_documents(tokenize
     assert test
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_a_restarted_run_writes_no_row_twice(tokenize, recipe, stories, tmp_path, monkeypatch):
     monkeypatch.setattr("hmm_datasets.text.stream.tokenization._BATCH_BYTES", 2000)
     settings = {"test_fraction": 0.2, "shard_tokens": 500}

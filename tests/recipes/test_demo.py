@@ -5,7 +5,7 @@ import json
 import pytest
 from hub_processes import LocalHub
 
-pytestmark = pytest.mark.launch
+pytestmark = pytest.mark.thorough
 
 CHAT = ("pretrain_text", "midtrain", "sft")
 SAMPLES = ("--corpus", "tinystories-sample", "--conversations", "instructions-sample")

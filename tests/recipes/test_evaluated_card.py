@@ -7,7 +7,7 @@ from hmm_datasets import processes
 from hmm_datasets.files import read_json
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_the_card_of_an_evaluated_run_has_the_evaluation_with_its_errors_and_the_expected_loss(
     program, succeeded, tmp_path
 ):

@@ -10,6 +10,7 @@ from hmm_datasets.runtime.shipped import EXPERIMENTS, shipped
 MODULES = sorted(path for path in shipped(EXPERIMENTS).glob("*/*.py") if ">>>" in path.read_text(encoding="utf-8"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_examples_print_what_they_say(path):
     found = doctest.testmod(load(path.parent.name, path.stem))

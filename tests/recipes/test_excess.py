@@ -31,7 +31,7 @@ def test_every_model_has_its_own_seed_stream_and_folder(tmp_path):
         settings_of("--seeds", "3", "3")
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_experiment_runs_to_its_report(program, succeeded, tmp_path):
     small = ("--width", 16, "--train_tokens", 20_000, "--num_sequences", 8)

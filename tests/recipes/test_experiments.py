@@ -6,7 +6,7 @@ import pytest
 
 from hmm_datasets.files import read_json
 
-pytestmark = [pytest.mark.launch, pytest.mark.slow]
+pytestmark = [pytest.mark.thorough, pytest.mark.slow]
 
 
 def test_a_model_goes_from_uniform_to_unigram_to_bigram_to_the_optimum(program, succeeded):

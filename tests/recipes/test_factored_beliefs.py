@@ -18,7 +18,7 @@ def test_findings_name_the_noise_and_both_predictions():
     assert "sum of (d - 1) is 6, product minus 1 is 26" in found[0].difference
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_the_experiment_runs_to_its_report_and_does_not_train_twice(program, succeeded, tmp_path):
     small = ("--steps", 2, "--batch_size", 4, "--num_sequences", 64, "--layers", 1, "--width", 16)
     factors = ("--factors", "process:mess3(0.15,0.6)", "process:golden_mean", "--noises", 0, 0.1)

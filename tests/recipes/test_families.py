@@ -5,7 +5,7 @@ import pytest
 from hmm_datasets.files import read_json, read_jsonl
 from hmm_datasets.hmm.families import RandomChains
 
-pytestmark = pytest.mark.launch
+pytestmark = pytest.mark.thorough
 
 
 def test_a_model_is_trained_and_evaluated_on_a_family(program, succeeded, tmp_path):

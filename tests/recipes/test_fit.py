@@ -8,7 +8,7 @@ import pytest
 
 from hmm_datasets.hmm.model import HMM
 
-pytestmark = pytest.mark.launch
+pytestmark = pytest.mark.thorough
 
 RECIPE = ("recipes/fit_hmm.py", "--num_states", 6, "--length", 16, "--vocabulary_size", 60, "--batch_size", 40)
 

@@ -24,12 +24,13 @@ def test_findings_give_the_order_of_the_phases():
     assert found[0].difference == "nearest: unigram inference from step 1, bigram inference from step 2"
 
 
+@pytest.mark.thorough
 def test_one_number_of_chains_and_one_step_can_be_drawn(tmp_path):
     plot.plot_four_phases({4: {"rows": ROWS[:2]}}, tmp_path / "one.png")
     assert (tmp_path / "one.png").read_bytes()[:4] == b"\x89PNG"
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_the_experiment_runs_to_its_report(program, succeeded, tmp_path):
     small = ("--steps", 2, "--batch_size", 4, "--num_sequences", 8, "--heads", 2)
     command = (

@@ -53,6 +53,7 @@ def test_the_proxy_is_hacked():
     assert REWARDS.totals.tilted(min(methods.BETAS)).gold < REWARDS.totals.reference.gold
 
 
+@pytest.mark.thorough
 def test_averages_of_wrong_rewards_come_nearer_to_the_most_that_is_possible():
     """arXiv 2605.07105, where ensembles are proven to help."""
     nats = np.array([0.5, 2.0])
@@ -63,6 +64,7 @@ def test_averages_of_wrong_rewards_come_nearer_to_the_most_that_is_possible():
         assert (before < after).all()
 
 
+@pytest.mark.thorough
 def test_the_interval_of_averaged_rewards_has_their_rare_large_losses():
     """10,000s of plain draws, by a program of its own, gave 2.960, 3.474 and 3.788; 100 gave 2.969 ± 0.003."""
     gains, weights = rewards_of.ensemble_gains(REWARDS, 16, 300, np.array([2.0, 3.0, 4.0]))
@@ -114,6 +116,7 @@ def _torchtune():
     return {"torchtune": package, "torchtune.rlhf": parts, "torchtune.rlhf.loss": losses}
 
 
+@pytest.mark.thorough
 def test_ppo_lands_on_the_frontier(tmp_path, monkeypatch):
     trials, policy = load("frontier", "trials"), load("frontier", "policy")
     policy.TableForCausalLM.from_logits(TASK.reference.float(), TASK.length).save_pretrained(tmp_path)
@@ -127,7 +130,7 @@ def test_ppo_lands_on_the_frontier(tmp_path, monkeypatch):
     assert rewards_of.share_of(REWARDS.totals, outcome) > 0.97
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_the_experiment_runs_to_its_report_and_goes_on(program, succeeded, tmp_path):
     words = ["recipes/experiments/frontier/run.py", "--config", "recipes/experiments/frontier/small.yaml"]
     words += ["--output_dir", tmp_path, "--steps", 2, "--batch_size", 16]

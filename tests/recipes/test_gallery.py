@@ -53,7 +53,7 @@ def test_an_experiment_has_a_seed(name):
     assert names & {"seed", "seeds"} or name in WITHOUT_SEED
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_cannot_be_measured_is_refused_before_training(case, program, tmp_path):
     name, flags, expected = REFUSED[case]
@@ -64,7 +64,7 @@ def test_what_cannot_be_measured_is_refused_before_training(case, program, tmp_p
     assert not list((tmp_path / "out").rglob("*.safetensors")), "nothing was trained"
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_two_parameters_of_one_process_have_folders_of_their_own(program, succeeded, tmp_path):
     """Also a process of two states, whose predictive vectors lie on a line."""
     calls = ("mess3(x=0.05, a=0.85)", "mess3(x=0.3, a=0.5)", "golden_mean(p=0.3)")

@@ -77,7 +77,7 @@ def test_settings_of_both_sizes_are_read(name, models):
     assert settings.context == 8
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_a_tiny_experiment_has_its_report_and_picture(program, succeeded, tmp_path):
     command = ["-m", "hmm_datasets.cli", "experiment", "generalized-processes", "--config", str(FOLDER / "small.yaml")]
     command += ["--output_dir", str(tmp_path), "--processes", "moon()", "--architectures", "llama", "gru"]

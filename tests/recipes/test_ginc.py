@@ -10,6 +10,7 @@ from hmm_datasets.hmm.families import ginc
 RECIPE = load("ginc")
 
 
+@pytest.mark.thorough
 def test_no_exact_predictor_of_documents_is_better_than_that_of_prompts():
     settings = RECIPE.GINCSettings("unused", num_prompts=120, steps=0)
     documents = ginc()
@@ -33,7 +34,7 @@ def test_wrong_settings_are_refused():
             RECIPE.GINCSettings("unused", **wrong)
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_the_experiment_runs_to_its_report(program, succeeded, tmp_path):
     tiny = ("--steps", 2, "--batch_size", 2, "--length", 16, "--width", 32, "--layers", 1, "--num_prompts", 8)
     small = ("--example_lengths", 3, 10, "--num_examples", 0, 2, "--output_dir", tmp_path)

@@ -64,6 +64,7 @@ def test_the_divergences_by_context_are_those_of_the_definition(model):
         assert found[name] == pytest.approx(expected, abs=1e-9)
 
 
+@pytest.mark.thorough
 def test_the_nearest_predictor_of_each_span_is_the_one_of_least_divergence(tmp_path):
     divergences = {"uniform": np.full((5, 7), 0.3), "bigram": np.tile(np.linspace(0.6, 0.0, 7), (5, 1))}
     rows = in_context.summarize(divergences)

@@ -27,7 +27,7 @@ def sweep_of(content: dict, path):
     return read_sweep(path)
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_the_full_experiment_is_planned_without_its_data(tmp_path):
     chosen = settings("full.yaml", "--output_dir", str(tmp_path / "icll"))
     assert len(sweep_of(RECIPE.models_sweep(chosen, tmp_path), tmp_path / "models.yaml").cells) == 3 * 2 * 3
@@ -71,6 +71,7 @@ def test_wrong_settings_are_refused(flags, message):
         settings("small.yaml", *flags)
 
 
+@pytest.mark.thorough
 def test_results_of_exact_and_inexact_sources_are_shown_together(tmp_path):
     cells = []
     for name, floor in (("H16-E9-permuted", "oracle"), ("H4-E9-permuted", "bayes"), ("H4-E9-plain", "bayes")):
@@ -92,7 +93,7 @@ def test_results_of_exact_and_inexact_sources_are_shown_together(tmp_path):
         COMPARE.results([{**cells[0], "state": "failed"}])
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_small_experiment_ends_in_its_report(program, succeeded, tmp_path):
     small = ("--hmms", "H4-E100", "H8-E100", "--fit_epochs", 4, "--train_tokens", 20_000, "--num_sequences", 16)

@@ -5,7 +5,7 @@ import shutil
 import pytest
 from logged_runs import GLOBAL_BATCH, Runs, global_batches, indices_by_step, rows_of
 
-pytestmark = [pytest.mark.launch, pytest.mark.slow]
+pytestmark = [pytest.mark.thorough, pytest.mark.slow]
 
 STEPS = 9
 

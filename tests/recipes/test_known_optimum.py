@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-pytestmark = pytest.mark.launch
+pytestmark = pytest.mark.thorough
 TINY = ("--pretrain_tokens", 17 * 256, "--dpo_steps", 1, "--grpo_steps", 1)
 TINY += ("--num_sequences", 16)
 

@@ -17,7 +17,7 @@ from hmm_datasets.training.run import train_and_save
 
 measure = load("known_optimum", "measure")
 
-pytestmark = pytest.mark.launch
+pytestmark = pytest.mark.thorough
 OPTIMUM = TiltedHMM(processes.mess3(0.05, 0.85), [0.0, 0.3, -0.3], 1.0, 6)
 BUDGET = {"steps": 2, "batch_size": 8, "learning_rate": 1e-3}
 

@@ -16,7 +16,7 @@ from hmm_datasets.files import read_jsonl
 from hmm_datasets.hmm.processes import mess3
 from hmm_datasets.training.settings import PretrainSettings
 
-pytestmark = pytest.mark.launch
+pytestmark = pytest.mark.thorough
 
 SETTINGS = {"global_batch_size": GLOBAL_BATCH, "save_steps": 7, "eval_steps": 5, "eval_strategy": "steps"}
 SETTINGS |= {"save_total_limit": 2, "logging_steps": 1, "learning_rate": 1e-4, "report_to": "none"}

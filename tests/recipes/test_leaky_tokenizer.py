@@ -30,6 +30,7 @@ def settings(config: str, *flags: str):
     return parse_settings(RECIPE.LeakySettings, arguments=["--config", str(FOLDER / config), *flags])[0]
 
 
+@pytest.mark.thorough
 def test_the_hours_of_all_models_are_those_of_their_flops_on_each_device(tmp_path):
     """Without data; the full size has 24 models of 50,000 steps."""
     chosen = settings("full.yaml", "--output_dir", str(tmp_path / "leaky"))
@@ -98,6 +99,7 @@ def test_models_are_compared_by_size_on_the_same_documents(tmp_path):
         COMPARE.evaluations(tmp_path)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("between_seeds", [0.0, 0.01, 0.1])
 def test_an_interval_over_documents_and_seeds_covers_the_true_difference(between_seeds):
     """2,000 experiments of three seeds on 200 documents: the share that covers is at least 95% but for chance."""
@@ -143,7 +145,7 @@ def test_an_interval_of_one_seed_is_that_over_documents():
     assert COMPARE.with_seeds(Difference(0.2, None, None), [0.1, 0.3]) == Difference(0.2, None, None)
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_experiment_ends_in_a_table_with_intervals(program, succeeded, tmp_path):
     output = tmp_path / "leaky"

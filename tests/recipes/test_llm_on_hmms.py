@@ -52,7 +52,7 @@ def test_wrong_settings_are_refused():
             RECIPE.LLMOnHMMsSettings(**wrong)
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_any_folder_with_a_model_and_a_tokenizer_is_measured(program, succeeded, bpe, tmp_path):
     small_llama(len(bpe)).save_pretrained(tmp_path / "model")
     bpe.save_pretrained(tmp_path / "model")

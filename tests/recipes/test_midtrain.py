@@ -82,6 +82,7 @@ def loss(folder, stream, count) -> float:
         return model(input_ids=ids, labels=ids).loss.item()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("most", "counts"), [(256, (11, 5)), (4, (4, 4)), (7, (7, 5))])
 def test_the_held_out_loss_is_reported_for_each_stream_and_for_all_tokens(midtrain, streams, tmp_path, most, counts):
     history, evaluation = midtrain(num_test_sequences=most)
@@ -154,7 +155,6 @@ def test_an_unknown_packed_stream_is_refused():
         MixtureSettings("model", ["a", "b"], [1.0, 1.0], packed_streams=["c"])
 
 
-@pytest.mark.launch
 def test_two_processes_report_the_same_losses_of_the_streams(program, succeeded, streams, tmp_path):
     arguments = (
         *("recipes/midtrain.py", "--model", streams / "model", "--streams", streams / "text", streams / "chat"),
@@ -193,7 +193,7 @@ def two_stages(program, succeeded, streams, tmp_path_factory):
     return two_stages
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("config", ["zero2", "zero3", "fsdp2"])
 def test_sharded_processes_carry_the_optimizer_over_like_one(config, two_stages):

@@ -6,7 +6,7 @@ from hmm_datasets import load_source, processes
 from hmm_datasets.files import read_json
 from hmm_datasets.operations.verification import verify
 
-pytestmark = pytest.mark.launch
+pytestmark = pytest.mark.thorough
 
 NAME, NAMED = "process:mess3(x=0.05, a=0.85)", processes.mess3(x=0.05, a=0.85)
 

@@ -15,7 +15,7 @@ from hmm_datasets.operations.diagnosis import Limits
 from hmm_datasets.operations.run_state import RunObserver, format_state
 from hmm_datasets.training.checkpoints.verifying import verify_checkpoint
 
-pytestmark = [pytest.mark.launch, pytest.mark.slow]
+pytestmark = [pytest.mark.thorough, pytest.mark.slow]
 
 PORT = 29517
 

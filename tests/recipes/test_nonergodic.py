@@ -36,6 +36,7 @@ def test_the_excess_of_two_coins_is_the_information_that_a_throw_gives():
     assert total.mean() == pytest.approx(math.log(2), abs=4 * error + 0.005)
 
 
+@pytest.mark.thorough
 def test_all_chains_of_two_symbols_have_the_excess_that_theory_says():
     # Two parameters: d / 2t = 1 / t. Corrections are of the order of 1 / t**2.
     excess = measure.excess_by_position(RandomChains(num_states=2, alpha=1.0), 1024, 257, seed=1)
@@ -121,7 +122,7 @@ def test_wrong_settings_are_refused():
 
 
 @pytest.mark.slow
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_the_experiment_ends_in_its_result(program, succeeded, tmp_path):
     small = ("--counts", 4, 16, "--mess3", 2, "--length", 48, "--num_sequences", 64)
     small += ("--fit_last", 32, "--train_tokens", 8_000, "--output_dir", tmp_path)

@@ -50,12 +50,14 @@ def test_the_tilted_distribution_is_that_of_the_core():
     assert task.expected_reward(task.tilted()) == pytest.approx(core.expected_reward, abs=1e-12)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("task", [TASK, FEW], ids=["task", "few"])
 def test_objectives_of_the_reward_with_the_divergence_end_in_the_tilted_distribution(task):
     for name in ("dpo", "dpo robust", "dpo weighted", "reward model", "rloo", "a2po"):
         np.testing.assert_allclose(probs(target(name, task), task), probs(task.tilted(), task), atol=1e-8)
 
 
+@pytest.mark.thorough
 def test_closed_forms():
     """Noise contrastive alignment of pairs ends where fine-tuning on the chosen does; divergences of other kinds."""
     chosen = TASK.pairs.sum(1)
@@ -71,6 +73,7 @@ def test_closed_forms():
         np.testing.assert_allclose(probs(target(name)), p * ratio(reward + shift), atol=1e-7)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "loss"),
     [
@@ -143,6 +146,7 @@ def test_the_gradient_of_grpo_is_that_of_the_reward_and_of_the_divergence_at_eac
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.thorough
 def test_objectives_that_go_on_for_ever_have_no_target():
     """Kahneman and Tversky's value of a bad sequence is best at probability zero."""
     for name in ("kto", "dpo apo_zero"):
@@ -168,6 +172,7 @@ def test_the_policy_scores_and_writes_every_sequence(tmp_path):
     assert stats.chisquare(counts, expected / expected.sum() * sum(counts)).pvalue > 1e-3
 
 
+@pytest.mark.thorough
 def test_a_loss_of_another_library_is_on_trial_as_a_function(tmp_path):
     policy.TableForCausalLM.from_logits(TASK.reference.float(), TASK.length).save_pretrained(tmp_path)
     desk = trials.Desk(TASK, tmp_path, tmp_path, tmp_path, trials.Budget(200, 512, 0.05, 0))
@@ -185,6 +190,7 @@ def test_a_loss_of_another_library_is_on_trial_as_a_function(tmp_path):
         assert (TASK.divergence(found, TASK.tilted()) < 1e-3) == (name == "dpo")
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/huggingface/trl/pull/5905",
     "GOLD compares the distribution after each token of an answer, and so never that of the first, by default",
@@ -211,6 +217,7 @@ def test_trainers_come_near_their_targets(name, tmp_path):
         torch.testing.assert_close(found[0].log_softmax(-1), TASK.reference[0], rtol=0, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_the_gradient_is_followed_to_the_stationary_point_that_is_reached_first():
     """This loss has two (DiscoPOP, arXiv 2406.08414), and gradient descent ends beside the reference."""
     logits = FEW.reference.clone()
@@ -219,7 +226,7 @@ def test_the_gradient_is_followed_to_the_stationary_point_that_is_reached_first(
     np.testing.assert_allclose(probs(target("dpo discopop", FEW), FEW), probs(logits, FEW), atol=1e-4)
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_the_experiment_runs_to_its_report_and_goes_on(program, succeeded, tmp_path):
     words = ["recipes/experiments/objectives/run.py", "--config", "recipes/experiments/objectives/small.yaml"]
     words += ["--output_dir", tmp_path, "--trials", "kto", "simpo", "online dpo", "top-p rollouts", "mask shifted"]
@@ -258,7 +265,7 @@ def test_the_experiment_runs_to_its_report_and_goes_on(program, succeeded, tmp_p
     "the trial of objectives measures how far from the optimum either ends",
 )
 @pytest.mark.slow
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_faults_are_caught(program, succeeded, tmp_path):
     """A minute: a policy without a fault passes, and none with one does."""
     faults = [

@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 from logged_runs import GLOBAL_BATCH, LENGTH, Runs, global_batches, indices_by_step, rows_of
 
-pytestmark = pytest.mark.launch
-
 
 @pytest.fixture(scope="module")
 def tokens(tmp_path_factory):
@@ -38,6 +36,7 @@ def undisturbed(program, tmp_path_factory, tokens):
 
 
 # The mixture contains the same windows, also beyond the end of an epoch.
+@pytest.mark.thorough
 @pytest.mark.parametrize("source", ["hmm", pytest.param("windows", marks=pytest.mark.slow), "mixture"])
 def test_a_run_resumed_on_other_processes_trains_on_the_same_rows_as_an_uninterrupted_one(
     source, runs, tokens, undisturbed
@@ -82,6 +81,7 @@ def test_a_killed_run_resumed_on_the_same_processes_is_the_same_bit_for_bit(runs
     assert [(held["parameters"], held["optimized"]) for held in run.summary()["shard_sizes"]] == [(total, total)] * 2
 
 
+@pytest.mark.thorough
 def test_a_signal_to_one_rank_stops_all_with_a_checkpoint_of_the_same_step(runs, tokens):
     run = runs("hmm")
     rows = rows_of("hmm", tokens, 400 * GLOBAL_BATCH)

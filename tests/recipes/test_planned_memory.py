@@ -17,7 +17,7 @@ SETTINGS = (
     "estimates of memory under ZeRO, also of stage 1 and in float32, that are those of a run",
     "`plan` prints the memory per rank under every strategy; two ranks allocate it, within a tenth or a fifth",
 )
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize("precision", [pytest.param("false", marks=pytest.mark.slow), "true"], ids=["fp32", "bf16"])
 @pytest.mark.parametrize(
     "config", [*(pytest.param(name, marks=pytest.mark.slow) for name in ("cpu2", "zero1", "zero3")), "zero2", "fsdp2"]

@@ -9,7 +9,7 @@ from tiny_chat import WORDS, losses, save_tiny_chat
 
 from hmm_datasets.files import read_json, read_jsonl
 
-pytestmark = pytest.mark.launch
+pytestmark = pytest.mark.thorough
 
 SETTINGS = ("--learning_rate", 1e-2, "--lr_scheduler_type", "constant", "--logging_steps", 1, "--disable_tqdm", "true")
 SHARDED = [pytest.param(name, marks=pytest.mark.slow) for name in ("zero1", "zero2")] + ["zero3", "fsdp2"]

@@ -10,6 +10,7 @@ preference_pairs = load("known_optimum", "preferences").preference_pairs
 OPTIMUM = TiltedHMM(processes.mess3(0.05, 0.85), [0.0, 0.3, -0.3], 1.0, 16)
 
 
+@pytest.mark.thorough
 def test_the_better_sequence_is_preferred_as_often_as_bradley_and_terry_say():
     pairs = preference_pairs(OPTIMUM, 20_000, seed=3)
     chosen, rejected = (np.array(pairs[f"{name}_ids"]) for name in ("chosen", "rejected"))

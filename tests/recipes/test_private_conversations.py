@@ -59,7 +59,7 @@ def tuned(tmp_path_factory, child_environment):
     return folder, json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/huggingface/trl/pull/5758",
     "trainers of TRL report to huggingface.co when they are made",
@@ -79,7 +79,7 @@ def test_nothing_is_asked_of_the_network(tuned):
     assert tuned[1] == []
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_the_conversations_are_in_their_file_in_answers_and_in_evaluations(tuned):
     folder, _ = tuned
     files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
@@ -117,7 +117,7 @@ def walked(smollm2, tmp_path_factory, child_environment):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_after_the_guide_the_model_answers_as_the_agents_do(walked):
     folder, printed = walked
     before, after = (
@@ -132,7 +132,7 @@ def test_after_the_guide_the_model_answers_as_the_agents_do(walked):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_transformers_serves_the_merged_model(walked, child_environment):
     pytest.importorskip("fastapi")
     folder, _ = walked

@@ -71,6 +71,7 @@ def train(monkeypatch, tmp_path):
     return train
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", TURNS)
 def test_sft_trains_a_step_on_public_rows(name, train, capfd):
     assert train("sft", TURNS[name])["tokens"] > 0
@@ -79,6 +80,7 @@ def test_sft_trains_a_step_on_public_rows(name, train, capfd):
     assert ("1 of 10 conversations in split 'train' have no turn" in printed) == (name == "an empty answer")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", PAIRS)
 def test_dpo_trains_a_step_on_public_rows(name, train, capfd):
     assert train("dpo", PAIRS[name])["tokens"] > 0

@@ -98,7 +98,7 @@ def test_wrong_settings_are_refused_before_anything_is_trained():
         measure.quantized(small_llama(48), "Q8_0")
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_small_run_trains_quantizes_and_reports(program, succeeded, tmp_path):
     pytest.importorskip("gguf")

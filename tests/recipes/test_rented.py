@@ -39,7 +39,7 @@ def start(tmp_path):
     return start
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/TrelisResearch/one-click-llms/pull/18",
     "rented GPUs that do not hang while NCCL looks for InfiniBand",
@@ -69,7 +69,7 @@ def test_the_start_script_installs_once_checks_the_machine_and_starts_in_tmux(st
     assert calls[0].endswith("--launch zero2 --num_processes 2 IB=0")
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("variables", "error"),
     [

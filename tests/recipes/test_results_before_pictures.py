@@ -45,6 +45,7 @@ def closure(trees: list[ast.AST], names: set[str]) -> set[str]:
         names = more
 
 
+@pytest.mark.thorough
 def test_no_function_of_an_experiment_draws_before_it_writes():
     shared = [ast.parse(path.read_text()) for folder in SHARED for path in folder.glob("*.py")]
     checked, early = 0, []
@@ -78,6 +79,7 @@ def test_a_picture_that_fails_leaves_the_result_and_its_table(tmp_path, capsys):
     assert "accuracy" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("call", ["mess3(x=0.05, a=0.85)", "bloch_walk()", "frdn()", "moon()"])
 def test_the_points_of_each_shipped_process_are_drawn(tmp_path, call):
     """Of some the coordinate that chooses the color is rounded to a little more than 1."""
@@ -100,6 +102,7 @@ def test_colors_outside_of_their_range_by_rounding_are_clipped():
     assert axes.collections[0].get_facecolors()[0].tolist() == [0, 0.5, 1, 1]
 
 
+@pytest.mark.thorough
 def test_colors_that_are_computed_go_through_one_function():
     """`scatter` with an array of colors, and no color map, is called by `draw_points` alone."""
     found = []
@@ -112,6 +115,7 @@ def test_colors_that_are_computed_go_through_one_function():
     assert not found
 
 
+@pytest.mark.thorough
 def test_no_legend_lies_over_the_data():
     """A legend is outside of the axes: of the figure, or with an anchor."""
     over = []
@@ -146,6 +150,7 @@ def test_the_picture_of_samplers_has_a_panel_for_each_part_that_ran(tmp_path, mo
         assert axes.has_data()
 
 
+@pytest.mark.thorough
 def test_a_legend_wider_than_its_figure_is_not_cut_off(tmp_path):
     def drawn(label: str) -> tuple[int, int]:
         figure = Figure(figsize=(2, 2), layout="constrained")

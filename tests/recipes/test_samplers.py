@@ -84,6 +84,7 @@ def test_settings_do_what_their_definitions_say():
     assert np.abs(found.numpy() - other_order).sum() > 0.01
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["none", "repetition penalty 1.2", "typical 0.9", "watermark, bias 2"])
 def test_generate_draws_from_these_distributions(name):
     settings = decoding.SETTINGS[name]
@@ -132,6 +133,7 @@ def test_the_smallest_difference_that_draws_would_show_is_shown_by_nine_of_ten()
         assert low <= (0.5 * np.abs(counts / count - probs).sum(1) > most).mean() <= high
 
 
+@pytest.mark.thorough
 def test_synthid_is_a_tournament_and_what_generate_draws():
     """Of four draws two win against the other, and one of these, by a layer's value; or by chance, if it is equal."""
     config = watermarks.synthid_config(2, seed=3, ngram_len=2)
@@ -157,6 +159,7 @@ def test_synthid_is_a_tournament_and_what_generate_draws():
     assert_drawn(marked.exp().numpy(), watermarking_config=config)
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/vllm-project/vllm/pull/56233",
     "a context that was marked before in a text is not marked again, or texts are distorted over all keys",
@@ -226,7 +229,7 @@ def test_beams_find_the_most_likely_sequence_once_they_are_wide_enough():
     "speculative decoding that took the wrong probabilities",
     "total variation by position, and the share of proposals that are taken, beside their exact values",
 )
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_assisted_generation_has_the_distribution_of_its_target():
     target, draft = (ProcessForCausalLM.from_process(process, bos_token_id=3) for process in TWO)
     for settings in ({}, {"top_k": 2}):
@@ -239,7 +242,7 @@ def test_assisted_generation_has_the_distribution_of_its_target():
     assert looked_up.accepted > 30
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_what_transformers_does_to_a_draft():
     """If this fails, transformers has changed; the page on samplers and the experiment's expected shares follow."""
     target, draft = (ProcessForCausalLM.from_process(process, bos_token_id=3) for process in TWO)
@@ -257,6 +260,7 @@ def test_what_transformers_does_to_a_draft():
     assert masks[0].tolist() == [[0, 0]]
 
 
+@pytest.mark.thorough
 def test_the_share_of_proposals_that_are_taken_is_that_of_a_simulation():
     tables = [
         decoding.next_log_probs(ProcessForCausalLM.from_process(process, bos_token_id=3), 3, 4, top_p=0.8)
@@ -343,6 +347,7 @@ def test_random_orders_are_all_permutations_cut_into_steps():
     np.testing.assert_allclose(unmasking.written(marginals, 3, 4, 2, "random"), expected, atol=1e-12)
 
 
+@pytest.mark.thorough
 def test_a_denoiser_that_is_trained_comes_near_the_exact_one(tmp_path):
     probs, _ = _process(4)
     exact = unmasking.exact_marginals(probs, 3, 4)
@@ -370,7 +375,7 @@ def test_calibration_errors():
     assert decoding.expected_calibration_error(said, right, np.ones(200), 10) > 0.02
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_the_experiment_runs_to_its_report_and_goes_on(program, succeeded, tmp_path):
     words = ["recipes/experiments/samplers/run.py", "--config", "recipes/experiments/samplers/small.yaml"]
     words += ["--output_dir", tmp_path, "--num_hmms", 2, "--draws", 5, "--steps", 3]

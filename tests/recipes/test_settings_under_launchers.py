@@ -61,6 +61,7 @@ def test_every_recipe_and_framework_is_here():
     assert len(SETTINGS) > 20
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", SETTINGS)
 def test_no_setting_is_refused_under_any_launcher(name):
     assert [refusal(name, config) for config in CONFIGS] == [None] * len(CONFIGS)
@@ -148,7 +149,7 @@ LOSSES: dict[str, list[float]] = {}
 
 
 @pytest.mark.slow
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize("config", ["cpu2", "fsdp2", "zero1", "zero2", "zero3"])
 def test_every_setting_trains_under_a_launcher(config, small, hmm_folder, program, succeeded, tmp_path):
     """`multi_node` and `multi_node_zero2` are `ddp` and `zero2` of one machine, and `ddp` on a CPU is `cpu2`."""

@@ -114,6 +114,7 @@ def held_out_rows(monkeypatch):
     return sizes
 
 
+@pytest.mark.thorough
 def test_evaluation_uses_the_rows_that_have_answers(fine_tune, model, corpus, capfd, monkeypatch):
     sizes = held_out_rows(monkeypatch)
     test = [answered(0), asked(1), answered(2), asked(3), answered(4)]
@@ -171,6 +172,7 @@ def test_a_template_without_an_end_of_turn_is_reported(fine_tune, tmp_path, capf
     )
 
 
+@pytest.mark.thorough
 def test_a_named_template_brings_its_tokens_their_embeddings_and_where_generation_stops(fine_tune, model, tmp_path):
     (tmp_path / "chats.jsonl").write_text("".join(json.dumps(answered(number)) + "\n" for number in range(60)))
     fine_tune(model, str(tmp_path / "chats.jsonl"), {"chat_template": "llama3"}, learning_rate=0.0)
@@ -185,6 +187,7 @@ def test_a_named_template_brings_its_tokens_their_embeddings_and_where_generatio
     assert json.loads((tmp_path / "run" / "run.json").read_text())["data"]["chat_template"] == "llama3"
 
 
+@pytest.mark.thorough
 def test_an_adapter_is_merged_on_request_and_both_answer_in_the_chat(fine_tune, model, tmp_path, capsys):
     pytest.importorskip("peft")
     from hmm_datasets.evaluation.chat.chat_model import ChatModel
@@ -202,6 +205,7 @@ def test_an_adapter_is_merged_on_request_and_both_answer_in_the_chat(fine_tune, 
     assert ChatModel(str(tmp_path / "run"), Sampling()).chats, "its generation config stops where a turn ends"
 
 
+@pytest.mark.thorough
 def test_the_licence_of_a_named_corpus_is_shown(fine_tune, model, capsys):
     fine_tune(model, "instructions-sample", {"max_conversations": 8})
     assert "instructions-sample: licence Apache-2.0" in capsys.readouterr().out

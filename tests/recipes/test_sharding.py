@@ -8,7 +8,7 @@ import torch
 
 from hmm_datasets.operations.checkpoints.convert import convert
 
-pytestmark = pytest.mark.launch
+pytestmark = pytest.mark.thorough
 
 SETTINGS = (
     *("--length", 16, "--model", "1m", "--num_test_sequences", 8),

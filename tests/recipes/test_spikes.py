@@ -8,7 +8,7 @@ from bad_rows import GLOBAL_BATCH, LENGTH, WithBadRows, Without, losses, rows_by
 from hmm_datasets.files import read_json
 from hmm_datasets.runtime.events import read_events
 
-pytestmark = pytest.mark.launch
+pytestmark = pytest.mark.thorough
 
 BAD = (*range(128, 136), *range(192, 200))
 LEFT_OUT = {*range(120, 144), *range(184, 208)}

@@ -15,7 +15,7 @@ from hmm_datasets.operations.run_state import RunObserver
 from hmm_datasets.runtime.events import read_events
 from hmm_datasets.text.tokenizers.bpe import train_bpe
 
-pytestmark = pytest.mark.launch
+pytestmark = pytest.mark.thorough
 
 SUPERVISE = ("supervise", "--first_delay", "0.1", "--max_delay", "0.2", "--hang_after", "2", "--patience", "1", "--")
 KILL, SUSPEND, TERMINATE = signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM

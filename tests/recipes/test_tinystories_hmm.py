@@ -40,7 +40,7 @@ def planned(config: str, folder: Path) -> dict:
     return found
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_the_full_experiment_is_planned_without_its_data(tmp_path):
     found = planned("full.yaml", tmp_path)
     sizes, plans = found["sizes"]
@@ -130,6 +130,7 @@ def test_curves_and_tables_are_those_of_the_histories(tmp_path):
     assert (tmp_path / "updates.png").stat().st_size > 5_000
 
 
+@pytest.mark.thorough
 def test_emissions_over_a_fit_are_drawn(tmp_path, capsys):
     tokens = processes.mess3(0.15, 0.6).sample(40, 12).astype(int)
     fit = FitSettings(num_states=3, max_epochs=3, tolerance=0, save_every=1)
@@ -143,7 +144,7 @@ def test_emissions_over_a_fit_are_drawn(tmp_path, capsys):
         EMISSIONS.main(EMISSIONS.EmissionsSettings(str(tmp_path)))
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_small_experiment_ends_in_its_report(program, succeeded, tmp_path):
     small = ("--num_states", 8, "--length", 16, 32, "--max_epochs", 6, "--update_every", 1, 8, "--update_epochs", 4)

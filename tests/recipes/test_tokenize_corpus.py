@@ -14,7 +14,7 @@ import pytest
 from hmm_datasets.errors import InputError
 from hmm_datasets.text.stream import TokenStream
 
-pytestmark = pytest.mark.launch
+pytestmark = pytest.mark.thorough
 
 SAMPLES = ("--corpus", "tinystories-sample", "--conversations", "instructions-sample")
 SMALL = (*SAMPLES, "--vocab_size", 600, "--shard_tokens", 10_000)

@@ -42,6 +42,7 @@ def test_beliefs_agree_with_enumeration_of_all_paths():
             np.testing.assert_allclose(batch.beliefs[row, t], weights / weights.sum(), rtol=1e-10)
 
 
+@pytest.mark.thorough
 def test_symbols_have_the_law_of_their_hmms():
     """Chi-square of the second symbol, summed over many HMMs, at significance 1e-4."""
     batch = measure.told_sequences(20_000, 2, seed=5)
@@ -55,6 +56,7 @@ def test_symbols_have_the_law_of_their_hmms():
     assert statistic < chi2.ppf(1 - 1e-4, 4)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["llama", "lstm", "mamba"])
 def test_a_filter_reads_rows_and_symbols_and_learns(kind):
     config = architecture_config(kind, vocab_size=4, length=14, width=16, layers=1)

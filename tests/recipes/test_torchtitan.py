@@ -123,6 +123,7 @@ def new_job(checkpoint, folder):
     return folder
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_becomes_a_job_with_the_shape_rows_and_settings_of_the_run(
     checkpoint, child_environment, tmp_path
 ):
@@ -311,7 +312,7 @@ def losses_here(folder, steps):
     return losses, model
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/pytorch/torchtitan/issues/1661",
     "torchtitan on a CPU, for development on a laptop",

@@ -9,7 +9,7 @@ from hmm_datasets.runtime.shipped import shipped
 from hmm_datasets.training.plan.batch_schedule import BatchSchedule
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "billions"), [("1.3b", 1.415), ("13b", 13.10)])
 def test_the_full_plans_are_those_of_300_billion_tokens(name, billions):
     found = plan_recipe("pretrain", ["--config", f"tr1/{name}.yaml"], num_processes=16, assumed_vocab_size=50_257)
@@ -39,7 +39,7 @@ def test_each_job_but_the_last_has_a_time_limit():
     assert commands[1] == f"{commands[3]} --time_limit 0:01:30"
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_two_jobs_consume_the_planned_tokens_on_the_ramp(program, succeeded, tmp_path):
     command = (

@@ -12,7 +12,7 @@ from killed_run import GLOBAL_BATCH
 from hmm_datasets.hmm.processes import mess3
 from hmm_datasets.operations.run_state import RunObserver
 
-pytestmark = pytest.mark.launch
+pytestmark = pytest.mark.thorough
 
 
 def test_a_suspended_and_a_killed_rank_are_named_within_seconds(program, tmp_path):

@@ -42,7 +42,7 @@ def test_published_numbers_stand_beside_the_task_of_the_paper_only():
     assert "trained symbols 20 and not 30" in other["hmm, llama, trained on 30 symbols, 50 symbols"].difference
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_the_experiment_runs_to_its_report(program, succeeded, tmp_path):
     config = ("--config", "recipes/experiments/wind_tunnels/small.yaml", "--output_dir", tmp_path)
     said = succeeded(program.run("recipes/experiments/wind_tunnels/run.py", *config, *TINY)).stdout

@@ -21,6 +21,7 @@ def test_its_stages_train_the_same_model_under_each_strategy():
     assert "--launch zero3 --num_processes 2" in commands[4]
 
 
+@pytest.mark.thorough
 def test_the_full_plan_is_that_of_nanogpts_character_model():
     flags = ["--config", "wordplay/pretrain.yaml", "--assumed_rate", "A100"]
     found = plan_recipe("pretrain", flags, assumed_vocab_size=68)
@@ -31,7 +32,7 @@ def test_the_full_plan_is_that_of_nanogpts_character_model():
     assert found["time"]["seconds"] < 3600
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_strategies_train_alike_and_are_shown_side_by_side(program, succeeded, tmp_path):
     (tmp_path / "plays.txt").write_text("To be, or not to be, that is the question.\n" * 300)

@@ -12,8 +12,6 @@ from tiny_chat import WORDS, message, save_tiny_chat
 from hmm_datasets.files import digest_problems, write_jsonl
 from hmm_datasets.hmm import processes
 
-pytestmark = pytest.mark.launch
-
 SIZE = "60m"
 TINY = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
 STEPS = ("--global_batch_size", 2, "--per_device_train_batch_size", 2, "--save_steps", 2, "--report_to", "none")
@@ -153,6 +151,7 @@ def test_a_command_that_cannot_write_says_so_in_one_line_and_changes_nothing(nam
     assert contents(disk) == before
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [quick(("fit",), name) for name in WRITING])
 def test_of_two_that_write_at_once_one_is_refused_or_the_last_one_stays_whole(name, commands, tmp_path):
     for folder in ("alone", "together"):

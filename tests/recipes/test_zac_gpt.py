@@ -17,7 +17,7 @@ def recipe():
     return vars(load("zac_gpt"))
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_the_full_plans_are_10_and_5_billion_tokens_with_muon():
     launch = shipped("accelerate_configs/ddp.yaml")
     for name, tokens, flags in (("pretrain", 10e9, ()), ("midtrain", 5e9, ("--model", "500m"))):
@@ -61,7 +61,7 @@ def test_three_weights_are_needed(recipe):
         recipe["main"](recipe["ZacSettings"](output_dir="x", weights=[0.3, 0.7]))
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_small_road_ends_in_a_table_and_curves(program, succeeded, tmp_path):
     config = (

@@ -222,6 +222,7 @@ def written(folders, tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 def test_a_comparison_writes_numbers_a_page_and_figures(written, found):
     told = json.loads((written / "comparison.json").read_text())
     assert told["tasks"]["optimum"] == found["tasks"]["optimum"]

@@ -83,6 +83,7 @@ def test_text_plots_keep_to_the_width_and_have_no_color(width):
     assert "10k" in text
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("count", [1, 2, 9])
 def test_few_rows_are_drawn_too(count, tmp_path):
     for panel in panels_of(history(count)):
@@ -95,7 +96,7 @@ def test_flat_and_negative_values_are_drawn():
     text_plot(Panel("x", "x", [Curve("", [1, 2, 3], [-1e-9, -5.0, 1e12])]))
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_the_end_of_a_run_prints_its_plots_and_writes_them(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "72")
     write(tmp_path, history(20))
@@ -127,6 +128,7 @@ def test_plots_that_fail_do_not_fail_the_run_and_say_so(tmp_path, capsys):
     assert "FileExistsError" in told
 
 
+@pytest.mark.thorough
 def test_a_stream_without_unicode_gets_characters_that_it_can_encode(tmp_path, monkeypatch):
     write(tmp_path, history(20))
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
@@ -136,6 +138,7 @@ def test_a_stream_without_unicode_gets_characters_that_it_can_encode(tmp_path, m
     assert b"learning rate" in stream.buffer.getvalue()
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/Lightning-AI/pytorch-lightning/issues/2369",
     "the data loading time of a run, and not only when it has ended",

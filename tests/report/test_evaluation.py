@@ -55,6 +55,7 @@ class Elements(HTMLParser):
         self.text += data
 
 
+@pytest.mark.thorough
 def test_every_task_has_its_figures_as_png_and_as_pdf(drawn):
     _, _, plots = drawn
     assert [path.stem for path in plots] == NAMES
@@ -66,6 +67,7 @@ def test_every_task_has_its_figures_as_png_and_as_pdf(drawn):
     assert len(list(plots[0].parent.iterdir())) == 2 * len(plots)
 
 
+@pytest.mark.thorough
 def test_the_same_report_gives_the_same_bytes(drawn, tmp_path):
     report, items, plots = drawn
     paths = draw_evaluation({"model": report["model"]}, {"beliefs": items["beliefs"]}, tmp_path)
@@ -78,6 +80,7 @@ def test_the_same_report_gives_the_same_bytes(drawn, tmp_path):
             assert not re.search(rb"CreationDate|ModDate|tIME", again.read_bytes())
 
 
+@pytest.mark.thorough
 def test_predictive_vectors_are_drawn_by_their_components(drawn, tmp_path):
     """Vectors of four numbers on a plane, and the same with an error: no simplex, since they are no distributions."""
     generator = np.random.default_rng(0)
@@ -100,6 +103,7 @@ def test_a_report_of_one_task_has_only_the_figures_and_tables_of_that_task(tmp_p
     assert headings == ["Held-out text", "How this was made"]
 
 
+@pytest.mark.thorough
 def test_a_report_with_missing_values_is_drawn_and_printed(tmp_path):
     """A model equal to the distribution, a single sequence, no control of the questions."""
     report, _ = made_up.report()
@@ -324,6 +328,7 @@ def test_a_probe_is_not_praised_beside_a_control_that_beats_it(untrained, shuffl
     assert ("need not have" in sentence) == said.startswith("but")
 
 
+@pytest.mark.thorough
 def test_a_picture_that_fails_costs_no_result_and_leaves_none_of_the_evaluation_before_it(tmp_path, monkeypatch):
     def fails(*_):
         raise ValueError("RGBA values should be within 0-1 range")

@@ -50,7 +50,7 @@ def test_cross_entropies_are_those_of_an_enumeration():
         assert found[name]["standard_error"] < 0.01
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_the_states_of_the_casino_are_described(capsys, tmp_path):
     processes.dishonest_casino().save_pretrained(tmp_path / "hmm")
     assert main(["describe", str(tmp_path / "hmm"), "--length", "8", "--num_sequences", "64"]) == 0
@@ -62,7 +62,7 @@ def test_the_states_of_the_casino_are_described(capsys, tmp_path):
     assert "0.3333          10.00  5 0.50" in text
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_json_and_figures_of_three_states(capsys, tmp_path):
     processes.mess3(0.15, 0.6).save_pretrained(tmp_path / "hmm")
     command = ["describe", str(tmp_path / "hmm"), "--json", "--num_sequences", "64", "--length", "16"]

@@ -8,6 +8,7 @@ from hmm_datasets.report.plots import paper_figure, save_figure
 NAMES = ["$x_{", "a$b$c", r"$\bad{$", "$$", "Ba$$in", "x\x1b[2J", "x\ud800"]
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/matplotlib/matplotlib/issues/20266",
     "`$$` as the text of a figure",
@@ -50,6 +51,7 @@ def test_a_name_with_dollars_is_drawn_as_wide_as_its_characters_and_powers_of_te
     assert right.get_xticklabels()[0].get_text() == r"\$x\$"  # which matplotlib draws as `$x$`
 
 
+@pytest.mark.thorough
 def test_a_long_legend_makes_the_figure_higher_and_leaves_its_panel_as_high(tmp_path):
     heights = []
     for number in (3, 8):

@@ -100,6 +100,7 @@ def test_one_process_is_rank_0_or_the_variables_are_refused(rank, size, local_ra
             take(**variables)
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/meta-llama/llama/issues/391",
     "start one process with `RANK=1` set by hand",

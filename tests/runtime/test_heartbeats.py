@@ -232,7 +232,6 @@ def test_a_heartbeat_with_impossible_values_is_not_read(tmp_path, ranks, change)
     assert read_heartbeats(tmp_path) == []
 
 
-@pytest.mark.launch
 def test_a_killed_process_leaves_its_last_heartbeat(tmp_path, child_environment):
     program = (
         "import sys, time; from hmm_datasets.runtime import heartbeats\n"

@@ -83,7 +83,7 @@ def test_the_lock_of_a_killed_process_is_taken_over_at_once(tmp_path, hold):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_a_process_that_is_about_to_end_is_waited_for(tmp_path, hold):
     hold(1.0)
     with exclusive_lock(tmp_path):
@@ -102,7 +102,7 @@ def test_the_number_of_a_dead_process_that_another_has_now_says_nothing(tmp_path
     "the lock of a process that died on another node of a cluster to be broken",
     "it is taken over after a minute without a heartbeat",
 )
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_a_silent_process_of_another_machine_is_taken_for_dead_after_the_silence(tmp_path, elsewhere, monkeypatch):
     monkeypatch.setattr(module, "SILENCE", 1.0)
     began = time.monotonic()
@@ -125,7 +125,7 @@ def test_a_process_of_another_machine_that_gives_signs_of_life_is_not(tmp_path, 
     assert (tmp_path / LOCK_NAME).exists()
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_a_holder_gives_signs_of_life_and_ends_once_another_has_taken_over(tmp_path, child_environment):
     script = "import hmm_datasets.runtime.lock as module; module.BEAT_EVERY = 0.2\n" + HOLD
     command = [sys.executable, "-c", script, str(tmp_path), "60"]
@@ -211,7 +211,7 @@ with module.exclusive_lock(run):
 """
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", ["taken over", "released"])
 def test_a_holder_that_lost_its_lock_ends_before_its_next_write_of_any_kind(tmp_path, child_environment, how):
     """Also if the other has released it again since, so that there is no lock any more."""
@@ -237,7 +237,6 @@ def test_a_second_lock_in_one_process_is_refused_unless_nested(tmp_path):
     assert not (tmp_path / LOCK_NAME).exists()
 
 
-@pytest.mark.launch
 def test_of_many_that_start_at_once_over_a_dead_lock_one_writes_at_a_time(tmp_path, hold, child_environment):
     """Each adds one to a number in a file by reading and writing it: none is lost."""
     dead = hold(60)

@@ -60,7 +60,7 @@ def test_a_batch_file_of_pbs_parses(path):
     subprocess.run(["bash", "-n", path], check=True)
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_ranks_that_mpiexec_starts_are_ranks_of_a_run_and_print_their_places(
     environment, recipe, warm_python, tmp_path
 ):
@@ -73,7 +73,7 @@ def test_ranks_that_mpiexec_starts_are_ranks_of_a_run_and_print_their_places(
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["world_size"] == 2
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", MPIEXECS)
 def test_preflight_runs_under_mpiexec(name, environment, warm_python, tmp_path):
     quick = ("--min_disk_gib", 0, "--timeout", 100)
@@ -83,7 +83,7 @@ def test_preflight_runs_under_mpiexec(name, environment, warm_python, tmp_path):
     assert "preflight of 2 ranks on 1 host: a run can start" in result.stdout
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MPIEXECS)
 def test_the_batch_file_of_pbs_starts_a_launcher_on_each_machine(name, environment, recipe, tmp_path):

@@ -45,7 +45,7 @@ def processes(folder):
     return [int(path.name.split("-")[1]) for path in folder.glob("pid-*")]
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("module", "flags", "count"),
     [
@@ -70,7 +70,7 @@ def test_the_processes_of_a_killed_launcher_end_within_seconds_and_leave_nothing
 
 
 # tmux keeps its programs in a session of their own, as setsid does.
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize("prefix", ["", "nohup ", "setsid ", "env TORCHELASTIC_X=1 ACCELERATE_USE_CPU=true "])
 def test_a_program_started_from_a_shell_outlives_it(prefix, program, tmp_path, child_environment):
     command = f"{prefix}{sys.executable} {program} {tmp_path} >/dev/null 2>&1 & sleep 60"
@@ -87,7 +87,7 @@ def test_a_program_started_from_a_shell_outlives_it(prefix, program, tmp_path, c
     wait_for(lambda: (tmp_path / f"done-{number}").exists(), 10)
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_a_command_that_another_program_starts_is_not_taken_for_a_lost_rank(tmp_path, child_environment):
     """The command line of `timeout` names the command, but `timeout` is not its launcher."""
     command = tmp_path / "hmm-datasets"
@@ -118,7 +118,7 @@ if __name__ == "__main__":
     "after a kernel was killed, its fork servers and workers stay for ever",
     "workers, managers and fork servers of a recipe end with it within a second",
 )
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_the_workers_of_a_killed_program_end_with_it(tmp_path, child_environment):
     path = tmp_path / "forks.py"
     path.write_text(FORKS)

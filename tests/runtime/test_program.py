@@ -31,6 +31,7 @@ with exit_without_teardown(), one_line_errors():
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("ending", "code"),
     [("pass", 0), ("raise InputError('bad')", 2), ("raise RuntimeError('bug')", 1), ("sys.exit()", 0)],
@@ -84,7 +85,6 @@ def on_two_ranks(launch, folder, program: str):
     return launch("accelerate.commands.accelerate_cli", "launch", "--config_file", config, script)
 
 
-@pytest.mark.launch
 def test_an_error_of_one_rank_is_printed_once_and_last(launch, tmp_path):
     said = on_two_ranks(launch, tmp_path, FAILING).stderr
     lines = said.splitlines()
@@ -119,7 +119,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_rank_0_may_work_alone_for_longer_than_a_barrier_waits(launch, tmp_path):
     result = on_two_ranks(launch, tmp_path, ALONE)
     assert result.returncode == 0, result.stderr[-3000:]

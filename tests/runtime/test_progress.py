@@ -1,5 +1,7 @@
 """Progress bars: who sees them, and when."""
 
+import contextlib
+import os
 import subprocess
 import sys
 
@@ -31,3 +33,21 @@ def test_nothing_is_written_in_the_first_two_seconds(capsys):
     with progress_bar(3, " rows") as bar:
         bar.update(3)
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_command_that_imports_for_seconds_names_that_first_in_a_terminal_and_not_in_a_pipe(
+    warm_python, child_environment
+):
+    command = [warm_python, "-m", "hmm_datasets.cli", "plan", "pretrain", "--model", "nothing"]
+    ours, theirs = os.openpty()
+    written = b""
+    with subprocess.Popen(command, stderr=theirs, env=child_environment), contextlib.suppress(OSError):
+        os.close(theirs)
+        while part := os.read(ours, 4096):  # Linux ends it by an error
+            written += part
+    os.close(ours)
+    lines = written.decode().splitlines()
+    assert len(lines) == 2
+    assert lines[0] == "importing torch and transformers ..."
+    piped = subprocess.run(command, capture_output=True, text=True, env=child_environment).stderr
+    assert piped.splitlines() == lines[1:]

@@ -31,7 +31,7 @@ except LostPeer as error:
     "jobs of Slurm that hang because of variables that srun has set",
     "after ten seconds a line names the variables, who is waited for and how long, and how to run alone",
 )
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_a_rank_that_waits_for_others_says_for_whom_and_for_how_long_and_ends_then(child_environment, warm_python):
     command = [warm_python, "-c", WAITING]
     done = subprocess.run(command, env=child_environment | VARIABLES, capture_output=True, text=True, timeout=500)

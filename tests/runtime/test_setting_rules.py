@@ -213,6 +213,7 @@ def test_the_table_names_settings_that_there_are(command, name, void):
     assert set(named) <= fields.keys()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("command", "name", "is_whole"), NUMBERS, ids=name_list(NUMBERS))
 def test_a_number_out_of_its_range_is_refused_by_the_name_that_was_typed(command, name, is_whole):
     allowed = ranges_of(ALL[command])[name]
@@ -306,6 +307,7 @@ def test_a_mapping_is_read_in_the_form_of_the_help_as_in_json(form, where, name,
     assert CommandLine.read(words).values(*ALL["pretrain"])[name] == MAPPING
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["save_strategy", "output_dir", "optimizer_from", "train_budget"])
 @pytest.mark.parametrize("text", ["no", "on", "yes", "off", "2026-01-31", "12", "1_000", "1.5", ".inf"])
 def test_what_yaml_takes_for_no_text_is_refused_or_read_as_it_stands(name, text, tmp_path):
@@ -315,6 +317,7 @@ def test_what_yaml_takes_for_no_text_is_refused_or_read_as_it_stands(name, text,
         CommandLine.read(["--config", str(file)]).values(*ALL["pretrain"])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("folder", ["", " ", "/", "//", "/tmp/..", "a\udcff", "\udc80/b"])
 @pytest.mark.parametrize("command", [name for name in ALL if "output_dir" in fields_of(ALL[name])])
 def test_an_output_folder_that_nobody_means_is_refused(command, folder):

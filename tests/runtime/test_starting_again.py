@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.launch
+pytestmark = pytest.mark.thorough
 
 PROGRAM = """
 import multiprocessing, os, signal, sys, time

@@ -63,6 +63,7 @@ def trained_pieces(tokenizer, new, folder, **settings) -> tuple[list[str], str]:
     return [tokenizer.decode(piece) for piece in pieces], tokenizer.decode(row["input_ids"])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("packing", [False, True])
 @pytest.mark.parametrize("template", NAMES)
 def test_the_loss_is_on_exactly_what_the_assistant_says_and_on_the_end_of_its_turn(template, packing, tmp_path):
@@ -115,6 +116,7 @@ def test_the_bases_own_template_is_trained_on_if_marked_and_else_refused_with_re
         trained_pieces(tokenizer, [], tmp_path)
 
 
+@pytest.mark.thorough
 def test_noise_on_embeddings_changes_the_loss_in_training_and_not_in_evaluation(tmp_path):
     """NEFTune (Jain et al., 2023)."""
     tokenizer, _ = tokenizer_for(None)

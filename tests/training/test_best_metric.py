@@ -40,6 +40,7 @@ def test_the_measures_of_a_process_are_among_the_metrics(tmp_path):
     assert {"kl_bayes", "bayes_gap", "cross_entropy"} <= set(line.partition("evaluations have ")[2].split(", "))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("metric", ["loss", "eval_loss", "chat_loss"])
 def test_a_metric_that_evaluations_have_is_taken(metric, tmp_path):
     chosen = {"metric_for_best_model": metric, "evaluations_per_doubling": 1, "max_steps": 2}

@@ -60,6 +60,7 @@ def large_vocabulary(size=20_000) -> LlamaForCausalLM:
     return LlamaForCausalLM(LlamaConfig(vocab_size=size, **sizes))
 
 
+@pytest.mark.thorough
 def test_no_tensor_of_a_step_or_an_evaluation_is_larger_than_the_weight_of_the_output_layer(tmp_path, monkeypatch):
     """The logits of all tokens would have 41 times as many elements."""
     monkeypatch.setattr(linear_cross_entropy, "CHUNK_BYTES", 32 * 4 * 20_000)
@@ -105,6 +106,7 @@ def assert_equal_runs(chunked, plain, *, columns=("loss",)):
             assert difference < 1e-5, f"{name}: {difference}"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("multiple", [1, 128])
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("given", [{}, {"z_loss": 0.1}, {"average_tokens_across_devices": False}], ids=str)
@@ -247,7 +249,7 @@ def test_the_saved_model_is_an_ordinary_one(tmp_path):
         torch.testing.assert_close(loaded(tokens).logits, run.model(tokens).logits)
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_a_run_continues_with_the_other_way(tmp_path):
     given = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2, "warmup_steps": 0}
     plain = losses(trainer(tmp_path / "plain", chunked_loss=False, max_steps=4, save_strategy="no", warmup_steps=0))
@@ -261,7 +263,7 @@ def test_a_run_continues_with_the_other_way(tmp_path):
     assert [row["loss"] for row in history(second)] == pytest.approx(plain, rel=1e-5)
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_a_compiled_model_is_compiled_once_and_has_the_same_losses(tmp_path):
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
@@ -331,6 +333,7 @@ def with_own_loss():
     return model
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("model", "given", "reason"),
     [

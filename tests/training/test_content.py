@@ -37,6 +37,7 @@ def exchange_weights(folder):
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["sft", "dpo", "grpo"])
 def test_a_run_whose_rows_were_exchanged_does_not_continue(name, base, tmp_path):
     start(name, tmp_path, base)
@@ -49,6 +50,7 @@ def test_a_run_whose_rows_were_exchanged_does_not_continue(name, base, tmp_path)
     assert start(name, tmp_path, base, steps=4, swapped=True, allow_changed=accepted)["resumed_from"] == "checkpoint-2"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "given"), [("sft", {"use_peft": True}), ("dpo", {}), ("midtrain", {})])
 def test_a_run_whose_base_was_exchanged_does_not_continue(name, given, copied, tmp_path):
     pytest.importorskip("peft")
@@ -58,6 +60,7 @@ def test_a_run_whose_base_was_exchanged_does_not_continue(name, given, copied, t
         start(name, tmp_path / "run", copied, steps=4, **given)
 
 
+@pytest.mark.thorough
 def test_another_tokenization_of_the_same_rows_is_seen(copied, tmp_path):
     start("sft", tmp_path / "run", copied)
     tokenizer = AutoTokenizer.from_pretrained(copied)
@@ -67,6 +70,7 @@ def test_another_tokenization_of_the_same_rows_is_seen(copied, tmp_path):
         start("sft", tmp_path / "run", copied, steps=4)
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/oobabooga/textgen/pull/6692",
     "chat templates of Llama 3.1 and Granite, which write the date of today",
@@ -94,6 +98,7 @@ def test_a_template_that_writes_the_time_writes_that_of_the_first_start(name, cl
     assert datetime.fromisoformat(record["template_time"]).strftime("%H:%M:%S") in written
 
 
+@pytest.mark.thorough
 def test_a_run_of_a_version_that_recorded_no_time_continues_and_a_damaged_time_is_refused(base, tmp_path):
     start("sft", tmp_path, base)
     record = read_json(tmp_path / "run.json")
@@ -106,6 +111,7 @@ def test_a_run_of_a_version_that_recorded_no_time_continues_and_a_damaged_time_i
     assert "template_time" not in read_json(tmp_path / "run.json")
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_without_digests_continues(base, tmp_path):
     start("sft", tmp_path, base)
     for folder in (tmp_path, tmp_path / "checkpoint-2"):

@@ -91,6 +91,7 @@ def test_fine_tuning_takes_the_optimizers_of_pretraining(tokenizer, tmp_path):
         settings(tmp_path, optimizer="sgd")
 
 
+@pytest.mark.thorough
 def test_fine_tuning_has_the_plan_order_and_losses_of_pretraining(tokenizer, tmp_path):
     """Global batches 2, 2, 4: rows 0 to 7 of the shuffled conversations, each index once and in order."""
     torch.manual_seed(0)
@@ -127,6 +128,7 @@ def test_fine_tuning_has_the_plan_order_and_losses_of_pretraining(tokenizer, tmp
     assert with_z["grad_norm"] != pytest.approx(without["grad_norm"], rel=1e-3), "what is minimized is not"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("max_length", "told"), [(48, True), (512, False)])
 def test_cut_conversations_are_told(tokenizer, max_length, told, tmp_path, capsys):
     model = LlamaForCausalLM(model_config("1m", vocab_size=len(tokenizer), max_length=512))
@@ -157,7 +159,7 @@ def test_an_epoch_reads_every_conversation_once_in_a_new_order(undisturbed):
     assert first != second
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize("step", [5, 8], ids=["at the end of an epoch", "in the second"])
 def test_a_stopped_fine_tuning_continues_with_the_rows_and_losses_of_an_undisturbed_one(
     step, undisturbed, tokenizer, tmp_path
@@ -172,6 +174,7 @@ def test_a_stopped_fine_tuning_continues_with_the_rows_and_losses_of_an_undistur
     assert found == losses
 
 
+@pytest.mark.thorough
 def test_the_held_out_loss_is_a_mean_over_tokens_and_no_library_warns(tokenizer, tmp_path):
     args = SFTSettings(
         str(tmp_path),

@@ -40,6 +40,7 @@ def train(tmp_path, monkeypatch):
     return train
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/facebookresearch/ParlAI/pull/1419",
     "after kill -9 at any moment the same command again does what is left to do",
@@ -67,6 +68,7 @@ def test_a_run_killed_after_its_summary_is_drawn_described_and_pushed_by_the_nex
     assert "already finished, at step 6; nothing to do" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_a_run_killed_between_its_last_step_and_its_summary_has_one_row_about_the_whole_run(tmp_path, train):
     with pytest.raises(Killed):
         train(killed_before="_summary")

@@ -106,6 +106,7 @@ def test_a_converted_file_is_the_folder_of_the_model(file, model, tokenizer, tmp
         convert(file, tmp_path / "zero", "zero")
 
 
+@pytest.mark.thorough
 def test_an_evaluation_of_the_file_is_that_of_the_folder(file, tmp_path):
     folder = convert(file, tmp_path / "folder", "hf")
     (tmp_path / "held.jsonl").write_text(json.dumps({"text": TEXT}) + "\n")
@@ -118,6 +119,7 @@ def test_an_evaluation_of_the_file_is_that_of_the_folder(file, tmp_path):
     assert found[0]["num_tokens"] > 10
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("use_peft", [False, True])
 def test_a_run_that_begins_with_it_is_saved_and_names_it(use_peft, file, model, tmp_path):
     if use_peft:

@@ -20,6 +20,7 @@ def single(base, tmp_path_factory):
     return {name: measures(trainer) for name, trainer in trainers(tmp_path_factory.mktemp("single"), base, 1)}
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/huggingface/transformers/issues/39241",
     "the same `eval_loss` whatever the batch size",
@@ -41,7 +42,7 @@ def test_measures_do_not_depend_on_the_batch_size(batch, base, single, tmp_path)
         assert measures(trainer) == pytest.approx(single[name], rel=1e-4, abs=1e-5)
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_measures_do_not_depend_on_the_number_of_ranks(base, single, launch, tmp_path):
     program = Path(held_out_runs.__file__)
     command = ["--config_file", "accelerate_configs/cpu2.yaml", program, tmp_path, base]

@@ -76,7 +76,7 @@ def undisturbed(base, tmp_path_factory):
     return folder, *run(base, folder)
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize("packing", [False, True])
 def test_a_stopped_run_continues_with_the_losses_and_adapter_of_an_undisturbed_one(
     packing, base, undisturbed, tmp_path

@@ -45,7 +45,7 @@ print("compiled")
 """
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize(("script", "said", "interpreted"), [(INTERPRETED, "same", "1"), (COMPILED, "compiled", "0")])
 def test_the_kernel_on_a_cpu(child_environment, tmp_path, script, said, interpreted):
     pytest.importorskip("triton")
@@ -61,7 +61,7 @@ def test_without_a_compiler_or_a_gpu_the_loss_is_computed_by_torch_and_that_is_s
     assert "Triton does not work here" in caplog.text
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_a_plan_for_a_gpu_counts_its_chunk_which_is_in_the_type_of_the_product():
     config = model_config("d2", vocab_size=50_257, max_length=64)
     given = {"micro_batch_size": 128, "length": 64, "low_precision": True, "chunked_loss": True}

@@ -40,6 +40,7 @@ def types_of_moments(trainer):
     return {value.dtype for state in states for value in state.values() if value.dim()}
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/huggingface/sentence-transformers/pull/3773",
     "train a model that is published in bfloat16 with float32 weights, since transformers 5 loads it as it is",
@@ -69,6 +70,7 @@ def test_bfloat16_weights_have_to_be_asked_for_and_lose_small_updates(low, token
         PretrainSettings(str(tmp_path), dtype="bfloat16")
 
 
+@pytest.mark.thorough
 def test_the_base_of_an_adapter_stays_as_its_file_has_it(low, tokenizer, tmp_path):
     def types(model):
         trainer = trainer_of("sft", tmp_path, model, tokenizer, **({} if hasattr(model, "peft_config") else lora))

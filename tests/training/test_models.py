@@ -84,6 +84,7 @@ def train(hmm, model, folder, **settings):
     return train_and_save(trainer, settings={}, data=data.identity)
 
 
+@pytest.mark.thorough
 def test_any_configuration_is_trained_without_a_warning_and_generates(hmm, configuration, tmp_path, caplog):
     caplog.set_level(logging.WARNING)
     logging.getLogger("transformers").propagate = True
@@ -101,7 +102,7 @@ def test_any_configuration_is_trained_without_a_warning_and_generates(hmm, confi
         assert model.generate(prompt, max_new_tokens=4, min_new_tokens=4, do_sample=False).shape == (1, 7)
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_any_configuration_has_a_plan_with_its_memory(hmm, configuration, tmp_path):
     settings = tmp_path / "settings.yaml"
     settings.write_text(
@@ -117,7 +118,7 @@ def test_any_configuration_has_a_plan_with_its_memory(hmm, configuration, tmp_pa
     assert found["memory"]["ddp"]["activations"] > 0
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_the_memory_of_a_recurrent_model_is_found_from_short_rows(monkeypatch):
     config = AutoConfig.for_model("mamba", hidden_size=16, num_hidden_layers=1, state_size=4, vocab_size=9)
     exact = memory.peak_activations(config, micro_batch_size=2, length=20)
@@ -125,6 +126,7 @@ def test_the_memory_of_a_recurrent_model_is_found_from_short_rows(monkeypatch):
     assert memory.peak_activations(config, micro_batch_size=2, length=20) == pytest.approx(exact, rel=0.02)
 
 
+@pytest.mark.thorough
 def test_attention_that_is_not_fused_keeps_numbers_for_each_pair_of_positions():
     """Both in one process: the peaks are remembered by configuration."""
     peaks, length = {}, 1024
@@ -153,6 +155,7 @@ def test_packed_documents_are_refused_to_a_model_that_would_mix_them(kind, told,
         ModelSettings(model=str(tmp_path / "model.json")).config(data)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "gpt_neox", "qwen3", "gemma3_text", "mixtral", "phi3"])
 def test_packed_documents_are_given_to_models_that_find_them_by_their_positions(kind, tmp_path):
     config = CONFIG_MAPPING[kind]()
@@ -198,7 +201,7 @@ def test_a_folder_never_runs_its_own_code(tmp_path, auto_class, monkeypatch):
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_whatever_is_loaded_by_name_is_told_not_to_run_its_code():
     root = Path(hmm_datasets.__file__).parents[1]
     for path in sorted([*root.glob("hmm_datasets/**/*.py"), *root.glob("recipes/**/*.py")]):

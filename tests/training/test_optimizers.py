@@ -215,6 +215,7 @@ def test_a_loss_scaler_unscales_for_it_and_skips_a_step_that_overflowed():
         assert torch.equal(one, other)
 
 
+@pytest.mark.thorough
 def test_muon_learns_and_differs_from_adamw(tmp_path):
     rows = random_rows(8) * 12
     given = {"rows": rows, "max_steps": 12, "learning_rate": 0.02}

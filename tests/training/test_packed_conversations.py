@@ -68,7 +68,7 @@ def one_by_one(tokenizer, tmp_path_factory):
     return measured(fine_tuner(tokenizer, folder, CONVERSATIONS), folder)
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("given", [{"micro_batch": 1}, {"micro_batch": PACKED, "activation_checkpointing": False}],
                          ids=["row by row", "flattened"])  # fmt: skip
@@ -81,7 +81,7 @@ def test_packing_changes_neither_losses_nor_gradients_nor_counts(tokenizer, tmp_
     assert found == pytest.approx(one_by_one, rel=2e-5)
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize("given", [{}, {"packing": True}, {"use_peft": True}], ids=["padded", "packed", "adapter"])
 def test_the_end_of_a_run_says_why_it_consumed_other_flops_than_planned(tokenizer, tmp_path, capsys, given):
     if "use_peft" in given:
@@ -101,7 +101,7 @@ EVERY = [(name, 1) for name in NAMES] + [
 ]
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize(("template", "micro_batch"), EVERY)
 def test_what_is_counted_is_what_was_planned_with_every_template(template, micro_batch, tmp_path):
     texts = [message["content"] for row in conversations() for message in row["messages"]]
@@ -145,7 +145,7 @@ class Leaking(FineTuner):
         return super().training_step(model, inputs, *rest)
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_attention_across_conversations_would_be_noticed(tokenizer, tmp_path, one_by_one):
     found = measured(fine_tuner(tokenizer, tmp_path, PACKED, 1, Leaking, packing=True), tmp_path)
     assert abs(found["loss"] - one_by_one["loss"]) > 0.01

@@ -222,6 +222,7 @@ def test_tokens_between_are_those_of_the_rows_over_epochs_and_shuffles(packed):
     assert plain.tokens_between(2, 7) == sum(int(count_tokens(plain[index])) for index in range(2, 7))
 
 
+@pytest.mark.thorough
 def test_rows_without_padding_count_even_if_they_contain_the_padding_token(tmp_path):
     """The Trainer's own count leaves out every occurrence of the tokenizer's padding token."""
 
@@ -240,6 +241,7 @@ def test_rows_without_padding_count_even_if_they_contain_the_padding_token(tmp_p
     assert run.state.num_input_tokens_seen == 8 * LENGTH
 
 
+@pytest.mark.thorough
 def test_a_subset_of_the_rows_is_counted_like_the_whole(packed, tmp_path):
     """A resumed run trains on such a subset."""
     run = trainer(tmp_path, rows=Subset(packed, range(8, len(packed))), include_num_input_tokens_seen="non_padding")

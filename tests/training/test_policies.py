@@ -83,6 +83,7 @@ def rewards(folder):
     return {row["step"]: row["reward"] for row in read_jsonl(folder / "history.jsonl") if "reward" in row}
 
 
+@pytest.mark.thorough
 def test_prompts_are_read_in_order_each_once_per_epoch(undisturbed):
     _, trainer, _ = undisturbed
     order = [trainer.train_dataset[index]["number"] for index in range(4 * STEPS)]
@@ -111,6 +112,7 @@ def test_the_reward_rises_and_everything_generated_is_counted(undisturbed):
     assert read_json(folder / "run.json")["lineage"]["stage"] == "reinforcement learning"
 
 
+@pytest.mark.thorough
 def test_the_best_model_is_that_of_the_greatest_held_out_reward(base, tokenizer, tmp_path):
     each = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1, "max_steps": 3}
     trainer, _ = tune(tmp_path, base, tokenizer, test=prompts().select(range(4)), load_best_model_at_end=True, **each)
@@ -130,6 +132,7 @@ def undisturbed_twice(base, tokenizer, tmp_path_factory):
     return folder, *tune(folder, base, tokenizer, **TWICE)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("given", "steps"),
     [({}, 4), (TWICE, 4), (TWICE, 3)],
@@ -149,6 +152,7 @@ def test_a_stopped_run_continues_with_the_rollouts_of_an_undisturbed_one(
     assert losses(tmp_path) == pytest.approx(losses(folder), abs=1e-5)
 
 
+@pytest.mark.thorough
 def test_a_rollout_under_way_that_is_not_in_the_checkpoint_is_drawn_anew(undisturbed_twice, base, tokenizer, tmp_path):
     """As on another number of processes, and in checkpoints of earlier versions."""
     _, whole, _ = undisturbed_twice

@@ -135,6 +135,7 @@ def test_fsdp2_is_not_asked_to_round_the_loss():
     assert plugin.mixed_precision_policy == MixedPrecisionPolicy(low.param_dtype, low.reduce_dtype, None)
 
 
+@pytest.mark.thorough
 def test_bf16_follows_the_curve_of_float32_and_keeps_float32_weights(tmp_path):
     given = {"rows": random_rows(8) * 30, "max_steps": 20, "learning_rate": 0.02}
     plain = losses(trainer(tmp_path, bf16=False, **given))

@@ -105,6 +105,7 @@ def test_the_first_loss_is_log_two_and_the_reference_is_the_model_before(undistu
             assert float(row[f"ref_{part}_logps"]) == pytest.approx(expected, abs=1e-4)
 
 
+@pytest.mark.thorough
 def test_reference_log_probs_are_kept_for_the_same_cut_only(base, tokenizer, tmp_path):
     def reference(folder, max_length):
         trainer = PreferenceTuner(
@@ -151,6 +152,7 @@ def test_scores_take_no_memory_for_tokens_that_the_vocabulary_has_not(base, toke
     assert seen.numel <= max(tokens * vocabulary, *(p.numel() for p in trainer.model.parameters()))
 
 
+@pytest.mark.thorough
 def test_a_stopped_run_continues_with_the_pairs_and_losses_of_an_undisturbed_one(
     undisturbed, base, tokenizer, tmp_path
 ):
@@ -165,6 +167,7 @@ def test_a_stopped_run_continues_with_the_pairs_and_losses_of_an_undisturbed_one
     assert read_json(tmp_path / "run.json")["lineage"]["stage"] == "preference optimization"
 
 
+@pytest.mark.thorough
 def test_a_changed_beta_or_reference_is_refused_when_a_run_continues(base, tokenizer, tmp_path):
     tune(tmp_path, base, tokenizer, stop_in=1, data={"reference": "a"})
     with pytest.raises(InputError, match=r"settings\.beta"):
@@ -173,6 +176,7 @@ def test_a_changed_beta_or_reference_is_refused_when_a_run_continues(base, token
         tune(tmp_path, base, tokenizer, data={"reference": "b"})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("given", ["as columns", "as a model"])
 def test_token_ids_are_used_as_they_are_with_the_reference_that_is_given(base, tokenizer, tmp_path, given):
     """The loss is `-log sigmoid(beta (log ratio of chosen - log ratio of rejected))` (Rafailov et al., eq. 7)."""
@@ -211,7 +215,7 @@ def test_token_ids_are_used_as_they_are_with_the_reference_that_is_given(base, t
     assert abs(found - 0.6931472) > 1e-3, "the reference differs from the model"
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_an_adapter_is_trained_from_the_same_reference_and_resumes(undisturbed, base, tokenizer, tmp_path):
     how = {"use_peft": True, "lora_r": 4, "lora_dropout": 0.0}
     whole, _ = tune(tmp_path / "whole", base, tokenizer, **how)

@@ -26,7 +26,7 @@ from hmm_datasets.training.pretrained import load_pretrained
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import SFTSettings
 
-pytestmark = pytest.mark.launch
+pytestmark = pytest.mark.thorough
 
 PAGES = Path(__file__).parents[2] / "docs"
 TALK = [

@@ -120,6 +120,7 @@ def first_step(trainer_class: type, settings_class: type, folder: str, rows: lis
     return found
 
 
+@pytest.mark.thorough
 def test_held_out_text_has_the_loss_of_a_plain_loop(folder, model, tokenizer, tmp_path):
     (tmp_path / "text.jsonl").write_text("".join(f'{{"text": "{text}"}}\n' for text in TEXTS))
     report = evaluate_model(
@@ -136,6 +137,7 @@ def test_held_out_text_has_the_loss_of_a_plain_loop(folder, model, tokenizer, tm
     assert found["bits_per_byte"] == pytest.approx(expected / math.log(2) / sum(map(len, TEXTS)), rel=1e-5)
 
 
+@pytest.mark.thorough
 def test_sequences_of_a_process_have_the_loss_of_a_plain_loop(folder, model, tokenizer, tmp_path):
     settings = BenchmarkSettings(model=folder, process=["even"], num_sequences=4, output_dir=str(tmp_path / "b"))
     report = run_benchmark(settings)
@@ -159,6 +161,7 @@ def test_beliefs_are_read_from_the_hidden_states(folder, model):
     assert 0 < plain["r2"] < 1
 
 
+@pytest.mark.thorough
 def test_the_loss_of_fine_tuning_is_that_of_what_the_assistant_says(folder, model, tokenizer, tmp_path):
     chats = [message("user", f"Say {word}.") + message("assistant", f"{word} {WORDS[0]}") for word in WORDS[:4]]
     found = first_step(FineTuner, SFTSettings, folder, [{"messages": chat} for chat in chats], tmp_path)
@@ -171,6 +174,7 @@ def test_the_loss_of_fine_tuning_is_that_of_what_the_assistant_says(folder, mode
     assert found["loss"] == pytest.approx(said / count + of_experts(found), rel=1e-4)
 
 
+@pytest.mark.thorough
 def test_preferences_begin_at_the_loss_of_a_coin_with_the_log_probabilities_of_a_plain_loop(
     folder, model, tokenizer, tmp_path
 ):
@@ -193,6 +197,7 @@ def test_preferences_begin_at_the_loss_of_a_coin_with_the_log_probabilities_of_a
     assert found["logps/chosen"] == pytest.approx(np.mean(expected), rel=1e-4)
 
 
+@pytest.mark.thorough
 def test_answers_are_those_of_a_plain_loop(folder, model, tokenizer):
     loaded = ChatModel(folder, Sampling(temperature=0.0, max_new_tokens=8), mode="chat")
     asked = message("user", "Say two.")

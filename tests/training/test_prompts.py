@@ -125,6 +125,7 @@ def test_answers_may_be_numbers():
     assert exact(["4", "5"], answer=[4, 4]) == [1.0, 0.0]
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/huggingface/trl/pull/5775",
     "completions that every reward function skips must not train on a reward of 0",

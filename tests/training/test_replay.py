@@ -125,6 +125,7 @@ def test_the_step_before_a_rollback_has_the_loss_of_the_spike(run, capsys):
     assert told[-1] == f"the run logged {spike['loss']:.8g}: the same"
 
 
+@pytest.mark.thorough
 def test_a_step_is_replayed_in_the_precision_that_the_launcher_was_asked_for(run, tmp_path, monkeypatch):
     hmm = DataSettings(hmm=str(run.parent / "hmm"), length=LENGTH)
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
@@ -157,6 +158,7 @@ def test_what_cannot_be_replayed_is_refused(run, tmp_path):
         replay(tmp_path, 1)
 
 
+@pytest.mark.thorough
 def test_a_step_on_packed_documents_with_a_loss_in_chunks(tmp_path):
     tokenizer = train_bpe(["one two three four"] * 9, 270)
     tokenizer.save_pretrained(tmp_path / "tokenizer")

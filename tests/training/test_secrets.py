@@ -83,6 +83,7 @@ def test_the_settings_of_no_trainer_show_a_token(tmp_path, kind):
         kind(str(tmp_path), hub_token="<HUB_TOKEN>")
 
 
+@pytest.mark.thorough
 def test_the_pickled_arguments_of_the_trainer_are_not_written_and_not_needed(tmp_path):
     arguments = ["--output_dir", str(tmp_path), "--save_steps", "1", "--global_batch_size", "4", "--report_to", "none"]
     arguments += ["--per_device_train_batch_size", "4"]

@@ -40,6 +40,7 @@ def plain(tmp_path_factory):
     return run_of(tmp_path_factory.mktemp("plain"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("row", WORKS, ids=lambda row: row.name)
 def test_a_setting_that_works_leaves_losses_as_they_are_unless_it_is_about_them(row, plain, tmp_path):
     losses, held_out, run = run_of(tmp_path, **given(row))
@@ -128,6 +129,7 @@ def test_label_smoothing_is_that_of_its_definition_for_any_model_and_held_out_lo
     assert run.evaluate()["eval_loss"] == pytest.approx(smoothed(model().eval(), held_out, 0.1)[1], abs=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/huggingface/trl/pull/5575",
     "fine-tune and evaluate with `label_smoothing_factor` where the loss is computed in chunks",

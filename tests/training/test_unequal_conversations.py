@@ -84,6 +84,7 @@ def agree(folder, whole) -> None:
     assert [step for step, _ in samples(folder)] == [3]
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/huggingface/transformers/issues/24725",
     "accumulate gradients of rows of unequal lengths as one large batch would",
@@ -104,7 +105,7 @@ def test_micro_batches_change_nothing(program, whole, tmp_path):
     agree(tmp_path, whole)
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "config", ["cpu2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("zero2", "zero3", "fsdp2"))]
 )
@@ -123,7 +124,7 @@ PACKED = {"packing": True, "max_length": 64}
 ADAPTED = PACKED | {"use_peft": True, "lora_dropout": 0.0}
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("config", "given"),
     [

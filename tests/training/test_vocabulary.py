@@ -74,6 +74,7 @@ def test_other_architectures_are_padded_too():
     torch.testing.assert_close(found.loss, expected.loss)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("tied", [False, True])
 def test_a_padded_run_has_the_curve_and_the_files_of_a_plain_one(tmp_path, tied):
     given = {"max_steps": 8, "learning_rate": 0.01}

@@ -96,7 +96,7 @@ def test_a_launch_configuration_for_tpus_is_refused_in_one_line(kind, tmp_path):
     "inference on a TPU, which ended in: Cannot set version_counter for inference tensor",
     "evaluations compute without inference mode, and give the figures of torch without XLA",
 )
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_one_chip_four_chips_and_no_xla_have_the_same_losses_and_figures(tmp_path):

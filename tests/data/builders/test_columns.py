@@ -102,6 +102,7 @@ def test_given_the_symbols_states_are_distributed_as_the_posterior_says():
 # Columns
 
 
+@pytest.mark.thorough
 def test_columns_are_what_the_process_itself_computes(source, load):
     columns = columns_of(source)
     rows = list(islice(load(source, columns), 50))
@@ -133,6 +134,7 @@ def test_columns_are_what_the_process_itself_computes(source, load):
         assert rows[3]["text"] == " ".join(NAMES[symbol] for symbol in symbols[3])
 
 
+@pytest.mark.thorough
 def test_a_stream_a_resumed_one_and_a_prepared_data_set_have_the_same_rows(source, load):
     columns = columns_of(source)
     settings = {"num_sequences": 300, "num_test_sequences": 4, "bos": False, "split": None}
@@ -161,6 +163,7 @@ def test_arrow_batches_have_the_rows_of_the_list(load):
         np.testing.assert_array_equal(batch[name], np.array([row[name] for row in rows]))
 
 
+@pytest.mark.thorough
 def test_large_distributions_are_computed_in_small_tables(load):
     hmm = processes.random(40, 500, seed=1)
     (row,) = islice(load(hmm, ["next_token_probs"], length=64), 1)

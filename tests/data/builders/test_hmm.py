@@ -98,6 +98,7 @@ def test_long_sequences_are_prepared_in_several_tables():
     np.testing.assert_array_equal(found.reshape(9, -1), MESS3.sample(9, 2**20, seed=1, first=7))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("symbols", "plain", "with_bos"), [(3, "uint8", "uint8"), (256, "uint8", "uint16")])
 def test_a_beginning_token_widens_the_type_where_it_must(load, folder, symbols, plain, with_bos):
     processes.random(2, symbols, seed=1).save_pretrained(folder)
@@ -109,6 +110,7 @@ def test_a_beginning_token_widens_the_type_where_it_must(load, folder, symbols, 
         assert rows(found) == [[symbols, *row] for row in hmm.sample(3, 8).tolist()]
 
 
+@pytest.mark.thorough
 def test_a_family_is_streamed_and_prepared_as_an_hmm_is(load, tmp_path):
     family = PermutedSymbols(MESS3, group=2)
     family.save_pretrained(tmp_path / "family")
@@ -231,6 +233,7 @@ def test_a_rank_resumes_in_its_own_share(load, world_size):
         assert first + rows(again, 10) == expected
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("world_size", "workers"), [(1, 2), (2, 2)])
 def test_loader_workers_read_every_row_once(load, world_size, workers):
     seen = []
@@ -291,7 +294,7 @@ assert not [finder for finder in sys.meta_path if type(finder).__module__.starts
 """
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "imports",
     [

@@ -82,6 +82,7 @@ def batched(stream, format, batch_size=256):
 # What a format gives
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("source", SOURCES)
 def test_every_format_gives_the_same_rows_one_by_one_and_in_batches(load, source):
     expected = rows(load(source))
@@ -118,6 +119,7 @@ def test_rows_and_tables_have_labels_equal_to_the_tokens_but_for_the_first(load,
 # State
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_formatted_stream_resumes_exactly_where_it_stopped(load, source, format):
@@ -128,6 +130,7 @@ def test_a_formatted_stream_resumes_exactly_where_it_stopped(load, source, forma
         assert rows(resumed(load(source).with_format(format), stream.state_dict()), 40) == expected[read : read + 40]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_stream_in_batches_continues_at_the_next_batch(load, source, format):
@@ -161,6 +164,7 @@ def test_resuming_again_and_again_in_the_middle_of_tables_repeats_and_loses_no_r
     assert seen + rows(stream) == expected
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("world_size", [2, 5])
 @pytest.mark.parametrize("in_batches", [False, True])
 def test_ranks_resume_in_their_own_share_of_a_formatted_stream(load, world_size, in_batches):
@@ -208,6 +212,7 @@ def _places(state) -> list[dict]:
 # What is built on a stream
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("format", FORMATS)
 def test_parts_of_a_stream_are_its_rows(load, format):
     expected = rows(load())
@@ -235,6 +240,7 @@ def test_streams_are_mapped_filtered_mixed_and_joined(load):
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("in_batches", [False, True])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_loaders_give_every_row_once(load, in_batches, workers):

@@ -121,6 +121,7 @@ def test_every_row_comes_once_for_any_numbers_of_ranks_workers_and_shards(load, 
             assert read == expected, (ranks, workers, shards)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_operations_on_a_stream_lose_no_row_either(load, operation):
     apply = OPERATIONS[operation]
@@ -131,6 +132,7 @@ def test_operations_on_a_stream_lose_no_row_either(load, operation):
             assert read == expected, (ranks, workers, shards)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS[:-1])
 def test_ranks_that_read_in_step_see_the_order_of_the_stream(load, kind):
     for shards, ranks in product(SHARDS, RANKS):
@@ -138,6 +140,7 @@ def test_ranks_that_read_in_step_see_the_order_of_the_stream(load, kind):
         assert shares(lambda: load(kind, shards), ranks, 0) == [expected[rank::ranks] for rank in range(ranks)]  # noqa: B023
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS[:-1])
 def test_each_worker_resumes_at_its_next_row(load, kind):
     for shards, ranks, workers in product(SHARDS, (1, 3), (0, 3, 5)):
@@ -153,6 +156,7 @@ def test_each_worker_resumes_at_its_next_row(load, kind):
                         assert first == expected, (rank, ranks, worker, workers, shards, count)
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/huggingface/datasets/pull/6582",
     "split a stream over ranks, and each rank over more loader workers than it has shards left",

@@ -119,6 +119,7 @@ def test_many_documents_are_prepared_in_several_tables_and_a_long_one_in_its_own
     assert [table.num_rows for table in tables] == [3, 1, 2, 2]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("num_proc", [2, 3])
 def test_several_processes_prepare_the_same_rows_in_the_same_order(load, stream, num_proc):
     found = load(streaming=False, num_proc=num_proc)
@@ -149,6 +150,7 @@ def resumed(load, state, **settings):
     return stream
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("length", [None, 16])
 @pytest.mark.parametrize("count", [0, 1, 50])
 def test_a_resumed_stream_continues_at_the_next_row(load, stream, length, count):
@@ -180,6 +182,7 @@ def test_opening_a_stream_reads_nothing(load, read):
 # Ranks, workers, order
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("length", [None, 16])
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_ranks_share_out_the_rows_in_their_order(load, stream, world_size, length):
@@ -188,6 +191,7 @@ def test_ranks_share_out_the_rows_in_their_order(load, stream, world_size, lengt
     assert shares == [expected[rank::world_size] for rank in range(world_size)]
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/huggingface/datasets/issues/3423",
     "stream with several loader workers without every row coming once per worker",

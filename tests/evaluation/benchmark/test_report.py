@@ -24,7 +24,7 @@ def exact(tmp_path_factory):
     return folder
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_the_exact_hmms_score_zero_and_the_result_is_one_that_the_hub_reads(exact, tmp_path, capsys):
     assert main(["benchmark", str(exact), "--output_dir", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
@@ -46,7 +46,7 @@ def test_the_exact_hmms_score_zero_and_the_result_is_one_that_the_hub_reads(exac
     assert entry.notes.endswith("256 sequences of each process")
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_a_part_of_the_benchmark_is_scored_without_a_result_for_the_hub(exact, tmp_path, capsys):
     model = tmp_path / "model"
     benchmark_processes()["even"].save_pretrained(model)
@@ -58,7 +58,7 @@ def test_a_part_of_the_benchmark_is_scored_without_a_result_for_the_hub(exact, t
     assert "No .eval_results/" not in capsys.readouterr().out
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_results_of_several_models_are_compared_with_a_picture(exact, tmp_path, capsys):
     uniform = coin_model(17, 16)
     uniform.save_pretrained(tmp_path / "uniform")

@@ -26,7 +26,7 @@ def repository(tmp_path_factory):
     return folder
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_writing_it_again_gives_the_same_bytes(repository, tmp_path):
     write_benchmark(tmp_path / "again")
     files = [path.relative_to(repository) for path in repository.rglob("*") if path.is_file()]

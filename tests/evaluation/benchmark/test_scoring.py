@@ -49,6 +49,7 @@ def joining_tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="?")
 
 
+@pytest.mark.thorough
 def test_the_exact_hmm_scores_zero_on_every_process(accelerator):
     exact = {one.name: HMMForCausalLM.from_hmm(one.hmm, bos_token_id=one.hmm.num_symbols).eval() for one in FEW}
     found = score_model(exact, None, FEW, accelerator)
@@ -88,6 +89,7 @@ def test_the_score_of_text_sums_over_the_tokens_of_each_symbol(accelerator):
         assert scores["positions"]["first"] == 1
 
 
+@pytest.mark.thorough
 def test_no_baseline_is_better_than_the_optimum_and_knowing_the_twelve_costs_at_most_their_logarithm():
     for held_out in open_benchmark().processes[:6]:
         optimum = -held_out.log_probs.mean()

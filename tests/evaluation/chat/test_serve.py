@@ -39,7 +39,7 @@ def server(chat_model, child_environment, tmp_path):
         process.wait(60)
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_the_client_of_openai_talks_to_a_served_model(server, chat_model):
     client = openai.OpenAI(base_url=server, api_key="none")
     messages = [dict(zip(("role", "content"), turn, strict=True)) for turn in [*FRANCE, ("user", "And of Japan?")]]

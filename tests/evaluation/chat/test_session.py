@@ -51,6 +51,7 @@ def talk(monkeypatch, capsys):
     return talk
 
 
+@pytest.mark.thorough
 def test_an_answer_depends_on_the_turns_before_it_until_they_are_cleared(loaded, talk):
     out, _ = talk(Session(loaded), "And of Japan?", "/clear", FRANCE[0][1], "And of Japan?")
     assert out.splitlines() == ["Sorry, what of it?", PARIS, "It is Tokyo.", ""]

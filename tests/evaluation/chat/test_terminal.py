@@ -9,7 +9,7 @@ from memorized import FRANCE, PARIS
 pexpect = pytest.importorskip("pexpect")
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_a_chat_in_a_terminal(chat_model, child_environment, tmp_path):
     """One program for many claims, since it takes seconds to start."""
     command = ["-m", "hmm_datasets.cli", "chat", chat_model, "--temperature", "0", "--max_new_tokens", "900"]
@@ -63,7 +63,7 @@ def test_a_chat_in_a_terminal(chat_model, child_environment, tmp_path):
     assert terminal.exitstatus == 0
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_a_chat_in_a_pipe_writes_the_answer_without_escape_codes(chat_model, warm_python, child_environment):
     done = subprocess.run(
         [warm_python, "-m", "hmm_datasets.cli", "chat", chat_model, "--temperature", "0"],

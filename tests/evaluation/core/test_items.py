@@ -107,6 +107,7 @@ def compare(found: dict, model, tokenizer, folder: Path, tolerance: float, **set
         assert task["accuracy"] == sum(correct for correct, _ in expected) / len(expected)
 
 
+@pytest.mark.thorough
 def test_every_item_is_answered_as_the_definition_says(model, tokenizer, folder, accelerator):
     found = score_core(model, tokenizer, folder, accelerator, batch_size=5)
     assert sorted(found["tasks"]) == sorted(["arc_easy", "copa", "winograd", "bigbench_operators", "lambada_openai"])
@@ -115,6 +116,7 @@ def test_every_item_is_answered_as_the_definition_says(model, tokenizer, folder,
     assert len({item["correct"] for item in found["items"]}) == 2, "else the comparison proves little"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("limit", [11, 40])
 def test_long_prompts_are_cut_on_the_left(model, tokenizer, folder, accelerator, monkeypatch, limit):
     monkeypatch.setattr(model.config, "max_position_embeddings", limit)
@@ -156,6 +158,7 @@ def test_prompts_that_are_cut_are_counted_and_reported(model, tokenizer, folder,
     assert f"(the longest has {longest})" in told
 
 
+@pytest.mark.thorough
 def test_a_cut_keeps_the_first_shuffled_items_and_draws_examples_from_them(model, tokenizer, folder, accelerator):
     found = score_core(model, tokenizer, folder, accelerator, max_per_task=11)
     assert found["tasks"]["arc_easy"]["items"] == 11
@@ -163,6 +166,7 @@ def test_a_cut_keeps_the_first_shuffled_items_and_draws_examples_from_them(model
     compare(found, model, tokenizer, folder, 1e-9, beginning=[tokenizer.bos_token_id], cap=11)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["EOS", None])
 def test_without_bos_eos_goes_before_a_prompt_and_without_either_nothing(model, tokenizer, folder, accelerator, kind):
     special = {} if kind is None else {"eos_token": "<|endoftext|>"}
@@ -203,6 +207,7 @@ def test_the_table_of_tasks_is_dclms():
 # Invariances
 
 
+@pytest.mark.thorough
 def test_items_do_not_depend_on_the_batch_size(model, tokenizer, folder, accelerator):
     one, many = (score_core(model, tokenizer, folder, accelerator, batch_size=size) for size in (1, 64))
     for first, second in zip(one["items"], many["items"], strict=True):
@@ -241,7 +246,7 @@ else:
 
 
 @pytest.mark.slow
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_results_do_not_depend_on_the_number_of_processes(model, tokenizer, folder, tmp_path, launch):
     for part in (model, tokenizer):
         part.save_pretrained(tmp_path / "model")

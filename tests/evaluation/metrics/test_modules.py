@@ -55,7 +55,7 @@ print(json.dumps(found))
 """
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_every_metric_loads_and_runs_its_example_without_a_network(child_environment, tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", CHILD],

@@ -68,6 +68,7 @@ def test_block_entropies_are_those_of_enumerated_words(name):
     assert (name == "mixture") == (blocks.standard_error[-1] > 0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(12))
 def test_the_epsilon_machine_of_a_process_with_copies_of_states_is_the_one_without(seed):
     states, symbols = 2 + seed % 4, 2 + seed % 2
@@ -119,6 +120,7 @@ def test_almost_certain_is_not_synchronized(leaving):
     assert observer.markov_order == math.inf
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(4))
 def test_synchronization_is_that_of_supports(seed):
     """The words after which the support of the belief, computed with whole numbers, has one state."""
@@ -163,6 +165,7 @@ def test_published_values_of_named_processes():
         assert hmm.synchronization().markov_order == order, name
 
 
+@pytest.mark.thorough
 def test_the_complexity_of_the_simple_nonunifilar_source_is_that_of_a_renewal_process():
     """Its causal states count the ones since a zero: shares are survival probabilities over their sum."""
     hmm = processes.simple_nonunifilar()

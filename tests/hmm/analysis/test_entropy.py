@@ -178,7 +178,7 @@ def test_long_sequences_leave_the_bounds_no_gap():
     assert bounds.upper == pytest.approx(rate.value, abs=4 * rate.standard_error)
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "hmm",
     [
@@ -232,7 +232,7 @@ def test_no_positions_have_no_loss(hmm):
     assert hmm.optimal_loss(1).nats.tolist() == pytest.approx(brute_force.optimal_loss(hmm, 1))
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_estimates_of_nothing_are_refused():
     many = processes.random(3, 200)
     assert "length is -1; expected an integer" in error(many.optimal_loss, -1)
@@ -241,7 +241,7 @@ def test_estimates_of_nothing_are_refused():
     assert "length is 0; expected an integer in [1" in error(many.entropy_rate_bounds, 0)
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize("hmm", [processes.umbrella(), processes.simple_nonunifilar(), processes.dishonest_casino()])
 def test_an_estimate_agrees_with_its_bounds(hmm):
     rate, bounds = hmm.entropy_rate(num_sequences=16), hmm.entropy_rate_bounds(length=64, num_sequences=4)
@@ -259,6 +259,7 @@ def test_bounds_that_are_nearly_equal_are_not_exchanged_by_rounding():
     assert bounds.lower <= bounds.upper
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["mess3", "dishonest_casino", "random"])
 def test_bounds_on_the_entropy_rate_never_widen_with_length(name, monkeypatch):
     """Where the tree of mixed states is small its bounds hold at every length; the gap of samples only shrinks."""
@@ -273,6 +274,7 @@ def test_bounds_on_the_entropy_rate_never_widen_with_length(name, monkeypatch):
         assert bounds.upper + 4 * bounds.upper_error >= rate.lower - 4 * rate.lower_error
 
 
+@pytest.mark.thorough
 def test_the_excess_entropy_is_that_of_blocks():
     """`H[X_1 .. X_n] - n h`, of blocks that are enumerated, and closed forms."""
     golden, even = processes.golden_mean(), processes.even()

@@ -32,6 +32,7 @@ def by_enumeration(hmm, tokens):
     return totals / tokens.size
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(3))
 def test_divergences_are_those_of_the_definition(seed):
     hmm = random_guess(3, 4, seed=seed)
@@ -101,6 +102,7 @@ def test_every_epoch_has_its_tokens_time_and_what_was_added(tmp_path):
     assert result.hmm == fit_hmm(TRAIN, max_epochs=4, **known).hmm
 
 
+@pytest.mark.thorough
 def test_divergences_over_many_symbols_are_measured_on_as_many_probabilities():
     hmm = processes.random(2, 4096, alpha=0.5, seed=0)
     train, test = hmm.sample(50, 64), hmm.sample(96, 64, seed=1)

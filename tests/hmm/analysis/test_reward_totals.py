@@ -90,6 +90,7 @@ def test_tilted_policies_are_those_of_all_sequences_and_of_the_tilted_hmm(hmm, r
     assert found.divergence == pytest.approx(tilted.kl_to_reference, abs=1e-8)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("n", [1, 2])
 def test_the_best_of_n_is_that_of_all_draws(totals, sequences, n):
     np.testing.assert_allclose(totals.best_of(n), outcome_of(best_of(sequences, n), sequences), rtol=1e-9, atol=1e-10)
@@ -105,6 +106,7 @@ def test_the_best_of_three_is_that_of_all_draws():
     np.testing.assert_allclose(totals.best_of(3), outcome_of(best_of(every, 3), every), rtol=1e-10)
 
 
+@pytest.mark.thorough
 def test_the_divergence_of_the_best_of_n_is_below_its_bound_and_comes_near_it():
     """arXiv 2401.01879: never above log n - (n - 1) / n, and near it where no two sequences have the same reward."""
     hmm = processes.random(4, 3, seed=2, alpha=0.7)
@@ -275,6 +277,7 @@ def test_wrong_arguments_are_refused(rewards, settings, message):
         reward_totals(processes.mess3(), rewards, **{"length": 4, **settings})
 
 
+@pytest.mark.thorough
 def test_too_many_totals_are_refused_and_rounding_mends_it():
     hmm = processes.random(2, 1000, seed=0)
     rewards = np.random.default_rng(0).normal(size=1000)

@@ -133,6 +133,7 @@ def test_transient_states_and_moves_that_underflow_leave_no_nan():
     np.testing.assert_allclose(cesaro_limit(np.array([1.0, 0, 0]), smallest), np.full(3, 1 / 3), rtol=1e-12)
 
 
+@pytest.mark.thorough
 def test_many_contexts_that_hardly_mix_are_eliminated(monkeypatch):
     table = two_blocks(size=2)
     monkeypatch.setattr("hmm_datasets.hmm.structured.markov._DENSE_CONTEXTS", 1)

@@ -29,6 +29,7 @@ def test_automata_have_the_shape_asked_for():
     assert letters == set(range(18))
 
 
+@pytest.mark.thorough
 def test_edges_are_drawn_uniformly():
     """Chi-square tests of the number of edges, of symbols and of targets of state 0, each with p above 1e-4."""
     counts = {"edges": np.zeros(2), "symbols": np.zeros(4), "targets": np.zeros(2)}

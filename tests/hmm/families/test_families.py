@@ -92,6 +92,7 @@ def test_the_last_group_before_indices_wrap_may_be_short_and_shares_nothing_with
         np.testing.assert_array_equal(row, alone[0])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("which", range(7))
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint32])
 def test_out_of_any_unsigned_type_is_filled_and_nothing_beside_it(which, dtype):

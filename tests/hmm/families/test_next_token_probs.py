@@ -55,6 +55,7 @@ def shuffled(hmm: HMM) -> list[HMM]:
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("family", "all_of"),
     [
@@ -127,6 +128,7 @@ def test_the_oracle_gives_the_distribution_of_the_hmm_itself():
             np.testing.assert_array_equal(distribution[row : row + 1], own)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "family",
     [
@@ -211,6 +213,7 @@ def polya(row, size: int, alpha: float) -> float:
     return math.exp(total)
 
 
+@pytest.mark.thorough
 def test_the_next_token_distribution_of_random_chains_is_that_of_the_chains_drawn():
     family, tokens = RandomChains(2, 0.7), words(2, 4)
     each = np.exp([family.hmm_at(8, index).log_likelihood(tokens) for index in range(2000)])
@@ -220,6 +223,7 @@ def test_the_next_token_distribution_of_random_chains_is_that_of_the_chains_draw
     assert (np.abs(each.mean(axis=0) - product) < 4 * error).all()
 
 
+@pytest.mark.thorough
 def test_the_next_token_distribution_of_a_mixture_is_the_ratio_of_its_marginals():
     family = HMMMixture((processes.golden_mean(), processes.even(), processes.zero_one_random()), (0.5, 0.3, 0.2))
     for word, distribution in zip(words(2, 5), family.next_token_probs(words(2, 5)), strict=True):

@@ -19,6 +19,7 @@ FAMILIES = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_saved_family_comes_back_with_the_same_stream(name, tmp_path):
     family = FAMILIES[name]

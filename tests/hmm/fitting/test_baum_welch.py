@@ -104,7 +104,7 @@ np.savez(sys.argv[2], **dict(zip(("start", "transition", "emission"), tables)))
 """
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize("pseudocount", [pytest.param(0.0, marks=pytest.mark.slow), 0.5])
 def test_one_step_is_that_of_dynamax(pseudocount, tmp_path):
     if importlib.util.find_spec("dynamax") is None:
@@ -118,7 +118,7 @@ def test_one_step_is_that_of_dynamax(pseudocount, tmp_path):
         np.testing.assert_allclose(table, theirs[name], rtol=1e-8, err_msg=name)
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_one_step_is_that_of_pomegranate_but_for_its_ends():
     model = to_pomegranate(WIDE_GUESS)
     model.summarize(torch.from_numpy(WIDE)[:, :, None])
@@ -231,6 +231,7 @@ def test_a_count_that_is_not_finite_stops_with_batch_and_table(index, table, val
     assert all(np.isfinite(counts).all() for counts in total.tables.values())
 
 
+@pytest.mark.thorough
 def test_likelihoods_too_small_for_float32_stop_it_and_float64_continues():
     # Two states that never meet: the second token has probability 1e-50 in the first, nothing in the other.
     far = HMM(start=[1, 0], transition=np.eye(2), emission=[[1 - 1e-50, 1e-50], [0.5, 0.5]])

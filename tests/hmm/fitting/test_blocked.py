@@ -43,6 +43,7 @@ def test_parts_differ_and_depend_on_the_seed():
     np.testing.assert_array_equal(grown(BLOCKS, rank=8).emission, BLOCKS.emission)
 
 
+@pytest.mark.thorough
 def test_no_epoch_lowers_the_objective_and_the_fit_is_better_than_the_smaller_one():
     result = fit_hmm(TOKENS, initial=GUESS, test_tokens=HELD_OUT, max_epochs=15, dtype="float64", tolerance=0, **QUIET)
     objective = [row["objective"] for row in result.history]

@@ -38,6 +38,7 @@ def left_by_aitken(values, update_every):
     return max(abs(limit - third), abs(third - second))
 
 
+@pytest.mark.thorough
 def test_a_fit_on_a_plateau_has_not_converged():
     """From seed 9 a fit ended after 20 epochs with 29 nats left; from seed 3 gains fall to 4e-5 and grow to 5e-2."""
     tokens, common = processes.mess3().sample(2000, 100, seed=1).astype(int), {"num_states": 3, "show_progress": False}
@@ -55,6 +56,7 @@ def test_a_fit_on_a_plateau_has_not_converged():
     assert (cut.converged, "left to gain" in cut.reason) == (False, False), "gains grow again"
 
 
+@pytest.mark.thorough
 def test_first_guesses_find_the_maximum_that_one_in_two_misses():
     """https://github.com/hmmlearn/hmmlearn/issues/162: half of the fits of this model, of knowledge that is gained
     once and for all, end in a lower maximum, however many sequences there are."""
@@ -66,6 +68,7 @@ def test_first_guesses_find_the_maximum_that_one_in_two_misses():
         assert result.train_log_likelihood * tokens.size > source.log_likelihood(tokens).sum() - 1, seed
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("pseudocount", [0.0, 1.0, 10.0, 100.0])
 @pytest.mark.parametrize(("update_every", "tolerance"), [(None, 1e-5), (1, 3e-4)])
 def test_a_fit_stops_where_the_log_posterior_no_longer_rises(pseudocount, update_every, tolerance):
@@ -108,6 +111,7 @@ def test_the_result_says_whether_and_why_the_fit_ended():
     assert not fit(max_epochs=0).converged
 
 
+@pytest.mark.thorough
 def test_a_resumed_fit_ends_for_the_same_reason(tmp_path):
     settings = FitSettings(3, pseudocount=10.0, tolerance=1e-5, max_epochs=200, save_every=2)
     first = fit_hmm(TOKENS, settings, checkpoint_dir=tmp_path, show_progress=False)

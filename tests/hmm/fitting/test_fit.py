@@ -39,6 +39,7 @@ def error(*arguments, **settings) -> str:
 # Many steps
 
 
+@pytest.mark.thorough
 @given(
     seed=st.integers(0, 1000),
     states=st.integers(1, 4),
@@ -129,7 +130,7 @@ def test_a_sequence_given_twice_has_the_fit_of_one():
             np.testing.assert_allclose(other.tables()[name], table, atol=1e-10, err_msg=name)
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_no_epoch_has_the_time_of_compiling(child_environment, tmp_path):
     code = """
 from hmm_datasets import fit_hmm, processes
@@ -373,6 +374,7 @@ def test_settings_are_given_in_one_way():
         rows_of_column([0, 1, 0, 1], [1, 2])
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/jmschrei/pomegranate/issues/234",
     "Baum-Welch on two protein sequences of 7 and 9 letters from an alphabet of 20, which gave NaN",

@@ -45,6 +45,7 @@ def counted(hmm, rows, known, weights):
     return score, start, moves, emitted
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("kernel")
 @pytest.mark.outside(
     "https://github.com/hmmlearn/hmmlearn/issues/568",
@@ -95,6 +96,7 @@ def test_states_that_are_all_known_are_counted_in_one_step(tmp_path):
         fit_hmm(tokens, states=(states + 1) % 3, num_states=3, pseudocount=0, checkpoint_dir=tmp_path, **EXACT)
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/jmschrei/pomegranate/issues/913",
     "50,000 labelled tokens of 2,000 states, not fitted after 12 hours",
@@ -143,6 +145,7 @@ def test_a_weight_is_a_number_of_copies(more):
         assert row["objective"] == pytest.approx(other["objective"], abs=1e-12)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("kernel")
 @pytest.mark.parametrize("hmm", [brute_force.LEFT_TO_RIGHT, processes.rrxor()], ids=["states", "edges"])
 def test_weighted_counts_are_the_sum_of_weighted_counts_of_rows(hmm):

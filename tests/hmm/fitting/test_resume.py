@@ -32,6 +32,7 @@ def rows_on_disk(folder: Path) -> list[dict]:
 # Checkpoints
 
 
+@pytest.mark.thorough
 def test_a_resumed_fit_is_the_undisturbed_one_to_the_last_bit(tmp_path):
     held_out = {"test_tokens": TOKENS[:9], "vocabulary": "abcd"}
     undisturbed = fit(settings=replace(SHORT, max_epochs=9), **held_out)
@@ -77,6 +78,7 @@ def test_batch_size_and_length_of_the_fit_may_change_on_resuming(tmp_path):
     assert len(found.history) == 4
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("arguments", "differs"),
     [
@@ -156,6 +158,7 @@ def test_in_stochastic_em_the_batch_size_may_not_change(tmp_path):
         fit(settings=replace(ONLINE, batch_size=8), checkpoint_dir=tmp_path)
 
 
+@pytest.mark.thorough
 def test_restarts_resume_where_they_stopped(tmp_path):
     chosen = replace(SHORT, max_epochs=6, num_restarts=3, restart_epochs=2, save_every=2, seed=0)
     undisturbed = fit(settings=chosen)
@@ -208,7 +211,7 @@ with exit_without_teardown():
 """
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_two_processes_fit_the_same_bits_as_one_and_resume_from_its_checkpoint(launch, tmp_path):
     script = tmp_path / "fit_on_two.py"
     script.write_text(SCRIPT)

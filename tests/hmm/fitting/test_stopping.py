@@ -44,6 +44,7 @@ class AfterLooks(StopRequests):
         return super().look(**given)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("settings", WAYS.values(), ids=WAYS)
 @pytest.mark.parametrize("looks", [2, 30])
 def test_a_stopped_fit_goes_on_to_the_last_bit(settings, looks, tmp_path):

@@ -26,6 +26,7 @@ LONGEST = {"FINITE": 12, "LEFT_RECURSIVE": 10, "NESTED": 21}
 of four words."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", LANGUAGES)
 def test_the_law_of_the_next_token_is_that_of_all_sentences(name):
     grammar = PCFG.from_rules(LANGUAGES[name])
@@ -47,6 +48,7 @@ def test_the_likelihood_of_a_sentence_is_its_probability(name):
         assert grammar.log_likelihood(tokens)[0] == pytest.approx(math.log(probability), abs=1e-10)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", LANGUAGES)
 def test_the_expected_length_is_that_of_all_sentences(name):
     mean = sum(len(sentence) * p for sentence, p in sentences(LANGUAGES[name], "S", LONGEST[name]).items())
@@ -190,6 +192,7 @@ def test_deep_recursion_outgrows_the_first_stack():
     assert np.array_equal(grammar.sample(1, 20, seed=1)[0], row[:20])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["FINITE", "NESTED"])
 def test_sentences_are_drawn_with_their_probabilities(name):
     """Chi-square test of the first and the second sentence of 20,000 rows, each with p above 1e-4."""

@@ -42,6 +42,7 @@ def em_step(hmm: HMM, rows: list[np.ndarray]) -> dict[str, np.ndarray]:
     return {name: table / table.sum(-1, keepdims=True) for name, table in tables.items()}
 
 
+@pytest.mark.thorough
 @hmms
 def test_hmmlearn_gives_the_same_scores_posteriors_and_paths(hmm):
     pytest.importorskip("hmmlearn")
@@ -115,7 +116,7 @@ def dynamax(tmp_path_factory) -> dict[str, np.ndarray]:
     return dict(np.load(found))
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", HMMS)
 def test_dynamax_gives_the_same_likelihoods_beliefs_posteriors_paths_and_counts(name, dynamax):
     hmm = HMMS[name]
@@ -142,6 +143,7 @@ def test_dynamax_gives_the_same_likelihoods_beliefs_posteriors_paths_and_counts(
 FLOAT32 = {"rtol": 2e-4, "atol": 2e-5}
 
 
+@pytest.mark.thorough
 @hmms
 def test_pomegranate_gives_the_same_to_float32(hmm):
     pytest.importorskip("pomegranate")

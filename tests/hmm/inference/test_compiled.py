@@ -39,6 +39,7 @@ def test_a_row_is_the_same_to_the_last_bit_alone_among_others_and_in_any_thread(
             assert torch.equal(alone[0], whole[row]), (name, row)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("states", [1, 2, 3, 4, 5, 8, 9, 16, 17, 21, 37])
 def test_every_remainder_of_blocks_and_panels_gives_what_torch_gives(states, dtype, monkeypatch):

@@ -54,6 +54,7 @@ def test_expected_counts_are_those_of_all_paths(hmm):
     np.testing.assert_allclose(found.log_likelihood, hmm.log_likelihood(rows), rtol=1e-13)
 
 
+@pytest.mark.thorough
 @given(seed=st.integers(0, 10**6), edges=st.booleans(), data=st.data())
 @settings(deadline=None, derandomize=True, max_examples=25)
 def test_expected_counts_of_ragged_rows_are_those_of_all_paths(seed, edges, data):
@@ -82,6 +83,7 @@ def test_an_impossible_row_adds_nothing(hmm):
     assert np.isfinite(found.log_likelihood[[0, 2, 3]]).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("length", [60, 500, 5000])
 def test_states_that_the_past_rules_out_leave_no_nan_however_well_they_explain_the_rest(length, dtype):
@@ -93,7 +95,7 @@ def test_states_that_the_past_rules_out_leave_no_nan_however_well_they_explain_t
     np.testing.assert_allclose(found.emission, [[0, 2 * length], [0, 0]], rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/lindermanlab/ssm/issues/26",
     "EM on one sequence of 3 million steps with 15 states, which took 140 GB",
@@ -116,7 +118,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
     assert int(done.stdout) < 250_000, "KiB"
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/OHBA-analysis/osl-dynamics/pull/189",
     "Baum-Welch in float32, which was not accurate enough",
@@ -146,7 +148,7 @@ def test_counts_of_ten_thousand_tokens_add_up(hmm, dtype, rtol):
     np.testing.assert_allclose(found.emission, exact.emission, rtol=rtol)
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize("hmm", [processes.random(5, 4, alpha=0.5, seed=2), processes.mess3(0.15, 0.6)])
 def test_rounding_in_float32_does_not_accumulate_where_it_is_the_same_at_every_step(hmm):
     tokens = np.stack([np.full(10_000, 1), np.arange(10_000) % 3])

@@ -37,6 +37,7 @@ tiny = pytest.mark.parametrize("hmm", TINY.values(), ids=TINY)
 # Against the sum over all paths
 
 
+@pytest.mark.thorough
 @tiny
 @pytest.mark.parametrize("length", [0, 1, 4])
 def test_every_word_has_the_likelihood_of_its_paths(hmm, length):
@@ -46,6 +47,7 @@ def test_every_word_has_the_likelihood_of_its_paths(hmm, length):
     assert np.exp(found).sum() == pytest.approx(1, abs=1e-12)
 
 
+@pytest.mark.thorough
 def test_probabilities_near_the_smallest_number_of_the_type_neither_overflow_nor_vanish():
     # 1 / 2e-43 is infinity in float32, whose smallest number is 1e-45.
     hmm = HMM(transition=[[0.7, 0.3], [0.4, 0.6]], emission=[[1.0, 2e-43], [1.0, 4e-43]])
@@ -69,6 +71,7 @@ def test_beliefs_posteriors_and_next_token_distributions_are_those_of_all_paths(
         )
 
 
+@pytest.mark.thorough
 @given(seed=st.integers(0, 10**6), edges=st.booleans(), length=st.integers(1, 5), data=st.data())
 @settings(deadline=None, derandomize=True, max_examples=25)
 def test_filter_and_smoother_of_random_hmms_agree_with_all_paths(seed, edges, length, data):
@@ -132,7 +135,7 @@ def log_space_likelihood(hmm: HMM, word) -> float:
 
 
 # 10,000 logarithms of some 1.0, each right to the type's precision, summed in float64.
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize(("dtype", "rtol", "atol"), [(torch.float64, 1e-12, 1e-9), (torch.float32, 1e-6, 2e-5)])
 def test_ten_thousand_tokens_do_not_underflow(dtype, rtol, atol):
     hmm = processes.mess3(0.15, 0.6)
@@ -145,6 +148,7 @@ def test_ten_thousand_tokens_do_not_underflow(dtype, rtol, atol):
         np.testing.assert_allclose(values.sum(-1), 1, atol=atol)
 
 
+@pytest.mark.thorough
 def test_float32_agrees_with_float64_to_its_precision():
     hmm = processes.random(20, 30, alpha=0.5, seed=4)
     tokens = hmm.sample(8, 1000, seed=7)
@@ -185,6 +189,7 @@ def test_an_impossible_sequence_has_likelihood_zero_and_no_nan(hmm, word, possib
     assert hmm.log_likelihood([word, good])[1] == pytest.approx(hmm.log_likelihood([good])[0], abs=1e-12)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("length", [500, 5000])
 def test_states_that_the_past_rules_out_leave_no_nan_however_well_they_explain_the_rest(length):
     # Two chains that never meet, begun in the one that gives these tokens e^-2.2 times the other's chance, each.

@@ -28,6 +28,7 @@ def cut(tokens: np.ndarray) -> list[list[int]]:
     return [row[:end].tolist() for row, end in zip(tokens, LENGTHS, strict=True)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("hmm", TINY.values(), ids=TINY)
 def test_missing_tokens_are_summed_over(hmm, seed):
@@ -55,6 +56,7 @@ def test_the_best_paths_are_those_given_the_observed_tokens(hmm):
         assert np.exp(best.log_probability[i]) == pytest.approx(max(paths.values()), rel=1e-10)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("hmm", TINY.values(), ids=TINY)
 def test_expected_counts_are_of_observed_tokens_and_of_moves_by_their_symbols(hmm, seed):
@@ -74,6 +76,7 @@ def test_expected_counts_are_of_observed_tokens_and_of_moves_by_their_symbols(hm
         np.testing.assert_allclose(counts.emission, edges.sum(2).T, **EXACT)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:The PyTorch API of MaskedTensors:UserWarning")
 def test_pomegranate_gives_the_same_likelihoods_and_posteriors_of_masked_tokens():
     pytest.importorskip("pomegranate")

@@ -50,6 +50,7 @@ def expected(name: str):
     return found, found.moves.sum(0) if hmm.edges is not None else found.moves[:-1].sum(0)
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/infer-actively/pymdp/issues/432",
     "a smoother whose exponential overflows after a rare observation, so that infinity times 0 is NaN",
@@ -85,6 +86,7 @@ def test_a_row_whose_beliefs_underflow_has_its_exact_results(name, dtype):
     np.testing.assert_allclose(both.log_likelihood[0], score, rtol=near["rtol"])
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/mlpack/mlpack/issues/160",
     "states of a long sequence, whose probabilities become 0 so that the first state is chosen",
@@ -111,12 +113,14 @@ def test_a_step_of_em_is_that_of_exact_counts():
     np.testing.assert_allclose(result.hmm.transition[0], [59 / 60, 1 / 60, 0], atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_rows_that_are_impossible_stay_so():
     assert SKIPS.log_likelihood([[2] + [0] * 900])[0] == -math.inf
     assert not SKIPS.posteriors([[2] + [0] * 900]).any()
     assert not SKIPS.expected_counts([[2] + [0] * 900]).transition.any()
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/probml/dynamax/issues/290",
     "posteriors of a cycle of states, with zeros among the transitions, are NaN",
@@ -136,6 +140,7 @@ def test_the_posteriors_of_a_cycle_of_states_are_exact():
     np.testing.assert_allclose(hmm.log_likelihood([tokens]), [result.log_likelihood], rtol=1e-12)
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/probml/dynamax/issues/273",
     "left-to-right HMMs, whose transitions are mostly zeros: 0.8 to stay, 0.2 to the next of six states",
@@ -153,6 +158,7 @@ def test_a_chain_that_is_left_late_has_its_exact_posteriors():
     np.testing.assert_allclose(hmm.posteriors([tokens])[0], result.posteriors, rtol=1e-8, atol=1e-12)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(40))
 def test_where_states_mix_whatever_is_emitted_no_row_is_watched_and_none_underflows(seed):
     """The beliefs are not compared there, and they are not below the bound from which that is concluded."""

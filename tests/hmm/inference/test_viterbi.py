@@ -39,6 +39,7 @@ def check_path(hmm: HMM, word, states, log_probability) -> None:
         assert (states == 0).all()
 
 
+@pytest.mark.thorough
 @tiny
 def test_the_path_is_the_best_of_all(hmm):
     words = np.array(list(itertools.product(range(hmm.num_symbols), repeat=4)))
@@ -116,7 +117,7 @@ def score(hmm: HMM, states, word) -> float:
     "log-probabilities of paths that differ from the sum of the logarithms along them",
     "those of `viterbi` are these sums to 1e-12, over ten thousand tokens",
 )
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_the_best_path_over_ten_thousand_tokens_is_the_same_in_float32():
     hmm = processes.random(4, 3, alpha=0.5, seed=4)
     tokens = hmm.sample(2, 10_000, seed=6)

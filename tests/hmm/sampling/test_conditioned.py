@@ -47,6 +47,7 @@ def fillings(hmm: HMM, tokens: list[int]) -> dict[tuple[int, ...], float]:
     return {word: brute_force.likelihood(hmm, word) for word in itertools.product(*choices)}
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/tensorflow/probability/issues/876",
     "samples of the hidden states given the emissions",
@@ -66,6 +67,7 @@ def test_paths_have_their_distribution_given_the_tokens(hmm):
         np.testing.assert_allclose(shares, brute_force.posteriors(hmm, tokens), atol=0.04)
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/hmmlearn/hmmlearn/issues/379",
     "a sequence drawn given observations at any positions, and what follows observations",
@@ -135,6 +137,7 @@ def test_a_continuation_depends_on_its_prefix_seed_and_index_alone(hmm):
     assert hmm.sample(3, 2, prefix=[]).shape == (3, 2)
 
 
+@pytest.mark.thorough
 def test_sequences_continued_with_the_seed_they_were_drawn_with_keep_their_distribution():
     # Of three parts, each drawn given those before it with the same seed and indices.
     hmm = TINY["dense"]
@@ -161,6 +164,7 @@ CONTINUED = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", sorted(CONTINUED))
 def test_processes_of_other_kinds_continue_a_prefix_with_their_distribution(name):
     process = KINDS[name]

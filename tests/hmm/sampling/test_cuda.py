@@ -59,14 +59,14 @@ def run(script: str, *arguments: str, **environment: str) -> subprocess.Complete
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_the_kernel_draws_the_bits_of_the_cpu(child_environment, request):
     pytest.importorskip("triton")
     done = run(SCRIPT, str(request.path.parent), **child_environment, TRITON_INTERPRET="1")
     assert done.stdout == "same\n", done.stderr[-3000:]
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_the_kernel_compiles_for_an_h200(child_environment, tmp_path):
     pytest.importorskip("triton")
     done = run(COMPILE, **child_environment, TRITON_CACHE_DIR=str(tmp_path))

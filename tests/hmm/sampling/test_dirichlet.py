@@ -10,6 +10,7 @@ from hmm_datasets.hmm.families import RandomChains
 from hmm_datasets.hmm.kernels.dirichlet import exp, log, make_doubly_stochastic, stationary_distribution
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("alpha", [0.3, 1.0, 2.5])
 def test_rows_of_random_chains_have_the_moments_of_a_dirichlet_distribution(alpha):
     size, count = 3, 2000
@@ -22,6 +23,7 @@ def test_rows_of_random_chains_have_the_moments_of_a_dirichlet_distribution(alph
     np.testing.assert_allclose(rows.sum(axis=1), 1, atol=1e-15 * 4)
 
 
+@pytest.mark.thorough
 def test_a_row_of_two_at_alpha_one_is_uniform():
     rows = np.concatenate([RandomChains(2, 1.0).hmm_at(6, i).transition[:, 0] for i in range(2500)])
     observed, _ = np.histogram(rows, bins=10, range=(0, 1))
@@ -111,6 +113,7 @@ def test_the_stationary_start_of_a_doubly_stochastic_chain_is_uniform():
     np.testing.assert_allclose(hmm.start @ hmm.transition, hmm.start, atol=1e-15)
 
 
+@pytest.mark.thorough
 def test_numbers_of_states_are_uniform_in_their_range_and_subsets_uniform_too():
     family = RandomChains((2, 4), 1.0, alphabet=6)
     shown = [np.flatnonzero(family.hmm_at(7, i).emission.sum(0)) for i in range(3000)]

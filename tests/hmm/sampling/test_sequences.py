@@ -277,7 +277,6 @@ for hmm in (processes.mess3(0.15, 0.6), processes.umbrella()):
 """
 
 
-@pytest.mark.launch
 def test_another_process_draws_and_infers_the_same(child_environment):
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", CHILD],
@@ -350,6 +349,7 @@ def test_tokens_have_the_smallest_type_that_can_store_them(num_symbols, dtype):
     assert (tokens == num_symbols - 1).all()
 
 
+@pytest.mark.thorough
 def test_out_is_filled_and_returned():
     wide = np.full((4, 11), 99, dtype=np.uint32)
     returned = LITERAL.sample(4, 10, seed=3, out=wide[:, 1:])
@@ -358,6 +358,7 @@ def test_out_is_filled_and_returned():
     assert (wide[:, 0] == 99).all(), "wrote outside of out"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "view",
     [

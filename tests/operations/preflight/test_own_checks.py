@@ -79,14 +79,14 @@ os._exit(0)
 """
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_ranks_that_meet_sum_over_all_of_them():
     lines = [process.communicate(timeout=500)[0] for process in start_ranks(SCRIPT % 60.0, (0, 1))]
     for line in lines:
         assert "ok=True, detail='16 MiB summed over 2 ranks by gloo'" in line
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_a_rank_whose_peer_never_comes_gives_up_and_ends():
     (process,) = start_ranks(SCRIPT % 4.0, (0,))
     output = process.communicate(timeout=500)[0]

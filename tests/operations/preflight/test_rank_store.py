@@ -50,7 +50,7 @@ def test_a_second_process_of_a_rank_is_refused(ranks):
         RankStore(replace(PLACE, rank=1), timeout=20)
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_an_address_at_which_nothing_answers_is_named_with_the_remedy(monkeypatch):
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", "9")

@@ -11,7 +11,7 @@ from datetime import timedelta
 
 import pytest
 
-pytestmark = pytest.mark.launch
+pytestmark = pytest.mark.thorough
 
 HOST = socket.gethostname()
 QUICK = ("--min_disk_gib", "0")

@@ -55,6 +55,7 @@ def test_what_the_recipe_would_refuse_is_refused_first(sweep_of, entries, messag
     assert message in str(error.value)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", sorted(shipped("recipes/sweeps").glob("*.yaml")), ids=lambda path: path.stem)
 def test_a_shipped_sweep_has_twelve_cells_that_its_recipe_takes(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

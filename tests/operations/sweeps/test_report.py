@@ -211,6 +211,7 @@ def test_a_secret_that_the_files_of_a_sweep_would_show_is_refused(sweep_of, tmp_
     assert not (tmp_path / "sweep").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/hhurz/tableExport.jquery.plugin/issues/230",
     "cells such as `=cmd|' /C calc'!A0` in a CSV that a spreadsheet opens",

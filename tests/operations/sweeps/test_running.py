@@ -49,7 +49,7 @@ def processes_of(folder):
     return alive
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_sweep_killed_twice_ends_as_one_that_was_not_and_runs_nothing_twice(tmp_path, start_sweep):
     folder, whole = tmp_path / "killed", tmp_path / "whole"
@@ -83,7 +83,7 @@ def test_a_sweep_killed_twice_ends_as_one_that_was_not_and_runs_nothing_twice(tm
     assert (folder / "sweep.png").exists()
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/wandb/wandb/issues/1787",
     "a grid of which the runs that were deleted are run again when it is resumed, which found nothing to do",

@@ -52,7 +52,7 @@ def test_without_submitit_the_remedy_is_named(sweep, monkeypatch):
         slurm.submit(sweep, prepare(sweep), {})
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_elements_run_cells_and_only_what_is_unfinished_and_not_queued_is_submitted(
     sweep, sweep_environment, monkeypatch
 ):
@@ -83,7 +83,7 @@ def test_elements_run_cells_and_only_what_is_unfinished_and_not_queued_is_submit
     "a job that runs a command to be requeued at its time limit",
     "the cell saves, stops and continues in another job",
 )
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_an_element_that_is_about_to_end_lets_its_cell_stop_and_goes_on_later(sweep, sweep_environment, monkeypatch):
     pytest.importorskip("submitit")
     for name, value in sweep_environment.items():

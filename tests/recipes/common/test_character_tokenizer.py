@@ -11,7 +11,7 @@ from hmm_datasets.text.tokenizers.encoding import Encoder
 from hmm_datasets.text.tokenizers.text_sizes import token_bytes
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=60))
 def test_every_character_is_a_token_and_is_decoded_byte_for_byte(text):
     tokenizer = character_tokenizer([text])

@@ -73,6 +73,7 @@ def test_missing_tokens_weigh_nothing_as_in_the_fit(missing):
         assert row["test_low"] < row["test_loss"] < row["test_high"]
 
 
+@pytest.mark.thorough
 def test_the_best_has_the_lowest_held_out_loss_or_else_the_lowest_bic(tmp_path):
     rows = [size_row(result, TEST) for result in fits(test_tokens=TEST)]
     assert best_size(rows)["test_loss"] == min(row["test_loss"] for row in rows)

@@ -15,6 +15,7 @@ def test_steps_are_evenly_spaced_on_a_logarithmic_axis():
     assert log_spaced_steps(0) == [0]
 
 
+@pytest.mark.thorough
 def test_a_finished_model_is_not_trained_again_and_other_settings_are_refused(tmp_path, capsys):
     task = Bijection(3)
     config = architecture_config("gru", vocab_size=7, length=7, width=8, layers=1, bos_token_id=6)
@@ -29,6 +30,7 @@ def test_a_finished_model_is_not_trained_again_and_other_settings_are_refused(tm
         trained_model(tmp_path, config, task, SmallRun(**budget | {"batch_size": 8}))
 
 
+@pytest.mark.thorough
 def test_measuring_changes_nothing_of_the_training_and_is_kept(tmp_path):
     process = mess3(0.15, 0.6)
     config = architecture_config("llama", vocab_size=4, length=9, width=16, layers=1, heads=2, bos_token_id=3)

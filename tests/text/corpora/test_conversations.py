@@ -246,6 +246,7 @@ def test_json_in_a_row_that_cannot_be_used_is_refused_by_line(row, told, tmp_pat
     assert len(error) < 400
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["ShareGPT", "Alpaca", "lists of prompt and completion", "question and answer"])
 @pytest.mark.parametrize("streaming", [True, False])
 def test_a_folder_or_a_data_set_of_the_hub_takes_the_same_recognizers(name, streaming, tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 from cutting_proxy import CuttingProxy
 from hub_processes import LocalHub
 
-pytestmark = pytest.mark.launch
+pytestmark = pytest.mark.thorough
 
 PUSH = """
     import sys

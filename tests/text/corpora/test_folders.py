@@ -52,6 +52,7 @@ def refused(name, **settings) -> str:
     return str(caught.value)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.outside(
     "https://github.com/huggingface/datasets/issues/5849",
@@ -94,6 +95,7 @@ def test_a_folder_without_a_file_that_is_read_is_refused_by_what_it_has(name, tm
     assert f"found 1 {'.' if name.count('.') else ''}" in error
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("suffix", [".txt", ".jsonl", ".csv", ".parquet"])
 @pytest.mark.parametrize("form", ["{split}{suffix}", "{split}/a{suffix}", "data/{split}-00000-of-00001{suffix}"])
 def test_names_of_splits_divide_a_folder_and_a_file_in_none_is_named(form, suffix, tmp_path):

@@ -160,6 +160,7 @@ def load(place):
     return list(load_corpus(place, kind="conversations", streaming=False, test_fraction=0.0))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("container", CONTAINERS)
 @pytest.mark.outside(
     "https://github.com/huggingface/trl/pull/7045",
@@ -181,6 +182,7 @@ def test_a_label_is_obeyed_whatever_it_is_written_as_and_wherever_it_stands(cont
         assert "not used" not in printed
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("container", CONTAINERS)
 @pytest.mark.parametrize("values", [("good", "bad"), (2, 1), (0.5, 1.0)])
 def test_a_label_that_is_no_truth_value_is_refused_and_the_remedy_works(container, values, tmp_path, monkeypatch):
@@ -202,6 +204,7 @@ def test_the_label_of_a_prompt_alone_is_kept_for_rewards(tmp_path):
     assert list(load_prompts(tmp_path / "a.jsonl", test_fraction=0.0)["label"]) == ["42", "0"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["weight", "train", "training", "loss", "mask", "masked"])
 @pytest.mark.parametrize("truths", TRUTHS.values(), ids=TRUTHS)
 @pytest.mark.parametrize("container", ["jsonl", "parquet"])
@@ -221,6 +224,7 @@ WITHOUT_WORDS = ("", "  \n", None)
 ANSWERED = (("instruction", "output"), ("query", "response"), ("prompt", "completion"), ("question", "answer"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("container", CONTAINERS)
 @pytest.mark.outside(
     "https://github.com/allenai/open-instruct/issues/161",
@@ -251,6 +255,7 @@ def test_a_last_turn_without_words_is_no_answer_and_those_before_it_are_learnt(l
     assert load(place) == [{"messages": [*ASKED, user("And?")]}, {"messages": ASKED}]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_a_preference_with_an_empty_answer_is_left_out_and_counted(container, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")

@@ -46,6 +46,7 @@ def message(function, *args, **settings) -> str:
 # Bundled samples
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["tinystories-sample", "instructions-sample"])
 def test_a_sample_splits_into_train_and_test_and_loses_nothing(name):
     parts = [list(load_corpus(name, split=split)) for split in ("train", "test")]
@@ -111,6 +112,7 @@ def test_the_split_is_the_same_on_every_machine():
     assert [number for number in range(40) if held_out(f"document {number}", 0.25)] == [11, 15, 26, 27, 28, 36, 37]
 
 
+@pytest.mark.thorough
 @given(st.text(), st.floats(0, 1), st.floats(0, 1))
 def test_a_larger_test_fraction_only_adds_to_the_test_split(text, one, other):
     small, large = sorted([one, other])
@@ -408,6 +410,7 @@ def test_the_length_of_a_conversation_is_that_of_its_messages(tmp_path):
 # Skipping
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("settings", "shards"),
     [
@@ -469,7 +472,7 @@ def test_any_hub_id_and_split_can_be_read(hub):
     assert "no column 'body', found conversations, extra" in message(load_corpus, "someone/chats", text_column="body")
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_an_unreachable_hub_is_reported_in_one_line():
     for name in ("lima", "nobody/nothing"):
         program = f"""

@@ -58,6 +58,7 @@ def test_an_answer_is_the_text_or_the_messages_that_stand_there_and_nothing_else
         assert "content" in str(value) or "value" in str(value), "only messages have several turns"
 
 
+@pytest.mark.thorough
 @given(st.lists(TEXTS, min_size=1, max_size=4))
 @pytest.mark.parametrize("column", ["messages", "conversations", "conversation"])
 def test_a_list_of_texts_is_never_taken_for_turns(column, texts):

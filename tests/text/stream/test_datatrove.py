@@ -56,6 +56,7 @@ def tokenize(texts, tokenizer, folder, **settings) -> None:
         step.run((Document(text=text, id=str(n)) for n, text in enumerate(texts[rank::3])), rank=rank, world_size=3)
 
 
+@pytest.mark.thorough
 def test_what_datatrove_tokenized_is_read_after_one_call(tmp_path, texts, tokenizer, ours):
     tokenize(texts, tokenizer, tmp_path / "a", shuffle_documents=False)
     assert "write their index with adopt_datatrove" in message(TokenStream, tmp_path / "a")
@@ -122,6 +123,7 @@ def test_vocabularies_above_65536_are_four_bytes_wide_for_both(tmp_path, tokeniz
     assert [row["input_ids"].tolist() for row in dataset] == [[70_000, 1, 0, 2, 0]]
 
 
+@pytest.mark.thorough
 def test_a_pipeline_of_several_tasks_ends_in_a_token_stream(tmp_path, tokenizer, ours):
     folder = tmp_path / "a"
     steps = [

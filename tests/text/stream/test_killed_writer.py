@@ -20,7 +20,6 @@ def killed(tmp_path, child_environment):
     return killed
 
 
-@pytest.mark.launch
 @pytest.mark.parametrize("number", [8, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_writer_killed_at_random_moments_ends_with_the_bytes_of_an_undisturbed_one(number, killed):
     undisturbed, *rows = killed(str(number))
@@ -36,7 +35,7 @@ def test_a_writer_killed_at_random_moments_ends_with_the_bytes_of_an_undisturbed
             assert after["shards"] >= before["shards"]
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_writer_killed_at_any_file_operation_ends_with_the_same_bytes(every, killed):
     rows = killed(f"points/{every}")

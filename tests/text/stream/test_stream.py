@@ -116,6 +116,7 @@ def test_the_smallest_type_that_can_store_the_vocabulary_is_taken(tmp_path, voca
     assert stream.gather([0], 3).tolist() == [[vocab_size - 1, 0, EOS]]
 
 
+@pytest.mark.thorough
 @settings(deadline=None, max_examples=60)
 @given(
     documents=st.lists(st.lists(st.integers(0, 8), min_size=1, max_size=9), min_size=1, max_size=9),

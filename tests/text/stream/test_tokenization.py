@@ -103,6 +103,7 @@ def test_an_interrupted_run_resumes_where_it_stopped(tmp_path, tokenizer, texts)
     assert files(tmp_path / "a") == files(tmp_path / "undisturbed")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("max_tokens", [1, 900, 5_000])
 @pytest.mark.parametrize("batch_size", [1, 7])
 def test_the_document_that_reaches_max_tokens_is_the_last_also_of_a_run_that_was_stopped(
@@ -259,7 +260,7 @@ def test_batches_are_bounded_by_bytes_too():
     assert np.sum(sizes) == 10
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_a_document_of_100_mb_is_one_document_and_takes_a_small_multiple_of_its_size(tmp_path, child_environment):
     program = """if True:
         import resource, sys

@@ -86,6 +86,7 @@ def content(folder) -> tuple:
     return stream.read(0, stream.num_tokens).tolist(), *(part.tolist() for part in bounds), stream.index
 
 
+@pytest.mark.thorough
 def test_of_150_changed_streams_each_is_refused_in_one_line_or_reads_the_same(whole, tmp_path):
     generator, expected, table = np.random.default_rng(6), content(whole), Counter()
     for number in range(150):

@@ -31,6 +31,7 @@ def message(function, *args, **settings) -> str:
 # Text
 
 
+@pytest.mark.thorough
 @settings(deadline=None)
 @given(text=st.text())
 def test_any_text_comes_back_from_its_tokens(tokenizer, text):
@@ -62,6 +63,7 @@ def test_special_tokens_come_first_and_have_their_parts(tokenizer):
     assert tokenizer.model_max_length == 2048
 
 
+@pytest.mark.thorough
 def test_training_twice_gives_the_same_tokenizer():
     one, other = (train_bpe(stories(), 800, show_progress=False) for _ in range(2))
     assert tokenizer_hash(one) == tokenizer_hash(other)
@@ -161,6 +163,7 @@ def test_exactly_the_assistants_words_and_their_end_are_marked(tokenizer):
     assert masked(tokenizer, CHAT) == expected(tokenizer, CHAT)
 
 
+@pytest.mark.thorough
 @settings(deadline=None)
 @given(contents=st.lists(st.text(), min_size=1, max_size=5), first=st.integers(0, 2))
 def test_the_mask_is_exact_whatever_the_messages(tokenizer, contents, first):
@@ -230,6 +233,7 @@ def test_an_unknown_split_pattern_is_refused(pattern):
     assert f"split_pattern={pattern!r}" in message(train_bpe, ["a"], 300, split_pattern=pattern)
 
 
+@pytest.mark.thorough
 @given(st.text(max_size=60))
 @settings(max_examples=200, deadline=None)
 def test_the_bytes_of_the_tokens_are_the_bytes_of_the_text(tokenizer, text):

@@ -74,6 +74,7 @@ def talk(text: str, neutral: str) -> tuple[list, list]:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/huggingface/transformers/issues/29279",
     "templates that protect from control tokens in what users write",
@@ -114,6 +115,7 @@ def test_without_control_tokens_in_a_text_tokens_and_marks_are_those_of_transfor
         assert encode_conversation(tokenizer, messages[:2], add_generation_prompt=True) == asked
 
 
+@pytest.mark.thorough
 def test_a_turn_of_weight_0_has_no_loss_and_the_others_have_theirs(tokenizer):
     spelt, _ = talk(spelling(tokenizer), "")
     template = marked_template(tokenizer)

@@ -61,11 +61,13 @@ def message(function, *args) -> str:
     return str(caught.value)
 
 
+@pytest.mark.thorough
 def test_the_ids_are_those_of_the_tokenizer(tokenizer, encoder):
     texts = [*stories(), *AWKWARD]
     assert parts(encoder, texts) == one_by_one(tokenizer, texts)
 
 
+@pytest.mark.thorough
 @settings(deadline=None, max_examples=200)
 @given(texts=st.lists(st.text(st.one_of(st.characters(codec="utf-8"), st.sampled_from(" \n\t'sLl1aé"))), max_size=4))
 def test_the_ids_are_those_of_the_tokenizer_whatever_the_text(tokenizer, encoder, texts):
@@ -85,7 +87,7 @@ def seams(request, tmp_path_factory):
     return import_tiktoken(path, request.param)
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_every_character_is_cut_from_its_neighbours_in_the_same_way(seams):
     """Each library has tables of its own of what is a letter, a digit, white space."""
     codes = [*range(0x3400), *range(0x3400, 0xD800, 31), *range(0xE000, 0x10000), *range(0x10000, 0x110000, 97)]
@@ -123,6 +125,7 @@ def test_how_texts_are_put_in_batches_changes_nothing(encoder):
     assert encoder.encode_batch([])[0].shape == (0,)
 
 
+@pytest.mark.thorough
 def test_one_long_document_is_encoded_as_it_is_whole(tokenizer, encoder):
     text = "\n".join([*stories(), *AWKWARD]) * 4
     assert len(text) > 800_000
@@ -164,6 +167,7 @@ def test_what_is_not_text_is_reported_by_its_number(encoder):
     assert message(Encoder(word_tokenizer(["."])).encode_batch, ["a", 3]).startswith("text 1: expected text, found 3")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("unknown", [None, "<|endoftext|>"])
 def test_a_byte_without_a_token_is_left_out_as_by_the_tokenizer(tokenizer, unknown):
     """SmolLM2's vocabulary lacks 21 of the 256 bytes, of which some are control characters."""

@@ -21,6 +21,7 @@ def tokenizer():
     return train_bpe(["low lower lowest"] * 9, 266, show_progress=False)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("pattern", ["(a+)+$", "(a|aa)+$", "(x*)*y|(a+)+b"])
 def test_a_pattern_that_takes_exponential_time_is_refused_in_one_line(pattern, tokenizer, capfd):
     split = pre_tokenizers.Split(Regex(pattern), "isolated")
@@ -59,6 +60,7 @@ def test_a_damaged_tokenizer_folder_is_refused_in_one_line(file, change, message
         encode_texts(load_pretrained(AutoTokenizer, str(tmp_path)), ["low"])
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/huggingface/tokenizers/issues/1313",
     "train BPE on DNA, whose lines are one word, in less than hours",

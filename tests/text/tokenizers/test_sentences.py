@@ -71,6 +71,7 @@ def test_sentences_and_words_of_a_script_in_either_normal_form(script, form):
     assert plain(unicodedata.normalize(form, text)) == [unicodedata.normalize("NFC", line) for line in expected]
 
 
+@pytest.mark.thorough
 @settings(max_examples=300, deadline=None)
 @given(
     st.text(
@@ -161,6 +162,7 @@ def test_a_segmenter_cuts_runs_of_scripts_without_spaces():
 
 
 # Without Thai and Lao, where sentences get a full stop that the text has not.
+@pytest.mark.thorough
 @settings(deadline=None, max_examples=300)
 @given(st.text("aÉे́क्षिनी漢かーカッ한ᄒ្កងပ္က်ـ\u200c\u200b\u00ad՞·׳'’.,。؟।፡་ \n"))
 def test_the_tokenizer_cuts_text_of_every_script_as_the_corpus_does(text):

@@ -56,6 +56,7 @@ def encode(tokenizer, text) -> list[int]:
 # tiktoken
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["gpt2", "gpt4"])
 def test_ranks_give_tiktokens_own_ids_on_text_of_many_languages(tmp_path, name):
     ranks = ranks_of(trained(name))

@@ -71,6 +71,7 @@ CONVERSATIONS = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/huggingface/transformers/issues/30545",
     "to see that the template of Phi-3 writes no system turn",

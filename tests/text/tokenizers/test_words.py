@@ -73,6 +73,7 @@ def test_cutting_into_sentences_loses_no_word_and_no_mark(text):
 # The corpus, against a brute-force reading of its definition
 
 
+@pytest.mark.thorough
 def test_the_corpus_is_what_its_definition_says(stories):
     k = 60
     sentences = [words for story in stories for words, _ in split_sentences(story)]
@@ -94,6 +95,7 @@ def test_the_corpus_is_what_its_definition_says(stories):
     assert corpus.num_words == counts.total()
 
 
+@pytest.mark.thorough
 def test_every_symbol_is_a_word_and_every_sentence_ends_in_the_full_stop(corpus):
     stop = corpus.vocabulary.index(".")
     for sentences in (corpus.train, corpus.test, corpus.unique):
@@ -107,6 +109,7 @@ def test_no_sentence_is_in_train_and_test(corpus):
     assert set(spoken(corpus, corpus.train)).isdisjoint(spoken(corpus, corpus.test))
 
 
+@pytest.mark.thorough
 def test_about_the_asked_share_of_distinct_sentences_is_held_out(stories):
     corpus = build_word_corpus(stories, k=500, test_fraction=0.1)
     held_out = len(set(spoken(corpus, corpus.test)))
@@ -286,6 +289,7 @@ def test_a_saved_tokenizer_comes_back_the_same(corpus, tmp_path):
     assert loaded.decode([5, 0]) == tokenizer.decode([5, 0])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("k", [100, 300, 500])
 def test_the_file_of_a_saved_tokenizer_is_one_of_the_tokenizers_library(stories, tmp_path, k):
     from tokenizers import Tokenizer

@@ -49,6 +49,7 @@ def checkpoints(folder):
     return sorted(path.name for path in folder.glob("checkpoint-*"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1", "SIGHUP"])
 def test_a_signal_saves_the_step_under_way_and_stops(name, tmp_path):
     before = signal.signal(getattr(signal, name), signal.SIG_DFL)  # nohup may have started the tests
@@ -71,7 +72,7 @@ def test_a_hangup_that_nohup_has_ignored_stays_ignored(tmp_path):
     assert found["steps"] == 8
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_a_stop_file_saves_stops_and_is_removed(tmp_path):
     found = train(tmp_path, (tmp_path / "stop").touch, max_steps=2000)
     assert 4 <= found["steps"] < 2000
@@ -88,6 +89,7 @@ def test_a_save_file_saves_and_the_run_continues(tmp_path):
     assert not (tmp_path / "save").exists()
 
 
+@pytest.mark.thorough
 def test_near_the_time_limit_a_run_saves_and_stops(tmp_path):
     """A minute is kept free, so a limit of one second is near from the beginning."""
     found = train(tmp_path, time_limit="0:01")
@@ -96,6 +98,7 @@ def test_near_the_time_limit_a_run_saves_and_stops(tmp_path):
     assert train(tmp_path, time_limit="1:00:00")["steps"] == 8
 
 
+@pytest.mark.thorough
 def test_the_time_limit_counts_from_the_first_start_of_a_command_that_started_itself_again(tmp_path, monkeypatch):
     monkeypatch.setenv(FIRST_START, f"{host()} {os.getpid()} {time.monotonic() - 3590}")
     assert train(tmp_path, time_limit="1:00:00") == {"steps": 1, "interrupted": "the time limit is near"}

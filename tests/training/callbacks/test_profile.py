@@ -16,7 +16,7 @@ def profiled(folder, **given):
     return run
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize(("profile_steps", "span"), [(2, "4 to 5"), (10, "4 to 6")], ids=["", "longer than the run"])
 def test_the_steps_after_the_third_are_recorded(profile_steps, span, tmp_path, capsys):
     run = profiled(tmp_path, profile_steps=profile_steps)

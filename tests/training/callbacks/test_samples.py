@@ -76,6 +76,7 @@ def evaluations(folder) -> list[tuple[int, float]]:
 SAMPLING = {0.0: {}, 1.0: {"do_sample": True, "temperature": 1.0}}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_samples_are_written_at_every_evaluation_and_leave_the_training_as_it_was(
     tmp_path, tokenizer, temperature, capsys
@@ -100,7 +101,7 @@ def test_samples_are_written_at_every_evaluation_and_leave_the_training_as_it_wa
         assert rows[-2]["text"] == expected
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_a_resumed_run_writes_the_samples_and_evaluates_at_the_steps_of_an_undisturbed_one(tmp_path, tokenizer):
     """Drawn at temperature 1; what the first start wrote after the checkpoint is replaced."""
     settings = {
@@ -127,6 +128,7 @@ def test_a_resumed_run_writes_the_samples_and_evaluates_at_the_steps_of_an_undis
     assert losses(tmp_path / "halves") == losses(tmp_path / "whole"), "with dropout, whose random numbers go on too"
 
 
+@pytest.mark.thorough
 def test_conversations_are_sampled_as_conversations(tmp_path, tokenizer):
     turns = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "A cat."}]
     rows = Dataset.from_list([{"messages": turns}] * 8)
@@ -146,6 +148,7 @@ def test_conversations_are_sampled_as_conversations(tmp_path, tokenizer):
     assert [row["step"] for row in read_jsonl(tmp_path / "samples.jsonl")] == [1]
 
 
+@pytest.mark.thorough
 def test_prompts_of_words_that_are_no_symbols_are_refused_before_the_first_step(tmp_path):
     sequences = HMMSequences(processes.mess3(), 8, num_sequences=64)
     for prompts, message in (

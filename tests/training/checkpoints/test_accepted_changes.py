@@ -51,6 +51,7 @@ def begun(tmp_path_factory):
     return folder / "run", train(folder / "continued", 6)[1]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "changed",
     [

@@ -165,6 +165,7 @@ def test_what_exists_again_is_not_overwritten_by_bringing_back(run, capsys):
     assert "set_aside.json: object missing required field reason; what" in failing(capsys, "restore", run)
 
 
+@pytest.mark.thorough
 def test_what_was_set_aside_names_nothing_outside_the_run(run, capsys):
     command("slim", run, "--keep", 1)
     (aside,) = (run / "set_aside").iterdir()

@@ -44,6 +44,7 @@ def rows(folder):
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/huggingface/transformers/pull/9818",
     "the right loss in the first row of the log after a resume",
@@ -71,6 +72,7 @@ def test_a_run_stopped_between_two_rows_has_the_history_of_an_undisturbed_one(na
     assert "train_loss" in found[-1]
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/pytorch/pytorch/issues/68940",
     "one curve in TensorBoard for a run that was trained in two parts",
@@ -92,6 +94,7 @@ def test_tensorboard_has_one_run_without_gaps_or_repeated_steps(base, tmp_path):
     assert {event.step: event.value for event in events} == pytest.approx(losses, rel=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/huggingface/transformers/pull/41407",
     "the rate of tokens after a resume, which counted the tokens of earlier starts in the time of the last",

@@ -34,7 +34,7 @@ def optimizer(folder):
     return torch.load(folder / "optimizer.pt", weights_only=True)
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", [["plain"], ["zero", "plain"], ["fsdp", "plain"], ["fsdp", "zero", "zero", "plain"]])
 def test_a_checkpoint_that_comes_back_is_the_same_and_the_run_goes_on_from_it(path, run, go_on, tmp_path):
     source = folder = run / "checkpoint-4"
@@ -53,7 +53,7 @@ def test_a_checkpoint_that_comes_back_is_the_same_and_the_run_goes_on_from_it(pa
     assert {row["step"]: row["loss"] for row in converted if "loss" in row} == expected
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_parameter_groups_of_muon_find_their_names(tmp_path):
     given = {"max_steps": 2, "save_strategy": "steps", "save_steps": 2, "optimizer": "muon"}
     one = trainer(tmp_path / "run", rows=random_rows(64), **given)
@@ -125,6 +125,7 @@ class MakesAFolder:
         return os.mkdir, (self.folder,)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 @pytest.mark.parametrize(
     "place", ["metadata", "value of FSDP", "optimizer_state.pt", "exp_avg.pt", "shards of ZeRO", "optimizer.pt"]
@@ -248,6 +249,7 @@ def test_a_checkpoint_that_its_run_deletes_meanwhile_is_named(run, tmp_path, mon
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
+@pytest.mark.thorough
 def test_the_remedy_for_a_checkpoint_of_another_framework_works(run, go_on, tmp_path):
     zero = convert(run / "checkpoint-6", tmp_path / "zero", "zero")
     with pytest.raises(InputError) as caught:

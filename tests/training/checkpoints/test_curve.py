@@ -49,7 +49,7 @@ def test_all_exceptions_are_settings():
     assert not WITHOUT_EFFECT & ROUNDED
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_a_new_setting_is_compared_and_replayed_without_being_listed(tmp_path):
     train(tmp_path, 1)
     assert train(tmp_path, 2, NewerSettings) == "checkpoint-1", "an older run had its default"
@@ -62,6 +62,7 @@ def test_a_new_setting_is_compared_and_replayed_without_being_listed(tmp_path):
     assert replayed({"new_setting": 1.0, "output_dir": "here"}) == {"new_setting": 1.0}
 
 
+@pytest.mark.thorough
 def test_what_changes_the_loss_is_refused_and_what_only_rounds_it_is_not(tmp_path):
     train(tmp_path, 1)
     with pytest.raises(InputError, match=r"settings.label_smoothing_factor was 0.0 and is 0.1"):
@@ -70,6 +71,7 @@ def test_what_changes_the_loss_is_refused_and_what_only_rounds_it_is_not(tmp_pat
     assert train(tmp_path, 2, **other) == "checkpoint-1"
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_that_names_few_settings_is_continued_and_those_are_compared(tmp_path):
     train(tmp_path, 1, label_smoothing_factor=0.1)
     as_if_listed(tmp_path / "checkpoint-1")
@@ -80,6 +82,7 @@ def test_a_checkpoint_that_names_few_settings_is_continued_and_those_are_compare
         train(tmp_path, 3)
 
 
+@pytest.mark.thorough
 def test_the_precision_of_the_launcher_is_in_every_record_and_is_compared(tmp_path, monkeypatch):
     on_cpu = {"use_cpu": True}
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
@@ -95,6 +98,7 @@ def test_the_precision_of_the_launcher_is_in_every_record_and_is_compared(tmp_pa
     assert read_json(tmp_path / "checkpoint-3" / "identity.json")["settings"]["bf16"] is False
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("own", [True, False])
 def test_a_run_whose_precision_was_not_recorded_is_continued_in_any(tmp_path, monkeypatch, own):
     """Versions that listed settings wrote `bf16: false` also where the launcher was asked for bf16."""

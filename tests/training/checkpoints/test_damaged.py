@@ -35,7 +35,7 @@ for folder in (run, run if rank == 0 else other):
 """
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_ranks_that_see_different_disks_are_refused(run, tmp_path, warm_python, child_environment):
     command = [warm_python, "-c", SEES]
     pipes = {"stdout": subprocess.PIPE, "text": True, "env": child_environment}
@@ -62,6 +62,7 @@ def continued(go_on, run, **given):
             return go_on(run, max_steps=6, **given)
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/huggingface/transformers/issues/35525",
     "continue from the second last checkpoint if the last one cannot be loaded",
@@ -91,6 +92,7 @@ def test_whichever_file_is_damaged_the_run_continues_from_the_checkpoint_before(
         assert list_steps(next((run / "set_aside").iterdir())) == [4], name
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/tdrussell/diffusion-pipe/issues/159",
     "after a power failure the newest checkpoints have only files of 0 bytes",

@@ -216,7 +216,7 @@ def test_a_checkpoint_that_its_run_deletes_meanwhile_is_left_out(tmp_path, monke
     assert [report.step for report in list_checkpoints(tmp_path)] == [2]
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_a_checkpoint_of_the_trainer_itself_is_good(tmp_path):
     from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 

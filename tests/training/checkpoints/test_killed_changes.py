@@ -21,7 +21,6 @@ COMMANDS = {
 }
 
 
-@pytest.mark.launch
 @pytest.mark.parametrize("name", COMMANDS if "KILL_EVERY" in os.environ else ["slim and prune", "restore"])
 def test_a_killed_change_tears_no_checkpoint_and_the_same_command_ends_as_if_undisturbed(
     name, run, tmp_path, warm_python, child_environment, capsys

@@ -31,6 +31,7 @@ def later(folder, first, **given):
     return run(folder, rows=Subset(ROWS, range(32, 64)), model=model, base=str(first), max_steps=4, **given)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("optimizer", [{}, {"optimizer": "muon"}], ids=["AdamW", "Muon"])
 def test_the_next_stage_trains_as_a_longer_run_would(optimizer, first, tmp_path):
     if optimizer:
@@ -51,6 +52,7 @@ def test_the_learning_rate_is_that_of_the_new_stage_and_is_warmed_up_again(first
     assert state == 8
 
 
+@pytest.mark.thorough
 def test_a_run_with_a_carried_optimizer_resumes_from_its_own_checkpoints(first, tmp_path):
     whole = history(later(tmp_path / "whole", first, optimizer_from=str(first)))
     folder = tmp_path / "run"

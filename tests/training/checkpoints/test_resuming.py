@@ -60,6 +60,7 @@ def trained_rows(folder):
     return [row["indices"] for row in read_jsonl(folder / "indices-0.jsonl")]
 
 
+@pytest.mark.thorough
 def test_a_changed_global_batch_is_refused_or_accepted_from_the_row_reached(hmm, tmp_path):
     assert pretrain(tmp_path, hmm, stop=4)["steps"] == 4
     with pytest.raises(InputError) as caught:
@@ -145,7 +146,7 @@ def test_killed_after_its_last_checkpoint_a_run_saves_and_evaluates_without_anot
     "resume a shuffled data set from the middle",
     "shuffled rows continue at the next one",
 )
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize("rows", [12, 14])
 @pytest.mark.parametrize("length", [{"max_steps": 7}, {"max_steps": -1, "num_train_epochs": 2}], ids=str)
 def test_rows_that_are_read_several_times_come_in_the_same_order_after_resuming(tmp_path, rows, length):
@@ -166,6 +167,7 @@ def test_rows_that_are_read_several_times_come_in_the_same_order_after_resuming(
     assert trained_rows(tmp_path / "whole")[-1][-1] < rows - 1 or "num_train_epochs" in length
 
 
+@pytest.mark.thorough
 def test_shuffled_rows_cannot_continue_with_another_global_batch_whatever_is_accepted(tmp_path):
     tokenizer = train_bpe([message["content"] for row in conversations() for message in row["messages"]], 400)
 
@@ -191,6 +193,7 @@ def test_shuffled_rows_cannot_continue_with_another_global_batch_whatever_is_acc
     assert "allow_changed" not in told
 
 
+@pytest.mark.thorough
 def test_a_full_disk_gives_an_error_of_one_line_and_the_run_resumes_from_the_checkpoint_it_names(
     hmm, tmp_path, small_disk
 ):
@@ -209,6 +212,7 @@ def test_a_full_disk_gives_an_error_of_one_line_and_the_run_resumes_from_the_che
     assert trained_rows(output) == [list(range(4 * step, 4 * step + 4)) for step in range(8)]
 
 
+@pytest.mark.thorough
 def test_a_disk_without_room_for_the_final_model_keeps_the_checkpoint(hmm, tmp_path, small_disk):
     output = small_disk("14m") / "run"
     filler = output.with_name("filler")

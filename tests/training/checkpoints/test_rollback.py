@@ -49,7 +49,7 @@ def test_the_rows_around_two_spikes_are_left_out_and_all_others_are_in_order(rol
     assert summary["tokens"] == 30 * GLOBAL_BATCH * (LENGTH + 1)
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_the_losses_are_those_of_a_run_that_was_never_given_these_rows(rolled_back, tmp_path):
     train(tmp_path, Without(WithBadRows(), LEFT_OUT), on_spike="warn")
     assert losses(rolled_back[0]) == losses(tmp_path)
@@ -78,6 +78,7 @@ def test_every_later_checkpoint_and_the_summary_name_the_rows_left_out(rolled_ba
     assert [event for event in events if event[0] == "rollback"] == [("rollback", 17), ("rollback", 22)]
 
 
+@pytest.mark.thorough
 def test_a_later_resume_honours_the_rows_left_out_even_without_the_record_of_the_run(rolled_back, tmp_path):
     """Extended from the last checkpoint, after the identity in the run's folder was lost."""
     folder, rows = rolled_back[0], WithBadRows(BAD)
@@ -88,6 +89,7 @@ def test_a_later_resume_honours_the_rows_left_out_even_without_the_record_of_the
     assert (folder / "identity.json").read_bytes() == kept
 
 
+@pytest.mark.thorough
 def test_conversations_are_passed_over_too(tmp_path):
     """Rows 3 to 8 of their shuffled order, after step 1 of 2 rows; an epoch of 22 ends within the run."""
     write_identity(tmp_path, rows_identity([Rollback(step=3, checkpoint=1, first=3, end=9)]))
@@ -105,7 +107,7 @@ def test_conversations_are_passed_over_too(tmp_path):
     assert summary["tokens"] == summary["planned_tokens"]
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_a_run_killed_while_it_goes_back_does_not_continue_from_what_it_gave_up(tmp_path):
     """Checkpoint 16 has trained on rows that are skipped, for a margin of 2; it is moved aside."""
     rows = WithBadRows(FIRST)
@@ -119,7 +121,7 @@ def test_a_run_killed_while_it_goes_back_does_not_continue_from_what_it_gave_up(
     assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == ["checkpoint-30"]
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_without_a_checkpoint_a_run_goes_back_to_its_beginning(tmp_path):
     summary = train_through(tmp_path, WithBadRows(FIRST), on_spike="rollback", save_steps=100)
     assert summary["resumed_from"] is None
@@ -127,7 +129,7 @@ def test_without_a_checkpoint_a_run_goes_back_to_its_beginning(tmp_path):
     assert rows_by_step(tmp_path)[16] == list(range(144, 152))
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("given", "count", "reason"),
     [
@@ -141,7 +143,7 @@ def test_where_it_cannot_go_back_it_says_why_and_trains_on(given, count, reason,
     assert f"step 17: not rolled back: {reason}" in capsys.readouterr().out
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_going_back_too_often_to_one_checkpoint_ends_the_run(tmp_path, monkeypatch):
     """Rows of a whole epoch are bad, so the cause is not in a few rows."""
     monkeypatch.setattr(rollback, "MAX_ROLLBACKS", 2)

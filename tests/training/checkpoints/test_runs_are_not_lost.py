@@ -23,6 +23,7 @@ def steps(folder):
     return sorted(int(path.name.split("-")[1]) for path in folder.glob("checkpoint-*"))
 
 
+@pytest.mark.thorough
 def test_a_run_started_anew_moves_the_one_before_aside(tmp_path, capsys):
     train(tmp_path, 4)
     history = (tmp_path / "history.jsonl").read_bytes()
@@ -40,6 +41,7 @@ def test_a_run_started_anew_moves_the_one_before_aside(tmp_path, capsys):
     assert train(tmp_path, 3, save_total_limit=1)["resumed_from"] == "checkpoint-2"
 
 
+@pytest.mark.thorough
 def test_a_run_that_was_stopped_and_one_without_checkpoints_are_moved_aside_whole_too(tmp_path):
     train(tmp_path / "stopped", 2)
     (tmp_path / "stopped" / "summary.json").unlink()
@@ -67,6 +69,7 @@ def test_a_torn_checkpoint_does_not_push_out_the_whole_one_before_it(tmp_path):
     assert told[0].endswith(f"): the run continues from {tmp_path}/checkpoint-2")
 
 
+@pytest.mark.thorough
 def test_a_smaller_budget_by_mistake_loses_neither_checkpoints_nor_history(tmp_path, capsys):
     train(tmp_path, 4)
     history = (tmp_path / "history.jsonl").read_bytes()
@@ -85,6 +88,7 @@ def test_a_smaller_budget_by_mistake_loses_neither_checkpoints_nor_history(tmp_p
     assert not (tmp_path / "set_aside").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("steps_before", [0, 2])
 def test_a_run_that_loses_nothing_moves_nothing(tmp_path, steps_before):
     if steps_before:
@@ -93,6 +97,7 @@ def test_a_run_that_loses_nothing_moves_nothing(tmp_path, steps_before):
     assert not (tmp_path / "set_aside").exists()
 
 
+@pytest.mark.thorough
 def test_a_summary_that_has_changed_is_not_taken_for_that_of_the_run(run, go_on):
     content = (run / "summary.json").read_bytes()
     (run / "summary.json").write_bytes(content.replace(b'"steps": 6', b'"steps": 7'))

@@ -47,6 +47,7 @@ def test_the_newest_and_every_kth_checkpoint_are_kept_and_deletions_are_logged(t
     assert "the newest 2 and those of steps divisible by 3 are kept" in lines[0]
 
 
+@pytest.mark.thorough
 def test_checkpoints_at_log_spaced_steps_are_kept_beside_the_newest(tmp_path):
     train(tmp_path, max_steps=9, save_strategy="no", save_steps=500, saves_per_doubling=2, save_total_limit=1)
     assert steps(tmp_path) == [1, 2, 3, 4, 6, 8]
@@ -61,6 +62,7 @@ def test_without_a_limit_nothing_is_deleted(tmp_path):
     assert steps(tmp_path) == [1, 2, 3]
 
 
+@pytest.mark.thorough
 def test_the_best_checkpoint_stays_and_is_known_after_a_resume(tmp_path):
     rows = HMMSequences(processes.mess3(0.15, 0.6), 7)
     held_out = HMMSequences(processes.mess3(0.15, 0.6), 7, first=1 << 63, num_sequences=8)
@@ -96,6 +98,7 @@ def test_a_checkpoint_is_no_larger_than_weights_and_optimizer_states(tmp_path):
     assert report.total_bytes <= 1.02 * 12 * summary["parameters"]["total"]
 
 
+@pytest.mark.thorough
 def test_an_unfinished_checkpoint_of_a_killed_run_is_ignored_and_removed(tmp_path):
     train(tmp_path, max_steps=2)
     torn = tmp_path / ".unfinished" / "checkpoint-3"
@@ -124,7 +127,7 @@ train_and_save(run, settings={}, data={"rows": 200})
 """
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_a_run_that_another_process_has_finished_while_it_was_suspended_changes_nothing(
     tmp_path, warm_python, child_environment
 ):
@@ -147,6 +150,7 @@ def test_a_run_that_another_process_has_finished_while_it_was_suspended_changes_
     assert not list(folder.glob(".*"))
 
 
+@pytest.mark.thorough
 def test_a_run_resumes_from_the_newest_good_checkpoint_behind_an_incomplete_one(tmp_path):
     train(tmp_path, max_steps=3)
     path = tmp_path / "checkpoint-3" / "model.safetensors"
@@ -154,6 +158,7 @@ def test_a_run_resumes_from_the_newest_good_checkpoint_behind_an_incomplete_one(
     assert train(tmp_path, max_steps=4)["resumed_from"] == "checkpoint-2"
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_that_lacks_files_of_a_rank_is_incomplete(tmp_path):
     train(tmp_path, max_steps=2)
     write_json(
@@ -183,6 +188,7 @@ def test_weights_without_the_state_of_the_optimizer_are_not_resumed_from(tmp_pat
         train(tmp_path, max_steps=2)
 
 
+@pytest.mark.thorough
 def test_resuming_at_step_a_million_computes_no_row_before_it(tmp_path):
     """The checkpoint of step 2 is changed to claim step 1,000,000; skipping row by row would take minutes."""
     train(tmp_path, max_steps=2)

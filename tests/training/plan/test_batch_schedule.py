@@ -139,6 +139,7 @@ def reference(rows, sizes):
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("micro_batch", [1, 2])
 def test_every_step_trains_on_its_rows_and_its_loss_is_their_mean(tmp_path, micro_batch):
     rows = random_rows(sum(SIZES), ignored=True)  # exactly as many rows as the run needs
@@ -176,6 +177,7 @@ def test_a_loss_that_takes_no_number_of_items_is_averaged_over_the_nonempty_micr
     assert losses(run) == pytest.approx(reference(rows, SIZES), abs=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("stop", [1, 3, 4])
 def test_resumed_within_or_after_the_ramp_the_run_is_the_undisturbed_one_to_the_bit(tmp_path, stop):
     class Stop(TrainerCallback):
@@ -243,7 +245,7 @@ RAMPED = {"batch_ramp": ["2:2", "4:1"]}
 ZERO_MUON = {"optimizer": "muon", "max_grad_norm": 0}
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("config", "given", "tolerance"),
     [
@@ -275,7 +277,7 @@ def test_two_processes_train_on_the_same_rows_to_the_same_curve(launch, tmp_path
         assert abs(plain[-1][0] - expected[-1][0]) > 1e-2, "the tolerance tells the optimizers apart"
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("config", ["fsdp2", "zero2", "zero3"])
 def test_sharded_muon_resumes_from_its_checkpoint(launch, tmp_path, config):

@@ -123,6 +123,7 @@ def test_a_budget_of_no_step_says_what_is_missing(budget, rates, message):
 # Sizes of models
 
 
+@pytest.mark.thorough
 def test_presets_have_the_number_of_parameters_in_their_table():
     rows = [line.split("|")[1:-1] for line in model_configs.__doc__.splitlines() if line.startswith("|")][2:]
     assert [row[0].strip() for row in rows] == list(PRESETS)

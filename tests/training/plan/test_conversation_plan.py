@@ -56,6 +56,7 @@ def plan_of(file, *flags) -> dict:
     return plan_recipe("sft", ["--config", str(file), *flags])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("template", [None, "chatml"])
 @pytest.mark.parametrize("given", WAYS.values(), ids=WAYS)
 def test_the_plan_of_a_settings_file_is_that_of_the_trainer(base, given, template, tmp_path):
@@ -75,6 +76,7 @@ def test_the_plan_of_a_settings_file_is_that_of_the_trainer(base, given, templat
     assert found["memory"]["ddp"]["optimizer"] == 8 * found["parameters"]
 
 
+@pytest.mark.thorough
 def test_the_plan_with_an_adapter_counts_what_is_trained(base, tmp_path):
     pytest.importorskip("peft")
     plain = plan_of(settings_file(base, tmp_path))
@@ -91,6 +93,7 @@ def test_the_plan_with_an_adapter_counts_what_is_trained(base, tmp_path):
         plan_of(settings_file(base, tmp_path, use_peft="true", chat_template="chatml"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("packing", "rows"), [(False, 28), (True, 12)])
 def test_a_budget_of_examples_counts_conversations_also_if_they_are_packed(base, tmp_path, packing, rows):
     given = {"packing": str(packing).lower(), "max_length": 128, "num_train_epochs": 0, "train_budget": "30 examples"}
@@ -100,7 +103,7 @@ def test_a_budget_of_examples_counts_conversations_also_if_they_are_packed(base,
     assert found["epochs"] < 1
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_the_shipped_settings_for_lima_are_three_epochs(base, tmp_path):
     """LIMA itself is given only to those who accept its terms, so another corpus stands for it."""
     assert "CC BY-NC-SA 4.0" in local_or_shipped("lima/sft.yaml", "recipes").read_text()

@@ -24,6 +24,7 @@ def settings(folder, **given):
     return PretrainSettings(str(folder), **common | given)
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/mlfoundations/open_lm/issues/154",
     "to know before training whether the disk has room for the checkpoints",

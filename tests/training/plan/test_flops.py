@@ -75,6 +75,7 @@ def formula_and_count(config) -> tuple[int, float]:
     return flops_per_token(model, length), (sum(products.values()) + 2 * convolution) / length
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", MODELS)
 def test_the_formula_is_the_count_of_the_matrix_products(name):
     """Up to norms, biases and rotary angles."""

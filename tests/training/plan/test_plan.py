@@ -70,6 +70,7 @@ def run(data, settings):
     return plan, train_and_save(trainer, settings={}, data=data.identity)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_run_on_text_consumes_exactly_the_tokens_of_its_plan(packed, tokens, tmp_path):
     data = DataSettings(tokens=str(tokens), tokenizer=str(tokens / "tokenizer"), length=32, packed=packed).load()
@@ -90,6 +91,7 @@ def test_a_run_on_text_consumes_exactly_the_tokens_of_its_plan(packed, tokens, t
     assert corpus["epochs"] == plan.rows / data.rows_per_epoch
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("packed", [False, True])
 def test_rows_that_are_passed_over_are_not_counted_and_the_run_reads_as_many_further(packed, tokens, tmp_path):
     """A run that went back twice, on rows of unequal numbers of tokens, to the end of an epoch and beyond."""
@@ -133,7 +135,7 @@ def test_epochs_are_whole_and_no_row_is_repeated_within_one(tokens, tmp_path):
     assert settings.max_steps == plan.steps
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_the_plan_of_a_settings_file(hmm, tmp_path):
     path, launch = tmp_path / "a.yaml", tmp_path / "launch.yaml"
     path.write_text(
@@ -160,7 +162,7 @@ def test_the_plan_of_a_settings_file(hmm, tmp_path):
         plan_recipe("pretrain", ["--config", str(path)], num_processes=3)
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_a_plan_before_the_data_exist_is_the_plan_with_them(hmm, tokens, tmp_path):
     rest = f"length: 15\noutput_dir: {tmp_path / 'run'}\ntrain_tokens: 9000\nglobal_batch_size: 8\n"
     rest += "per_device_train_batch_size: 4\nassumed_rate: H100\n"
@@ -216,7 +218,7 @@ def test_a_rate_measured_in_a_run_carries_over_by_flops(tmp_path):
 # Memory
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("low", "low_weights"), [(False, False), (True, False), (True, True)], ids=["float32", "autocast", "low weights"]
 )
@@ -247,6 +249,7 @@ def test_activations_are_those_that_a_real_step_allocates(low, low_weights, chun
     assert told == pytest.approx(peak, rel=0.1)
 
 
+@pytest.mark.thorough
 def test_the_memory_of_a_plan_follows_the_setting_of_the_loss(tmp_path):
     """With all logits these count twice in float32; by default a large vocabulary has none of them."""
     path = tmp_path / "a.yaml"
@@ -261,7 +264,7 @@ def test_the_memory_of_a_plan_follows_the_setting_of_the_loss(tmp_path):
     assert activations("--chunked_loss", "false") - chunks > 1.5 * 16 * 256 * 50_000 * 4
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_flex_attention_is_planned_without_its_kernel_also_for_models_that_have_no_sdpa(tmp_path, monkeypatch):
     """It would end this process, as it has no data to run on."""
     path = tmp_path / "a.yaml"
@@ -325,7 +328,7 @@ def test_deepspeed_takes_the_configuration_for_nvme_disks():
     assert zero_config.DeepSpeedZeroConfig(**known).offload_optimizer.buffer_count == 4
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_what_fits_the_assumed_device_is_marked(tmp_path, capsys):
     recipe = ["--config", "recipes/experiments/tr1/13b.yaml"]
     main(["plan", "pretrain", *recipe, "--assumed_vocab_size", "50257", "--num_processes", "16"])

@@ -21,6 +21,7 @@ def file(base, tmp_path):
     return str(path)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "given", [{}, {"max_length": 14}, {"max_length": 14, "truncation_mode": "keep_end"}], ids=["", "cut", "cut, end"]
 )

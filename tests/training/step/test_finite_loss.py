@@ -85,7 +85,7 @@ def test_the_checkpoint_before_it_is_named_and_watch_lists_the_step_until_the_ru
     assert "NaN or infinite  none" in capsys.readouterr().out
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_with_rollback_the_rows_are_passed_over(tmp_path):
     class Fragile(type(bad_rows_trainer(tmp_path, WithBadRows()))):
         def __init__(self, *args, **kwargs):

@@ -1,3 +1,4 @@
+import pytest
 from tiny_runs import random_rows, trainer
 
 from hmm_datasets.files import read_jsonl
@@ -11,6 +12,7 @@ def recorded(folder):
     return steps
 
 
+@pytest.mark.thorough
 def test_the_rows_of_every_step_are_logged_once_also_after_a_resume(tmp_path):
     """A growing global batch, two rows per micro-batch; the second start resumes at step 3 of 5."""
     given = {

@@ -66,13 +66,14 @@ def test_a_spike_is_logged_with_its_rows_host_and_gradients(warned):
     assert spike["message"].startswith(f"step 17: the loss is {spike['loss']:.4g}, ")
 
 
+@pytest.mark.thorough
 def test_an_ordinary_run_has_no_spike(tmp_path):
     train(tmp_path, WithBadRows(), max_steps=60, save_steps=1000)
     assert losses(tmp_path)[-1] < 1
     assert not spikes(tmp_path)
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_a_resumed_run_decides_as_an_undisturbed_one(warned, tmp_path):
     """Stopped after 14 steps: three later it could not know a spike from the losses since then alone."""
     for steps in (14, 30):
@@ -82,6 +83,7 @@ def test_a_resumed_run_decides_as_an_undisturbed_one(warned, tmp_path):
     assert found["measures"] == expected["measures"]
 
 
+@pytest.mark.thorough
 def test_a_skipped_spike_changes_no_weight_and_is_counted(tmp_path, capsys):
     run, weights = trainer(tmp_path, WithBadRows(BAD), on_spike="skip", save_steps=1000), Weights()
     run.add_callback(weights)
@@ -93,6 +95,7 @@ def test_a_skipped_spike_changes_no_weight_and_is_counted(tmp_path, capsys):
     assert [(event["kind"], event["step"]) for event in read_events(tmp_path)] == [("spike", 17), ("skipped", 17)]
 
 
+@pytest.mark.thorough
 def test_a_high_gradient_alone_is_warned_of_but_not_rolled_back(tmp_path):
     """The gradient of one step is multiplied by 100; its loss is as before."""
 
@@ -112,6 +115,7 @@ def test_a_high_gradient_alone_is_warned_of_but_not_rolled_back(tmp_path):
     assert spike["measures"]["gradient norm"]["value"] == pytest.approx(spike["gradients"]["norm"])
 
 
+@pytest.mark.thorough
 def test_ignored_spikes_are_not_logged(tmp_path):
     train(tmp_path, WithBadRows(BAD), on_spike="ignore", max_steps=18, save_steps=1000)
     assert not read_events(tmp_path)

@@ -42,7 +42,6 @@ class Snapshots(TrainerCallback):
         self.taken.append(weights(model))
 
 
-@pytest.mark.launch
 @pytest.mark.parametrize("bf16", [False, True])
 def test_a_step_with_an_infinite_gradient_changes_no_weight_and_is_counted(tmp_path, bf16, capsys):
     run = trainer(tmp_path, kind=Overflowing, bf16=bf16)
@@ -57,7 +56,7 @@ def test_a_step_with_an_infinite_gradient_changes_no_weight_and_is_counted(tmp_p
     assert "step 3: the norm of the gradient is inf; skipped (1 so far)" in capsys.readouterr().out
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_skipped_steps_and_cost_are_added_up_over_a_resume(tmp_path):
     for steps in (3, 6):
         run = trainer(

@@ -45,7 +45,7 @@ def test_it_finds_what_the_definition_says(window):
     assert found(values, window=window) == expected
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_no_step_of_an_ordinary_curve_or_of_noise_is_a_spike():
     """40,000 steps each; with heavy tails (Student's t with 3 degrees of freedom) about one in a thousand is."""
     assert not [found(falling(seed)) for seed in range(20) if found(falling(seed))]

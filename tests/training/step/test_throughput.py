@@ -194,6 +194,7 @@ def test_packed_documents_cost_as_much_as_separate_ones():
     assert sequence_lengths(packed) == (3 + 2 + 2, 9 + 4 + 4)
 
 
+@pytest.mark.thorough
 def test_flops_of_ragged_rows_are_exact_and_survive_a_resume(tmp_path):
     rows = ragged_rows()
     whole = trainer(tmp_path / "whole", rows)
@@ -211,6 +212,7 @@ def test_flops_of_ragged_rows_are_exact_and_survive_a_resume(tmp_path):
 # The loss of a step
 
 
+@pytest.mark.thorough
 def test_the_loss_of_a_step_is_the_mean_over_its_labelled_tokens_however_rows_are_divided(tmp_path):
     rows = ragged_rows()
     one = trainer(tmp_path / "8", rows, per_device_train_batch_size=8, max_steps=1)

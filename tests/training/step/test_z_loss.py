@@ -36,7 +36,7 @@ class Gradients:
         return lambda *args, **kwargs: None
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.parametrize("micro_batch", [8, 2])
 @pytest.mark.parametrize("coefficient", [0.0, 0.3])
 def test_loss_and_gradient_are_the_formulas_on_any_micro_batch(tmp_path, micro_batch, coefficient):
@@ -57,7 +57,7 @@ def test_loss_and_gradient_are_the_formulas_on_any_micro_batch(tmp_path, micro_b
         torch.testing.assert_close(gradients.found[name], parameter.grad, rtol=1e-4, atol=1e-6, msg=name)
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 def test_z_loss_is_logged_as_a_mean_over_steps_and_keeps_the_normalizer_down(tmp_path):
     rows = random_rows(8) * 20
     given = {"rows": rows, "max_steps": 20, "learning_rate": 0.02, "lr_scheduler_type": "constant"}
