@@ -190,7 +190,7 @@ def signal_programs(warm_python: str, number: signal.Signals) -> None:
 def launch(child_environment, warm_python, run_to_end):
     """Run a launcher (`python -m MODULE ARGUMENTS`) to its end; return what `subprocess.run` would."""
 
-    def launch(module: str, *arguments: object, timeout: float = 120) -> subprocess.CompletedProcess:
+    def launch(module: str, *arguments: object, timeout: float = 500) -> subprocess.CompletedProcess:
         return run_to_end([warm_python, "-m", module, *map(str, arguments)], timeout, env=child_environment)
 
     return launch

@@ -68,7 +68,7 @@ print(json.dumps(found))
 )
 def test_without_posix_one_process_works_and_what_needs_several_refuses_in_one_line(tmp_path):
     code = CODE.format(tests=str(Path(__file__).parent))
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     end = "needs signals and sessions of processes, which Windows does not have; use WSL"

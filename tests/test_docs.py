@@ -53,7 +53,7 @@ def blocks(page: str, language: str) -> list[str]:
 def test_python_on_a_page_runs(page, tmp_path, warm_python, child_environment):
     program = "\n".join(blocks(page, "python"))
     result = subprocess.run(
-        [warm_python, "-c", program], cwd=tmp_path, env=child_environment, capture_output=True, text=True, timeout=300
+        [warm_python, "-c", program], cwd=tmp_path, env=child_environment, capture_output=True, text=True, timeout=500
     )
     assert result.returncode == 0, result.stderr
 
@@ -427,7 +427,7 @@ def test_the_site_builds_strictly(tmp_path):
     pytest.importorskip("mkdocs")
     environment = os.environ | {"PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1"}
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
-    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500)
     assert result.returncode == 0, result.stderr
     assert not [path for path in (tmp_path / "site").rglob("*") if path.name == "__pycache__" or path.suffix == ".py"]
     pages = {page: page.read_text(encoding="utf-8") for page in (tmp_path / "site").rglob("*.html")}

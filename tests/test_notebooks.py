@@ -162,7 +162,6 @@ def test_a_notebook_fits_its_settings_to_the_card_and_loads_no_torch(name, tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_notebook_runs_in_an_empty_folder_and_its_claims_hold(name, execute, tmp_path):
     for needed in NEEDED.get(name, ()):

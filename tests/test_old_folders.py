@@ -178,7 +178,7 @@ def test_checkpoints_of_two_processes_are_continued_by_two(name, old, expected, 
     monkeypatch.chdir(old)
     shutil.copytree(f"sharded/{name}", f"two/{name}")
     words = write.words_of("pretrain", {**write.ON_HMM, "per_device_train_batch_size": 2}, f"two/{name}")
-    result = launch("hmm_datasets.cli", *words, "--launch", name, timeout=300)
+    result = launch("hmm_datasets.cli", *words, "--launch", name, timeout=500)
     assert result.returncode == 0, result.stderr[-3000:]
     assert json.loads(Path("two", name, "summary.json").read_text())["resumed_from"] == "checkpoint-4"
     assert write.losses(Path("two", name)) == pytest.approx(expected["sharded"][name], abs=2e-5)

@@ -27,7 +27,7 @@ def test_the_second_program_prints_a_row_of_the_named_process(tmp_path):
 
 def output(program: str, folder: Path) -> str:
     """What a program prints, in a folder of its own."""
-    result = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=300)
+    result = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=500)
     assert result.returncode == 0, result.stderr
     return result.stdout
 

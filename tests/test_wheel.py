@@ -59,7 +59,7 @@ class Installed:
             **{"HF_HOME": str(self._home), "HF_HUB_OFFLINE": "1"},
         }
 
-    def run(self, cwd: Path, *arguments: object, timeout: float = 120) -> subprocess.CompletedProcess:
+    def run(self, cwd: Path, *arguments: object, timeout: float = 500) -> subprocess.CompletedProcess:
         """`hmm-datasets ARGUMENTS` in a folder; fails where that fails."""
         command = [str(self.folder / "bin" / "hmm-datasets"), *map(str, arguments)]
         result = subprocess.run(
@@ -161,7 +161,7 @@ def test_a_copied_batch_file_trains_on_a_fitted_hmm_on_two_nodes_from_the_instal
     environment["PATH"] = f"{bin_folder}{os.pathsep}{environment['PATH']}"
     command = ["bash", "slurm/many_nodes.sbatch", "pretrain", "--hmm", "fit/hmm", "--output_dir", "run"]
     command += ["--log_indices", *map(str, TINY)]
-    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=200)
+    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=500)
     logs = "".join(path.read_text() for path in folder.glob("pretrain-7-n?.out"))
     assert result.returncode == 0, result.stderr[-2000:] + logs[-5000:]
     assert "run: finished; the job is not put back" in result.stdout
@@ -180,13 +180,12 @@ def test_a_copied_batch_file_trains_on_a_fitted_hmm_on_two_nodes_from_the_instal
 def test_zero_2_starts_with_the_deepspeed_file_of_the_wheel(installed, folder):
     pytest.importorskip("deepspeed")
     processes.mess3(0.15, 0.6).save_pretrained(folder / "hmm")
-    installed.run(folder, "pretrain", "--launch", "zero2", "--hmm", "hmm", "--output_dir", "run", *TINY, timeout=400)
+    installed.run(folder, "pretrain", "--launch", "zero2", "--hmm", "hmm", "--output_dir", "run", *TINY, timeout=500)
     assert json.loads((folder / "run" / "run.json").read_text())["world_size"] == 2
     assert (folder / "run" / "model.safetensors").is_file()
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 def test_the_demo_runs_from_an_empty_folder(installed, tmp_path):
     said = installed.run(tmp_path, "demo", timeout=1500).stdout
     assert os.listdir(tmp_path) == ["outputs"]

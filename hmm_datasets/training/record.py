@@ -116,7 +116,7 @@ def package_versions() -> dict[str, str]:
 
 def git_commit() -> str | None:
     """The commit of the working tree, followed by `+` if files differ from it; `None` outside a repository."""
-    run = partial(subprocess.run, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10)
+    run = partial(subprocess.run, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=60)
     try:
         commit = run(["git", "rev-parse", "HEAD"], check=True).stdout.strip()
         return commit + ("+" if run(["git", "status", "--porcelain", "-uno"]).stdout.strip() else "")

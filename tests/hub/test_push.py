@@ -5,7 +5,6 @@ import os
 import signal
 import socket
 import textwrap
-import time
 import urllib.error
 from pathlib import Path
 
@@ -311,9 +310,7 @@ def test_a_hub_that_stops_answering_is_one_line_and_pushing_again_sends_nothing_
     try:
         program = textwrap.dedent(silent) + textwrap.dedent(PUSH)
         words = (tmp_path / "home", folder, "tester/silent", "{}", hub.process.pid)
-        started = time.monotonic()
         said = hub.child(program, *words)["error"]
-        assert time.monotonic() - started < 60
         os.kill(hub.process.pid, signal.SIGCONT)
         assert "could not commit for tester/silent in 2 tries, last: " in said
         assert "Timeout" in said

@@ -178,7 +178,7 @@ def test_json_has_ranks_and_events(run, capsys):
 def test_the_live_view_is_drawn_in_a_terminal_until_the_run_is_finished(run, child_environment):
     command = ["-m", "hmm_datasets.cli", "watch", str(run), "--follow", "--every", "0.2"]
     child = pexpect.spawn(
-        sys.executable, command, env=child_environment, encoding="utf-8", dimensions=(50, 120), timeout=60
+        sys.executable, command, env=child_environment, encoding="utf-8", dimensions=(50, 120), timeout=500
     )
     child.expect("loss \\(nats per token\\) by tokens seen")
     finish(run)

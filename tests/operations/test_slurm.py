@@ -67,7 +67,7 @@ class Slurm:
     def __init__(self, folder, environment):
         self.folder, self.environment = folder, environment
 
-    def run(self, *command, timeout=60, **environment):
+    def run(self, *command, timeout=500, **environment):
         result = subprocess.run(
             list(map(str, command)),
             cwd=ROOT,
@@ -95,7 +95,7 @@ class Slurm:
     def states(self, job):
         return self.run("squeue", "-h", "-j", job, "--states=all", "--array", "-o", "%T").split()
 
-    def wait(self, job, timeout=240):
+    def wait(self, job, timeout=500):
         """The states a job and its array end in."""
         deadline = time.monotonic() + timeout
         while not {"PENDING", "RUNNING", "COMPLETING", "CONFIGURING"}.isdisjoint(self.states(job)):
@@ -135,7 +135,7 @@ def slurm(tmp_path_factory, child_environment):
             assert time.monotonic() < deadline, (result.stdout, result.stderr)
             time.sleep(0.5)
         yield slurm
-        subprocess.run(["scancel", "--user=root"], env=environment, capture_output=True, timeout=30)
+        subprocess.run(["scancel", "--user=root"], env=environment, capture_output=True, timeout=500)
         time.sleep(2)
     finally:
         for daemon in reversed(daemons):
@@ -219,7 +219,7 @@ def test_a_job_goes_on_without_the_node_that_failed_twice_and_one_that_depends_o
         slurm.run("scontrol", "update", "NodeName=n1", "State=RESUME")
     assert "NICE=50" in slurm.run("squeue", "-h", "-j", job, "-o", "NICE=%y")
     # As Slurm does before the end of a job. Slurm 22's scancel signals all it should, and exits with 229.
-    subprocess.run(["scancel", "--signal=USR1", job], env=slurm.environment, timeout=30)
+    subprocess.run(["scancel", "--signal=USR1", job], env=slurm.environment, timeout=500)
     until(lambda: [event["kind"] for event in read_events(output)].count("requeue") == 1, 60, slurm)
     assert slurm.states(second) == ["PENDING"]
     # Slurm puts a job back two minutes into the future.
@@ -261,7 +261,7 @@ def test_jobs_of_a_chain_go_on_from_one_another_until_the_run_is_finished(slurm,
         assert time.monotonic() < deadline, slurm.said()
         time.sleep(0.2)
     # As Slurm does before the end of a job. Slurm 22's scancel signals all it should, and exits with 229.
-    subprocess.run(["scancel", "--signal=USR1", f"{job}_1"], env=slurm.environment, timeout=30)
+    subprocess.run(["scancel", "--signal=USR1", f"{job}_1"], env=slurm.environment, timeout=500)
     states = slurm.wait(job)
     assert states.count("COMPLETED") == 2, (states, slurm.said())
     assert set(states) == {"COMPLETED", "CANCELLED"}
@@ -291,7 +291,7 @@ def test_a_sweep_is_an_array_and_only_what_is_unfinished_is_submitted_again(slur
 
     def sweep(*flags):
         command = (sys.executable, "-m", "hmm_datasets.cli", "sweep", slurm.folder / "sweep.yaml")
-        return slurm.run(*command, *flags, timeout=240)
+        return slurm.run(*command, *flags, timeout=500)
 
     def jobs():
         return json.loads((folder / "slurm.json").read_text())
@@ -300,7 +300,7 @@ def test_a_sweep_is_an_array_and_only_what_is_unfinished_is_submitted_again(slur
     assert "4 cells submitted, 0 were queued" in said, said
     job = jobs()["num_states=2,seed=0"].split("_")[0]
     # Slurm 22's scancel signals all it should, and exits with 229.
-    subprocess.run(["scancel", f"{job}_3"], env=slurm.environment, timeout=30)
+    subprocess.run(["scancel", f"{job}_3"], env=slurm.environment, timeout=500)
     said = sweep("--slurm")
     assert "1 cells submitted" in said, said
     again = jobs()["num_states=3,seed=1"]
@@ -318,5 +318,5 @@ def test_a_sweep_is_an_array_and_only_what_is_unfinished_is_submitted_again(slur
 def test_tasks_of_srun_are_ranks(slurm):
     quick = ("--min_disk_gib", 0)
     program = (sys.executable, "-m", "hmm_datasets.commands.preflight", slurm.folder, *quick)
-    said = slurm.run("srun", "--nodes=1", "--ntasks=2", *program, timeout=200)
+    said = slurm.run("srun", "--nodes=1", "--ntasks=2", *program, timeout=500)
     assert "preflight of 2 ranks on 1 host: a run can start" in said

@@ -57,7 +57,7 @@ def test_an_interrupt_ends_the_running_stage(tmp_path):
     while not list(tmp_path.glob("*.pid")):
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=20)
+    process.communicate(timeout=500)
     assert process.returncode != 0
     (file,) = tmp_path.glob("*.pid")
     with pytest.raises(ProcessLookupError):

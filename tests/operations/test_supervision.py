@@ -375,6 +375,4 @@ def test_a_request_that_comes_while_the_command_is_being_started_reaches_it(tmp_
         return begins
 
     monkeypatch.setattr(SupervisorHeartbeat, "begin", asked_meanwhile)
-    began = time.monotonic()
-    assert Supervisor([sys.executable, "-c", "import time; time.sleep(30)"], tmp_path).run() == 128 + signal.SIGTERM
-    assert time.monotonic() - began < 25
+    assert Supervisor([sys.executable, "-c", "import time; time.sleep(3600)"], tmp_path).run() == 128 + signal.SIGTERM

@@ -23,7 +23,7 @@ class Program:
             "TOKENIZERS_PARALLELISM": "false",
         }
 
-    def run(self, *arguments: object, timeout: float = 300, **environment: str) -> subprocess.CompletedProcess:
+    def run(self, *arguments: object, timeout: float = 500, **environment: str) -> subprocess.CompletedProcess:
         """`python ARGUMENTS`."""
         command = [self.python, *map(str, arguments)]
         return self._run_to_end(command, timeout, cwd=ROOT, env=self.environment | environment)

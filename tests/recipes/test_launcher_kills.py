@@ -67,7 +67,7 @@ def seconds_until_gone(processes, began):
 
 @pytest.mark.parametrize(
     "kills",
-    [pytest.param(2, marks=pytest.mark.slow), pytest.param(20, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])],
+    [pytest.param(2, marks=pytest.mark.slow), pytest.param(20, marks=pytest.mark.slow)],
 )
 def test_however_often_the_launcher_is_killed_every_row_is_trained_on_once_per_step(kills, program, tmp_path):
     chance = random.Random(7)

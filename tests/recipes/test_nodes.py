@@ -171,24 +171,24 @@ def test_a_host_that_was_cut_off_or_lost_comes_back_and_no_row_is_lost_or_repeat
     output.mkdir()
     observer = RunObserver(output, Limits(silent=11, step=12))
     start()
-    until(trains_beyond(4), 240)
+    until(trains_beyond(4), 500)
 
     hosts[1].plug("down")
-    cut = until(lambda state: state.state == "hanging", 60)
+    cut = until(lambda state: state.state == "hanging", 500)
     assert "in phase backward of step " in cut.reason
     assert "none is behind, so look at their network" in cut.reason
-    until(lambda state: [event["kind"] for event in state.events].count("hang") == 2, 60)
+    until(lambda state: [event["kind"] for event in state.events].count("hang") == 2, 500)
     hosts[1].plug("up")
-    back = until(trains_beyond(4), 240)
+    back = until(trains_beyond(4), 500)
     step = back.diagnosis.ranks[0].beat.step
 
     cluster.kill(1)
-    lost = until(lambda state: state.state in ("hanging", "dead"), 60)
-    silent = until(lambda state: any(rank.condition == "silent" for rank in state.diagnosis.ranks), 60)
+    lost = until(lambda state: state.state in ("hanging", "dead"), 500)
+    silent = until(lambda state: any(rank.condition == "silent" for rank in state.diagnosis.ranks), 500)
     assert "rank 1 on host1 (process " in silent.reason, silent.reason
     del cluster.launchers[1]
     start(only=1)
-    until(trains_beyond(step), 240)
+    until(trains_beyond(step), 500)
     assert cluster.wait(400) == [0, 0], cluster.said(0)[-3000:] + cluster.said(1)[-3000:]
     assert observer.look().state == "finished"
 
@@ -229,7 +229,7 @@ def test_when_a_host_fails_the_other_ends_in_bounded_time_and_says_why(how, clus
     """A killed host closes its connections; after an unplugged one the other waits for --ddp_timeout."""
     output = cluster.folder / "run"
     cluster.start("multi_node_zero2", output, 100_000, "--ddp_timeout", 20)
-    deadline = time.monotonic() + 200
+    deadline = time.monotonic() + 500
     while not (output / "checkpoint-3").exists():
         assert time.monotonic() < deadline, cluster.said(0)[-3000:]
         time.sleep(0.5)

@@ -116,7 +116,6 @@ def walked(smollm2, tmp_path_factory, child_environment):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 @pytest.mark.thorough
 def test_after_the_guide_the_model_answers_as_the_agents_do(walked):
     folder, printed = walked
@@ -131,7 +130,6 @@ def test_after_the_guide_the_model_answers_as_the_agents_do(walked):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 @pytest.mark.thorough
 def test_transformers_serves_the_merged_model(walked, child_environment):
     pytest.importorskip("fastapi")
@@ -149,7 +147,7 @@ def test_transformers_serves_the_merged_model(walked, child_environment):
         question = {"model": "run/merged", "messages": [{"role": "user", "content": "Where is order 77?"}]}
         content = json.dumps(question | {"max_tokens": 24, "temperature": 0}).encode()
         request = urllib.request.Request(url, content, {"Content-Type": "application/json"})
-        answer, last = None, time.monotonic() + 240
+        answer, last = None, time.monotonic() + 500
         while answer is None and time.monotonic() < last and server.poll() is None:
             with contextlib.suppress(urllib.error.URLError, ConnectionError), urllib.request.urlopen(request) as reply:
                 answer = json.load(reply)

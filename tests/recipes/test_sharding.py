@@ -195,6 +195,6 @@ settings._fit_to_machine = lambda _: None
 with one_line_errors():
     settings.PretrainSettings(output_dir={str(tmp_path)!r}, max_steps=1, global_batch_size=16)
 """
-    result = program.run("-c", code, WORLD_SIZE="2", timeout=60)
+    result = program.run("-c", code, WORLD_SIZE="2", timeout=500)
     assert result.returncode == 2
     assert "error: the launcher started 2 processes that do not see each other" in result.stderr

@@ -51,7 +51,7 @@ def disturb(program, folder, words, faults):
 
 
 def _watched(folder, state):
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 500
     while (found := RunObserver(folder).look()).state != state:
         assert time.monotonic() < deadline, found
         time.sleep(0.05)
@@ -60,7 +60,7 @@ def _watched(folder, state):
 
 def _working(folder, hit, log):
     """The heartbeat of a process that was not hit yet, once it has begun its second epoch or batch."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 500
     while True:
         found = RunObserver(folder).look() if folder.is_dir() else None
         for rank in () if found is None or found.diagnosis is None else found.diagnosis.ranks:

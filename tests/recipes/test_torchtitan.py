@@ -344,7 +344,7 @@ def test_torchtitan_trains_on_the_same_rows_with_the_same_losses_and_gives_the_m
         command += ["--lr_scheduler.min_lr_factor", "1", "--training.local_batch_size", "2", *flags]
         path = os.pathsep.join([str(folder), child_environment["PYTHONPATH"], *sys.path])
         environment = child_environment | {"PYTHONPATH": path}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500, check=False)
         lines = re.findall(
             r"step: *(\d+).*?loss: *\S*?(\d+\.\d+)", re.sub(r"\x1b\[\d*m", "", done.stderr + done.stdout)
         )

@@ -25,7 +25,7 @@ def ranks(monkeypatch):
     return place
 
 
-def until(condition, seconds: float = 10.0):
+def until(condition, seconds: float = 500.0):
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < deadline

@@ -72,14 +72,13 @@ def test_a_living_process_is_named_with_host_and_age_and_nothing_of_its_is_touch
     assert (tmp_path / LOCK_NAME).read_bytes() == content
 
 
-def test_the_lock_of_a_killed_process_is_taken_over_at_once(tmp_path, hold):
+def test_the_lock_of_a_killed_process_is_taken_over_at_once(tmp_path, hold, monkeypatch):
     process = hold(60)
     process.kill()
     process.wait()
-    began = time.monotonic()
+    monkeypatch.setattr(module, "_LOOK_EVERY", None)  # so that it cannot wait
     with exclusive_lock(tmp_path):
         assert json.loads((tmp_path / LOCK_NAME).read_text())["process"] == os.getpid()
-    assert time.monotonic() - began < 1
     assert list(tmp_path.iterdir()) == []
 
 
@@ -138,7 +137,7 @@ def test_a_holder_gives_signs_of_life_and_ends_once_another_has_taken_over(tmp_p
         assert json.loads(path.read_text())["beat"] > before["beat"]
         path.unlink()
         path.write_bytes(Holder("node7", 4711, "another boot", 1.0, 0, time.time(), "abc").to_bytes())
-        _, errors = process.communicate(timeout=10)
+        _, errors = process.communicate(timeout=500)
     assert process.returncode == 1
     assert "process 4711 on node7 has taken this over" in errors
 

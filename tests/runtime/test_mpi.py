@@ -45,7 +45,7 @@ def recipe(tmp_path):
     ]
 
 
-def run(command, environment, timeout=280):
+def run(command, environment, timeout=500):
     command = list(map(str, command))
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout)
 

@@ -10,10 +10,8 @@ def test_what_ends_in_time_gives_its_value_or_its_error():
 
 def test_what_hangs_is_left_and_named_by_the_function_that_it_hangs_in():
     def hang():
-        time.sleep(5)
+        time.sleep(3600)
 
-    began = time.monotonic()
     outcome = within(0.1, hang)
-    assert time.monotonic() - began < 4
     assert outcome.value is None
     assert outcome.hangs_in.startswith(f"hang ({__file__}:")

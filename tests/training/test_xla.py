@@ -98,7 +98,6 @@ def test_a_launch_configuration_for_tpus_is_refused_in_one_line(kind, tmp_path):
 )
 @pytest.mark.thorough
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 def test_one_chip_four_chips_and_no_xla_have_the_same_losses_and_figures(tmp_path):
     pytest.importorskip("torch_xla")
     one, four = ({"USE_TORCH_XLA": "1", "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": chips} for chips in ("1", "4"))

@@ -111,7 +111,7 @@ def test_one_step_is_that_of_dynamax(pseudocount, tmp_path):
         pytest.skip("dynamax is not installed")
     given, found = tmp_path / "given.npz", tmp_path / "found.npz"
     np.savez(given, tokens=WIDE, pseudocount=pseudocount, **WIDE_GUESS.tables())
-    subprocess.run([sys.executable, "-c", DYNAMAX, given, found], check=True, timeout=300)
+    subprocess.run([sys.executable, "-c", DYNAMAX, given, found], check=True, timeout=500)
     theirs, ours = np.load(found), fit_wide(1, pseudocount=pseudocount).tables()
     for name, table in ours.items():
         assert theirs[name].dtype == np.float64

@@ -112,7 +112,7 @@ def dynamax(tmp_path_factory) -> dict[str, np.ndarray]:
     tables = {f"{name} {key}": table for name, hmm in HMMS.items() for key, table in hmm.tables().items()}
     tokens = {f"{name} tokens": padded(sample(hmm)) for name, hmm in HMMS.items()}
     np.savez(given, names=list(HMMS), lengths=LENGTHS, **tables, **tokens)
-    subprocess.run([sys.executable, "-c", DYNAMAX, given, found], check=True, timeout=300)
+    subprocess.run([sys.executable, "-c", DYNAMAX, given, found], check=True, timeout=500)
     return dict(np.load(found))
 
 

@@ -56,7 +56,7 @@ print("compiled")
 
 def run(script: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
     command = [sys.executable, "-c", script, *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
 
 
 @pytest.mark.thorough

@@ -62,7 +62,7 @@ def test_a_host_that_does_not_share_the_folder_is_named(start, on_another_host, 
     flags = (tmp_path / "run", *QUICK, "--timeout", 150)
     ranks = [start(rank, 3, *flags, python=warm_python) for rank in (0, 1)]
     ranks.append(start(2, 3, *flags, prefix=on_another_host, LOCAL_RANK="0"))
-    said = [rank.communicate(timeout=300)[0] for rank in ranks]
+    said = [rank.communicate(timeout=500)[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [1, 1, 1], said[0]
     lines = said[0].splitlines()
     (output,) = [line for line in lines if line.startswith("FAIL")]

@@ -15,7 +15,7 @@ from hmm_datasets.operations.sweeps.cells import CellState, failure
 from hmm_datasets.operations.sweeps.local import environments
 
 
-def wait_for(condition, seconds=60.0):
+def wait_for(condition, seconds=500.0):
     limit = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < limit, "waited for too long"

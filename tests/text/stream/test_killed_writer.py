@@ -13,7 +13,7 @@ import pytest
 def killed(tmp_path, child_environment):
     def killed(when: str) -> list[dict]:
         command = [sys.executable, Path(__file__).with_name("killed_writer.py"), tmp_path, when]
-        result = subprocess.run(command, env=child_environment, capture_output=True, text=True, timeout=300)
+        result = subprocess.run(command, env=child_environment, capture_output=True, text=True, timeout=500)
         assert result.returncode == 0, result.stderr[-3000:]
         return [json.loads(line) for line in result.stdout.splitlines()]
 

@@ -283,6 +283,6 @@ def test_a_document_of_100_mb_is_one_document_and_takes_a_small_multiple_of_its_
         assert tokenizer.decode(stream.document(2)[:-1].tolist()) == "A dog."
     """
     command = [sys.executable, "-c", program, str(tmp_path / "a")]
-    result = subprocess.run(command, env=child_environment, capture_output=True, text=True, timeout=300)
+    result = subprocess.run(command, env=child_environment, capture_output=True, text=True, timeout=500)
     assert result.returncode == 0, result.stderr
     assert int(result.stdout) * 1024 < 8 * 100_000_000
