@@ -23,7 +23,6 @@ PICTURES = {
     "assets/reward_frontier.png": "recipes/experiments/frontier/frontier.png",
     "assets/samplers.png": "recipes/experiments/samplers/samplers.png",
     "assets/factored_beliefs.png": "recipes/experiments/factored_beliefs/factored_beliefs.png",
-    "assets/sweep.png": "recipes/sweeps/small_fits.png",
     "assets/phases.png": "recipes/experiments/tinystories_hmm/phases.png",
     "assets/leaky.png": "recipes/experiments/leaky_tokenizer/leaky.png",
     "assets/tr1.png": "recipes/experiments/tr1/loss.png",

@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["hmm-datasets[pomegranate]"]
+# dependencies = ["hmm-datasets"]
 # ///
 
 """Fit an HMM to a corpus or to sequences, by Baum-Welch.
@@ -70,7 +70,6 @@ class CorpusSettings:
     assumed_flops: float | None = setting(
         None, "FLOP/s of the device in float32 that a plan assumes, for hours.", above=0
     )
-    report_to: list[str] = setting([], "Experiment trackers to send each epoch to: tensorboard, trackio, wandb, ...")
     device: str | None = setting(
         None, "Device to compute on, such as cuda:1, of blocks cpu; by default one per process."
     )
@@ -170,7 +169,7 @@ class HMMSettings(FitSettings):
         values = {field.name: getattr(self, field.name) for field in fields(FitSettings)}
         if self.num_restarts is None:
             # Of one guess each, the table would compare local maxima. All guesses of one state have the same maximum.
-            is_compared = len(self.num_states) > 1 and self.backend == "torch"
+            is_compared = len(self.num_states) > 1
             values["num_restarts"] = _RESTARTS_OF_SIZES if is_compared and num_states > 1 else 1
             if is_compared and num_states == 1:
                 del values["restart_epochs"]  # given for the other sizes
@@ -196,10 +195,6 @@ def main(settings: CorpusSettings, hmm_settings: HMMSettings) -> None:
     count = len(hmm_settings.block_size or sizes)
     state = PartialState(cpu=not torch.accelerator.is_available())
     output = Path(settings.output_dir)
-    if settings.report_to:
-        from hmm_datasets.training.trackers import check_trackers
-
-        check_trackers(settings.report_to)
     data = _read_data(settings, hmm_settings, initial)
     record = asdict(settings) | asdict(hmm_settings), data.identity
     write_record(output, *record, None, made=["fit/epoch-*", "states-*", "hmm"])
@@ -207,11 +202,9 @@ def main(settings: CorpusSettings, hmm_settings: HMMSettings) -> None:
         data.words.save(output / "words", overwrite=True)
         print(data.words_text)
     limit = None if settings.time_limit is None else parse_time(settings.time_limit)
-    # pomegranate keeps no checkpoints, so there is nothing to save
-    listening = contextlib.nullcontext() if hmm_settings.backend != "torch" else StopRequests(output, limit)
     rows = []
     try:
-        with listening as requests, _errors_of_files(settings):
+        with StopRequests(output, limit) as requests, _errors_of_files(settings):
             for size in hmm_settings.block_size or sizes:
                 if hmm_settings.block_size:
                     size, initial = hmm_settings.of_blocks(size, initial)
@@ -219,7 +212,7 @@ def main(settings: CorpusSettings, hmm_settings: HMMSettings) -> None:
                 if folder != output:
                     write_record(folder, *record, None)
                 device = settings.device or ("cpu" if isinstance(initial, BlockedHMM) else state.device)
-                observer = _Observer(data, settings, size, folder, device) if state.is_main_process else None
+                observer = _Observer(data, device) if state.is_main_process else None
                 result = _fit(data, size, folder, initial, device, requests, observer)
                 initial = result.hmm if hmm_settings.block_size else initial
                 if state.is_main_process and count > 1:
@@ -324,42 +317,26 @@ def _fit(data: _Data, settings: FitSettings, output: Path, initial, device, requ
         **data.known,
         initial=initial,
         vocabulary=data.vocabulary,
-        checkpoint_dir=output / "fit" if settings.backend == "torch" else None,
+        checkpoint_dir=output / "fit",
         device=device,
         requests=requests,
         on_epoch=observer,
     )
     if observer is not None:
-        observer.end()
         _save(result, data, output, device, round(time.monotonic() - began, 1))
     return result
 
 
 class _Observer:
-    """Adds losses and divergences to the row of each epoch, and sends it to trackers."""
+    """Adds losses and divergences to the row of each epoch."""
 
-    def __init__(self, data: _Data, settings: CorpusSettings, fit_settings: FitSettings, folder: Path, device):
+    def __init__(self, data: _Data, device):
         from hmm_datasets.hmm.analysis.fit_metrics import FitMetrics
 
         self._metrics = FitMetrics(data.train, data.scored, device=device)
-        self._short = fit_settings.restart_epochs, fit_settings.num_restarts
-        self._trackers = None
-        if settings.report_to:
-            from hmm_datasets.training.trackers import RowTrackers
-
-            self._trackers = RowTrackers(settings.report_to, folder, asdict(settings) | asdict(fit_settings))
 
     def __call__(self, row: dict[str, Any], hmm) -> None:
         row.update(self._metrics(hmm))
-        if self._trackers is not None:
-            epochs, count = self._short
-            # Several first guesses follow each other, so that steps never go back.
-            before = 0 if count == 1 else row["restart"] if row["epoch"] < epochs else count - 1
-            self._trackers.log(row, before * epochs + row["epoch"] + 1)
-
-    def end(self) -> None:
-        if self._trackers is not None:
-            self._trackers.end()
 
 
 def _save(result, data: _Data, output: Path, device, seconds: float) -> None:

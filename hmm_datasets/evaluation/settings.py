@@ -18,12 +18,13 @@ TASK_NAMES = ("optimum", "beliefs", "training", "text", "core", "chat", "complet
 QUICK = {
     "num_sequences": 64,
     "checkpoint_sequences": 32,
-    "max_windows": 8,
     "core_max_per_task": 12,  # ten others precede an item
     "chat_questions": 8,
     "chat_max_new_tokens": 32,
 }
 """The settings of a quick evaluation, at most."""
+QUICK_WINDOWS = 8
+"""The number of windows of text in a quick evaluation, at most."""
 
 
 def _is_without(task: str, get: Get) -> bool:
@@ -70,7 +71,6 @@ class EvaluationSettings:
     )
     by_document: bool = setting(False, "Score each document of a token stream by itself, without context from others.")
     max_documents: int = setting(1000, "Maximum number of documents read from a corpus or a file.")
-    max_windows: int | None = setting(None, "Maximum number of windows of text.")
     test_fraction: float | None = setting(
         None,
         "Share of the documents of a file or bundled sample that is held out, at most as in training; 1 "
@@ -91,7 +91,7 @@ class EvaluationSettings:
     seed: int = setting(0, "Seed of sampled text, of controls and of bootstraps.")
 
     number_ranges: ClassVar = {
-        "length num_sequences order checkpoint_sequences window stride max_documents max_windows": NumberRange(1),
+        "length num_sequences order checkpoint_sequences window stride max_documents": NumberRange(1),
         "batch_size core_max_per_task chat_questions chat_max_new_tokens": NumberRange(1),
         "test_fraction": NumberRange(above=0, most=1),
     }
@@ -101,10 +101,10 @@ class EvaluationSettings:
         Void("chat_questions chat_max_new_tokens", "without chat_data"),
         Void("core_data", "if tasks are without core"),
         Void("chat_data", "if tasks are without chat"),
-        Void("window stride by_document max_windows", "if tasks are without text"),
+        Void("window stride by_document", "if tasks are without text"),
         Void("activations", "if tasks are without beliefs"),
         Void("metrics order", "if tasks are without optimum"),
-        Void("window stride by_document max_windows", "if targets are processes"),
+        Void("window stride by_document", "if targets are processes"),
     )
     void_facts: ClassVar = {f"tasks are without {task}": partial(_is_without, task) for task in TASK_NAMES} | {
         "targets are processes": lambda get: get("targets") and all(map(is_process_name, get("targets")))

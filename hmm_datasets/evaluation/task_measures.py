@@ -17,6 +17,7 @@ from .core.measure import score_core
 from .learning_phases import evaluation_of, learning_phases
 from .optimum import measure_optimum
 from .run_checkpoints import checkpoints_of, progress_of, revisions_of
+from .settings import QUICK_WINDOWS
 from .targets import Documents
 from .task import Result
 from .text import measure_text
@@ -74,7 +75,7 @@ def _checkpoint(context: EvaluationContext, name: str, accelerator: Accelerator)
 
 
 def run_text(context: EvaluationContext, accelerator: Accelerator) -> Result:
-    held_out, most = context.held_out, context.settings.max_windows
+    held_out, most = context.held_out, QUICK_WINDOWS if context.settings.quick else None
     sha256 = held_out.sha256 if isinstance(held_out, Documents) else held_out.index.sha256
     measured = measure_text(
         context.model, context.tokenizer, context.windows, accelerator, max_windows=most, **context.sizes

@@ -11,7 +11,6 @@ from matplotlib.ticker import MaxNLocator
 
 from .benchmark_plot import plot_benchmark
 from .plots import (
-    WIDTH,
     draw_curve,
     draw_figures,
     draw_rows,
@@ -109,35 +108,3 @@ def plot_questions(tasks: Mapping[str, Sequence[Mapping[str, Any]]], path: str |
         axes.axvline(0, color="gray", linewidth=0.8)
         draw_rows(axes, list(tasks), series, [{"label": rows[0]["run"]} for rows in runs])
         axes.set_xlabel("centered accuracy (0 is chance)")
-
-
-def plot_heat_map(sweep: Mapping[str, Any], path: str | os.PathLike) -> None:
-    """Plot a value by two settings, with the numbers in the cells, and a dash where there is no run.
-
-    Args:
-        sweep (`dict`): `x`, `y` and `value`, their names; `x_values`, `y_values`; `cells`, a row for each `y`.
-        path (path): where the PNG goes; a PDF is written next to it.
-    """
-    table = np.array(sweep["cells"], float)
-    columns, rows = (list(map(_label, sweep[f"{axis}_values"])) for axis in "xy")
-    # Cells keep their room beside long labels, such as paths, of some 0.06 inches per character.
-    needed = 1.2 + 0.06 * max(map(len, rows)) + len(columns) * max(0.4, 0.06 * max(map(len, columns)))
-    with paper_figure(path, np.clip(0.9 + 0.35 * len(table), 1.6, 5), width=max(WIDTH, needed)) as (figure, (axes,)):
-        image = axes.imshow(table, cmap="viridis", aspect="auto", origin="lower", interpolation="nearest")
-        low, high = np.nanmin(table), np.nanmax(table)
-        # Numbers that differ little get more digits, so that they can be distinguished.
-        digits = 3 if low == high else min(6, max(3, 2 + int(np.log10(max(abs(low), abs(high)) / (high - low)))))
-        for (row, column), value in np.ndenumerate(table):
-            text = f"{value:.{digits}g}" if np.isfinite(value) else "–"
-            color = ("white" if value < (low + high) / 2 else "black") if np.isfinite(value) else "gray"
-            axes.text(column, row, text, color=color, ha="center", va="center", fontsize=6.5)
-        axes.set(xlabel=sweep["x"], ylabel=sweep["y"])
-        axes.set_xticks(range(len(columns)), columns)
-        axes.set_yticks(range(len(rows)), rows)
-        axes.grid(visible=False)
-        axes.spines[:].set_visible(False)
-        figure.colorbar(image, ax=axes, label=sweep["value"]).outline.set_visible(False)
-
-
-def _label(value: float | str) -> str:
-    return value if isinstance(value, str) else f"{value:,.6g}"

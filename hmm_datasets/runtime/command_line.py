@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from ..compat.accelerate import shard_on_cpu
-from ..errors import InputError, suggestion
+from ..errors import InputError
 from ..files import read_yaml
 from . import environment
 from .credentials import refuse_masks, remember
 from .setting_rules import checked, defaults_of
-from .settings import SettingsParser, check_required, file_value, settings_from, underscored
+from .settings import SettingsParser, check_required, file_value, hint_at, settings_from, underscored
 from .shipped import local_or_shipped
 
 _DEEPSPEED_FILE = "ACCELERATE_DEEPSPEED_CONFIG_FILE"
@@ -104,11 +104,11 @@ class CommandLine:
             for hint in [hints[field.name]]
         }
         refuse_masks(self.content, str(self.file))
-        return dict(self._checked(name, value, hints) for name, value in self.content.items() if name != "env")
+        return dict(self._checked(name, value, hints, kinds) for name, value in self.content.items() if name != "env")
 
-    def _checked(self, name: Any, value: Any, hints: dict[str, Any]) -> tuple[str, Any]:
+    def _checked(self, name: Any, value: Any, hints: dict[str, Any], kinds: Sequence[type]) -> tuple[str, Any]:
         if name not in hints:
-            raise InputError(f"{self.file}: unknown setting {name!r}{suggestion(str(name), hints)}")
+            raise InputError(f"{self.file}: unknown setting {name!r}{hint_at(str(name), hints, kinds)}")
         try:
             return name, file_value(value, hints[name])
         except ValueError as error:

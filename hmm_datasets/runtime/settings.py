@@ -15,7 +15,7 @@ import shutil
 import textwrap
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, NoReturn
@@ -132,9 +132,11 @@ class SettingsParser(argparse.ArgumentParser):
     def __init__(self, **settings: Any):
         super().__init__(allow_abbrev=False, **settings)
         self.flags: set[str] = set()
+        self.kinds: list[type] = []
 
     def add_settings(self, kind: type) -> None:
         """Add the fields of a class of settings, as flags and arguments."""
+        self.kinds.append(kind)
         hints = typing.get_type_hints(kind)
         for field in dataclasses.fields(kind):
             if field.init and "rest" not in field.metadata and f"--{field.name}" not in self.flags:
@@ -175,10 +177,16 @@ class SettingsParser(argparse.ArgumentParser):
         for word in words:
             flag = underscored(word).partition("=")[0]
             if flag.startswith("--") and " " not in flag and flag not in self.flags:
-                raise InputError(f"unknown flag {flag}{suggestion(flag, {*self.flags, '--config'})}")
+                raise InputError(f"unknown flag {flag}{hint_at(flag, {*self.flags, '--config'}, self.kinds)}")
 
     def error(self, message: str) -> NoReturn:
         raise InputError(message) from None
+
+
+def hint_at(name: str, known: Collection[str], kinds: Sequence[type]) -> str:
+    """The end of an error about an unknown setting: that other recipes have it, or the nearest of the known names."""
+    is_fixed = any(hasattr(kind, name.removeprefix("--")) for kind in kinds)
+    return ", which other recipes have" if is_fixed else suggestion(name, known)
 
 
 def members(hint: Any) -> tuple[Any, ...]:

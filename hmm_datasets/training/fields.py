@@ -113,9 +113,6 @@ class RunFields:
     facts: str | None = setting(
         None, "File (.csv, .jsonl) with the columns prompt and answer, instead of the twenty facts."
     )
-    profile_steps: int = setting(
-        0, "Profile so many steps, after the first three of this start; 0 for none. Slows these down."
-    )
 
     optimizer: str = setting("adamw", "Optimizer of the hidden matrices: adamw, or muon with AdamW for the rest.")
 
@@ -202,6 +199,9 @@ class DPOFields(LoRASettings, RunFields):
 
     precompute_ref_log_probs: bool = True
 
+    z_loss: ClassVar = 0.0
+    """No setting of this trainer: preferences have no labels to add the z-loss to."""
+
     number_ranges: ClassVar = {
         "precompute_ref_batch_size ref_model_sync_steps": _COUNT,
         "ref_model_mixup_alpha ld_alpha": _SHARE,
@@ -232,6 +232,15 @@ class GRPOFields(LoRASettings, RunFields):
     log_completions: bool = True
     num_completions_to_print: int | None = 0
     include_num_input_tokens_seen: str = "no"  # TRL counts prompts and completions when they are generated
+
+    # No settings of this trainer: the lengths of rollouts are not known before, and they are drawn anew, not skipped.
+    train_tokens: ClassVar = None
+    train_budget: ClassVar = None
+    assumed_rate: ClassVar = None
+    batch_ramp: ClassVar = ()
+    z_loss: ClassVar = 0.0
+    spike_margin: ClassVar = 0
+    log_indices: ClassVar = False
 
     number_ranges: ClassVar = {
         "num_generations num_generations_eval generation_batch_size steps_per_generation num_iterations": _COUNT,

@@ -30,7 +30,6 @@ from ..runtime.run_records import FINISHING_NAME
 from ..runtime.stop_requests import parse_time
 from .callbacks.interruptions import Interruptions
 from .callbacks.log_spaced import LogSpaced
-from .callbacks.profile import Profile
 from .callbacks.progress_line import ProgressLine
 from .callbacks.samples import Samples
 from .checkpoints.archive import archive_newer
@@ -336,8 +335,6 @@ def _add_callbacks(trainer: StepTrainer) -> Interruptions:
     if args.sample_prompts:
         trainer.add_callback(Samples(trainer, trainer.processing_class))
     trainer.add_callback(History(args.output_dir))
-    if args.profile_steps > 0:
-        trainer.add_callback(Profile(trainer))
     trainer.remove_callback(PrinterCallback)
     # Found by name, since the class for notebooks can be imported only with IPython.
     bars = [shown for shown in trainer.callback_handler.callbacks if type(shown).__name__.endswith("ProgressCallback")]

@@ -218,11 +218,6 @@ class GRPOSettings(RunSettings, GRPOFields, GRPOConfig):
         if self.load_best_model_at_end or self.save_strategy == "best":
             self.metric_for_best_model = self.metric_for_best_model or "reward"  # not the loss, which is near zero
         super().__post_init__()
-        if self.budget.name not in ("max_steps", "num_train_epochs"):
-            raise InputError(
-                f"{self.budget.name} is set, but the lengths of rollouts are not known before; set max_steps or "
-                "num_train_epochs"
-            )
         if self.on_spike == "rollback":
             raise InputError("on_spike is rollback, but rollouts are drawn anew, not skipped; set warn or skip")
         cap = self.epsilon if self.epsilon_high is None else self.epsilon_high

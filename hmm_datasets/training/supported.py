@@ -146,10 +146,6 @@ TABLE = (
     Support(
         *("chat_template_path", "template.jinja", "the recipe has chat_template", is_set), trainers=("sft",)
     ),
-    Support("z_loss", 1e-4, "preferences have no labels to add it to", is_set, trainers=("dpo",)),
-    Support("z_loss", 1e-4, "rollouts have no labels to add it to", is_set, trainers=("grpo",)),
-    Support("batch_ramp", ["16:100"], "the batches of rollouts do not grow", is_set, trainers=("grpo",)),
-    Support("log_indices", True, "the rows of rollouts are generated", is_set, trainers=("grpo",)),
     Support(
         *("sync_ref_model", True, "the reference would not survive a resume", is_set), trainers=("dpo", "grpo")
     ),

@@ -7,13 +7,10 @@ given the same id again, and trackio the same name.
 
 import importlib.util
 import os
-import sys
 import uuid
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.integrations import INTEGRATION_TO_CALLBACK, TensorBoardCallback
 
 from ..errors import InputError, suggestion
@@ -51,76 +48,20 @@ def continue_trackers(trainer: "StepTrainer") -> None:
     Args:
         trainer ([`~hmm_datasets.training.trainer.StepTrainer`]): a trainer that has begun.
     """
-    if trainer.is_world_process_zero():
-        step = 0 if trainer.start is None else trainer.start.step
-        _continue(trainer.args, trainer.callback_handler.callbacks, step, resumes=trainer.args.resume)
-
-
-def _continue(args: TrainingArguments, callbacks: list[TrainerCallback], step: int, *, resumes: bool) -> None:
-    folder = Path(args.output_dir)
+    if not trainer.is_world_process_zero():
+        return
+    args, folder = trainer.args, Path(trainer.args.output_dir)
+    step = 0 if trainer.start is None else trainer.start.step
     if "trackio" in args.report_to and args.run_name is None:
         args.run_name = folder.absolute().name
     if "wandb" in args.report_to and "WANDB_RUN_ID" not in os.environ:
         path = folder / _IDS_NAME
-        if not (resumes and path.exists()):
+        if not (args.resume and path.exists()):
             write_json(path, {"wandb": uuid.uuid4().hex[:8]})
         os.environ |= {"WANDB_RUN_ID": read_json(path)["wandb"], "WANDB_RESUME": "allow"}
-    for callback in callbacks:
-        if isinstance(callback, TensorBoardCallback) and resumes and callback.tb_writer is None:
+    for callback in trainer.callback_handler.callbacks:
+        if isinstance(callback, TensorBoardCallback) and args.resume and callback.tb_writer is None:
             _continue_tensorboard(callback, folder, step)
-
-
-class RowTrackers:
-    """Sends rows of a history that no Trainer writes, such as that of a fit, by the callbacks of the Trainer.
-
-    Args:
-        names (list of `str`): trackers, as in `TrainingArguments.report_to`.
-        output_dir (path): folder of the run, by which trackers know it again.
-        settings (mapping): settings of the run, which trackers show.
-
-    Raises:
-        `InputError`: see [`check_trackers`].
-    """
-
-    def __init__(self, names: list[str], output_dir: str | os.PathLike, settings: Mapping[str, Any]):
-        check_trackers(names)
-        self._args = _RowArguments(output_dir=str(output_dir), report_to=names, use_cpu=True)
-        self._args.settings = dict(settings)
-        self._callbacks = [INTEGRATION_TO_CALLBACK[name]() for name in self._args.report_to]
-        self._state, self._control = TrainerState(), TrainerControl()
-        self._names_run = "WANDB_RUN_ID" not in os.environ
-
-    def log(self, row: Mapping[str, Any], step: int) -> None:
-        """Send the numbers of a row; the first one of a run that continues decides where it continues."""
-        common = self._args, self._state, self._control
-        if self._state.global_step == 0:
-            _continue(self._args, self._callbacks, step - 1, resumes=step > 1)
-            for callback in self._callbacks:
-                callback.on_train_begin(*common, model=None)
-        self._state.global_step = step
-        numbers = {name: value for name, value in row.items() if isinstance(value, int | float)}
-        for callback in self._callbacks:
-            callback.on_log(*common, model=None, logs=dict(numbers))
-
-    def end(self) -> None:
-        """Close what was opened, so that a further run of this process is another one of the trackers too."""
-        if self._state.global_step == 0:
-            return
-        for callback in self._callbacks:
-            callback.on_train_end(self._args, self._state, self._control, model=None, processing_class=None)
-        if "wandb" in self._args.report_to:
-            wandb = sys.modules["wandb"]  # which its callback has imported
-            wandb.finish()
-            if self._names_run:
-                os.environ.pop("WANDB_RUN_ID", None)
-                wandb.teardown()  # which has read the variable, and would give it to the next run
-
-
-class _RowArguments(TrainingArguments):
-    """Arguments of a run without a Trainer, which trackers show as the settings of the run."""
-
-    def to_dict(self) -> dict[str, Any]:
-        return self.settings
 
 
 def _continue_tensorboard(callback: TensorBoardCallback, folder: Path, step: int) -> None:

@@ -122,7 +122,6 @@ def test_labels_with_gaps_do_not_exhaust_the_memory(tmp_path):
         ({"seed": None}, "^seed is None; expected an integer in"),
         ({"tolerance": "x"}, "^tolerance is 'x'; expected a finite number"),
         ({"tolerance": float("nan")}, "^tolerance is nan; expected"),
-        ({"step_exponent": "0.7"}, "^step_exponent is '0.7'; expected a finite number"),
         ({"num_states": None}, "^num_states is None; expected an integer in"),
         ({"max_epochs": "3"}, "^max_epochs is 3; expected an integer in"),
     ],

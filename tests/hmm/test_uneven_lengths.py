@@ -21,7 +21,6 @@ EMITTING = HMM(transition=[[0.9, 0.1], [0.2, 0.8]], emission=[[0.1, 0.2, 0.3, 0.
 OPTIONS = {
     "plain": {},
     "stochastic": {"update_every": 2, "batch_size": 7},
-    "pomegranate": {"backend": "pomegranate", "pseudocount": 0.0},
     "weights": {},
     "states": {},
     "all states": {},
@@ -74,9 +73,9 @@ def little_padding(monkeypatch):
     "a column with lengths, or a line for each; the result is that of padded rows, without their memory",
 )
 def test_a_fit_to_a_column_is_the_fit_to_its_rows(name, monkeypatch):
-    column, lengths, rows = uneven(1, gaps=name != "pomegranate")
+    column, lengths, rows = uneven(1)
     common = {"num_states": 2, "max_epochs": 3, "tolerance": 0.0, "show_progress": False, "num_symbols": 4}
-    common |= {"dtype": "float64"} if name != "pomegranate" else {}
+    common |= {"dtype": "float64"}
     of_column, of_rows = dict(OPTIONS[name]), dict(OPTIONS[name])
     generator = np.random.default_rng(2)
     if name == "weights":
@@ -89,11 +88,10 @@ def test_a_fit_to_a_column_is_the_fit_to_its_rows(name, monkeypatch):
         of_rows |= {"test_tokens": rows, "test_lengths": lengths}
     one = fit_hmm(column[:, None], lengths=lengths, **common, **of_column)
     other = fit_hmm(rows, lengths=lengths, **common, **of_rows)
-    near = 1e-5 if name == "pomegranate" else 1e-10
     for table, same in zip(one.hmm.tables().values(), other.hmm.tables().values(), strict=True):
-        assert np.allclose(table, same, atol=near)
+        assert np.allclose(table, same, atol=1e-10)
     assert (one.num_tokens, one.epoch) == (other.num_tokens, other.epoch)
-    assert abs(one.train_log_likelihood - other.train_log_likelihood) < near
+    assert abs(one.train_log_likelihood - other.train_log_likelihood) < 1e-10
 
 
 def test_a_fit_that_padded_its_rows_is_resumed_from_a_column(tmp_path, monkeypatch):

@@ -32,16 +32,14 @@ def test_two_processes_that_are_stopped_are_continued_by_one_to_the_same_hmm(pro
     assert one == two
     records = [json.loads((tmp_path / name / "run.json").read_text()) for name in ("one", "two")]
     assert [record["world_size"] for record in records] == [1, 1]
-    assert records[0]["settings"]["step_exponent"] == 0.6
+    assert records[0]["settings"]["update_rule"] == "stochastic"
     summaries = [json.loads((tmp_path / name / "summary.json").read_text()) for name in ("one", "two")]
     same = ("epochs", "best_epoch", "train_log_likelihood", "test_log_likelihood", "entropy_rate")
     assert [summaries[0][key] for key in same] == [summaries[1][key] for key in same]
 
 
 def test_bad_settings_give_an_error_of_one_line(program, tmp_path):
-    result = program.run(*RECIPE, "--output_dir", tmp_path / "run", "--step_exponent", 0.2)
+    result = program.run(*RECIPE, "--output_dir", tmp_path / "run", "--tolerance", -1)
     assert result.returncode == 2
-    assert result.stderr.strip().splitlines()[-1] == (
-        "error: --step_exponent is 0.2; expected more than 0.5, and at most 1"
-    )
+    assert result.stderr.strip().splitlines()[-1] == ("error: --tolerance is -1; expected 0 or more")
     assert not (tmp_path / "run").exists()

@@ -44,8 +44,8 @@ def planned(config: str, folder: Path) -> dict:
 def test_the_full_experiment_is_planned_without_its_data(tmp_path):
     found = planned("full.yaml", tmp_path)
     sizes, plans = found["sizes"]
-    ways = {name: sizes.values_of(name) for name in ("vocabulary_size", "num_states", "length")}
-    assert set(map(tuple, ways.values())) == {(100, 200, 300, 400, 500, 600)}
+    for name in ("vocabulary_size", "num_states", "length"):
+        assert {cell.varied[name] for cell in sizes.cells} == {100, 200, 300, 400, 500, 600}
     assert len(sizes.cells) == 216
     largest = plans["vocabulary_size=600,num_states=600,length=600,seed=0"]
     assert largest["parameters"] == 599 + 600 * 599 + 600 * 599
@@ -56,7 +56,7 @@ def test_the_full_experiment_is_planned_without_its_data(tmp_path):
     assert f"216 cells of fit, in {tmp_path}/sizes; together" in text
     assert f"{flops:.4g} FLOPs" in text
     updates, _ = found["updates"]
-    assert updates.values_of("update_every") == [1, 2, 8, 16, 32, None]
+    assert {cell.varied["update_every"] for cell in updates.cells} == {1, 2, 8, 16, 32, None}
     assert len(updates.cells) == 11
 
 

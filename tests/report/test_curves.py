@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-from hmm_datasets.report.comparison_plots import plot_heat_map
 from hmm_datasets.report.curves import Curve, Panel, panels_of
 from hmm_datasets.report.overview import draw_run
 from hmm_datasets.report.plots import plot_panel
@@ -181,20 +180,3 @@ def test_every_curve_of_a_panel_looks_like_no_other(tmp_path, monkeypatch):
     plot_panel(Panel("step_seconds", "seconds per step", curves), tmp_path / "unused.png", title="run")
     lines = figures[0].axes[0].get_lines()
     assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == len(lines) == len(parts)
-
-
-@pytest.mark.outside(
-    "https://github.com/mwaskom/seaborn/issues/2051",
-    "long tick labels under a constrained layout, which squash the axes to a strip",
-    "the figure of a sweep is as wide as its labels need, so that its numbers fit into their cells",
-)
-def test_the_cells_of_a_heat_map_keep_their_room_beside_paths(tmp_path, monkeypatch):
-    figures = []
-    monkeypatch.setattr("hmm_datasets.report.plots.save_figure", lambda figure, _: figures.append(figure))
-    heat = {"x": "model", "y": "tokenizer", "value": "bits", "cells": [[2.8], [2.7]], "x_values": ["1m"]}
-    heat["y_values"] = [f"/scratch/some/where/far/away/outputs/leaky_tokenizer/{name}" for name in ("clean", "leaky")]
-    plot_heat_map(heat, tmp_path / "unused.png")
-    figures[0].draw_without_rendering()
-    cells, bar = (axes.get_window_extent() for axes in figures[0].axes)
-    numbers = [text.get_window_extent() for text in figures[0].axes[0].texts]
-    assert all(cells.x0 < number.x0 and number.x1 < cells.x1 < bar.x0 for number in numbers)

@@ -182,9 +182,6 @@ def test_epochs_are_counted_in_prompts(tmp_path):
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"max_steps": -1, "train_tokens": 100}, "the lengths of rollouts are not known before; set max_steps"),
-        ({"log_indices": True}, "log_indices is True, but the rows of rollouts are generated"),
-        ({"batch_ramp": ["8:2"]}, "batch_ramp is .* the batches of rollouts do not grow"),
         ({"generation_batch_size": 24}, "does not make whole steps of global_batch_size 16"),
         ({"sync_ref_model": True, "beta": 0.1}, "the reference would not survive a resume"),
         ({"loss_type": "cispo"}, r"epsilon_high is 0.2 with loss_type cispo, .* set it above 1, for example 5\.0"),

@@ -237,8 +237,6 @@ def test_an_adapter_is_trained_from_the_same_reference_and_resumes(undisturbed, 
     "is refused, and the losses that use it are named",
 )
 def test_settings_that_preferences_cannot_have_are_refused(tmp_path):
-    with pytest.raises(InputError, match=r"z_loss is .*, but preferences have no labels"):
-        settings(tmp_path, z_loss=1e-4)
     with pytest.raises(InputError, match=r"label_smoothing is 0.1, but has no effect unless loss_type is robust"):
         settings(tmp_path, label_smoothing=0.1)
     with pytest.raises(

@@ -5,7 +5,7 @@ import pytest
 
 from hmm_datasets.errors import InputError, suggestion
 from hmm_datasets.runtime.command_line import parse_settings, parse_values
-from hmm_datasets.training.settings import PretrainSettings, SFTSettings
+from hmm_datasets.training.settings import DPOSettings, GRPOSettings, PretrainSettings, SFTSettings
 from hmm_datasets.training.sources import DataSettings
 
 QUOTED = ", and text such as no, on, 12 or 2026-01-31 in quotes"
@@ -188,6 +188,15 @@ def test_types_of_the_trainers_settings_are_checked_too(config, tmp_path, text, 
 )
 def test_a_wrong_flag_is_named(flags, message):
     assert error(["--corpus", "a", *flags]) == message
+
+
+def test_a_setting_that_only_other_recipes_have_is_named_without_a_guess(config):
+    for kind, name in ((GRPOSettings, "train_tokens"), (GRPOSettings, "batch_ramp"), (DPOSettings, "z_loss")):
+        assert error([f"--{name}", "5"], kind) == f"unknown flag --{name}, which other recipes have"
+        arguments = config(f"{name}: 5")
+        assert error(arguments, kind) == f"{arguments[1]}: unknown setting {name!r}, which other recipes have"
+        with pytest.raises(TypeError, match=name):
+            kind("x", **{name: 5})
 
 
 @pytest.mark.outside(

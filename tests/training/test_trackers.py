@@ -11,7 +11,7 @@ from hmm_datasets.files import read_jsonl
 from hmm_datasets.hmm import processes
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import PretrainSettings, SFTSettings
-from hmm_datasets.training.trackers import RowTrackers, check_trackers
+from hmm_datasets.training.trackers import check_trackers
 from hmm_datasets.training.trainer import Pretrainer
 
 
@@ -56,22 +56,6 @@ def test_every_value_of_a_row_arrives_in_tensorboard_at_its_step(tmp_path):
         written = {row["step"]: row[name] for row in rows if name in row}
         assert len(written) >= 3
         assert {event.step: event.value for event in events.Scalars(tag)} == pytest.approx(written, rel=1e-6)
-
-
-def test_rows_of_a_fit_that_is_resumed_arrive_in_one_run_of_tensorboard(tmp_path):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    for steps in (range(1, 4), range(3, 6)):  # the second start repeats step 3
-        trackers = RowTrackers(["tensorboard"], tmp_path, {"num_states": 3})
-        for step in steps:
-            trackers.log({"train_log_likelihood": -step, "name": "not sent"}, step)
-        trackers.end()
-    (folder,) = (tmp_path / "runs").iterdir()
-    events = EventAccumulator(str(folder)).Reload()
-    assert {event.step: event.value for event in events.Scalars("train/train_log_likelihood")} == {
-        step: -step for step in range(1, 6)
-    }
-    assert b'"num_states": 3' in events.Tensors("args/text_summary")[0].tensor_proto.string_val[0]
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "trackio", "wandb"])

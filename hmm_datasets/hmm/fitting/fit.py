@@ -5,7 +5,7 @@ rounding: about 1e-8 of it in float32. With `update_every=k` the sequences are s
 are updated after every `k` batches, by online EM (Cappé and Moulines, J. R. Stat. Soc. B 71, 2009). With `c_t` the
 expected counts of the batches under the tables `θ_t`, scaled up to all sequences,
 
-    S_t+1 = S_t + γ_t (c_t - S_t),    γ_t = t^-step_exponent,    θ_t+1 = mode(S_t+1 + pseudocounts),
+    S_t+1 = S_t + γ_t (c_t - S_t),    γ_t = t^-0.6,    θ_t+1 = mode(S_t+1 + pseudocounts),
 
 for `t = 1, 2, ...`. With an exponent in (1/2, 1] the sum of the `γ_t` is
 infinite and that of their squares finite, as the convergence of stochastic approximation requires (Robbins and Monro
@@ -78,10 +78,10 @@ from .baum_welch import (
 )
 from .initial import random_guess, redrawn
 from .labels import check_states, check_weights, paired
-from .pomegranate_fit import check_pomegranate, pomegranate_epoch
 from .settings import FitSettings
 from .state import (
     HISTORY_NAME,
+    STEP_EXPONENT,
     Ending,
     FitResult,
     FitState,
@@ -270,9 +270,6 @@ def _with_known(
     data: Sequences, states: Any, weights: Any, settings: FitSettings, initial: Fitted | None
 ) -> Sequences:
     """The sequences with what is known of their states, and their weights."""
-    for name, value in (("states", states), ("weights", weights)):
-        if value is not None and settings.backend == "pomegranate":
-            raise InputError(f"{name} are given, but backend is pomegranate; leave them out, or use backend torch")
     if states is not None:
         if isinstance(initial, BlockedHMM):
             raise InputError(f"states are given, but initial is {initial}, whose fit takes none; leave them out")
@@ -334,8 +331,6 @@ class _Fit:
         if self.data.tokens.ndim == 1:  # of which long ones are taken alone
             shape = shape[0], -(-len(self.data.tokens) // shape[0])
         self.batch_size = self.settings.batch_size or batch_rows(shape, width, self.dtype, device, blocked=blocked)
-        if self.settings.backend == "pomegranate":
-            check_pomegranate(self.settings, self.folder, self.workers.num_ranks, self.initial, self.data)
         self.is_counted = self.data.is_labelled and not self.settings.update_every
         self.max_epochs = min(self.settings.max_epochs, 1) if self.is_counted else self.settings.max_epochs
         self.writes = self.folder is not None and self.workers.rank == 0
@@ -402,8 +397,6 @@ class _Fit:
 
     def _compile(self, hmm: Fitted) -> None:
         """Count and score one token, so that no epoch's time has that of compiling the loops, which is seconds."""
-        if self.settings.backend != "torch":
-            return
         parameters = self.data.parameters(hmm, self.dtype, self.workers.device)
         tokens, lengths = self.data.rows(np.arange(1), self.workers.device)
         one = tokens[:, :1], None if lengths is None else lengths.clamp(max=tokens[:, :1].shape[1])
@@ -464,12 +457,9 @@ class _Fit:
             bar.set_postfix_str(f"{title}, {mean:z.4f} nats/token", refresh=False)
             bar.update(self.data.num_tokens_of(batch))
 
-        if self.settings.backend == "pomegranate":
-            hmm, log_likelihood = pomegranate_epoch(state, self.data, self.settings, self.workers.device, after_batch)
-        else:
-            hmm, log_likelihood = self._baum_welch_epoch(state, after_batch)
-            if self.settings.update_every is None:
-                row["log_posterior"] = log_likelihood + log_prior(state.hmm, self.settings.pseudocounts)
+        hmm, log_likelihood = self._baum_welch_epoch(state, after_batch)
+        if self.settings.update_every is None:
+            row["log_posterior"] = log_likelihood + log_prior(state.hmm, self.settings.pseudocounts)
         row["train_log_likelihood"] = log_likelihood / self.data.weight
         prior = log_prior(state.hmm, self.settings.pseudocounts)
         row["objective"] = row["train_log_likelihood"] + prior / self.data.weight
@@ -528,7 +518,7 @@ class _Fit:
         if self.settings.update_every is not None and self.settings.update_rule == "stochastic":
             if state.statistics is None:
                 state.statistics = Statistics.zeros(hmm.tables())
-            step_size = state.updates**-self.settings.step_exponent
+            step_size = state.updates**-STEP_EXPONENT
             state.statistics.move_towards(counts, step_size, self.data.num_sequences())
             counts = state.statistics
         return maximize(counts, hmm, self.settings.pseudocounts, self.settings.fixed)
@@ -572,8 +562,8 @@ def _check_initial(initial: Fitted | None, settings: FitSettings, num_symbols: i
         if settings.fixed:
             raise InputError(f"fixed is {' and '.join(settings.fixed)}, but no HMM has these tables; give initial")
         return
-    if isinstance(initial, BlockedHMM) and (settings.num_restarts > 1 or settings.backend != "torch"):
-        raise InputError(f"initial is {initial}, with which num_restarts is 1 and backend torch")
+    if isinstance(initial, BlockedHMM) and settings.num_restarts > 1:
+        raise InputError(f"initial is {initial}, with which num_restarts is 1")
     is_other = isinstance(initial, HMM) and initial.edges is not None
     if (initial.num_states, initial.num_symbols) != (settings.num_states, num_symbols) or is_other:
         raise InputError(

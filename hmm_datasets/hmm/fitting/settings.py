@@ -11,7 +11,6 @@ from ..integers import finite_number, integer
 TABLES = ("start", "transition", "emission")
 CHOICES = {
     "dtype": ("float32", "float64"),
-    "backend": ("torch", "pomegranate"),
     "update_rule": ("stochastic", "replace"),
 }
 
@@ -47,25 +46,19 @@ class FitSettings:
         "Updates of the tables: stochastic, which averages over them (stochastic EM), or replace, which forgets all "
         "batches before the last ones and does not converge.",
     )
-    step_exponent: float = setting(0.6, "Update t, counted from 1, has the step size t**-step_exponent.")
     batch_size: int | None = setting(None, "Sequences per batch on a thread or GPU; by default chosen by their size.")
     dtype: str = setting("float32", "Floating-point type of the recursions; sums over batches are always float64.")
     num_restarts: int = setting(1, "Number of random first guesses; the most likely after restart_epochs is kept.")
     restart_epochs: int = setting(5, "Number of epochs that each of num_restarts first guesses is fitted for.")
     seed: int = setting(0, "Seed of the initial tables and of the order of sequences in stochastic EM.")
     save_every: int = setting(10, "Epochs between checkpoints.")
-    backend: str = setting("torch", "Implementation: torch (of this package) or pomegranate.")
 
     number_ranges: ClassVar = {
         "num_states patience update_every batch_size num_restarts restart_epochs save_every": NumberRange(1),
-        "step_exponent": NumberRange(most=1, above=0.5),
     }
     voids = (
-        # At 1/2 or less the noise of the batches would not die out; above 1 the steps would become too small.
-        Void("update_rule step_exponent", "without update_every"),
-        Void("step_exponent", "if update_rule is replace"),
+        Void("update_rule", "without update_every"),
         Void("restart_epochs", "if num_restarts is 1"),
-        Void("save_every time_limit", "if backend is pomegranate", "it keeps no checkpoints"),
     )
 
     def __post_init__(self):

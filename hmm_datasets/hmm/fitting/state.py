@@ -41,6 +41,9 @@ _MOST_PADDED, _PADDED_TOGETHER = 1 << 27, 1 << 18  # tokens
 _STEP = 5  # epochs, over which rounding of float32 is far below the gains
 
 # Settings that may differ between the runs of one fit, because they change only how long it runs and what it saves.
+STEP_EXPONENT = 0.6
+"""Update `t` of stochastic EM, counted from 1, has the step size `t**-STEP_EXPONENT`."""
+
 _FREE = {"max_epochs", "tolerance", "patience", "save_every"}
 
 
@@ -62,7 +65,6 @@ class FitState:
         epoch (`int`): epochs done.
         updates (`int`): number of updates of the tables.
         statistics ([`Statistics`] or `None`): statistics of stochastic EM, after its first update.
-        model (`Any`): the model that the pomegranate backend keeps from epoch to epoch; not saved.
         history (list of `dict`): a row per epoch; for several first guesses, the rows of all of them.
     """
 
@@ -74,7 +76,6 @@ class FitState:
     epoch: int = 0
     updates: int = 0
     statistics: Statistics | None = None
-    model: Any = None
     history: list[dict] = field(default_factory=list)
 
     def observe(self, row: dict) -> None:
@@ -181,6 +182,7 @@ def identity_of(
     """The settings and data that must be the same for a fit to resume from a checkpoint."""
     free = _FREE | {"batch_size"}
     chosen = {name: value for name, value in vars(settings).items() if name not in free}
+    chosen |= {"backend": "torch", "step_exponent": STEP_EXPONENT}  # as in fits that began when there was a choice
     chosen["fixed"] = settings.fixed or None  # fits that began before there was this setting have none of it
     if settings.update_rule == "stochastic":
         del chosen["update_rule"]  # as in fits that began before there was a choice

@@ -56,11 +56,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class SweepTable:
-    """The entry `table`: dotted paths of the numbers to show, and the settings on the axes of the heat map."""
+    """The entry `table`: dotted paths of the numbers to show."""
 
     values: list[str] | str = field(default_factory=list)
-    x: str | None = None
-    y: str | None = None
 
 
 @dataclass(frozen=True)
@@ -102,12 +100,6 @@ class Sweep:
         """The settings that its cells are named by, in the order of the file."""
         return tuple(self.cells[0].varied)
 
-    def values_of(self, name: str) -> list[Any]:
-        """The values of a setting over all cells, in the order of the file; numbers sorted if all are numbers."""
-        values = list({json.dumps(cell.varied[name]): cell.varied[name] for cell in self.cells}.values())
-        numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
-        return sorted(values) if numbers else values
-
 
 def read_sweep(path: str | os.PathLike, commands: Collection[str] = tuple(RECIPE_COMMANDS)) -> Sweep:
     """Read the file of a sweep and make its cells. Whether the recipe has the settings is not checked here.
@@ -129,9 +121,6 @@ def read_sweep(path: str | os.PathLike, commands: Collection[str] = tuple(RECIPE
             raise InputError(f"{path}: output_dir cannot be a setting of the cells; it stands at the top of the file")
         if name in varied[0] and name in file.settings:
             raise InputError(f"{path}: {name} is both in settings and in grid or cells; leave it in one of them")
-    for axis in filter(None, (file.table.x, file.table.y)):
-        if axis not in varied[0] or file.table.x == file.table.y:
-            raise InputError(f"{path}: table: x or y is {axis!r}; expected two of {', '.join(varied[0])}")
     fixed = {} if file.config is None else read_yaml(local_or_shipped(file.config, "recipes"))
     fixed |= with_numbers(file.settings)
     for name, value in (item for settings in (fixed, *varied) for item in settings.items()):

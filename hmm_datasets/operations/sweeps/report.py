@@ -1,12 +1,10 @@
-"""The results of a sweep, from the files that its runs wrote: a table with a row for each cell, and a heat map.
+"""The results of a sweep, from the files that its runs wrote: a table with a row for each cell.
 
 A number is read at a dotted path, such as `test_log_likelihood` or `optimum.bayes_gap.bayes_gap`, from the first of
-these files that has it: `summary.json`, `report.json`, `report.json` in a folder below, `run.json`. The heat map
-shows the mean of the first value over whatever else varies, such as seeds, by the two settings that the file names.
+these files that has it: `summary.json`, `report.json`, `report.json` in a folder below, `run.json`.
 """
 
 import json
-import statistics
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -80,13 +78,13 @@ def write_results(sweep: Sweep, results: Mapping[str, Any]) -> None:
 
 
 def show_results(sweep: Sweep, results: Mapping[str, Any]) -> None:
-    """Write the results and their picture, and print a row for each cell, why cells failed, and the files.
+    """Write the results, and print a row for each cell, why cells failed, and the files.
 
     Raises:
         `InputError`: no finished cell has a number of this name; the message has those that are there.
     """
     write_results(sweep, results)
-    cells, picture = results["cells"], draw_heat_map(sweep, results)
+    cells = results["cells"]
     states = [cell["state"] for cell in cells]
     rows = [
         [cell["name"], cell["state"], *(figure_text(number, ".6g") for number in cell["values"].values())]
@@ -98,33 +96,13 @@ def show_results(sweep: Sweep, results: Mapping[str, Any]) -> None:
     for cell in cells:
         if cell["state"] == FAILED:
             print(f"failed: {cell['name']}: {'; '.join(cell['errors'])}\n        {cell['folder']}/{LOG_NAME}")
-    print(f"{sweep.output_dir}/: sweep.csv, sweep.json{'' if picture is None else f', {picture.name}'}", flush=True)
+    print(f"{sweep.output_dir}/: sweep.csv, sweep.json", flush=True)
     run = next((Path(cell["folder"], "run") for cell in cells if cell["state"] == FINISHED), None)
     for path in () if run is None else results["values"]:
         if all(cell["values"][path] is None for cell in cells):
             known = _numbers_of_run(run)
             hint = suggestion(path, known) or f"; {run} has {', '.join(list(known)[:12]) or 'no numbers'}"
             raise InputError(f"{sweep.path}: table: values: no finished cell has a number at {path!r}{hint}")
-
-
-def draw_heat_map(sweep: Sweep, results: Mapping[str, Any]) -> Path | None:
-    """Draw `sweep.png` and a PDF beside it; None if the file of the sweep names no axes, or no cell has the value."""
-    from ...report.comparison_plots import plot_heat_map
-
-    x, y, value = sweep.file.table.x, sweep.file.table.y, next(iter(results["values"]), None)
-    places: dict[tuple[str, str], list[float]] = {}
-    for cell in results["cells"] if x and y and value else ():
-        if cell["values"][value] is not None:
-            place = _label(cell["settings"][y]), _label(cell["settings"][x])
-            places.setdefault(place, []).append(cell["values"][value])
-    if not places:
-        return None
-    columns, rows = ([_label(setting) for setting in sweep.values_of(name)] for name in (x, y))
-    means = {place: statistics.fmean(numbers) for place, numbers in places.items()}
-    table = [[means.get((row, column)) for column in columns] for row in rows]
-    png = sweep.output_dir / "sweep.png"
-    plot_heat_map({"x": x, "y": y, "value": value, "cells": table, "x_values": columns, "y_values": rows}, png)
-    return png
 
 
 def _label(value: Any) -> str:

@@ -39,7 +39,7 @@ WITHOUT_EFFECT = frozenset((
     # Logs and trackers.
     *("logging_strategy", "logging_steps", "logging_first_step", "logging_nan_inf_filter", "log_level"),
     *("log_level_replica", "log_on_each_node", "report_to", "disable_tqdm", "debug", "skip_memory_metrics"),
-    *("include_num_input_tokens_seen", "log_indices", "profile_steps", "log_completions", "log_unique_prompts"),
+    *("include_num_input_tokens_seen", "log_indices", "log_completions", "log_unique_prompts"),
     *("log_multimodal", "log_completions_hub_repo", "num_completions_to_print", "trackio_space_id"),
     *("trackio_static_space_id", "trackio_bucket_id"),
     # The Hub.

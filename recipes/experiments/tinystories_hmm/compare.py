@@ -49,7 +49,7 @@ def main(settings: ComparisonSettings) -> None:
         print(f"{title}\n" + "".join(f"  {sentence}\n" for sentence in said[name]))
     parts = [table.markdown() for table in tables]
     parts += [f"{title}\n\n" + "\n".join(f"- {item}" for item in said[name]) for name, title in lists.items()]
-    parts.append("Figures: `updates.png`, `emissions.png`, and the heat maps in `sizes/plots/`.")
+    parts.append("Figures: `updates.png` and `emissions.png`.")
     with atomic_file(root / "report.md") as temporary:
         temporary.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     rows = [{**item, "rule": rule, "update_every": every} for (every, rule), item in curves.items()]

@@ -97,7 +97,7 @@ def sweeps(settings: TinyStoriesSettings) -> dict[str, dict[str, Any]]:
             "length": settings.length,
             "seed": settings.seeds,
         },
-        "table": {"values": values, "x": "num_states", "y": "length"},
+        "table": {"values": values},
     }
     words, states, length = settings.update_sizes
     fixed = {"vocabulary_size": words, "num_states": states, "length": length}
@@ -111,7 +111,7 @@ def sweeps(settings: TinyStoriesSettings) -> dict[str, dict[str, Any]]:
         "settings": shared | fixed,
         "cells": [*cells, {"update_every": None, "update_rule": "stochastic"}],
         "grid": {"seed": settings.seeds},
-        "table": {"values": values, "x": "update_every", "y": "update_rule"},
+        "table": {"values": values},
     }
     return {"sizes": sizes, "updates": updates}
 

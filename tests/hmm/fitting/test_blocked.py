@@ -76,7 +76,7 @@ def test_tables_that_are_fixed_and_zeros_stay():
 
 def test_what_such_a_fit_does_not_take_is_refused():
     for options, words in (
-        ({"num_restarts": 2}, "with which num_restarts is 1 and backend torch"),
+        ({"num_restarts": 2}, "with which num_restarts is 1"),
         ({"states": np.zeros(TOKENS.shape, int)}, "states are given, but initial is BlockedHMM"),
         ({"num_states": 5}, "expected a state-emitting HMM of 5 states"),
     ):

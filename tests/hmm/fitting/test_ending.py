@@ -183,11 +183,6 @@ def test_zeros_and_priors_give_the_tables_of_hmmlearn():
     np.testing.assert_allclose(found.emission, model.emissionprob_, atol=1e-9)
 
 
-def test_pomegranate_does_not_fill_zeros_in_silence():
-    with pytest.raises(InputError, match=r"initial.emission\[2, 3\] is 0, which pomegranate's prior would fill"):
-        fit(initial=LEFT_TO_RIGHT, backend="pomegranate", dtype="float32", pseudocount=0.0, emission_pseudocount=0.1)
-
-
 def test_a_random_guess_has_no_tied_states():
     assert "equal" not in fit(initial=random_guess(3, 4, seed=1), max_epochs=5).reason
 

@@ -15,7 +15,7 @@ from hmm_datasets.hmm.arrays import rows_of_column
 from hmm_datasets.hmm.fitting.fit import fit_hmm
 from hmm_datasets.hmm.fitting.initial import random_guess
 from hmm_datasets.hmm.fitting.settings import FitSettings
-from hmm_datasets.hmm.fitting.state import FitState
+from hmm_datasets.hmm.fitting.state import STEP_EXPONENT, FitState
 from hmm_datasets.hmm.model import HMM
 
 GUESS = random_guess(3, 4, seed=2)
@@ -209,7 +209,7 @@ def test_emissions_have_a_pseudocount_of_their_own():
 
 # Stochastic EM
 
-ONLINE = replace(SHORT, update_every=2, batch_size=10, max_epochs=3, step_exponent=0.8)
+ONLINE = replace(SHORT, update_every=2, batch_size=10, max_epochs=3)
 
 
 def test_updates_follow_the_equation_of_online_em():
@@ -221,7 +221,7 @@ def test_updates_follow_the_equation_of_online_em():
             update += 1
             counts = hmm.expected_counts(TOKENS[rows])
             scaled = [3 * getattr(counts, name) for name in ("start", "transition", "emission")]
-            size = update**-0.8
+            size = update**-STEP_EXPONENT
             statistics = [s + size * (c - s) for s, c in zip(statistics, scaled, strict=True)]
             tables = [table + 0.01 for table in statistics]
             hmm = HMM(**dict(zip(GUESS.tables(), [t / t.sum(-1, keepdims=True) for t in tables], strict=True)))
@@ -308,14 +308,12 @@ def test_the_least_of_every_setting_is_accepted():
         ({"num_states": 2, "emission_pseudocount": -1.0}, "emission_pseudocount is -1.0; expected a finite number"),
         ({"num_states": 2, "update_every": 0}, "update_every is 0; expected an integer in [1"),
         ({"num_states": 2, "num_restarts": 0}, "num_restarts is 0; expected an integer in [1"),
-        ({"num_states": 2, "step_exponent": 0.5}, "step_exponent is 0.5; expected more than 0.5, and at most 1"),
         ({"num_states": 2, "dtype": "bfloat16"}, "dtype is 'bfloat16'; expected float32 or float64"),
         (
             {"num_states": 2, "fixed": ["edges"]},
             "fixed has 'edges', which is no table; expected start, transition, em",
         ),
         ({"num_states": 2, "fixed": ["start", "emission", "transition"]}, "fixed names all three tables"),
-        ({"num_states": 2, "backend": "jax"}, "backend is 'jax'; expected torch or pomegranate"),
     ],
 )
 def test_settings_out_of_range_are_refused_by_name(arguments, message):

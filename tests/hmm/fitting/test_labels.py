@@ -178,7 +178,6 @@ def test_an_impossible_sequence_of_weight_0_does_not_count():
          " one that is not known; number the states from 0"),
         ({"states": np.full((12, 5), 255, np.uint8)}, "; -1 becomes 255 in the type uint8, so convert states"),
         ({"states": TOKENS * 0.5}, "states have type float64; expected integers"),
-        ({"states": TOKENS % 3, "backend": "pomegranate"}, "states are given, but backend is pomegranate"),
         ({"weights": [1.0]}, "weights have shape (1,); expected (12,), one for each sequence"),
         ({"weights": [-1.0, *np.ones(11)]}, "weights[0] is -1.0; expected a finite number, 0 or more"),
         ({"weights": [np.nan, *np.ones(11)]}, "weights[0] is nan"),

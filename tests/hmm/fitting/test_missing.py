@@ -88,9 +88,6 @@ def test_data_without_a_fit_are_refused_by_what_they_lack():
         fit_hmm([[0, 1]], num_states=2, test_tokens=[[-1, -1]], **QUIET)
     with pytest.raises(InputError, match=r"tokens\[0, 1\] is -2; .* -1 stands for a missing token"):
         fit_hmm([[0, -2]], num_states=2, **QUIET)
-    settings = FitSettings(num_states=2, backend="pomegranate", pseudocount=0.0)
-    with pytest.raises(InputError, match=r"tokens\[1, 0\] is missing, which the pomegranate backend"):
-        fit_hmm([[0, 1], [-1, 1]], settings, **QUIET)
 
 
 def test_a_column_with_gaps_is_fitted_as_its_rows():

@@ -13,7 +13,7 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_yaml
 from hmm_datasets.operations.sweeps.cells import FAILED, FINISHED, CellState, prepare
 from hmm_datasets.operations.sweeps.file import read_sweep
-from hmm_datasets.operations.sweeps.report import collect, draw_heat_map, show_results, write_results
+from hmm_datasets.operations.sweeps.report import collect, show_results, write_results
 from hmm_datasets.runtime.lock import exclusive_lock
 
 
@@ -54,22 +54,6 @@ def test_the_table_has_every_cell_and_names_what_is_missing(sweep_of, capsys):
         ["a=1,seed=1", "finished", "11"],
     ]
     assert lines[8:10] == ["3 of 4 cells are finished; 1 failed.", "failed: a=1,seed=0: error: why"]
-
-
-@pytest.mark.parametrize(
-    ("grid", "axes", "table"),
-    [
-        ({"a": [2, 1], "b": [0, 5], "seed": [0, 1]}, {"x": "a", "y": "b"}, [[10.5, 20.5], [15.5, 25.5]]),
-        ({"a": [1, 2], "b": [0, 5]}, {"x": "b", "y": "a"}, [[10, 15], [20, 25]]),
-        ({"a": [1, 2], "b": [0, 5]}, {}, None),
-    ],
-)
-def test_the_two_settings_that_the_file_names_give_a_heat_map_of_means(sweep_of, monkeypatch, grid, axes, table):
-    drawn = []
-    monkeypatch.setattr("hmm_datasets.report.comparison_plots.plot_heat_map", lambda heat, path: drawn.append(heat))
-    sweep = sweep_of(grid=grid, table={"values": ["value"], **axes})
-    draw_heat_map(sweep, collect(sweep))
-    assert [heat["cells"] for heat in drawn] == ([] if table is None else [table])
 
 
 def test_a_cell_without_a_result_is_an_empty_entry_of_the_csv(sweep_of, tmp_path):
@@ -217,13 +201,10 @@ def test_a_secret_that_the_files_of_a_sweep_would_show_is_refused(sweep_of, tmp_
     "cells such as `=cmd|' /C calc'!A0` in a CSV that a spreadsheet opens",
     "begin with an apostrophe in `sweep.csv`; negative numbers stay numbers",
 )
-def test_settings_that_look_like_formulas_are_text_in_the_figure_and_the_csv(sweep_of, tmp_path):
+def test_settings_that_look_like_formulas_are_text_in_the_csv(sweep_of, tmp_path):
     names = ["$x_{", "=cmd|' /C calc'!A0", "<script>$", "-1e-3", "+x\x1b[2J", "$\\bad{$"]
-    sweep = sweep_of(
-        grid={"name": names, "model": ["$_{", "@a"]}, table={"values": ["value"], "x": "name", "y": "model"}
-    )
+    sweep = sweep_of(grid={"name": names, "model": ["$_{", "@a"]}, table={"values": ["value"]})
     write_results(sweep, collect(sweep))
-    assert draw_heat_map(sweep, collect(sweep)).stat().st_size > 1000
     with open(tmp_path / "sweep" / "sweep.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert {row["name"] for row in rows} == {
