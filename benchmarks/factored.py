@@ -18,7 +18,6 @@ from hmm_datasets import HMM, FactoredProcess, HMMMixture
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.families.mixture import random_chain_mixture
 from hmm_datasets.hmm.process import Process
-from hmm_datasets.hmm.structured.input_output import InputOutputHMM
 from hmm_datasets.hmm.structured.markov import random_markov_chain
 from hmm_datasets.report.tables import text_table
 
@@ -27,7 +26,7 @@ SECONDS = 5.0  # a measurement that takes longer is not repeated
 
 
 def factored(threads: int) -> None:
-    """Factors of three states (mess3), independent and in a chain, beside the filter of the joint HMM."""
+    """Factors of three states (mess3), beside the filter of the joint HMM."""
     mess3 = processes.mess3(0.15, 0.6)
     joint_rates: dict[int, float] = {}
     rows = []
@@ -44,23 +43,9 @@ def factored(threads: int) -> None:
             # The filter of an edge-emitting HMM costs 9 times as much for each further factor, and its tables no
             # longer fit in memory; so this bound is not a measurement.
             rows.append([*cells, f"({joint_rates[5] / 9 ** (count - 5):,.4g}, extrapolated)"])
-    for count in (3, 5):
-        process = _chain(count)
-        tokens = process.sample(512, 64, seed=1)
-        cells = [f"{count} in a chain", f"3^{count} = {3**count:,}", *_rates(process, tokens, threads)]
-        cells.append(_rate(lambda p=process, t=tokens: p.beliefs(t), tokens.size))
-        joint = process.joint_process()
-        rows.append([*cells, _rate(lambda j=joint, t=tokens: j.log_likelihood(t), tokens.size)])
     print(f"\nFactors of 3 states and 3 symbols, 512 sequences of 64, float64, {threads} threads, tokens/s\n")
     heading = ["factors", "joint states", "sample", "log-likelihood", "laws by factors", "beliefs", "joint filter"]
     print(text_table(heading, rows))
-
-
-def _chain(count: int) -> FactoredProcess:
-    generator = np.random.default_rng(0)
-    edges = [generator.dirichlet(np.ones(9), (3, 3)).reshape(3, 3, 3, 3).transpose(0, 2, 1, 3) for _ in range(count)]
-    driven = [InputOutputHMM(edges=table) for table in edges[1:]]
-    return FactoredProcess([processes.mess3(0.15, 0.6), *driven], [None, *range(count - 1)])
 
 
 def chains(threads: int) -> None:

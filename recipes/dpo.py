@@ -26,7 +26,6 @@ def main(chosen: PreferenceSettings, settings: DPOFields) -> None:
     """Load the model and the pairs, train, save."""
     from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 
-    from hmm_datasets.evaluation.during_training import add_task_evaluations
     from hmm_datasets.text.tokenizers.chat_templates import stop_tokens
     from hmm_datasets.training.lineage import weights_of
     from hmm_datasets.training.post_training.conversations import never_evaluate, preference_splits
@@ -50,7 +49,6 @@ def main(chosen: PreferenceSettings, settings: DPOFields) -> None:
     if chosen.test_fraction is not None:
         data["test_fraction"] = chosen.test_fraction
     data["reference"] = weights_of(chosen.model)
-    add_task_evaluations(trainer)
     train_and_save(trainer, settings=asdict(chosen), base=chosen.model, data=data)
 
 

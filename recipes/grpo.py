@@ -49,7 +49,6 @@ def main(chosen: PromptSettings, settings: GRPOFields) -> None:
     """Load the model, the prompts and the rewards, train, save."""
     from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 
-    from hmm_datasets.evaluation.during_training import add_task_evaluations
     from hmm_datasets.runtime import environment
     from hmm_datasets.text.corpora.conversations import learnt_turns
     from hmm_datasets.text.tokenizers.chat_templates import stop_tokens
@@ -100,7 +99,6 @@ def main(chosen: PromptSettings, settings: GRPOFields) -> None:
     data = {"prompts": chosen.prompts, "count": len(train), "seed": settings.seed, "rewards": chosen.rewards}
     data |= {name: asdict(chosen)[name] for name in ("tools", "system", "test_fraction") if asdict(chosen)[name]}
     data["reference"] = weights_of(chosen.model)
-    add_task_evaluations(trainer)
     train_and_save(trainer, settings=asdict(chosen), base=chosen.model, data=data)
 
 

@@ -23,7 +23,6 @@ def main(mixture: MixtureSettings, settings: PretrainFields) -> None:
     """Open the streams, load the model, plan, train, save."""
     from transformers import AutoModelForCausalLM, default_data_collator, set_seed
 
-    from hmm_datasets.evaluation.during_training import add_task_evaluations
     from hmm_datasets.training.pretrained import load_pretrained
     from hmm_datasets.training.run import train_and_save
     from hmm_datasets.training.supported import check_planned
@@ -42,7 +41,6 @@ def main(mixture: MixtureSettings, settings: PretrainFields) -> None:
         processing_class=data.tokenizer,
         data_collator=default_data_collator,  # with a tokenizer the Trainer would choose a collator that pads
     )
-    add_task_evaluations(trainer)
     train_and_save(trainer, settings=asdict(mixture), data=data.identity, base=mixture.model)
 
 

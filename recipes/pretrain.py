@@ -26,7 +26,6 @@ def main(data_settings: DataSettings, model_settings: ModelSettings, settings: P
     from transformers import default_data_collator, set_seed
 
     from hmm_datasets.evaluation.baselines import BaselineComparison
-    from hmm_datasets.evaluation.during_training import add_task_evaluations
     from hmm_datasets.training.model_configs import new_model
     from hmm_datasets.training.run import train_and_save
     from hmm_datasets.training.supported import check_planned
@@ -51,7 +50,6 @@ def main(data_settings: DataSettings, model_settings: ModelSettings, settings: P
         **evaluation,
     )
     chosen = {**asdict(data_settings), **asdict(model_settings)}
-    add_task_evaluations(trainer)
     train_and_save(trainer, settings=chosen, data=data.identity)
 
 

@@ -31,7 +31,6 @@ def main(chat: ConversationSettings, settings: SFTFields) -> None:
     from transformers import AutoModelForCausalLM, set_seed
 
     from hmm_datasets.compat.deepspeed import without_zero3_init
-    from hmm_datasets.evaluation.during_training import add_task_evaluations
     from hmm_datasets.files import write_json
     from hmm_datasets.runtime import heartbeats
     from hmm_datasets.text.tokenizers.chat_templates import end_of_turn, stop_tokens
@@ -63,7 +62,6 @@ def main(chat: ConversationSettings, settings: SFTFields) -> None:
         trainer.say(f"{chat.model}: the chat template ends turns without a special token; generation stops at EOS")
     data = {"conversations": chat.conversations, "count": len(train), "seed": settings.seed}
     data |= {name: value for name in ("test_fraction", "chat_template") if (value := getattr(chat, name)) is not None}
-    add_task_evaluations(trainer)
     summary = train_and_save(trainer, settings=asdict(chat), base=chat.model, data=data)
     is_asked = "interrupted" not in summary and trainer.is_world_process_zero()
     end_of_answers = model.generation_config.eos_token_id

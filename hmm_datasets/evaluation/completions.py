@@ -4,16 +4,12 @@ Each prompt is continued greedily and by sampling. All prompts run as one batch,
 `max_new_tokens` forward passes of that batch, and as many again for each sample.
 """
 
-import os
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..errors import InputError
-from ..text.corpora.local_files import read_rows
 from ..text.tokenizers.chat_templates import stop_tokens
 from ..text.tokenizers.encoding import encode_texts
 from .generation import generate_rows
@@ -118,27 +114,6 @@ def complete(
         "seed": seed,
         "max_new_tokens": max_new_tokens,
     }
-
-
-def read_facts(path: str | os.PathLike) -> list[tuple[str, str]]:
-    """Prompts and the words that their continuations should begin with, from a file with one of each per row.
-
-    Args:
-        path (path): a file that [`~hmm_datasets.text.corpora.local_files.read_rows`] reads, with the columns `prompt`
-            and `answer`.
-
-    Raises:
-        `InputError`: a row lacks one of them, or there are no rows.
-    """
-    facts = []
-    for where, row in read_rows(Path(path)):
-        fact = (row.get("prompt"), row.get("answer"))
-        if not all(isinstance(text, str) and text.strip() for text in fact):
-            raise InputError(f"facts: {where}: expected the columns prompt and answer, both with text")
-        facts.append(fact)
-    if not facts:
-        raise InputError(f"facts: {path}: has no rows; expected the columns prompt and answer")
-    return facts
 
 
 def begins_with(text: str, word: str) -> bool:

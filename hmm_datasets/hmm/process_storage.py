@@ -30,7 +30,7 @@ PROCESSES = "hmm_datasets.processes"
 KINDS = {kind: where for where, _, _, kind in TABLE if kind is not None}
 """Class of each kind of process by the name in its folder."""
 
-_REMOVED = ("factorial", "semi_markov")
+_REMOVED = ("factorial", "semi_markov", "input_output")
 
 FORMATS = {
     PROCESS_NAME: ("process", "num_parts", "part-"),
@@ -138,9 +138,9 @@ def _kind_of(path: Path, kind_key: str, content: dict[str, Any]) -> Any:
     kind = plugins.load_as(known[name], _PROCESS.load()) if name in known else None
     if kind is None and name in _REMOVED:
         raise InputError(
-            f"{path}: {kind_key} {name!r} is a kind that version 0.2.0 no longer has; with commit a02991b, "
-            "load_source(FOLDER).to_hmm().save_pretrained(OTHER) writes the HMM of the same distribution, which draws "
-            "other sequences"
+            f"{path}: {kind_key} {name!r} is a kind that version 0.2.0 no longer has; with commit a02991b load_source "
+            "reads its tables, of which docs/how_to/faq.md makes an HMM of the same distribution, which draws other "
+            "sequences"
         )
     if kind is None and isinstance(content.get("distribution"), str):
         raise InputError(

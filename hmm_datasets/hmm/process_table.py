@@ -39,12 +39,6 @@ TABLE: tuple[tuple[str, str | None, str, str | None], ...] = (
     ("structured.delimited:DelimitedProcess", "delimited", "umbrella(), 2", "delimited"),
     ("structured.ended:EndedProcess", "ended", "mess3(), 2", "ended"),
     ("structured.factored:FactoredProcess", "factored", "[mess3(), golden_mean()]", "factored"),
-    (
-        "structured.input_output:InputOutputHMM",
-        "input_output",
-        "edges=[[[[0, 1], [0, 0]], [[0, 0], [1, 0]]], [[[1, 0], [0, 0]], [[0, 0], [0, 1]]]]",
-        "input_output",
-    ),
     ("structured.markov:MarkovChain", "markov_chain", "[[0.9, 0.1], [0.2, 0.8]]", "markov_chain"),
     ("structured.markov:random_markov_chain", "random_markov_chain", "2, 4", None),
 )

@@ -75,8 +75,6 @@ def panels_of(history: Sequence[Mapping[str, Any]]) -> list[Panel]:
         Panel("reward", "reward", _both(history, "reward")),
         Panel("kl", "divergence from the reference (nats per token)", _both(history, "kl")),
         Panel("length", "tokens per completion", _both(history, "completions/mean_length")),
-        Panel("core", "CORE, mean centered accuracy", [_curve(history, "", "core")], ("guessing", 0.0)),
-        Panel("facts", "simple facts continued correctly", [_curve(history, "", "facts")]),
         Panel("learning_rate", "learning rate", [_curve(history, "", "learning_rate")]),
         Panel("grad_norm", "gradient norm", [_curve(history, "", "grad_norm")]),
         Panel("step_seconds", "seconds per step", _parts_of_steps(history)),

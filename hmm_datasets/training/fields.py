@@ -108,12 +108,6 @@ class RunFields:
     logging_steps: float = 10
     logging_nan_inf_filter: bool = False
 
-    task_steps: int = setting(0, "Evaluate tasks (facts, and CORE with core_data) every so many steps; 0 for never.")
-    core_data: str | None = setting(None, "Folder of CORE's questions; 200 of each task are asked.")
-    facts: str | None = setting(
-        None, "File (.csv, .jsonl) with the columns prompt and answer, instead of the twenty facts."
-    )
-
     optimizer: str = setting("adamw", "Optimizer of the hidden matrices: adamw, or muon with AdamW for the rest.")
 
     number_ranges: ClassVar = {
@@ -126,7 +120,6 @@ class RunFields:
         "seed": NumberRange(0, below=1 << 32),  # that of NumPy
     }
     voids = (
-        Void("core_data facts", "without task_steps", "tasks are never evaluated"),
         Void("sample_kwargs", "without sample_prompts"),
         Void("spike_margin", "unless on_spike is rollback"),
         Void("allow_changed", "without resume"),

@@ -14,15 +14,7 @@ from hmm_datasets.hmm.model import HMM
 from hmm_datasets.hmm.process import Process
 from hmm_datasets.hmm.structured.blocked import BlockedHMM
 from hmm_datasets.hmm.structured.factored import FactoredProcess
-from hmm_datasets.hmm.structured.input_output import InputOutputHMM
 from hmm_datasets.hmm.structured.markov import MarkovChain
-
-
-def driven(num_inputs: int, num_states: int, num_symbols: int, seed: int) -> InputOutputHMM:
-    generator = np.random.default_rng(seed)
-    rows = generator.dirichlet(np.ones(num_symbols * num_states), (num_inputs, num_states))
-    edges = rows.reshape(num_inputs, num_states, num_symbols, num_states).transpose(0, 2, 1, 3)
-    return InputOutputHMM(edges=edges, inputs=generator.dirichlet(np.ones(num_inputs)))
 
 
 def random_rows(*shape: int, seed: int, zero: tuple[int, ...] | None = None) -> np.ndarray:
@@ -33,17 +25,13 @@ def random_rows(*shape: int, seed: int, zero: tuple[int, ...] | None = None) -> 
     return rows
 
 
-CHAIN = ([processes.mess3(0.15, 0.6), driven(3, 2, 2, seed=1), driven(2, 2, 2, seed=2)], (None, 0, 1))
-TREE = ([processes.random(2, 2, seed=3), driven(2, 2, 3, seed=4), driven(2, 2, 2, seed=5)], (None, 0, 0))
+PAIR = [processes.mess3(0.15, 0.6), processes.golden_mean(0.3)]
 
 EXAMPLES: dict[str, Process] = {
-    "independent": FactoredProcess([processes.mess3(0.15, 0.6), processes.golden_mean(0.3)]),
-    "chain": FactoredProcess(*CHAIN),
-    "tree": FactoredProcess(*TREE),
-    "tuples": FactoredProcess(*TREE, symbols="tuple"),
-    "shared tuples": FactoredProcess([processes.mess3(0.15, 0.6), processes.golden_mean(0.3)], symbols="shared"),
-    "noisy": FactoredProcess([processes.golden_mean(0.3), driven(2, 2, 2, seed=7)], (None, 0), noise=0.2),
-    "input-output": driven(2, 2, 3, seed=8),
+    "independent": FactoredProcess(PAIR),
+    "tuples": FactoredProcess(PAIR, symbols="tuple"),
+    "shared tuples": FactoredProcess(PAIR, symbols="shared"),
+    "noisy": FactoredProcess(PAIR, noise=0.2),
     "order 0": MarkovChain([0.2, 0.3, 0.5]),
     "order 1": MarkovChain(random_rows(3, 3, seed=9, zero=(1, 2)), random_rows(1, 3, seed=10)[0]),
     "order 3": MarkovChain(random_rows(2, 2, 2, 2, seed=11), random_rows(1, 8, seed=12).reshape(2, 2, 2)),
@@ -69,12 +57,9 @@ EXAMPLES["blocked"] = blocked([0, 1, 0, 2, 1], 2, 3, seed=21)
 
 LENGTH = {name: 4 if process.num_symbols > 5 else 6 for name, process in EXAMPLES.items()}
 LENGTH |= {
-    "chain": 2,
-    "tree": 2,
-    "noisy": 3,
+    "noisy": 2,
     "tuples": 4,
     "independent": 3,
-    "input-output": 4,
     "blocked": 3,
 }
 
@@ -84,8 +69,6 @@ def word_probability(name: str) -> Callable[[tuple[int, ...]], float]:
     process = EXAMPLES[name]
     if isinstance(process, FactoredProcess):
         return lambda word: factored_probability(process, word)
-    if isinstance(process, InputOutputHMM):
-        return lambda word: interleaved_probability(process, word)
     if isinstance(process, MarkovChain):
         return lambda word: chain_probability(process.table, process.start, word)
     if isinstance(process, ChainMixture):
@@ -117,23 +100,6 @@ def chain_probability(table: np.ndarray, start: np.ndarray, word: tuple[int, ...
     return result
 
 
-def given_probability(process: InputOutputHMM, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> float:
-    total = 0.0
-    for path in itertools.product(range(process.num_states), repeat=len(outputs) + 1):
-        steps = zip(inputs, outputs, path[:-1], path[1:], strict=True)
-        total += float(process.start[path[0]]) * math.prod(float(process.edges[step]) for step in steps)
-    return total
-
-
-def interleaved_probability(process: InputOutputHMM, word: tuple[int, ...]) -> float:
-    inputs, outputs = word[0::2], tuple(x - process.num_inputs for x in word[1::2])
-    if any(u >= process.num_inputs for u in inputs) or any(x < 0 for x in outputs):
-        return 0.0
-    return math.prod(float(process.inputs[u]) for u in inputs) * given_probability(
-        process, inputs[: len(outputs)], outputs
-    )
-
-
 def factored_probability(process: FactoredProcess, word: tuple[int, ...]) -> float:
     """Sums over all words of the factors that are read as this one, noise by enumeration of what it hides."""
     if process.symbols == "product":
@@ -158,14 +124,9 @@ def factored_probability(process: FactoredProcess, word: tuple[int, ...]) -> flo
 
 def steps_probability(process: FactoredProcess, steps: list[tuple[int, ...]]) -> float:
     result = 1.0
-    for k, (factor, parent) in enumerate(zip(process.factors, process.parents, strict=True)):
-        own = tuple(step[k] for step in steps)
-        if parent is None:
-            assert isinstance(factor, HMM)
-            result *= brute_force.likelihood(factor, own)
-        else:
-            assert isinstance(factor, InputOutputHMM)
-            result *= given_probability(factor, tuple(step[parent] for step in steps), own)
+    for k, factor in enumerate(process.factors):
+        assert isinstance(factor, HMM)
+        result *= brute_force.likelihood(factor, tuple(step[k] for step in steps))
     return result
 
 

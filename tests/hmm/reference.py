@@ -96,36 +96,19 @@ def _blocked(process: Any) -> tuple[Any, ...]:
     return [(p, r) for r, p in enumerate(process.start)], leave
 
 
-def _driven(process: Any) -> tuple[Any, ...]:
-    def leave(state: tuple[int, int | None]) -> Iterator[Move]:
-        i, given = state
-        if given is None:
-            return ((float(p), u, (i, u)) for u, p in enumerate(process.inputs) if p > 0)
-        table = np.ndenumerate(process.edges[given, :, i])
-        return ((float(p), process.num_inputs + x, (j, None)) for (x, j), p in table if p > 0)
-
-    return [(p, (i, None)) for i, p in enumerate(process.start)], leave
-
-
 def _factored(process: Any) -> tuple[Any, ...]:
-    given = list(zip(process.factors, process.parents, strict=True))
-    parts = [None if parent is not None else reference(factor) for factor, parent in given]
+    parts = list(map(reference, process.factors))
     offsets = [int(o) * (process.symbols == "tuple") for o in np.cumsum([0, *process.sizes[:-1]])]
     count, noise = process.num_symbols, process.noise
 
     def steps(state: tuple[State, ...]) -> list[tuple[float, tuple[int, ...], tuple[State, ...]]]:
-        # The joint moves of all factors, one after the other, since a driven one needs the symbol of its parent.
         found: list[Any] = [(1.0, (), ())]
-        for k, (factor, parent) in enumerate(given):
-            new = []
-            for p, symbols, after in found:
-                if parent is None:
-                    own = parts[k].moves(state[k])
-                else:
-                    table = factor.edges[symbols[parent], :, state[k]]
-                    own = [(float(q), x, j) for (x, j), q in np.ndenumerate(table) if q > 0]
-                new += [(_product(p, q), (*symbols, x), (*after, s)) for q, x, s in own]
-            found = new
+        for part, here in zip(parts, state, strict=True):
+            found = [
+                (_product(p, q), (*symbols, x), (*after, s))
+                for p, symbols, after in found
+                for q, x, s in part.moves(here)
+            ]
         return found
 
     def leave(state: tuple[tuple[State, ...], tuple[int, ...]]) -> Iterator[Move]:
@@ -142,9 +125,7 @@ def _factored(process: Any) -> tuple[Any, ...]:
                 tokens = tuple(x + o for x, o in zip(symbols, offsets, strict=True))
                 yield p, tokens[0], (after, tokens[1:])
 
-    joint = itertools.product(
-        *([(float(p), i) for i, p in enumerate(f.start)] if u is not None else reference(f).starts for f, u in given)
-    )
+    joint = itertools.product(*(part.starts for part in parts))
     return [(_product(*(p for p, _ in chosen)), (tuple(s for _, s in chosen), ())) for chosen in joint], leave
 
 
@@ -243,7 +224,6 @@ _KINDS: dict[str, Callable[[Any], tuple[Any, ...]]] = {
     "GeneralizedHMM": lambda p: (*_edge_table(p.initial, p.operators), lambda i: float(p.final[i])),
     "MarkovChain": _chain,
     "BlockedHMM": _blocked,
-    "InputOutputHMM": _driven,
     "FactoredProcess": _factored,
     "ChainMixture": lambda p: _mixture(p.weights, [reference(p.chain(c)) for c in range(p.num_chains)]),
     "HMMMixture": lambda p: _mixture(p.weights, map(reference, p.hmms)),

@@ -30,7 +30,6 @@ from hmm_datasets.hmm.model import HMM
 from hmm_datasets.hmm.process import Process
 from hmm_datasets.hmm.structured.blocked import BlockedHMM
 from hmm_datasets.hmm.structured.factored import FactoredProcess
-from hmm_datasets.hmm.structured.input_output import InputOutputHMM
 from hmm_datasets.hmm.structured.markov import MarkovChain
 from hmm_datasets.hmm.tilted import TiltedHMM
 
@@ -118,17 +117,9 @@ def blocked(draw: Any) -> BlockedHMM:
     return BlockedHMM(tables.rows(rank), *moves, np.concatenate(columns), np.repeat(np.arange(blocks), members))
 
 
-def driven(draw: Any, inputs: int | None = None) -> InputOutputHMM:
-    tables, (states, outputs) = Tables(draw), sizes(draw, 2)
-    inputs = inputs or draw(st.integers(1, 2))
-    return InputOutputHMM(edges=tables.edges(inputs, outputs, states, states), inputs=tables.rows(inputs))
-
-
 def factored(draw: Any) -> FactoredProcess:
     first, kind = hmm(draw, most=2), draw(st.sampled_from(("product", "tuple", "shared")))
     noise = draw(st.sampled_from((0, 0, 0.25, 1))) if kind == "product" else 0
-    if draw(st.booleans()):
-        return FactoredProcess([first, driven(draw, first.num_symbols)], (None, 0), symbols=kind, noise=noise)
     return FactoredProcess([first, hmm(draw, most=2)], symbols=kind, noise=noise)
 
 
@@ -187,8 +178,7 @@ KINDS: dict[str, tuple[Any, float]] = {
     "generalized": (generalized, 0.06),
     "Markov chain": (markov, 0.08),
     "blocked": (blocked, 0.05),
-    "input-output": (driven, 0.05),
-    "factored": (factored, 0.06),
+    "factored": (factored, 0.11),
     "mixture of chains": (chain_mixture, 0.04),
     "mixture of HMMs": (hmm_mixture, 0.05),
     "mixture of processes": (process_mixture, 0.04),
@@ -257,8 +247,7 @@ def check_process(process: Process, rows: Rows) -> None:
 def check_gaps(process: Process, rows: Rows, loose: float) -> None:
     """Tokens that were not observed are summed over, or refused by a process that cannot."""
     tokens = np.where(rows.gaps, -1, rows.tokens)
-    driven_tuples = isinstance(process, FactoredProcess) and process.is_coupled and process.symbols != "product"
-    if driven_tuples or isinstance(process, RandomChains | PCFG | EpisodicTask):
+    if isinstance(process, RandomChains | PCFG | EpisodicTask):
         if rows.gaps.any():
             with pytest.raises(InputError, match=r"tokens\[\d+, \d+\] is -1"):
                 process.next_token_probs(tokens)

@@ -1,13 +1,12 @@
 import numpy as np
 import pytest
-from composed_examples import CHAIN, TREE, driven, random_rows
+from composed_examples import random_rows
 
 from hmm_datasets import FactoredProcess, MarkovChain, RandomChains
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.sampling import derived_seed
 from hmm_datasets.hmm.structured import factored
-from hmm_datasets.hmm.structured.input_output import InputOutputHMM
 from hmm_datasets.hmm.structured.markov import random_markov_chain
 
 THREE = [processes.mess3(0.15, 0.6), processes.golden_mean(0.3), processes.random(3, 2, seed=1)]
@@ -36,19 +35,15 @@ def test_equal_factors_are_drawn_independently():
 
 
 def test_tuples_are_the_same_symbols_one_factor_after_the_other():
-    product, tuples = FactoredProcess(*TREE), FactoredProcess(*TREE, symbols="tuple")
+    product, tuples = FactoredProcess(THREE), FactoredProcess(THREE, symbols="tuple")
     parts = np.moveaxis(product.factor_tokens(product.sample(5, 7, seed=2)), 0, -1)
     shifted = parts + np.cumsum([0, *product.sizes[:-1]])
     np.testing.assert_array_equal(tuples.sample(5, 21, seed=2), shifted.reshape(5, 21))
     np.testing.assert_array_equal(np.moveaxis(tuples.factor_tokens(shifted.reshape(5, 21)), 0, -1), parts)
 
 
-@pytest.mark.parametrize(
-    "process",
-    [FactoredProcess(THREE), FactoredProcess(*CHAIN), FactoredProcess(*TREE)],
-    ids=["independent", "chain", "tree"],
-)
-def test_factors_filtered_by_themselves_agree_with_the_joint_hmm(process):
+def test_factors_filtered_by_themselves_agree_with_the_joint_hmm():
+    process = FactoredProcess(THREE)
     joint, tokens = process.joint_process(), process.sample(20, 30, seed=8)
     np.testing.assert_allclose(process.log_likelihood(tokens), joint.log_likelihood(tokens), atol=1e-10)
     np.testing.assert_allclose(process.next_token_probs(tokens), joint.next_token_probs(tokens), atol=1e-10)
@@ -56,15 +51,15 @@ def test_factors_filtered_by_themselves_agree_with_the_joint_hmm(process):
 
 
 def test_laws_by_factors_multiply_to_the_law_of_the_product():
-    process = FactoredProcess(*CHAIN)
+    process = FactoredProcess(THREE)
     tokens = process.sample(4, 6)
     first, second, third = process.factor_next_token_probs(tokens)
-    expected = np.einsum("bta,btac,btcd->btacd", first, second, third).reshape(4, 7, -1)
+    expected = np.einsum("bta,btc,btd->btacd", first, second, third).reshape(4, 7, -1)
     np.testing.assert_allclose(process.next_token_probs(tokens), expected, atol=1e-14)
     parts = np.stack(np.unravel_index(tokens, process.sizes), axis=-1)
     rows, steps = np.indices(tokens.shape)
-    surprise = first[rows, steps, parts[..., 0]] * second[rows, steps, parts[..., 0], parts[..., 1]]
-    surprise *= third[rows, steps, parts[..., 1], parts[..., 2]]
+    surprise = first[rows, steps, parts[..., 0]] * second[rows, steps, parts[..., 1]]
+    surprise *= third[rows, steps, parts[..., 2]]
     np.testing.assert_allclose(np.log(surprise).sum(axis=1), process.log_likelihood(tokens), atol=1e-10)
 
 
@@ -113,27 +108,12 @@ def test_bounds_on_the_entropy_rate_are_sums_or_those_of_the_joint_process():
         found = FactoredProcess([coin, hidden], symbols=symbols).entropy_rate_bounds()
         np.testing.assert_allclose(found[:2], (np.array(bounds[:2]) + rate) / tokens, atol=1e-12)
         np.testing.assert_allclose(found[2:], np.array(bounds[2:]) / tokens, atol=1e-15)
-    process = FactoredProcess(*CHAIN)
-    found, rate = process.entropy_rate_bounds(), process.entropy_rate()
-    # Four standard errors of both estimates are allowed.
-    slack = 4 * (rate.standard_error + max(found.lower_error, found.upper_error))
-    assert found.lower - slack <= rate.value <= found.upper + slack
-    assert found.upper - found.lower < 1e-3 + slack
+    noisy = FactoredProcess([coin, coin], noise=0.1)
+    found, bounds = noisy.entropy_rate_bounds(), noisy.joint_process().entropy_rate_bounds()
+    assert found.lower <= bounds.upper
+    assert bounds.lower <= found.upper
     with pytest.raises(InputError, match="no bounds are known"):
         FactoredProcess([coin, processes.bloch_walk()]).entropy_rate_bounds()
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("kind", [CHAIN, TREE], ids=["chain", "tree"])
-def test_losses_of_coupled_factors_agree_with_the_joint_hmm(kind):
-    process = FactoredProcess(*kind)
-    joint = process.joint_process()
-    rate = process.entropy_rate(num_sequences=64, length=512, burn_in=128, seed=3)
-    bounds = joint.entropy_rate_bounds(6)
-    # Exact bounds of the joint HMM; four standard errors of the estimate are allowed.
-    assert bounds.lower - 4 * rate.standard_error <= rate.value <= bounds.upper + 4 * rate.standard_error
-    loss, exact = process.optimal_loss(4, seed=5), joint.optimal_loss(4)
-    assert (np.abs(loss.nats - exact.nats) <= 4 * loss.standard_error + 1e-12).all()
 
 
 @pytest.mark.thorough
@@ -144,15 +124,6 @@ def test_errors_of_sampled_factors_add_in_squares():
     assert all(part.standard_error[-1] > 0.001 for part in parts)
     expected = np.hypot(*(part.standard_error for part in parts))
     np.testing.assert_allclose(loss.standard_error, expected, rtol=1e-12)
-
-
-def test_every_sampled_sequence_counts_in_the_loss_of_driven_factors():
-    """Coins that are fair whatever drives them: each sequence has the same entropies."""
-    fair = InputOutputHMM(edges=np.full((3, 2, 1, 1), 0.5), inputs=np.full(3, 1 / 3))
-    process = FactoredProcess([processes.mess3(0.15, 0.6), fair], (None, 0))
-    loss = process.optimal_loss(3, num_sequences=2, seed=0)
-    np.testing.assert_allclose(loss.nats, processes.mess3(0.15, 0.6).optimal_loss(3).nats + np.log(2), rtol=1e-12)
-    np.testing.assert_array_equal(loss.standard_error, 0)
 
 
 def test_noise_replaces_symbols_by_uniform_ones():
@@ -228,14 +199,9 @@ def test_a_factor_of_one_symbol_beside_one_of_256_fits_in_bytes():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: FactoredProcess([]), "one or more factors"),
-        (lambda: FactoredProcess(THREE, (None, 0)), "one parent"),
+        (lambda: FactoredProcess([]), "expected one or more"),
         (lambda: FactoredProcess([RandomChains(3, alpha=1.0)]), r"factors\[0\] is RandomChains"),
         (lambda: FactoredProcess([random_markov_chain(4, 9)]), "expected a process with beliefs"),
-        (lambda: FactoredProcess([driven(2, 2, 2, 0)]), "a parent for an InputOutputHMM"),
-        (lambda: FactoredProcess(THREE, (None, 0, None)), "expected an InputOutputHMM, since it has a parent"),
-        (lambda: FactoredProcess(CHAIN[0], (None, 1, 0)), r"parents\[1\] is 1; expected None or an earlier factor"),
-        (lambda: FactoredProcess([THREE[1], driven(3, 2, 2, 0)], (None, 0)), "has 3 inputs; expected 2"),
         (lambda: FactoredProcess(THREE, symbols="pairs"), "expected 'product', 'tuple' or 'shared'"),
         (lambda: FactoredProcess(THREE, noise=2), "expected a probability"),
         (lambda: FactoredProcess(THREE, symbols="tuple", noise=0.1), "'product' if not 0"),

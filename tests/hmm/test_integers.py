@@ -67,7 +67,6 @@ REFUSED = {
     "num_states is 1.5": lambda: processes.random(1.5, 2),
     "seed is 0.5": lambda: processes.random(2, 2, seed=0.5),
     "num_symbols is 2.5": lambda: processes.left_right(2, 2.5),
-    "parents[1] is 0.5": lambda: FactoredProcess([MESS3, MESS3], (None, 0.5)),
     "max_states is 2.5": lambda: mixed_states(MESS3, 2, max_states=2.5),
     "max_states is 9.5": lambda: COINS.joint_beliefs([[0]], max_states=9.5),
     "num_sequences is 2.5": lambda: MIXED.components_at(2.5),

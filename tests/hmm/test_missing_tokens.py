@@ -13,7 +13,6 @@ from hmm_datasets.errors import InputError
 EXACT = {"rtol": 1e-10, "atol": 1e-12}
 LENGTH, GAPS = 5, 2
 REFUSING = {
-    "tuples",  # of factors that drive each other
     "random chains",
     "chains of order 2",
     "with an end",  # which may have been at a gap
@@ -98,28 +97,6 @@ def test_a_chain_of_too_many_contexts_refuses_gaps():
 def test_a_long_row_of_gaps_has_probability_1():
     for process in (processes.random(20, 20, seed=1), processes.mess3(0.15, 0.6), processes.moon()):
         assert np.abs(process.log_likelihood(np.full((1, 5000), -1))).max() < 1e-9
-
-
-@pytest.mark.outside(
-    "https://github.com/Mogeng/IOHMM/issues/29",
-    "observations of an input-output HMM of which a binary vector says which were made",
-    "outputs that are masked, and inputs too, are summed over",
-)
-def test_outputs_and_inputs_that_were_not_observed_are_summed_over():
-    process = KINDS["input-output"]
-    inputs, tokens = np.array([[0, 1, 1, 0]]), np.array([[2, 0, 1, 1]])
-    observed = np.array([[1, 0, 1, 0]], bool)
-    masked = np.ma.masked_array(tokens, ~observed)
-    words = completed(np.where(observed, tokens, -1)[0], process.num_outputs)
-    rows = np.repeat(inputs, len(words), axis=0)
-    weights = np.exp(process.log_likelihood_given(rows, words))
-    np.testing.assert_allclose(np.exp(process.log_likelihood_given(inputs, masked)), weights.sum(), **EXACT)
-    beliefs = np.einsum("w,wh->h", weights / weights.sum(), process.beliefs_given(rows, words)[:, -1])
-    np.testing.assert_allclose(process.beliefs_given(inputs, masked)[0, -1], beliefs, **EXACT)
-    # Of an input that is missing, the mean over inputs by their probabilities.
-    some = [process.log_likelihood_given([[0, u, 1, 0]], tokens)[0] for u in range(process.num_inputs)]
-    lost = process.log_likelihood_given([[0, -1, 1, 0]], tokens)
-    np.testing.assert_allclose(np.exp(lost[0]), process.inputs @ np.exp(some), **EXACT)
 
 
 def test_factors_are_summed_over_one_by_one():

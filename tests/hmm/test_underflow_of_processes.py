@@ -13,7 +13,6 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.hmm.families.mixture import ChainMixture, ProcessMixture
 from hmm_datasets.hmm.structured.blocked import BlockedHMM
 from hmm_datasets.hmm.structured.factored import FactoredProcess
-from hmm_datasets.hmm.structured.input_output import InputOutputHMM
 
 # Of the last state nothing leads to the others, and it explains many ones better than they do.
 LEAVE = np.array([[0.9, 0.1, 0], [0.2, 0.8, 0], [0, 0, 1]])
@@ -94,22 +93,7 @@ def test_the_counts_of_several_blocks_are_the_derivatives_of_the_exact_likelihoo
             table[place] = before
 
 
-@pytest.mark.thorough
-def test_an_input_output_hmm_has_its_exact_likelihood_and_beliefs():
-    # The first input changes nothing, the second moves as the HMM does.
-    process = InputOutputHMM(transition=[np.eye(3), LEAVE], emission=[EMISSION, EMISSION], start=DENSE.start)
-    inputs, tokens = np.arange(len(BACK))[None] % 2, np.array([BACK])
-    steps = [[np.diag(EMISSION[:, x]), LEAVE if u else np.eye(3)] for u, x in zip(inputs[0], tokens[0], strict=True)]
-    found = exact(DENSE.start, steps)
-    np.testing.assert_allclose(process.log_likelihood_given(inputs, tokens), [found.log_likelihood], rtol=1e-11)
-    np.testing.assert_allclose(process.beliefs_given(inputs, tokens)[0], found.beliefs, **EXACT)
-    # As a factor that another one drives.
-    coin = HMM(start=[1], transition=[[1]], emission=[[0.5, 0.5]])
-    pair = FactoredProcess([coin, process], parents=[None, 0])
-    codes = np.ravel_multi_index((inputs, tokens), pair.sizes)
-    expected = found.log_likelihood + len(BACK) * math.log(0.5)
-    np.testing.assert_allclose(pair.log_likelihood(codes), [expected], rtol=1e-11)
-    np.testing.assert_allclose(pair.beliefs(codes)[0, :, 1:], found.beliefs, **EXACT)
+def test_a_noisy_factored_process_has_its_exact_likelihood():
     noisy = FactoredProcess([HMM(start=[1], transition=[[1]], emission=[[1]]), DENSE], noise=1e-12)
     found = exact(DENSE.start, steps_of(DENSE, BACK))
     np.testing.assert_allclose(noisy.log_likelihood([BACK]), [found.log_likelihood], rtol=1e-8)

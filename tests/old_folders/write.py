@@ -34,9 +34,6 @@ PROCESSES = {
     "factored": "factored([mess3(0.15, 0.6), golden_mean()])",
     "factored_tuples": "factored([mess3(0.15, 0.6), golden_mean(0.3)], symbols='tuple')",
     "factored_shared": "factored([mess3(0.15, 0.6), golden_mean(0.3)], symbols='shared')",
-    "factored_tree": "factored([golden_mean(0.3), input_output(edges=[[[[0, 0.5], [0, 0]], [[0, 0.5], [1, 0]]], "
-    "[[[1, 0], [0, 0]], [[0, 0], [0.25, 0.75]]]])], parents=(None, 0), noise=0.1)",
-    "input_output": "input_output(edges=[[[[0, 1], [0, 0]], [[0, 0], [1, 0]]], [[[1, 0], [0, 0]], [[0, 0], [0, 1]]]])",
     "markov_order_0": "markov_chain([0.2, 0.3, 0.5])",
     "markov_order_1": "markov_chain([[0.9, 0.1], [0.2, 0.8]])",
     "markov_order_2": "random_markov_chain(2, 4)",

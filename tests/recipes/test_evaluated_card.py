@@ -15,6 +15,7 @@ def test_the_card_of_an_evaluated_run_has_the_evaluation_with_its_errors_and_the
     sizes = ["--hmm", "mess3", "--length", "12", "--model", "d1", "--num_test_sequences", "16", "--max_steps", "2"]
     sizes += ["--global_batch_size", "4", "--per_device_train_batch_size", "4", "--report_to", "none"]
     succeeded(program.run("recipes/pretrain.py", *sizes, "--output_dir", str(run)))
+    assert (run / "plots" / "loss.png").stat().st_size > 1000
     text = ModelCard.load(run / "README.md").text
     loss = processes.mess3().optimal_loss(12)
     assert f"| *Optimal loss (expected)* | {loss.nats.mean():.5g} |" in text

@@ -7,7 +7,7 @@ def no_pictures():
     """Runs print their curves, but write no PNGs of them, which is a third of a tiny run.
 
     That they are written is claimed in `tests/report/test_curves.py`, and of a run in
-    `tests/evaluation/test_during_training.py`.
+    `tests/recipes/test_evaluated_card.py`.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("hmm_datasets.report.overview.write_plots", lambda found, folder: [])

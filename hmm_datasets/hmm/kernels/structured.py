@@ -1,4 +1,4 @@
-"""The loops of Markov chains, of HMMs driven by inputs, and of factors, compiled by numba.
+"""The loops of Markov chains and of factors, compiled by numba.
 
 Draws use the Philox blocks of `draws`, with the seed as key. The counter of a token is `(index, position,
 TOKENS_STREAM)`, except that one block of a Markov chain serves two tokens: its position is half that of the token, and
@@ -24,10 +24,10 @@ from .draws import (
     take_lanes,
 )
 
-CHAIN_COMPONENTS, PROCESS_COMPONENTS, DERIVED_SEEDS, NOISE, INPUTS = (
-    FAMILY_STREAM | np.uint64(purpose << 8) for purpose in (32, 33, 34, 35, 36)
+CHAIN_COMPONENTS, PROCESS_COMPONENTS, DERIVED_SEEDS, NOISE = (
+    FAMILY_STREAM | np.uint64(purpose << 8) for purpose in (32, 33, 34, 35)
 )
-"""Philox streams: components of mixtures of chains and of processes, seeds of parts, noise, and inputs."""
+"""Philox streams: components of mixtures of chains and of processes, seeds of parts, and noise; 36 was once used."""
 
 
 @numba.njit(cache=True, nogil=True)
@@ -71,39 +71,6 @@ def draw_chains(start, s_bits, table, t_bits, num_symbols, num_contexts, order, 
                         out[n + lane, t] = drawn
                         if order > np.uint64(0):
                             context[lane] = (context[lane] * num_symbols + drawn) % num_contexts
-
-
-@numba.njit(cache=True, nogil=True)
-def draw_driven(start, s_bits, pairs, p_bits, num_symbols, num_states, inputs, seed, first, step, out):
-    # Row `r` of `out` is sequence `first + step r`, given the inputs in row `r` of `inputs`. Row `input * H + state`
-    # of `pairs` is the distribution of `next_state * E + symbol`.
-    k0, k1 = halves(seed)
-    low, high, ahead = np.empty(LANES, np.uint64), np.empty(LANES, np.uint64), np.zeros(LANES, np.uint64)
-    words = np.empty(4 * LANES, np.uint64)
-    state = np.empty(LANES, np.uint64)
-    for n in range(0, out.shape[0], LANES):
-        lanes = take_lanes(n, out.shape[0], first, step, low, high)
-        for lane in range(lanes):
-            a, b, _, _ = philox_block(low[lane], high[lane], START, TOKENS_STREAM, k0, k1)
-            state[lane] = pick(start, np.uint64(0), s_bits, a, b)
-        for t in range(np.uint64(out.shape[1])):
-            fill_all_words(low, high, ahead, t, k0, k1, words)
-            for lane in range(np.uint64(lanes)):
-                row = np.uint64(inputs[n + lane, t]) * num_states + state[lane]
-                drawn = pick(pairs, row, p_bits, words[lane], words[np.uint64(LANES) + lane])
-                out[n + lane, t] = drawn % num_symbols
-                state[lane] = drawn // num_symbols
-
-
-@numba.njit(cache=True, nogil=True)
-def draw_independent(distribution, bits, stream, seed, first, step, out):
-    # Every entry of `out` is drawn from the one row of `distribution`.
-    k0, k1 = halves(seed)
-    for n in range(out.shape[0]):
-        low, high = halves(first + step * np.uint64(n))
-        for t in range(out.shape[1]):
-            a, b, _, _ = philox_block(low, high, np.uint64(t), stream, k0, k1)
-            out[n, t] = pick(distribution, np.uint64(0), bits, a, b)
 
 
 @numba.njit(cache=True, nogil=True)

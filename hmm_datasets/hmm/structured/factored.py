@@ -1,14 +1,9 @@
-"""Factored processes: several processes side by side, independent or coupled along a chain or a tree.
+"""Factored processes: several independent processes side by side.
 
 (Shai et al., "Transformers learn factored representations", arXiv:2602.02385, 2026.) At every step each of `F` factors
-emits a symbol. Independent factors know nothing of each other. A driven factor is an
-[`~hmm_datasets.hmm.structured.input_output.InputOutputHMM`] whose input is the symbol that its parent emits at the
-same step; the parents form a chain, a tree or a forest.
-
-All factors' symbols are seen, so every factor is filtered by itself, coupled or not. The matrix of a step is
-`T^(x_1 .. x_F) = T_1^(x_1) (x) T_2^(x_2 | x_parent(2)) (x) ...`, a Kronecker product, because a driven factor's matrix
-depends on its parent's symbol and not on its parent's state. It takes a product of beliefs to a product of beliefs.
-Time is `O(B T sum_k H_k^2)` and memory `O(B T sum_k H_k)`, where the joint filter needs `prod_k H_k` states.
+emits a symbol, and all are seen, so every factor is filtered by itself. The matrix of a step is a Kronecker product,
+`T^(x_1 .. x_F) = T_1^(x_1) (x) T_2^(x_2) (x) ...`, which takes a product of beliefs to a product of beliefs. Time
+is `O(B T sum_k H_k^2)` and memory `O(B T sum_k H_k)`, where the joint filter needs `prod_k H_k` states.
 
 A step is read as one product symbol, or as one token per factor. A factored process of HMMs, or of generalized HMMs,
 also has a joint process over all `J = prod_k H_k` joint states, made of Kronecker products, with `E J^2` entries: for
@@ -27,16 +22,13 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, UInt
 
 from ...errors import InputError
-from ..analysis.stationary import entropy
 from ..arrays import (
     MISSING,
     as_given,
-    as_tokens,
     kronecker_product,
     operators,
     token_array,
     token_array_with_gaps,
-    tokens_with_gaps,
 )
 from ..generalized import GeneralizedHMM
 from ..integers import integer
@@ -44,7 +36,6 @@ from ..kernels.structured import replace_symbols, split_codes
 from ..model import HMM
 from ..process import Process
 from ..sampling import derived_seed
-from .input_output import InputOutputHMM
 from .markov import MarkovChain
 
 if TYPE_CHECKING:
@@ -52,27 +43,21 @@ if TYPE_CHECKING:
 
 
 _MAX_TABLE = 1 << 28  # entries of a result over product symbols
-_BLOCK = 1 << 22  # entries of the distributions of a factor that an estimate makes at once
 
 MAX_JOINT_ENTRIES = 1 << 26
 """Maximum number of entries `E J^2` of the joint process with `J` states, which take 512 MB."""
 
-_JOINED = HMM | GeneralizedHMM | InputOutputHMM | MarkovChain
+_JOINED = HMM | GeneralizedHMM | MarkovChain
 
 
 class FactoredProcess(Process):
     """Processes side by side, whose symbols are read together.
 
     Sequence `i` of the stream `seed` is made of sequence `i` of each factor, drawn with a seed derived from `seed` and
-    the number of the factor (see `sampling.derived_seeds`), so that factors are independent. A driven factor is drawn
-    given its parent's symbols.
+    the number of the factor (see `sampling.derived_seeds`), so that factors are independent.
 
     Args:
-        factors (sequence of [`~hmm_datasets.hmm.process.Process`]): HMMs or other processes; a factor with a parent is
-            an [`~hmm_datasets.hmm.structured.input_output.InputOutputHMM`] with as many inputs as its parent has
-            symbols.
-        parents (sequence of `int` or `None`, *optional*): for each factor the number of an earlier one that drives it,
-            or None; `(None, 0, 1)` is a chain, `(None, 0, 0)` a tree. By default all are independent.
+        factors (sequence of [`~hmm_datasets.hmm.process.Process`]): HMMs or other processes with beliefs.
         symbols (`str`, *optional*, defaults to `"product"`): `"product"` reads a step as one symbol of
             `E_1 E_2 ... E_F`, the code that `numpy.ravel_multi_index(parts, process.sizes)` gives for the symbols of
             the factors, the last factor the least significant. `"tuple"` reads it as `F` tokens, factor after factor,
@@ -82,7 +67,7 @@ class FactoredProcess(Process):
             from all; for `symbols="product"` and HMMs or generalized HMMs with few joint states.
 
     Raises:
-        `InputError`: parents do not precede, inputs do not fit, or a size is too large.
+        `InputError`: there is no factor, one has no beliefs, or a size is too large.
 
     ```python
     >>> from hmm_datasets.hmm import processes
@@ -95,34 +80,20 @@ class FactoredProcess(Process):
 
     stored_name: ClassVar[str] = "factored"
 
-    def __init__(
-        self,
-        factors: Sequence[Process],
-        parents: Sequence[int | None] | None = None,
-        *,
-        symbols: str = "product",
-        noise: float = 0.0,
-    ):
+    def __init__(self, factors: Sequence[Process], *, symbols: str = "product", noise: float = 0.0):
         self.factors = tuple(factors)
         for k, factor in enumerate(self.factors):
             if not isinstance(factor, Process):
                 raise InputError(f"factors[{k}] is a {type(factor).__name__}; expected a process")
-        chosen = (None,) * len(self.factors) if parents is None else parents
-        self.parents = tuple(
-            None if parent is None else integer(f"parents[{k}]", parent, 0, 31) for k, parent in enumerate(chosen)
-        )
+            if factor.belief_width is None:
+                raise InputError(f"factors[{k}] is {factor!r}; expected a process with beliefs")
+        if len(self.factors) == 0:
+            raise InputError("there are no factors; expected one or more")
         self.symbols = symbols
         self.noise = float(noise)
         self.is_stationary = all(factor.is_stationary for factor in self.factors)
-        if len(self.factors) == 0 or len(self.parents) != len(self.factors):
-            raise InputError(
-                f"{len(self.factors)} factors and {len(self.parents)} parents; expected one parent (or None) for each "
-                "of one or more factors"
-            )
         if symbols not in ("product", "tuple", "shared"):
             raise InputError(f"symbols is {symbols!r}; expected 'product', 'tuple' or 'shared'")
-        for k, parent in enumerate(self.parents):
-            self._check_factor(k, parent)
         if self.num_symbols > 1 << 32:
             raise InputError(f"the product has {self.num_symbols:,} symbols; expected at most 2^32, or 'tuple'")
         if not 0 <= self.noise <= 1 or (self.noise > 0 and symbols != "product"):
@@ -130,47 +101,20 @@ class FactoredProcess(Process):
         if self.noise > 0:
             self._check_joint()
 
-    def _check_factor(self, k: int, parent: int | None) -> None:
-        factor = self.factors[k]
-        if parent is None:
-            if factor.belief_width is None or isinstance(factor, InputOutputHMM):
-                raise InputError(
-                    f"factors[{k}] is {factor!r}; expected a process with beliefs, or a parent for an InputOutputHMM"
-                )
-            return
-        if not 0 <= parent < k:
-            raise InputError(f"parents[{k}] is {parent}; expected None or an earlier factor, 0 .. {k - 1}")
-        if not isinstance(factor, InputOutputHMM):
-            raise InputError(f"factors[{k}] is {factor!r}; expected an InputOutputHMM, since it has a parent")
-        if factor.num_inputs != self.sizes[parent]:
-            raise InputError(
-                f"factors[{k}] has {factor.num_inputs} inputs; expected {self.sizes[parent]}, the symbols of its "
-                f"parent, factors[{parent}]"
-            )
-
     @property
     def num_factors(self) -> int:
         """`F`."""
         return len(self.factors)
 
-    @property
-    def is_coupled(self) -> bool:
-        """Whether a factor has a parent."""
-        return any(parent is not None for parent in self.parents)
-
     @cached_property
     def sizes(self) -> tuple[int, ...]:
         """Number of symbols `E_k` of each factor."""
-        pairs = zip(self.factors, self.parents, strict=True)
-        return tuple(_driven(f).num_outputs if parent is not None else f.num_symbols for f, parent in pairs)
+        return tuple(factor.num_symbols for factor in self.factors)
 
     @property
     def widths(self) -> tuple[int, ...]:
         """Width of each factor's belief: the number of its states if it is an HMM."""
-        return tuple(
-            _driven(factor).num_states if parent is not None else (factor.belief_width or 0)
-            for factor, parent in zip(self.factors, self.parents, strict=True)
-        )
+        return tuple(factor.belief_width or 0 for factor in self.factors)
 
     @property
     def num_symbols(self) -> int:
@@ -211,8 +155,8 @@ class FactoredProcess(Process):
         return all(factor.has_exact_distribution for factor in self.factors)
 
     def settings(self) -> dict[str, Any]:
-        """`parents`, `symbols` and `noise`."""
-        return {"parents": list(self.parents), "symbols": self.symbols, "noise": self.noise}
+        """`symbols` and `noise`, and `parents`, a None for each factor, as folders had it when there were others."""
+        return {"parents": [None] * self.num_factors, "symbols": self.symbols, "noise": self.noise}
 
     def parts(self) -> tuple[Process, ...]:
         """The factors."""
@@ -221,13 +165,12 @@ class FactoredProcess(Process):
     @classmethod
     def from_parts(cls, settings: dict[str, Any], arrays: dict[str, np.ndarray], parts: tuple[Process, ...]) -> Self:
         """The process with these settings and factors."""
-        return cls(parts, **settings)
+        return cls(parts, symbols=settings["symbols"], noise=settings["noise"])
 
     def describe(self) -> str:
         """What the process is, in a few words."""
-        kind = "coupled" if self.is_coupled else "independent"
         noise = f", noise {self.noise:g}" if self.noise > 0 else ""
-        return f"{self.num_factors} {kind} factors of {self.num_joint_states:,} joint states{noise}"
+        return f"{self.num_factors} independent factors of {self.num_joint_states:,} joint states{noise}"
 
     def _digits(self, codes: Int[np.ndarray, "B T"]) -> Int[np.ndarray, "F B T"]:
         out = np.empty((self.num_factors, *codes.shape), np.int64)
@@ -236,7 +179,9 @@ class FactoredProcess(Process):
 
     def _draw(self, seed: np.uint64, first: np.uint64, step: np.uint64, out: UInt[np.ndarray, "N L"]) -> None:
         steps = -(-out.shape[1] // self.tokens_per_step)
-        for k, drawn in enumerate(self._drawn_factors(len(out), steps, int(seed), int(first), int(step), 1)):
+        for k, factor in enumerate(self.factors):
+            factor_seed = derived_seed(int(seed), k)
+            drawn = factor.sample(len(out), steps, factor_seed, int(first), step=int(step), num_threads=1)
             if self.symbols == "product":
                 # In 64 bits, since the number of symbols itself need not fit in the type of the symbols.
                 np.multiply(out if k > 0 else 0, self.sizes[k], out=out, dtype=np.uint64, casting="unsafe")
@@ -247,21 +192,6 @@ class FactoredProcess(Process):
         if self.noise > 0:
             threshold = np.uint64(round(self.noise * 2**32))
             replace_symbols(np.uint64(self.num_symbols), threshold, seed, first, step, out)
-
-    def _drawn_factors(self, count: int, steps: int, seed: int, first: int, step: int, num_threads: int | None):
-        # The symbols (N, S) of each factor in turn; those of the parents are kept until the end.
-        kept: dict[int, np.ndarray] = {}
-        for k, (factor, parent) in enumerate(zip(self.factors, self.parents, strict=True)):
-            factor_seed = derived_seed(seed, k)
-            if parent is None:
-                drawn = factor.sample(count, steps, factor_seed, first, step=step, num_threads=num_threads)
-            else:
-                drawn = _driven(factor).sample_given(
-                    kept[parent], factor_seed, first, step=step, num_threads=num_threads
-                )
-            if k in self.parents:
-                kept[k] = drawn
-            yield drawn
 
     def factor_tokens(self, tokens: Int[Any, "B T"]) -> Int[np.ndarray, "F B S"]:
         """The symbols of each factor at each step. Of an incomplete last step the symbols not yet seen are 0.
@@ -300,27 +230,12 @@ class FactoredProcess(Process):
         return symbols_by_factor, right
 
     def _factor_beliefs(self, symbols: Int[np.ndarray, "F B S"]) -> list[Float[np.ndarray, "B S_plus_1 W"]]:
-        beliefs = []
-        for k, (factor, parent) in enumerate(zip(self.factors, self.parents, strict=True)):
-            beliefs.append(
-                factor.beliefs(symbols[k])
-                if parent is None
-                else _driven(factor).beliefs_given(symbols[parent], symbols[k])
-            )
-        return beliefs
+        return [factor.beliefs(symbols[k]) for k, factor in enumerate(self.factors)]
 
-    def _factor_probs(self, symbols: Int[np.ndarray, "F B S"]) -> list[Float[np.ndarray, "B S_plus_1 ..."]]:
-        # (B, S+1, E_k) of a factor without a parent, (B, S+1, E_parent, E_k) of a driven one.
-        probs = []
-        for k, (factor, parent) in enumerate(zip(self.factors, self.parents, strict=True)):
-            if parent is None:
-                probs.append(factor.next_token_probs(symbols[k]))
-            else:
-                beliefs = _driven(factor).beliefs_given(symbols[parent], symbols[k])
-                probs.append(np.einsum("bth,uhx->btux", beliefs, _driven(factor).emission, optimize=True))
-        return probs
+    def _factor_probs(self, symbols: Int[np.ndarray, "F B S"]) -> list[Float[np.ndarray, "B S_plus_1 E"]]:
+        return [factor.next_token_probs(symbols[k]) for k, factor in enumerate(self.factors)]
 
-    def factor_next_token_probs(self, tokens: Int[Any, "B T"]) -> list[Float[np.ndarray, "B T+1 ..."]]:
+    def factor_next_token_probs(self, tokens: Int[Any, "B T"]) -> list[Float[np.ndarray, "B T+1 E"]]:
         """The distribution of each factor's next symbol given all steps before, for `symbols="product"`.
 
         The next-token distribution is their product, over `E_1 ... E_F` symbols, which need not be made:
@@ -328,8 +243,7 @@ class FactoredProcess(Process):
         these.
 
         Returns:
-            `list` of `np.ndarray`: `(B, T+1, E_k)` for a factor without a parent; for a driven one
-            `(B, T+1, E_parent, E_k)`, a distribution for every symbol of the parent at the same step.
+            `list` of `np.ndarray`: `(B, T+1, E_k)` for each factor.
 
         Raises:
             `InputError`: a step is several tokens, or there is noise, so that the distribution does not factor.
@@ -346,7 +260,7 @@ class FactoredProcess(Process):
 
         For a product of many factors it is large: `factor_next_token_probs` gives it by factors.
         """
-        if self._is_joint(tokens):
+        if self.noise > 0:
             return self._joint.next_token_probs(tokens)
         values = token_array_with_gaps(tokens, self.num_symbols)
         if values.shape[0] * (values.shape[1] + 1) * self.num_symbols > _MAX_TABLE:
@@ -357,44 +271,27 @@ class FactoredProcess(Process):
         symbols, right = self._split(values)
         by_factor = self._factor_probs(symbols)
         predictive = (
-            self._product_probs(by_factor)
-            if self.symbols == "product"
-            else self._tuple_probs(symbols, by_factor, right)
+            outer_product(by_factor) if self.symbols == "product" else self._tuple_probs(symbols, by_factor, right)
         )
         return as_given(tokens, predictive)
-
-    def _product_probs(
-        self, by_factor: Sequence[Float[np.ndarray, "B S_plus_1 ..."]]
-    ) -> Float[np.ndarray, "B S_plus_1 E"]:
-        """The distribution of the product symbol: a product over factors, each given its parent's symbol."""
-        batch = by_factor[0].shape[:2]
-        table = np.ones(batch)
-        for k, (probs, parent) in enumerate(zip(by_factor, self.parents, strict=True)):
-            axes = [1] * k + [self.sizes[k]]
-            if parent is not None:
-                axes[parent] = self.sizes[parent]
-            table = table[..., None] * probs.reshape(*batch, *axes)
-        return table.reshape(*batch, self.num_symbols)
 
     def _tuple_probs(
         self,
         symbols: Int[np.ndarray, "F B S"],
-        by_factor: Sequence[Float[np.ndarray, "B S_plus_1 ..."]],
+        by_factor: Sequence[Float[np.ndarray, "B S_plus_1 E"]],
         right: Bool[np.ndarray, "B T"],
     ) -> Float[np.ndarray, "B T+1 E"]:
-        """The distribution of each token where a step is `F` tokens: that of a factor, given its parent's symbol.
+        """The distribution of each token where a step is `F` tokens: that of a factor.
 
         Zeros after tokens that are impossible, or those of another factor, where `right` is false.
         """
         rows, length = right.shape
         result = np.zeros((rows, length + 1, self.num_symbols))
         alive = np.ones((rows, length + 1), dtype=bool)
-        for k, (probs, parent) in enumerate(zip(by_factor, self.parents, strict=True)):
+        for k, probs in enumerate(by_factor):
             steps = np.arange(len(range(k, length + 1, self.num_factors)))
             at = k + self.num_factors * steps
             mine = probs[:, steps]
-            if parent is not None:
-                mine = np.take_along_axis(mine, symbols[parent][:, steps, None, None], axis=2)[:, :, 0]
             offset = self._offsets[k]
             result[:, at, offset : offset + self.sizes[k]] = mine
             shown = at < length
@@ -409,7 +306,7 @@ class FactoredProcess(Process):
         Where a step is several tokens, those factors that have shown their symbol of the step are a step ahead. With
         noise, they are the marginal distributions of [`joint_beliefs`][FactoredProcess.joint_beliefs].
         """
-        if self._is_joint(tokens):
+        if self.noise > 0:
             joint = np.asarray(self._joint.beliefs(tokens))
             return as_given(tokens, marginals(joint, [final_of(factor) for factor in self.factors]))
         values = token_array_with_gaps(tokens, self.num_symbols)
@@ -418,15 +315,6 @@ class FactoredProcess(Process):
         if not right.all():
             joined[:, 1:] *= right.cumprod(axis=1)[:, :, None]
         return as_given(tokens, joined)
-
-    def _is_joint(self, tokens: Any) -> bool:
-        """Whether the factors cannot be filtered one by one: with noise, or where a driven one has a missing input."""
-        if self.noise > 0 or not self.is_coupled:
-            return self.noise > 0
-        if self.symbols == "product":
-            return tokens_with_gaps(tokens, self.num_symbols).has_missing
-        as_tokens(tokens, self.num_symbols)  # refuses those that are missing, of which there is no joint process
-        return False
 
     def _before_each_token(
         self, by_factor: Sequence[Float[np.ndarray, "B S_plus_1 W"]], length: int
@@ -451,26 +339,22 @@ class FactoredProcess(Process):
                 f"{self!r} has {self.num_joint_states:,} joint states; expected at most {max_states:,}, or a larger "
                 "max_states; beliefs gives the factors'"
             )
-        if self._is_joint(tokens):
+        if self.noise > 0:
             return self._joint.beliefs(tokens)
         beliefs = np.asarray(self.beliefs(tokens))
         return as_given(tokens, outer_product([beliefs[:, :, part] for part in self.belief_parts().values()]))
 
     def log_likelihood(self, tokens: Int[Any, "B T"]) -> Float[Any, "B"]:
-        """Log-likelihood (nats) of each sequence: the sum of those of the factors, each given its parent."""
-        if self._is_joint(tokens):
+        """Log-likelihood (nats) of each sequence: the sum of those of the factors."""
+        if self.noise > 0:
             return self._joint.log_likelihood(tokens)
         values = token_array_with_gaps(tokens, self.num_symbols)
         symbols, right = self._split(values)
         length, total = values.shape[1], np.zeros(len(values))
-        for k, (factor, parent) in enumerate(zip(self.factors, self.parents, strict=True)):
+        for k, factor in enumerate(self.factors):
             # Of an incomplete last step the factors not yet shown are left out.
             steps = len(range(k, length, self.num_factors)) if self.tokens_per_step > 1 else length
-            mine = symbols[k, :, :steps]
-            if parent is None:
-                total += factor.log_likelihood(mine)
-            else:
-                total += _driven(factor).log_likelihood_given(symbols[parent, :, :steps], mine)
+            total += factor.log_likelihood(symbols[k, :, :steps])
         return as_given(tokens, np.where(right.all(axis=1), total, -np.inf))
 
     def joint_process(self) -> HMM | GeneralizedHMM:
@@ -485,10 +369,10 @@ class FactoredProcess(Process):
     def _joint(self) -> HMM | GeneralizedHMM:
         self._check_joint()
         factors = [factor for factor in self.factors if isinstance(factor, _JOINED)]
-        kinds = HMM | InputOutputHMM | GeneralizedHMM
-        parts = [factor if isinstance(factor, kinds) else factor.to_hmm() for factor in factors]
+        parts = [factor.to_hmm() if isinstance(factor, MarkovChain) else factor for factor in factors]
         start = kronecker_product([part.initial if isinstance(part, GeneralizedHMM) else part.start for part in parts])
-        edges = joint_operators([_tables(part) for part in parts], self.parents, self.sizes)
+        tables = [part.operators if isinstance(part, GeneralizedHMM) else operators(part) for part in parts]
+        edges = np.stack([kronecker_product(moves) for moves in itertools.product(*tables)])
         edges = (1 - self.noise) * edges + self.noise / len(edges) * edges.sum(axis=0)
         if any(isinstance(part, GeneralizedHMM) for part in parts):
             return GeneralizedHMM(edges, start, kronecker_product([final_of(part) for part in parts]))
@@ -513,8 +397,7 @@ class FactoredProcess(Process):
     ) -> "EntropyRate":
         """Nats per token and its standard error: the sum of the factors' rates, over the tokens of a step.
 
-        A driven factor's is estimated from samples, given its parent; `length` and `burn_in` count steps. The errors
-        of separate estimates add in squares.
+        `length` and `burn_in` count steps. The errors of separate estimates add in squares.
         """
         from ..analysis.entropy import EntropyRate, check_sample
 
@@ -525,15 +408,9 @@ class FactoredProcess(Process):
             raise InputError(f"{self!r} has a factor without an entropy rate; optimal_loss gives that by position")
         check_sample(num_sequences, length, burn_in)
         value = variance = 0.0
-        for k, (factor, parent) in enumerate(zip(self.factors, self.parents, strict=True)):
-            if parent is None:
-                # Another seed than that of the samples from which the driven factors' are estimated.
-                rate = factor.entropy_rate(**settings, seed=derived_seed(seed, self.num_factors + k))
-                value, variance = value + rate.value, variance + rate.standard_error**2
-        if self.is_coupled:
-            entropies = self._driven_entropies(length, num_sequences, seed)
-            means = np.sum(list(entropies.values()), axis=0)[:, burn_in:].mean(axis=1)
-            value, variance = value + means.mean(), variance + means.var(ddof=1) / num_sequences
+        for k, factor in enumerate(self.factors):
+            rate = factor.entropy_rate(**settings, seed=derived_seed(seed, self.num_factors + k))
+            value, variance = value + rate.value, variance + rate.standard_error**2
         return EntropyRate(float(value) / self.tokens_per_step, float(np.sqrt(variance)) / self.tokens_per_step)
 
     def entropy_rate_bounds(self) -> "EntropyRateBounds":
@@ -543,8 +420,7 @@ class FactoredProcess(Process):
         """
         from ..analysis.entropy import EntropyRateBounds, bounds_of_rate
 
-        joint = self.noise > 0 or self.is_coupled
-        parts = (self._joint,) if joint else self.factors
+        parts = (self._joint,) if self.noise > 0 else self.factors
         bounds = np.array([bounds_of_rate(part, part.entropy_rate()) for part in parts])
         sums, errors = bounds[:, :2].sum(axis=0), np.sqrt(np.square(bounds[:, 2:]).sum(axis=0))
         return EntropyRateBounds(*map(float, np.concatenate([sums, errors]) / self.tokens_per_step))
@@ -557,45 +433,15 @@ class FactoredProcess(Process):
         if self.noise > 0:
             return self._joint.optimal_loss(length, num_sequences=num_sequences, seed=seed)
         steps = -(-length // self.tokens_per_step)
-        losses = {}
-        for k, (factor, parent) in enumerate(zip(self.factors, self.parents, strict=True)):
-            if parent is None:
-                factor_seed = derived_seed(seed, self.num_factors + k)
-                losses[k] = factor.optimal_loss(steps, num_sequences=num_sequences, seed=factor_seed)
-        coupled = self._driven_entropies(steps, num_sequences, seed) if self.is_coupled else {}
-        error = 1 / np.sqrt(num_sequences)
+        seeds = [derived_seed(seed, self.num_factors + k) for k in range(self.num_factors)]
+        losses = [
+            factor.optimal_loss(steps, num_sequences=num_sequences, seed=factor_seed)
+            for factor, factor_seed in zip(self.factors, seeds, strict=True)
+        ]
+        nats, errors = (np.stack(values, axis=1) for values in zip(*losses, strict=True))
         if self.tokens_per_step > 1:
-            for k, entropies in coupled.items():
-                losses[k] = OptimalLoss(entropies.mean(axis=0), entropies.std(axis=0, ddof=1) * error)
-            by_step = [losses[k] for k in range(self.num_factors)]
-            nats, errors = (np.stack(values, axis=1).reshape(-1)[:length] for values in zip(*by_step, strict=True))
-            return OptimalLoss(nats, errors)
-        nats = sum((loss.nats for loss in losses.values()), np.zeros(steps))
-        variance = sum((loss.standard_error**2 for loss in losses.values()), np.zeros(steps))
-        if coupled:
-            total = np.sum(list(coupled.values()), axis=0)
-            nats, variance = nats + total.mean(axis=0), variance + total.var(axis=0, ddof=1) / num_sequences
-        return OptimalLoss(nats, np.sqrt(variance))
-
-    def _driven_entropies(self, steps: int, num_sequences: int, seed: int) -> dict[int, Float[np.ndarray, "N S"]]:
-        """For each driven factor the entropy of its symbol given its past and its parent, in sampled sequences."""
-        num_sequences = integer("num_sequences", num_sequences, 2, 63)
-        drawn = list(self._drawn_factors(num_sequences, steps, seed, 0, 1, None))
-        entropies = {}
-        for k, (factor, parent) in enumerate(zip(self.factors, self.parents, strict=True)):
-            if parent is None or not isinstance(factor, InputOutputHMM):
-                continue
-            entropies[k] = np.empty((num_sequences, steps))
-            rows = max(1, _BLOCK // (max(steps, 1) * max(factor.num_outputs, factor.num_states)))
-            for begin in range(0, num_sequences, rows):
-                part = slice(begin, begin + rows)
-                entropies[k][part] = entropy(factor.next_token_probs_given(drawn[parent][part], drawn[k][part]))
-        return entropies
-
-
-def _driven(factor: Process) -> InputOutputHMM:
-    assert isinstance(factor, InputOutputHMM)  # checked where the process is made
-    return factor
+            return OptimalLoss(nats.reshape(-1)[:length], errors.reshape(-1)[:length])
+        return OptimalLoss(nats.sum(axis=1), np.sqrt(np.square(errors).sum(axis=1)))
 
 
 def outer_product(parts: Sequence[Float[np.ndarray, "B T W"]]) -> Float[np.ndarray, "B T J"]:
@@ -626,34 +472,8 @@ def marginals(
     return np.concatenate([without_others(k) for k in range(len(finals))], axis=2)
 
 
-def joint_operators(
-    tables: Sequence[np.ndarray], parents: Sequence[int | None], sizes: Sequence[int]
-) -> Float[np.ndarray, "E J J"]:
-    """`P(emit the product symbol x, go to j | in i)` of the joint states, by Kronecker products.
-
-    Args:
-        tables (sequence of `np.ndarray`): `(E_k, H_k, H_k)`, or `(E_parent, E_k, H_k, H_k)` for a driven factor.
-        parents (sequence of `int` or `None`): which factor drives each.
-        sizes (sequence of `int`): `E_k`.
-    """
-    operators = []
-    for symbols in itertools.product(*map(range, sizes)):
-        moves = [
-            table[x] if parent is None else table[symbols[parent], x]
-            for table, parent, x in zip(tables, parents, symbols, strict=True)
-        ]
-        operators.append(kronecker_product(moves))
-    return np.stack(operators)
-
-
-def _tables(part: HMM | GeneralizedHMM | InputOutputHMM) -> np.ndarray:
-    if isinstance(part, HMM):
-        return operators(part)
-    return part.operators if isinstance(part, GeneralizedHMM) else part.edges
-
-
 def final_of(factor: Process) -> Float[np.ndarray, "H"]:
     """The vector whose product with a belief of the factor is one: ones, except for a generalized HMM."""
     if isinstance(factor, GeneralizedHMM):
         return factor.final
-    return np.ones(factor.num_states if isinstance(factor, InputOutputHMM) else factor.belief_width or 0)
+    return np.ones(factor.belief_width or 0)

@@ -34,8 +34,8 @@ WITHOUT_EFFECT = frozenset((
     *("do_train", "do_eval", "do_predict", "eval_strategy", "eval_steps", "eval_delay", "eval_on_start"),
     *("eval_accumulation_steps", "eval_do_concat_batches", "eval_use_gather_object", "eval_packing"),
     *("batch_eval_metrics", "include_for_metrics", "prediction_loss_only", "per_device_eval_batch_size"),
-    *("bf16_full_eval", "fp16_full_eval", "evaluations_per_doubling", "num_generations_eval", "task_steps"),
-    *("core_data", "facts", "sample_prompts", "sample_kwargs"),
+    *("bf16_full_eval", "fp16_full_eval", "evaluations_per_doubling", "num_generations_eval"),
+    *("sample_prompts", "sample_kwargs"),
     # Logs and trackers.
     *("logging_strategy", "logging_steps", "logging_first_step", "logging_nan_inf_filter", "log_level"),
     *("log_level_replica", "log_on_each_node", "report_to", "disable_tqdm", "debug", "skip_memory_metrics"),

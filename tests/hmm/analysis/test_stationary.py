@@ -8,7 +8,6 @@ from hmm_datasets import HMM, FactoredProcess, GeneralizedHMM, MarkovChain
 from hmm_datasets.hmm.analysis.predictors import stationary_distributions
 from hmm_datasets.hmm.analysis.stationary import cesaro_limit, eliminate
 from hmm_datasets.hmm.families.mixture import ChainMixture
-from hmm_datasets.hmm.structured.input_output import InputOutputHMM
 
 RARE = np.array([[1 - 1e-15, 1e-15], [3e-15, 1 - 3e-15]])
 SHARES = np.array([0.75, 0.25])
@@ -49,8 +48,6 @@ def test_rates_below_rounding_have_their_shares_in_every_process():
     chains = ChainMixture([RARE, RARE[::-1, ::-1]])
     np.testing.assert_allclose(chains.start, [SHARES, SHARES[::-1]], rtol=1e-12)
     np.testing.assert_allclose(independent_mixture(chains).start, chains.start, rtol=1e-12)
-    driven = InputOutputHMM(transition=[RARE, RARE], emission=[look, look])
-    np.testing.assert_allclose(driven.start, SHARES, rtol=1e-12)
     general = GeneralizedHMM(look[:, :, None] * RARE)
     np.testing.assert_allclose(general.initial, SHARES, rtol=1e-12)
     pair = FactoredProcess([hmm, hmm]).joint_process()
@@ -64,7 +61,6 @@ def test_transient_states_have_a_share_of_exactly_0():
     look = np.eye(3)
     hmm = HMM(transition=moves, emission=look)
     assert hmm.log_likelihood([[0, 0, 1]])[0] == -np.inf
-    driven = InputOutputHMM(transition=[moves, moves], emission=[look, look])
     general = GeneralizedHMM(look[:, :, None] * moves)
     chains = ChainMixture([moves, moves])
     pair = FactoredProcess([hmm, hmm])
@@ -72,7 +68,6 @@ def test_transient_states_have_a_share_of_exactly_0():
         hmm.start,
         hmm.stationary(),
         MarkovChain(moves).start,
-        driven.start,
         general.initial,
         chains.start[0],
     ):

@@ -2,8 +2,6 @@ import pytest
 import torch
 from tiny_runs import history, losses, trainer
 
-from hmm_datasets.errors import InputError
-
 
 @pytest.mark.launch
 @pytest.mark.outside(
@@ -25,8 +23,3 @@ def test_every_row_has_the_global_batch(tmp_path):
     run.train()
     assert [row["global_batch_size"] for row in history(run)] == [4, 4, 8, 8, 8, 8]
     assert "loss_scale" not in history(run)[0]
-
-
-def test_facts_without_evaluations_of_tasks_are_named(tmp_path):
-    with pytest.raises(InputError, match="but has no effect without task_steps"):
-        trainer(tmp_path, core_data="questions")
