@@ -212,11 +212,28 @@ def _default(field) -> str:
     return f"`{value!r}`"
 
 
+def support_table() -> str:
+    """The settings of transformers and TRL that work and that are refused, in Markdown."""
+    from hmm_datasets.training.support import TRAINERS
+    from hmm_datasets.training.supported import TABLE
+
+    lines = ["| setting | here | what it does, or why not |", "|---|---|---|"]
+    for row in TABLE:
+        only = "" if row.refused is None or row.trainers is TRAINERS else f" by {', '.join(row.trainers)}"
+        if row.refused is None:
+            what = "works"
+        elif row.trainers is TRAINERS and any(other.name == row.name and other.refused is None for other in TABLE):
+            what = f"`{row.example}` is refused"
+        else:
+            what = f"refused{only}"
+        lines.append(f"| `{row.name}` | {what} | {row.outcome} |")
+    return "\n".join(lines)
+
+
 def trainer_settings_page() -> str:
     """Which settings of transformers and TRL work here."""
     from hmm_datasets.cli import settings_of_commands
     from hmm_datasets.runtime.setting_rules import VOID_HEADER, void_rows
-    from hmm_datasets.training.supported import support_table
 
     rows = [VOID_HEADER, ("---",) * len(VOID_HEADER), *void_rows(settings_of_commands())]
     voids = "\n".join(f"| {' | '.join(row)} |" for row in rows)

@@ -62,21 +62,25 @@ def observed(name: str, values: Any) -> Observed:
         if not mask.any():
             return observed(name, values.data)
         return Observed(observed(name, values.filled(0) if values.dtype.kind == "O" else values.data).values, mask)
-    if not isinstance(values, np.ndarray):
-        rows = values
-        if isinstance(rows, list | tuple):
-            kinds = _kinds_of_entries(rows)
-            if any(kind is bool or not issubclass(kind, int | float | np.integer | np.floating) for kind in kinds):
-                return _of_entries(name, rows)
-            values = _as_array(name, rows)
-            if (
-                values.dtype.kind == "f"
-                and values.size > 0
-                and not any(issubclass(k, float | np.floating) for k in kinds)
-            ):
-                return _of_entries(name, rows)  # NumPy makes floats of integers above 2**63
-        else:
-            values = _as_array(name, rows)
+    if isinstance(values, list | tuple):
+        return _of_lists(name, values)
+    return _of_array(name, values if isinstance(values, np.ndarray) else _as_array(name, values))
+
+
+def _of_lists(name: str, rows: Any) -> Observed:
+    """The entries of nested lists, one by one if some are no numbers or NumPy would round them."""
+    kinds = _kinds_of_entries(rows)
+    if any(kind is bool or not issubclass(kind, int | float | np.integer | np.floating) for kind in kinds):
+        return _of_entries(name, rows)
+    values = _as_array(name, rows)
+    has_floats = any(issubclass(kind, float | np.floating) for kind in kinds)
+    if values.dtype.kind == "f" and values.size > 0 and not has_floats:
+        return _of_entries(name, rows)  # NumPy makes floats of integers above 2**63
+    return _of_array(name, values)
+
+
+def _of_array(name: str, values: np.ndarray) -> Observed:
+    """The entries of a NumPy array without a mask."""
     if values.dtype.kind == "O":
         return _of_entries(name, values)
     if values.dtype.kind in "mM" and np.isnat(values).any():

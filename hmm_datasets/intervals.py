@@ -23,15 +23,12 @@ there is a method for each kind of number:
 """
 
 import math
-import statistics
 from collections.abc import Sequence
 from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Num
-
-from .display import format_number
 
 _DRAWN = 1 << 20  # residuals that are in memory at once
 _LEAST_REST = 1e-3  # with less beside it the largest document decides alone
@@ -233,31 +230,3 @@ def mean_of_changes(
     below, above = weight * (change - (centre - half)), weight * (centre + half - change)
     value = float(weight @ change)
     return Bounds(value - float(np.linalg.norm(below)), value + float(np.linalg.norm(above)))
-
-
-def mean_text(values: Sequence[float], form: str = ".4f", *, is_share: bool = False) -> str:
-    """The mean of independent runs with half of its 95% interval, by Student's t; of one run, and where
-    all runs agree, the value alone.
-
-    Args:
-        values (sequence of `float`): a value of each run.
-        form (`str`, *optional*, defaults to ".4f"): how numbers are written.
-        is_share (`bool`, *optional*, defaults to `False`): whether values are between 0 and 1. Then it is Wilson's
-            interval, written by its bounds.
-
-    ```python
-    >>> mean_text([1.0, 2.0, 3.0], ".2f")
-    '2.00 ± 2.48'
-    >>> mean_text([1.0, 1.0, 0.1], ".2f", is_share=True)
-    '0.70 (0.06 .. 0.99)'
-
-    ```
-    """
-    if len(set(values)) == 1:
-        return format_number(values[0], form)
-    mean, error = statistics.mean(values), statistics.stdev(values) / math.sqrt(len(values))
-    if not is_share:
-        return f"{format_number(mean, form)} ± {half_width(error, len(values)):{form}}"
-    questions = mean * (1 - mean) / error**2
-    low, high = wilson(mean * questions, questions, degrees=len(values) - 1)
-    return f"{mean:{form}} ({low:{form}} .. {high:{form}})"

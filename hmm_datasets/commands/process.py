@@ -259,12 +259,9 @@ def _save_tables(arguments: "DescribeCommand", name: str, folder: Path) -> int:
     from ..hmm.convert import from_file
     from ..hmm.names import is_process_name
 
-    is_named = is_process_name(name)
-    if is_named and arguments.unsafe_pickle:
-        raise InputError(f"--unsafe_pickle: {name} is the name of a process, and no .pkl; leave it out")
     if folder.exists():
         raise InputError(f"{folder}: exists; give another folder")
-    process = _load(name) if is_named else from_file(name, unsafe_pickle=arguments.unsafe_pickle)
+    process = _load(name) if is_process_name(name) else from_file(name)
     with atomic_folder(folder, replace=False) as temporary:
         process.save_pretrained(temporary)
     print(f"{folder}: {process.describe()}")
@@ -292,12 +289,10 @@ class DescribeCommand:
         None,
         "FOLDER",
         "instead, write the folder of a named process, or of the HMM in a file of tables: .npz, by our names or "
-        "hmmlearn's; or .pkl",
+        "hmmlearn's",
     )
-    unsafe_pickle: bool = option(False, None, "read a .pkl that you trust; it can run any code")
 
     voids = (
-        Void("unsafe_pickle", "without save"),
         Void("length", "if sequences is a file of symbols"),
         Void("sequences json length", "with save"),
         Void("num_sequences plot", "with save or sequences"),

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..operations.alerts import AlertSettings, alert, is_pending
+from ..operations.alerts import AlertSettings, alert
 from ..operations.diagnosis import Limits
 from ..operations.run_state import FINISHED, RunObserver, format_state
 from ..operations.stacks import read_stacks
@@ -92,9 +92,6 @@ def watch_command(arguments: WatchCommand) -> int:
         _print(state, arguments)
     else:
         state = _follow(look, lambda state: _print(state, arguments, end="\n"), arguments.every)
-    while arguments.follow and arguments.command and is_pending(observer.folder):
-        time.sleep(arguments.every)
-        state = look()
     return 0 if state.trouble is None else 1
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ..compat.pomegranate import import_pomegranate, sparse_transition
-from ..errors import InputError, first_line, path_errors
+from ..errors import InputError, path_errors
 from ..foreign.arrays import load_archive
 from .model import HMM
 
@@ -28,23 +28,20 @@ _TOLERANCE = 1e-5  # of the sum of a float32 row of a few hundred entries
 _HMMLEARN = {"startprob": "start", "transmat": "transition", "emissionprob": "emission"}
 _FORMATS = (
     "expected .npz (numpy.savez with startprob_, transmat_ and emissionprob_ of hmmlearn, or start, transition and "
-    "emission, or start and edges), or an hmmlearn CategoricalHMM in .pkl or .joblib"
+    "emission, or start and edges)"
 )
 
 
-def from_file(path: str | os.PathLike, *, unsafe_pickle: bool = False) -> HMM:
+def from_file(path: str | os.PathLike) -> HMM:
     """The HMM in a file of tables.
 
     Args:
         path (path): `.npz` with the arrays `start` (H,), `transition` (H, H) and `emission` (H, E), or `start` and
-            `edges` (E, H, H), under these names or hmmlearn's; or `.pkl` or `.joblib` with an hmmlearn
-            `CategoricalHMM`.
-        unsafe_pickle (`bool`, *optional*, defaults to `False`): whether to read a file of pickle or joblib, which can
-            run any code.
+            `edges` (E, H, H), under these names or hmmlearn's.
 
     Raises:
-        `InputError`: there is no such file, it has another format or other arrays, or no tables of an HMM; or it is a
-            pickle, and `unsafe_pickle` is false.
+        `InputError`: there is no such file, it has another format, such as pickle, or other arrays, or no tables of an
+            HMM.
     """
     path = Path(path)
     with path_errors(path):
@@ -52,12 +49,11 @@ def from_file(path: str | os.PathLike, *, unsafe_pickle: bool = False) -> HMM:
     if not is_there:
         raise InputError(f"{path}: no such file")
     if path.suffix in (".pkl", ".pickle", ".joblib"):
-        if not unsafe_pickle:
-            raise InputError(
-                f"{path}: reading a pickle runs any code that is in it, as a file of joblib is one; if you trust its "
-                "origin add --unsafe_pickle (unsafe_pickle=True), or write the tables of the model with numpy.savez"
-            )
-        return _from_pickle(path)
+        raise InputError(
+            f"{path}: reading a pickle runs any code that is in it, as a file of joblib is one; if you trust its "
+            "origin write the folder in Python: import joblib; from hmm_datasets import HMM; "
+            f"HMM.from_hmmlearn(joblib.load({str(path)!r})).save_pretrained('FOLDER')"
+        )
     if path.suffix != ".npz":
         why = ", and a .csv file has one table where an HMM has three" if path.suffix == ".csv" else ""
         raise InputError(f"{path}: has no format of an HMM{why}; {_FORMATS}")
@@ -66,23 +62,6 @@ def from_file(path: str | os.PathLike, *, unsafe_pickle: bool = False) -> HMM:
         raise InputError(f"{path}: has the arrays {', '.join(tables) or 'none'}; {_FORMATS}")
     try:
         return HMM(**tables, normalize=None)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
-
-
-def _from_pickle(path: Path) -> HMM:
-    _import("hmmlearn")
-    import joblib  # which hmmlearn needs; it reads what pickle.dump wrote too
-
-    try:
-        model = joblib.load(path)
-    except Exception as error:  # damaged pickles raise any
-        raise InputError(
-            f"{path}: cannot be read as a pickle, nor by joblib ({first_line(error)}); write it anew with "
-            "pickle.dump or joblib.dump"
-        ) from None
-    try:
-        return from_hmmlearn(model)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
 

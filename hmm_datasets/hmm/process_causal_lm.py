@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NoReturn, Self
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -73,13 +73,10 @@ class HistoryFilter:
         if len(rows) == 0:
             return memories.new_empty(*memories.shape[:2], self.process.num_symbols)
         tokens, lengths = self._tokens(rows)
-        positions = torch.arange(tokens.shape[1], device=rows.device)
-        # One reading serves all the beginnings of a sequence that stand one after the other.
-        same = ((tokens[1:] == tokens[:-1]) | (positions >= lengths[:-1, None])).all(1) & (lengths[1:] >= lengths[:-1])
-        last = torch.nn.functional.pad(~same, (0, 1), value=True)
-        read_by = torch.nn.functional.pad(last.cumsum(0)[:-1], (1, 0))
-        longest = tokens[last, : int(lengths.max())].masked_fill(positions[: lengths.max()] >= lengths[last, None], 0)
-        probs = self.process.next_token_probs(longest)[read_by, lengths].to(memories)
+        is_read, read_by = _readings(tokens, lengths)
+        longest = torch.arange(int(lengths.max()), device=rows.device)
+        sequences = tokens[is_read, : len(longest)].masked_fill(longest >= lengths[is_read, None], 0)
+        probs = self.process.next_token_probs(sequences)[read_by, lengths].to(memories)
         return probs.log().unflatten(0, memories.shape[:2])
 
     def _tokens(self, rows: Float[Tensor, "N M"]) -> tuple[Int[Tensor, "N P"], Int[Tensor, "N"]]:
@@ -92,6 +89,18 @@ class HistoryFilter:
         is_read = is_past & (symbols < none) & (positions >= began)
         order = (~is_read).long().argsort(dim=1, stable=True)
         return symbols.gather(1, order), is_read.sum(1)
+
+
+def _readings(tokens: Int[Tensor, "N P"], lengths: Int[Tensor, "N"]) -> tuple[Bool[Tensor, "N"], Int[Tensor, "N"]]:
+    """Which rows the process reads, and the number of the reading that has the distribution of each row.
+
+    Rows that stand one after the other and of which each begins as the one before need one reading, that of the last.
+    """
+    positions = torch.arange(tokens.shape[1], device=tokens.device)
+    agrees = ((tokens[1:] == tokens[:-1]) | (positions >= lengths[:-1, None])).all(1)
+    is_continued = agrees & (lengths[1:] >= lengths[:-1])
+    is_read = torch.nn.functional.pad(~is_continued, (0, 1), value=True)
+    return is_read, torch.nn.functional.pad(is_read.cumsum(0)[:-1], (1, 0))
 
 
 class ProcessForCausalLM(ExactCausalLM):

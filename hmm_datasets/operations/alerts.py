@@ -2,8 +2,8 @@
 
 The last alert is kept in `.alerts.json` in the run's folder, so `hmm-datasets watch` can be started by cron every few
 minutes: the same trouble is reported once, and again only after a quiet time. A state that changes is reported at
-once, unless it is one that needs nobody. A command that fails is run again until it succeeds, after 10, 20, 40 seconds
-and so on, up to ten minutes. The command, which may contain a password, is in no log.
+once, unless it is one that needs nobody. A command that fails is not run again for it. The command, which may contain
+a password, is in no log.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ..errors import InputError
 from ..files import write_json
-from ..records import Count, Finite, read_record
+from ..records import Finite, read_record
 from ..runtime import environment
 from ..runtime.events import append_event
 from ..runtime.rank_heartbeats import STOPPED
@@ -29,7 +29,6 @@ from .run_state import FINISHED, NOT_FINITE, RunState, format_state
 ALERTS_NAME = ".alerts.json"
 
 _COMMAND_SECONDS = 30.0  # until a command is ended
-_FIRST_WAIT, _LONGEST_WAIT = 10.0, 600.0  # seconds until a command is run again; each wait is twice the one before
 _UNPRINTABLE = re.compile(r"[^\x20-\x7e\xa0-\ud7ff\ue000-\U0010ffff]")
 
 _unwritten: "dict[Path, LastAlert]" = {}  # the last alerts of this process, for a disk that cannot be written
@@ -51,15 +50,10 @@ class AlertSettings:
 
 @dataclass(frozen=True)
 class LastAlert:
-    """The last alert about a run: its state and time, and how often its command was run, the last time when.
-
-    `tries` is 0 once it is delivered.
-    """
+    """The last alert about a run: its state and time."""
 
     state: str | None = None
     time: Finite = 0.0
-    tries: Count = 0
-    tried: Finite = 0.0
 
 
 def alert(state: RunState, settings: AlertSettings, now: float | None = None) -> str | None:
@@ -83,24 +77,15 @@ def alert(state: RunState, settings: AlertSettings, now: float | None = None) ->
         is_news = word != last.state or not 0 <= now - last.time < settings.quiet
     else:
         is_news = last.state in (HANGING, DEAD, NOT_FINITE) or (word in (FINISHED, STOPPED) and word != last.state)
-    if is_news:
-        last = LastAlert(word, now)
-    elif last.tries == 0 or 0 <= now - last.tried < min(_FIRST_WAIT * 2.0 ** min(last.tries - 1, 9), _LONGEST_WAIT):
+    if not is_news:
         return None
-    tries = last.tries + 1
     # Written first, so that nobody is alerted again and again by processes that are killed here.
-    _write_last(state.folder, LastAlert(last.state, last.time, tries, now))
+    _write_last(state.folder, LastAlert(word, now))
     problem = _run(str(settings.command), state)
-    _write_last(state.folder, LastAlert(last.state, last.time, 0 if problem is None else tries, now))
-    result = "alert: delivered" if problem is None else f"alert: try {tries}, the command {problem}; it is run again"
+    result = "alert: delivered" if problem is None else f"alert: the command {problem}"
     with contextlib.suppress(InputError, OSError):
         append_event(state.folder, "alert", f"{state.state}; {result}")
     return result
-
-
-def is_pending(folder: Path) -> bool:
-    """Whether the command of the last alert about a run will be run again."""
-    return _read_last(folder).tries > 0
 
 
 def _read_last(folder: Path) -> LastAlert:

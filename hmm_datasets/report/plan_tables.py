@@ -1,6 +1,5 @@
 """The plan of a run as a table: what it consumes, how much memory it needs, when it ends."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -95,7 +94,7 @@ def fit_plan_text(plan: dict[str, Any]) -> str:
 
 
 def consumption_table(plan: dict[str, Any], summary: dict[str, Any]) -> str:
-    """A table of what was planned and what the run consumed, and why FLOPs per token differ if they do.
+    """A table of what was planned and what the run consumed: fewer FLOPs where sequences are shorter than rows.
 
     Args:
         plan (`dict`): `plan.json` of a run.
@@ -103,26 +102,7 @@ def consumption_table(plan: dict[str, Any], summary: dict[str, Any]) -> str:
     """
     names = ("steps", "tokens", "flops")
     rows = [[name, *(f"{counts[name]:,.0f}" for counts in (plan, summary))] for name in names]
-    table = text_table(["", "planned", "consumed"], rows)
-    return "\n".join([table, *_why_flops_differ(plan, summary)])
-
-
-def _why_flops_differ(plan: dict[str, Any], summary: dict[str, Any]) -> list[str]:
-    """The number of positions over which a token attended, if that accounts for the FLOPs that the run consumed."""
-    length, tokens = plan["row_length"], max(summary["tokens"], 1)
-    fewer = plan["flops_per_token"] - summary["flops"] / tokens
-    if abs(fewer) < 1e-6 * plan["flops_per_token"]:
-        return []
-    attended = length - fewer / plan["flops_per_pair"] if plan["flops_per_pair"] else math.inf
-    if 0 < attended < length:
-        return [
-            f"FLOPs differ because a token attended over {attended:,.1f} positions on average, those of its own "
-            f"sequence; the plan counts the {length:,} of a full row"
-        ]
-    return [
-        f"FLOPs differ because a token took {summary['flops'] / tokens:,.0f}; the plan counts "
-        f"{plan['flops_per_token']:,}"
-    ]
+    return text_table(["", "planned", "consumed"], rows)
 
 
 def _memory_table(memory: dict[str, Any]) -> str:

@@ -158,17 +158,18 @@ def number_of_start(path: Path) -> int:
     written lately, by the clock of the disk.
     """
     check_may_write()
-    earlier, now = [0], [1]
+    newest_ended, newest_running = 0, 1
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-        written = path.stat().st_mtime
-        for other in path.parent.glob("*.json"):
-            beat = None if other == path else _read(other)
-            if beat is not None:
-                is_lately = not beat.is_here and abs(written - other.stat().st_mtime) < EARLIER_START_AFTER
-                (now if beat.is_alive_here or is_lately else earlier).append(beat.start)
-    return max(max(earlier) + 1, *now)
+        now = path.stat().st_mtime
+        others = (_read(other) for other in path.parent.glob("*.json") if other != path)
+        for beat in filter(None, others):
+            if beat.is_alive_here or (not beat.is_here and abs(now - beat.written) < EARLIER_START_AFTER):
+                newest_running = max(newest_running, beat.start)
+            else:
+                newest_ended = max(newest_ended, beat.start)
+    return max(newest_ended + 1, newest_running)
 
 
 def heartbeat_path(folder: str | os.PathLike, host: str, process: int) -> Path:

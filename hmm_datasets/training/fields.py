@@ -6,7 +6,7 @@ completes and checks the classes.
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ..runtime.setting_rules import NumberRange, Void
 from ..runtime.settings import setting
@@ -89,12 +89,8 @@ class RunFields:
     log_indices: bool = setting(False, "Write the indices of the rows each rank trains on to indices-RANK.jsonl.")
     sample_prompts: list[str] = setting(
         [],
-        "Prompts that the model continues at every evaluation, or a file of them: .txt with one per line.",
-    )
-    sample_kwargs: dict[str, Any] | str | None = setting(
-        None,
-        "Arguments of transformers' generate for sample_prompts, such as {max_new_tokens: 100, do_sample: true, "
-        "temperature: 0.8}; by default 48 tokens, greedily.",
+        "Prompts that the model continues at every evaluation by 48 tokens, as its generation_config says, or a file "
+        "of them: .txt with one per line.",
     )
 
     bf16: bool | None = setting(None, "Compute in bfloat16; by default on GPUs that have it. false for float32.")
@@ -120,7 +116,6 @@ class RunFields:
         "seed": NumberRange(0, below=1 << 32),  # that of NumPy
     }
     voids = (
-        Void("sample_kwargs", "without sample_prompts"),
         Void("spike_margin", "unless on_spike is rollback"),
         Void("allow_changed", "without resume"),
         Void("keep_every", "without save_total_limit"),
@@ -151,9 +146,6 @@ class PretrainFields(RunFields):
         1.0,
         "Times that a budget of tokens, FLOPs, hours or cost may read each corpus; beyond, a run is refused.",
         above=0,
-    )
-    pad_vocabulary_to: int | None = setting(
-        None, "Pad the output layer to a multiple of this; by default 128 on a GPU, 1 for no padding.", least=1
     )
     dataloader_num_workers: int = field(
         default_factory=_num_workers,

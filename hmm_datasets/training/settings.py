@@ -14,7 +14,7 @@ from ..runtime import environment
 from ..runtime.credentials import Secret, refuse_masks
 from ..runtime.setting_rules import check_object
 from ..runtime.stop_requests import parse_time
-from .callbacks.samples import read_sample_kwargs, read_sample_prompts
+from .callbacks.samples import read_sample_prompts
 from .checkpoints.resuming import possible_starts
 from .checkpoints.skipped_rows import rollbacks_of, skipped_rows_of
 from .fields import CHUNKED_VOCABULARY, DPOFields, GRPOFields, PretrainFields, SFTFields
@@ -64,7 +64,6 @@ class RunSettings:
         if self.time_limit is not None:
             parse_time(self.time_limit)
         self.sample_prompts = read_sample_prompts(self.sample_prompts)
-        self.sample_kwargs = read_sample_kwargs(self.sample_prompts, self.sample_kwargs)
         check_trackers(self.report_to)
         named_components(self.components)
         check_dtype(self)

@@ -17,7 +17,6 @@ from ..errors import InputError, first_line
 from ..files import read_json
 from ..foreign.json import parse_json
 from .support import (
-    TRAINERS,
     Support,
     counts_padding,
     differs_by_rank,
@@ -216,25 +215,3 @@ def check_planned(settings: Any) -> None:
             f"include_num_input_tokens_seen is {settings.include_num_input_tokens_seen}, but the plan counts tokens "
             "without padding; leave it out"
         )
-
-
-def support_table() -> str:
-    """The table in Markdown, for the documentation.
-
-    ```python
-    >>> support_table().splitlines()[2][:52]
-    '| `label_smoothing_factor` | works | the logged loss'
-
-    ```
-    """
-    lines = ["| setting | here | what it does, or why not |", "|---|---|---|"]
-    for row in TABLE:
-        only = "" if row.refused is None or row.trainers is TRAINERS else f" by {', '.join(row.trainers)}"
-        if row.refused is None:
-            what = "works"
-        elif row.trainers is TRAINERS and any(other.name == row.name and other.refused is None for other in TABLE):
-            what = f"`{row.example}` is refused"
-        else:
-            what = f"refused{only}"
-        lines.append(f"| `{row.name}` | {what} | {row.outcome} |")
-    return "\n".join(lines)

@@ -551,7 +551,7 @@ class Pretrainer(StepTrainer, Trainer):
         if isinstance(train_dataset, EndlessSequences):
             train_dataset = train_dataset.by_index()  # so that a run resumes at any step in constant time
         super().__init__(*args, plan=plan, train_dataset=train_dataset, **kwargs)
-        pad_output(self.model, vocabulary_multiple(self.args.pad_vocabulary_to, self.args.device))
+        pad_output(self.model, vocabulary_multiple(self.args.device))
         self.loss_output = self._loss_output()
         self._discards_outputs = False
 

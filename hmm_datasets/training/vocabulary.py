@@ -20,7 +20,6 @@ from torch.nn import functional
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..compat.deepspeed import whole_parameters
-from ..errors import InputError
 
 GPU_MULTIPLE = 128
 
@@ -98,14 +97,6 @@ def pad_output(model: PreTrainedModel, multiple: int) -> None:
         model.set_output_embeddings(PaddedOutput(layer, multiple))
 
 
-def vocabulary_multiple(asked: int | None, device: torch.device) -> int:
-    """The multiple to pad to: `asked` if set, else 128 on a GPU, and 1 (no padding) on a CPU.
-
-    Raises:
-        `InputError`: `asked` is below 1.
-    """
-    if asked is not None and asked < 1:
-        raise InputError(f"pad_vocabulary_to is {asked}; expected 1 (no padding) or more")
-    if asked is None:
-        return 1 if device.type == "cpu" else GPU_MULTIPLE
-    return asked
+def vocabulary_multiple(device: torch.device) -> int:
+    """The multiple to pad to: 128 on a GPU, and 1 (no padding) on a CPU."""
+    return 1 if device.type == "cpu" else GPU_MULTIPLE

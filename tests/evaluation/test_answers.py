@@ -5,8 +5,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.evaluation.chat.answers import Question, answer, exact_match, questions_of
-from hmm_datasets.intervals import wilson
+from hmm_datasets.evaluation.chat.answers import Question, answer, questions_of
 from hmm_datasets.text.corpora.story_questions import story_question
 from hmm_datasets.text.tokenizers.bpe import train_bpe
 
@@ -77,19 +76,3 @@ def test_a_question_has_all_messages_before_the_first_answer():
         Question([user], "Hello.", "greeting", 0.5),
     ]
     assert len(questions_of(rows, 1)) == 1
-
-
-def test_accuracy_is_counted_by_kind_with_the_accuracy_of_guessing():
-    questions = [Question([], "red", "color", 1 / 3)] * 3 + [Question([], "blue", "color", 1 / 3)]
-    questions.append(Question([], "two", "count", 1 / 4))
-    found = exact_match(questions, ["red", " red\n", "Red", "red", "two"])
-    assert list(found) == ["color", "count", "all"]
-    assert found["color"]["accuracy"] == 0.5
-    assert (found["color"]["low"], found["color"]["high"]) == wilson(2, 4)
-    assert found["color"]["most_common"] == 0.75
-    assert found["all"] | {"low": None, "high": None} == {
-        "questions": 5, "right": 3, "accuracy": 0.6, "low": None, "high": None, "most_common": 0.6,
-        "chance": pytest.approx((4 / 3 + 1 / 4) / 5),
-    }  # fmt: skip
-    assert exact_match([], []) == {}
-    assert list(exact_match([Question([], "a")], ["a"])) == ["all"]

@@ -151,7 +151,7 @@ def write_watched(folder: Path) -> None:
             folder / "events.jsonl",
             {"time": now - 50, "kind": kind, "host": "h", "rank": 1, "step": 3, "delay": 1.0, "message": "a word"},
         )
-    write_json(folder / ".alerts.json", {"state": "dead", "time": now, "tries": 2, "tried": now})
+    write_json(folder / ".alerts.json", {"state": "dead", "time": now})
     for rank in range(2):
         beat = {
             "host": "h", "process": 12345 + rank, "machine": "m", "process_started": 1.5, "rank": rank,

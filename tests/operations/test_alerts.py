@@ -62,7 +62,7 @@ def test_a_clock_that_was_set_back_does_not_silence_alerts(dead):
 @pytest.mark.outside(
     "https://github.com/ansible/awx/issues/8226",
     "a notification to be sent again when the server of a web hook fails once",
-    "the command of an alert is run again until it succeeds",
+    "the line of the guide has curl send it again; an alert runs its command once",
 )
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 def test_a_web_hook_is_a_line_of_shell(dead):
@@ -81,9 +81,8 @@ def test_a_web_hook_is_a_line_of_shell(dead):
     with HTTPServer(("127.0.0.1", 0), Hook) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_address[1]}/T1/secret"
-        settings = AlertSettings(command=f"curl -fsS --json \"$EVENT\" '{url}'")
-        assert alert(dead, settings, now=0.0) == "alert: try 1, the command ended with exit code 22; it is run again"
-        assert alert(dead, settings, now=10.0) == "alert: delivered"
+        settings = AlertSettings(command=f"curl -fsS --retry 5 --json \"$EVENT\" '{url}'")
+        assert alert(dead, settings, now=0.0) == "alert: delivered"
         server.shutdown()
     assert posted[0] == posted[1]
     assert posted[0]["state"] == "dead"
@@ -92,18 +91,10 @@ def test_a_web_hook_is_a_line_of_shell(dead):
     assert "secret" not in "".join(path.read_text() for path in dead.folder.glob("*.json*"))
 
 
-def test_a_command_that_fails_is_run_again_until_it_succeeds(dead, running, tmp_path):
-    there = tmp_path / "there"
-    settings, tries = AlertSettings(command=f"test -e {there}", quiet=1e9), []
-    for now in range(2000):
-        if now == 1900:
-            there.touch()
-        line = alert(dead, settings, now=float(now))
-        tries += [] if line is None else [(now, line)]
-    assert [now for now, _ in tries] == [0, 10, 30, 70, 150, 310, 630, 1230, 1830]
-    assert tries[-1][1] == "alert: try 9, the command ended with exit code 1; it is run again"
-    assert alert(dead, settings, now=1e6) == "alert: delivered"
-    assert alert(dead, settings, now=1e6 + 1e5) is None
+def test_a_command_that_fails_is_named_and_not_run_again_before_the_quiet_time(dead):
+    settings = AlertSettings(command="exit 3", quiet=100)
+    lines = [alert(dead, settings, now=float(now)) for now in (0, 10, 99, 101)]
+    assert lines == ["alert: the command ended with exit code 3", None, None, lines[0]]
 
 
 def test_a_wrong_quiet_time_is_refused():
@@ -119,16 +110,14 @@ def test_cron_reports_once(dead, tmp_path, capsys):
     assert capsys.readouterr().err.count("alert: delivered") == 1
 
 
-def test_a_finished_run_is_watched_until_its_alert_is_delivered_whatever_its_name(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("hmm_datasets.operations.alerts._FIRST_WAIT", 0.0)
+def test_the_end_of_a_run_is_reported_whatever_its_name(tmp_path, capsys):
     run = tmp_path / "a\nBcc: all@example.org\x1b[2J\udcff"
     append_jsonl(run / "history.jsonl", {"step": 3, "time": 1.0, "loss": float("nan"), "max_steps": 3})
     log = tmp_path / "log"
-    command = f'echo "$SUBJECT" >> {log}; cat > /dev/null; test $(wc -l < {log}) = 3'
+    command = f'echo "$SUBJECT" >> {log}; cat > /dev/null'
     assert main(["watch", str(run), "--follow", "--every", "0.01", "--command", command]) == 1
-    lines = [line for line in capsys.readouterr().err.splitlines() if line]
-    assert [line.partition(",")[0] for line in lines] == ["alert: try 1", "alert: try 2", "alert: delivered"]
-    assert log.read_text() == "a Bcc: all@example.org [2J : loss is not finite\n" * 3
+    assert [line for line in capsys.readouterr().err.splitlines() if line] == ["alert: delivered"]
+    assert log.read_text() == "a Bcc: all@example.org [2J : loss is not finite\n"
 
 
 def test_a_disk_that_cannot_be_written_does_not_repeat_alerts(dead, monkeypatch):
@@ -143,7 +132,6 @@ def test_a_disk_that_cannot_be_written_does_not_repeat_alerts(dead, monkeypatch)
 @pytest.mark.parametrize(
     "content",
     [
-        '{"state": "hanging", "time": 0, "tries": 9000000000}',
         "[]",
         "{}",
         '{"state": [], "time": "x"}',

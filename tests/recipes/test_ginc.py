@@ -27,7 +27,6 @@ def test_wrong_settings_are_refused():
     for wrong, message in (
         ({"example_lengths": [1]}, "example_lengths is"),
         ({"num_examples": []}, "num_examples is"),
-        ({"leak": 0}, "leak is 0"),
         ({"num_prompts": 0}, "num_prompts is 0"),
     ):
         with pytest.raises(InputError, match=message):

@@ -27,3 +27,11 @@ def tokenizer(base):
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(base)
+
+
+@pytest.fixture
+def padded_to(monkeypatch):
+    """Sets the multiple to which trainers pad output layers, whatever the device is."""
+    return lambda multiple: monkeypatch.setattr(
+        "hmm_datasets.training.trainer.vocabulary_multiple", lambda device: multiple
+    )

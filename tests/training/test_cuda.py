@@ -73,13 +73,14 @@ def test_a_resumed_run_ends_with_the_bits_of_an_undisturbed_one(tmp_path, precis
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa", "flex_attention"])
-def test_the_loss_and_gradient_of_packed_rows_are_those_of_separate_documents(stream, tmp_path, attention):
+def test_the_loss_and_gradient_of_packed_rows_are_those_of_separate_documents(stream, tmp_path, padded_to, attention):
     packed = PackedWindows(stream, LENGTH, seed=3, cache_dir=tmp_path / "cache")
     rows = [packed[index] for index in range(8)]
     assert max(len(pieces(row)) for row in rows) > 1
     # Without the padding of the output layer, which a GPU has by default, so that weights can be copied.
+    padded_to(1)
     model = tiny_model(layers=2, attn_implementation=attention)
-    run = trainer(tmp_path, model=model, rows=rows, pad_vocabulary_to=1)
+    run = trainer(tmp_path, model=model, rows=rows)
     apart = tiny_model(layers=2, attn_implementation="eager")
     apart.load_state_dict(run.model.state_dict())
     batch = {name: column.to(DEVICE) for name, column in default_data_collator(rows).items()}

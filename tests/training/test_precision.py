@@ -160,8 +160,9 @@ def test_fp16_without_a_gpu_is_refused(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chosen", [{}, {"z_loss": 0.01, "pad_vocabulary_to": 128, "batch_ramp": ["4:2"]}])
-def test_a_compiled_run_has_the_curve_of_an_eager_one_and_its_files(tmp_path, chosen):
+@pytest.mark.parametrize("chosen", [{}, {"z_loss": 0.01, "batch_ramp": ["4:2"]}])
+def test_a_compiled_run_has_the_curve_of_an_eager_one_and_its_files(tmp_path, padded_to, chosen):
+    padded_to(128 if chosen else 1)
     given = {"learning_rate": 0.02, "max_steps": 6, **chosen}
     eager = losses(trainer(tmp_path, **given))
     run = trainer(tmp_path, torch_compile=True, save_strategy="steps", save_steps=6, **given)
@@ -203,7 +204,7 @@ def gpt2(tmp_path):
 
 
 @pytest.mark.parametrize("file", ["", "config.json"])
-def test_any_configuration_of_transformers_gets_the_vocabulary_of_the_data_and_trains(tmp_path, gpt2, file):
+def test_any_configuration_of_transformers_gets_the_vocabulary_of_the_data_and_trains(tmp_path, padded_to, gpt2, file):
     config = model_config(
         str(gpt2 / file), vocab_size=VOCABULARY, max_length=LENGTH, bos_token_id=3, eos_token_id=4, pad_token_id=5
     )
@@ -212,7 +213,8 @@ def test_any_configuration_of_transformers_gets_the_vocabulary_of_the_data_and_t
     assert config.tie_word_embeddings
     model = AutoModelForCausalLM.from_config(config)
     assert model.dtype == torch.float32
-    given = {"rows": random_rows(8) * 6, "learning_rate": 0.02, "optimizer": "muon", "pad_vocabulary_to": 128}
+    given = {"rows": random_rows(8) * 6, "learning_rate": 0.02, "optimizer": "muon"}
+    padded_to(128)
     found = losses(trainer(tmp_path / "run", model=model, **given))
     assert found[-1] < found[0]
 

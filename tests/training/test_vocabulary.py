@@ -3,10 +3,9 @@
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_runs import LENGTH, VOCABULARY, losses, random_rows, settings, tiny_model, trainer
+from tiny_runs import LENGTH, VOCABULARY, losses, random_rows, tiny_model, trainer
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation.baselines import BaselineComparison
 from hmm_datasets.hmm import processes
 from hmm_datasets.text.tokenizers.bpe import train_bpe
@@ -76,10 +75,12 @@ def test_other_architectures_are_padded_too():
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("tied", [False, True])
-def test_a_padded_run_has_the_curve_and_the_files_of_a_plain_one(tmp_path, tied):
+def test_a_padded_run_has_the_curve_and_the_files_of_a_plain_one(tmp_path, tied, padded_to):
     given = {"max_steps": 8, "learning_rate": 0.01}
-    plain = trainer(tmp_path, model=tiny_model(tied=tied), pad_vocabulary_to=1, **given)
-    padded = trainer(tmp_path, model=tiny_model(tied=tied), pad_vocabulary_to=128, **given)
+    padded_to(1)
+    plain = trainer(tmp_path, model=tiny_model(tied=tied), **given)
+    padded_to(128)
+    padded = trainer(tmp_path, model=tiny_model(tied=tied), **given)
     assert type(padded.model.lm_head) is PaddedOutput
     assert losses(padded) == pytest.approx(losses(plain), abs=1e-5)
     for run, name in ((plain, "plain"), (padded, "padded")):
@@ -121,13 +122,10 @@ def test_the_baseline_comparison_takes_padded_logits():
         torch.testing.assert_close(baselines.reduce_logits(model(rows).logits, rows), expected)
 
 
-def test_on_a_cpu_nothing_is_padded_unless_asked(tmp_path):
+def test_on_a_cpu_nothing_is_padded(tmp_path):
     if torch.accelerator.is_available():
         pytest.skip("there is a GPU")
     assert type(trainer(tmp_path).model.lm_head) is torch.nn.Linear
-    with pytest.raises(InputError, match=r"pad_vocabulary_to is 0; expected 1 or more"):
-        trainer(tmp_path, pad_vocabulary_to=0)
-    assert settings(tmp_path).pad_vocabulary_to is None
 
 
 @pytest.mark.parametrize("tied", [False, True])

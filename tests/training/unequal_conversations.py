@@ -57,7 +57,6 @@ def main(folder: str, micro_batch: int, **given) -> FineTuner:
         logging_steps=1,
         save_strategy="no",
         sample_prompts=["Who?"],
-        sample_kwargs={"max_new_tokens": 6},
         train_sampling_strategy="sequential",
         lr_scheduler_type="constant",
         learning_rate=1e-3,

@@ -3,14 +3,13 @@
 They are written to `samples.jsonl`, one row per prompt, and shown above the progress bar. Training is not affected:
 the state of the random numbers and the mode of the model are restored. If every rank has the whole model, only rank 0
 generates, and the others wait for it at their next collective. Under ZeRO-3 and FSDP2 all ranks take part, since each
-has a part of the weights. A prompt costs `max_new_tokens` forward passes of one row.
+has a part of the weights. A prompt costs 48 forward passes of one row.
 """
 
 import os
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from transformers import TrainerCallback
@@ -20,7 +19,6 @@ from trl import DPOConfig, GRPOConfig, SFTConfig
 from ...compat.transformers_caches import generate
 from ...errors import InputError
 from ...files import append_jsonl
-from ...foreign.json import parse_json
 from ...hmm.tokenizer import check_symbols
 from ...text.corpora.local_files import read_rows
 from ...text.tokenizers.chat_encoding import encode_conversation
@@ -32,14 +30,17 @@ if TYPE_CHECKING:
     from ..run_context import RunContext
 
 SAMPLES_NAME = "samples.jsonl"
+_NEW_TOKENS = 48
 
 
 def read_sample_prompts(prompts: list[str]) -> list[str]:
     """The prompts of the settings: as they are, or those in the file that the only one names.
 
     Raises:
-        `InputError`: the file has no prompts.
+        `InputError`: a prompt is empty, or the file has none.
     """
+    if not all(prompts):
+        raise InputError(f"sample_prompts: prompt {prompts.index('') + 1} is empty; write some words there")
     if len(prompts) != 1 or not os.path.isfile(prompts[0]):
         return prompts
     texts = [row.get("prompt", row.get("text")) for _, row in read_rows(Path(prompts[0]))]
@@ -50,24 +51,8 @@ def read_sample_prompts(prompts: list[str]) -> list[str]:
     return lines
 
 
-def read_sample_kwargs(prompts: list[str], kwargs: Mapping[str, Any] | str | None) -> dict[str, Any]:
-    """The arguments of `generate` that [`Samples`] passes.
-
-    Raises:
-        `InputError`: an empty prompt, or arguments that are not a mapping.
-    """
-    if not all(prompts):
-        raise InputError(f"sample_prompts: prompt {prompts.index('') + 1} is empty; write some words there")
-    arguments = parse_json(kwargs, "sample_kwargs") if isinstance(kwargs, str) else kwargs or {}
-    if not isinstance(arguments, Mapping):
-        raise InputError(f"sample_kwargs is {arguments!r}; expected a mapping, such as {{max_new_tokens: 100}}")
-    if not arguments.get("max_new_tokens", 1) >= 1:
-        raise InputError(f"sample_kwargs: max_new_tokens is {arguments['max_new_tokens']}; expected 1 or more")
-    return {"max_new_tokens": 48, "do_sample": False} | dict(arguments)
-
-
 class Samples(TrainerCallback):
-    """Continues the prompts of the settings (`sample_prompts`, `sample_kwargs`).
+    """Continues the prompts of the settings (`sample_prompts`).
 
     A trainer for conversations gives them to the model as a user's messages.
 
@@ -135,6 +120,6 @@ class Samples(TrainerCallback):
             input_ids=tokens,
             attention_mask=torch.ones_like(tokens),
             pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id,
-            **args.sample_kwargs,
+            max_new_tokens=_NEW_TOKENS,
         )
         return tokenizer.decode(output[0, len(asked) :], skip_special_tokens=True)

@@ -35,7 +35,7 @@ WITHOUT_EFFECT = frozenset((
     *("eval_accumulation_steps", "eval_do_concat_batches", "eval_use_gather_object", "eval_packing"),
     *("batch_eval_metrics", "include_for_metrics", "prediction_loss_only", "per_device_eval_batch_size"),
     *("bf16_full_eval", "fp16_full_eval", "evaluations_per_doubling", "num_generations_eval"),
-    *("sample_prompts", "sample_kwargs"),
+    "sample_prompts",
     # Logs and trackers.
     *("logging_strategy", "logging_steps", "logging_first_step", "logging_nan_inf_filter", "log_level"),
     *("log_level_replica", "log_on_each_node", "report_to", "disable_tqdm", "debug", "skip_memory_metrics"),
@@ -63,7 +63,7 @@ WITHOUT_EFFECT = frozenset((
 """Settings that cannot change the loss of a step."""
 
 ROUNDED = frozenset((
-    *("per_device_train_batch_size", "chunked_loss", "pad_vocabulary_to", "activation_checkpointing"),
+    *("per_device_train_batch_size", "chunked_loss", "activation_checkpointing"),
     *("activation_checkpointing_kwargs", "torch_compile", "torch_compile_backend", "torch_compile_mode"),
     *("use_liger_kernel", "liger_kernel_config", "full_determinism", "padding_free", "pad_to_multiple_of"),
     *("precompute_ref_log_probs", "precompute_ref_batch_size"),

@@ -33,7 +33,6 @@ class ExcessSettings:
     seeds: list[int] = setting([0, 1, 2], "Seeds of models and data.")
     width: int = setting(64, "Its width.")
     train_tokens: int = setting(5_000_000, "Tokens that each model is trained on.")
-    learning_rate: float = setting(1e-2, "Peak learning rate.")
     num_sequences: int = setting(256, "Held-out sequences per process.")
 
     def __post_init__(self):
@@ -74,7 +73,7 @@ def configuration(settings: ExcessSettings, length: int) -> dict[str, Any]:
 def training(settings: ExcessSettings, folder: Path, name: str, seed: int) -> tuple[str, str]:
     """Title and command of one training run."""
     words: list[object] = ["--hmm", folder / "processes" / name, "--model", folder / "llama.json"]
-    words += ["--train_tokens", settings.train_tokens, "--learning_rate", settings.learning_rate]
+    words += ["--train_tokens", settings.train_tokens]
     words += ["--seed", seed, "--data_seed", seed, "--output_dir", folder / f"seed-{seed}" / name]
     return f"{name}, seed {seed}", f"hmm-datasets pretrain --config excess/pretrain.yaml {shlex.join(map(str, words))}"
 

@@ -10,13 +10,14 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from mean_text import mean_text
 from methods import DRAWS
 from rewards import MEMBERS, NUM_ENSEMBLES, Rewards, ensemble_gains, share_of
 
 from hmm_datasets.files import atomic_file, write_json
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.analysis.reward_totals import reward_totals
-from hmm_datasets.intervals import half_width, mean_text
+from hmm_datasets.intervals import half_width
 from hmm_datasets.report.plots import PAPER, WIDTH, save_figure
 from hmm_datasets.report.tables import Table
 

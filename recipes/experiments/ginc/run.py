@@ -51,6 +51,8 @@ WHO = {
 }
 ROWS = 100
 """Prompts predicted at once."""
+LEAK = 0.01
+"""Probability per token that a leaky document begins anew."""
 
 
 @dataclass
@@ -63,7 +65,6 @@ class GINCSettings:
     example_lengths: list[int] = setting([3, 5, 8, 10], "Tokens of an example, with its answer.")
     num_examples: list[int] = setting(list(PUBLISHED_EXAMPLES), "Examples before the one to answer.")
     num_prompts: int = setting(2500, "Prompts of each length and number of examples.")
-    leak: float = setting(0.01, "Probability per token that a leaky document begins anew.")
     length: int = setting(1024, "Tokens of a document that the model is trained on.")
     layers: int = setting(4, "Layers of the model.")
     width: int = setting(128, "Width of the model.")
@@ -77,8 +78,6 @@ class GINCSettings:
             raise InputError(f"example_lengths is {self.example_lengths}; expected lengths of 2 tokens or more")
         if not self.num_examples or min(self.num_examples) < 0:
             raise InputError(f"num_examples is {self.num_examples}; expected numbers of 0 or more")
-        if not 0 < self.leak <= 1:
-            raise InputError(f"leak is {self.leak}; expected a probability above 0")
         if self.num_prompts < 1:
             raise InputError(f"num_prompts is {self.num_prompts}; expected 1 or more")
 
@@ -89,7 +88,7 @@ def main(settings: GINCSettings) -> None:
 
     began, folder = time.monotonic(), Path(settings.output_dir)
     documents = ginc()
-    exact = {"documents": documents, "leaky documents": ginc(leak=settings.leak)}
+    exact = {"documents": documents, "leaky documents": ginc(leak=LEAK)}
     model = trained(settings, documents, folder / "model") if settings.steps else None
     accuracy: dict[str, Any] = {}
     for length in settings.example_lengths:
@@ -208,7 +207,7 @@ def report(settings: GINCSettings, accuracy: dict[str, Any], folder: Path, secon
         findings,
         protocol=(
             f"{settings.num_prompts:,} prompts of each length and number of examples, drawn as the authors' are; the "
-            f"leak is {settings.leak:g} per token. The Llama has {settings.layers} layers of width {settings.width}, "
+            f"leak is {LEAK:g} per token. The Llama has {settings.layers} layers of width {settings.width}, "
             f"and was trained for {settings.steps:,} steps on {settings.batch_size} documents of {settings.length:,} "
             "tokens each. The authors' GPT-2 has 16 layers, the curves are means over five runs."
         ),

@@ -8,9 +8,9 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from mean_text import mean_text
 
 from hmm_datasets.files import atomic_file, write_json
-from hmm_datasets.intervals import mean_text
 from hmm_datasets.report.plots import PAPER, WIDTH, save_figure
 from hmm_datasets.report.tables import Table
 

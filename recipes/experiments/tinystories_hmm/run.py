@@ -33,7 +33,6 @@ class TinyStoriesSettings:
 
     output_dir: str = setting(MISSING, "Output folder.")
     corpus: str = setting("tinystories-sample", "A text corpus: name, file or Hub data set.")
-    max_documents: int | None = setting(None, "Maximum number of documents to read.")
     vocabulary_size: list[int] = setting([200], "E: numbers of words, including the full stop.")
     num_states: list[int] = setting([8, 16, 32], "H: numbers of states.")
     length: list[int] = setting([16, 32, 64], "L: symbols per window.")
@@ -82,7 +81,7 @@ def main(settings: TinyStoriesSettings) -> None:
 
 def sweeps(settings: TinyStoriesSettings) -> dict[str, dict[str, Any]]:
     """The files of the two sweeps, by name."""
-    shared = {"corpus": settings.corpus, "max_documents": settings.max_documents, "time_limit": settings.time_limit}
+    shared = {"corpus": settings.corpus, "time_limit": settings.time_limit}
     shared |= {"pseudocount": settings.pseudocount, "save_every": settings.save_every}
     shared |= {"assumed_tokens": settings.assumed_tokens, "assumed_flops": settings.assumed_flops}
     shared = {name: value for name, value in shared.items() if value is not None}

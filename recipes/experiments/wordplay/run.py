@@ -39,7 +39,6 @@ class WordplaySettings:
     per_device_train_batch_size: int = setting(16, "Windows per process in one forward pass.")
     learning_rate: float = setting(3e-3, "Peak learning rate.")
     launcher: str = setting("cpu2", "Launch configuration of the training.")
-    temperature: float = setting(0.8, "Sampling temperature of these texts.")
     strategies: list[str] = setting([], "Launch configurations to compare: ddp zero1 zero2 zero3 fsdp2.")
     num_processes: int = setting(2, "Processes of each of the strategies.")
     bf16: bool = setting(False, "Compute in bfloat16 under the strategies.")
@@ -88,7 +87,7 @@ def stages(settings: WordplaySettings) -> list[tuple[str, str]]:
             f"--train_tokens none --logging_steps 5 --save_strategy no --output_dir {run_folder}",
         ))  # fmt: skip
     names = " ".join(shlex.quote(Path(name).stem) for name in settings.strategies)
-    written = f"--prompts {shlex.join(PROMPTS)} --temperature {settings.temperature}"
+    written = f"--prompts {shlex.join(PROMPTS)}"
     script = shlex.quote(str(Path(__file__).with_name("written.py")))
     compared = f" --strategies {names} --bf16 {str(settings.bf16).lower()}" if names else ""
     command = f"python {script} {shlex.quote(folder)} {written}{compared}"

@@ -1,7 +1,9 @@
-from answer_report import answers_table, compare_answers, transcripts
+import pytest
+from answer_report import answers_table, compare_answers, exact_match, transcripts
 
 from hmm_datasets.evaluation.chat.answers import Question
 from hmm_datasets.files import read_json, read_jsonl
+from hmm_datasets.intervals import wilson
 
 QUESTIONS = [
     Question([{"role": "user", "content": "What is red?"}], "The red hat.", "color", 1 / 3),
@@ -37,3 +39,19 @@ def test_without_a_known_chance_the_most_common_answer_is_the_guess(tmp_path):
     figures, _ = compare_answers(tmp_path, questions, ["no"] * 4, ["yes"] * 4)
     table = answers_table(figures).rows
     assert table == [["all", "4", "0.0%", "100.0% (51.0% .. 100.0%)", "100.0%"]]
+
+
+def test_accuracy_is_counted_by_kind_with_the_accuracy_of_guessing():
+    questions = [Question([], "red", "color", 1 / 3)] * 3 + [Question([], "blue", "color", 1 / 3)]
+    questions.append(Question([], "two", "count", 1 / 4))
+    found = exact_match(questions, ["red", " red\n", "Red", "red", "two"])
+    assert list(found) == ["color", "count", "all"]
+    assert found["color"]["accuracy"] == 0.5
+    assert (found["color"]["low"], found["color"]["high"]) == wilson(2, 4)
+    assert found["color"]["most_common"] == 0.75
+    assert found["all"] | {"low": None, "high": None} == {
+        "questions": 5, "right": 3, "accuracy": 0.6, "low": None, "high": None, "most_common": 0.6,
+        "chance": pytest.approx((4 / 3 + 1 / 4) / 5),
+    }  # fmt: skip
+    assert exact_match([], []) == {}
+    assert list(exact_match([Question([], "a")], ["a"])) == ["all"]

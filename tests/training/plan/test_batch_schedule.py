@@ -210,7 +210,7 @@ def test_rows_that_end_within_a_step_are_refused(tmp_path):
 
 COMMON = {
     **{"max_steps": 6, "global_batch_size": 8, "learning_rate": 0.01, "logging_steps": 1, "z_loss": 0.01},
-    **{"pad_vocabulary_to": 128, "report_to": "none", "lr_scheduler_type": "constant_with_warmup", "warmup_steps": 2},
+    **{"report_to": "none", "lr_scheduler_type": "constant_with_warmup", "warmup_steps": 2},
 }
 
 
