@@ -82,21 +82,6 @@ def clustered_mean(values: Float[np.ndarray, "N T"], *, padded: bool = False) ->
     return ClusteredMean(mean, error, positions, errors)
 
 
-def context_spans(length: int) -> list[tuple[int, int]]:
-    """Numbers of symbols of context that are averaged together: from one power of two to the next.
-
-    ```python
-    >>> context_spans(9)
-    [(1, 2), (2, 4), (4, 8), (8, 9)]
-
-    ```
-    """
-    edges = [1]
-    while edges[-1] * 2 < length:
-        edges.append(edges[-1] * 2)
-    return list(zip(edges, [*edges[1:], length], strict=True))
-
-
 def cross_entropy_figures(nats: Float[np.ndarray, "N T"], *, padded: bool = False) -> dict[str, Any]:
     """The result of the metric `token_cross_entropy` for the losses of `N` sequences of `T` tokens."""
     result = clustered_mean(nats, padded=padded)

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from ..data.sequences import HMMSequences
 from .baselines import BaselineComparison, token_scores
-from .calibration import Calibration
 
 
 def measure_optimum(
@@ -61,7 +60,7 @@ def measure_optimum(
         `dict`: `cross_entropy` and `final_token`, the results of the metrics `token_cross_entropy` and
         `final_token_cross_entropy` for `model` and each predictor; `kl`, the result of `predictor_kl` for each
         predictor; `bayes_gap`, and `floor`, the predictor from which it is measured (`bayes` or `oracle`);
-        `calibration`, see [`Calibration`]; `items`, for each sequence the nats of model and that predictor; and a
+        `items`, for each sequence the nats of model and that predictor; and a
         description of the data; with `metrics` their results by name. Empty on ranks other than the main one.
 
     Raises:
@@ -93,8 +92,7 @@ def measure_optimum(
     names = [*baselines.names, *["oracle"] * source.has_oracle]
     best = "bayes" if "bayes" in names else "oracle"
     accelerator = accelerator or OneProcess(model)
-    scores, calibration = [], Calibration()
-    first = 0
+    scores, first = [], 0
     for batch in shared_batches(rows, batch_size, accelerator, "sequences"):
         labels = batch["input_ids"]
         # Every rank runs the same number of rows; those that pad the last batch are cut off after gathering.
@@ -104,15 +102,8 @@ def measure_optimum(
             predictions = baselines.rows(logits(mine, index), mine)
             if "oracle" in names:
                 predictions.distributions["oracle"] = _oracle(source, rows, mine, int(index[0]))
-            tables = (
-                token_scores(predictions),
-                Calibration.sums(
-                    predictions.log_model, predictions.distributions[best], predictions.symbols, source.padding
-                ),
-            )
-        gathered = [accelerator.gather(table)[: len(labels)].cpu() for table in tables]
-        scores.append(gathered[0].numpy())
-        calibration.add(gathered[1])
+            table = token_scores(predictions)
+        scores.append(accelerator.gather(table)[: len(labels)].cpu().numpy())
         first += len(labels)
     if not accelerator.is_main_process:
         return {}
@@ -124,7 +115,6 @@ def measure_optimum(
     result = _figures(table, names, best, padded=source.padding is not None)
     result |= {"metrics": computed} if computed else {}
     return result | {
-        "calibration": calibration.result(),
         "num_sequences": len(rows),
         "length": rows.length,
         "seed": rows.seed,

@@ -184,8 +184,6 @@ def optimum_table(measured: Mapping[str, Any], title: str = "") -> Table:
         f"excess over the {best}: {gap['bayes_gap']:z.4f}{error_text(gap[_ERROR])} nats per token "
         f"({sequences_text(measured)})"
     ]
-    if "calibration" in measured:
-        notes.append(f"expected calibration error: {measured['calibration']['error']:.2g}")
     if gap[_ERROR] is not None and gap["bayes_gap"] < -3 * finite_error(gap[_ERROR]) - ROUNDING:
         notes.append(f"BELOW the {best} by more than three standard errors: the rows are not of this distribution")
     return Table(title, header, rows, "\n".join(notes))

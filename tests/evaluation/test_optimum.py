@@ -9,7 +9,6 @@ import torch
 
 from hmm_datasets.data.sequences import HMMSequences
 from hmm_datasets.errors import InputError
-from hmm_datasets.evaluation.calibration import Calibration
 from hmm_datasets.evaluation.metrics import load_metric
 from hmm_datasets.evaluation.optimum import measure_optimum
 from hmm_datasets.hmm import processes
@@ -149,54 +148,3 @@ def test_every_sequence_has_an_item_and_the_result_is_json(accelerator):
 def test_one_sequence_is_too_few(accelerator):
     with pytest.raises(InputError, match="1 sequence to measure on; expected 2 or more"):
         measure_optimum(HMMForCausalLM.from_hmm(MESS3, 3), MESS3, rows_of(MESS3, count=1), accelerator)
-
-
-# Calibration
-
-
-def test_bins_are_those_of_a_loop_over_pairs():
-    generator = np.random.default_rng(0)
-    model, distribution = generator.dirichlet(np.full(5, 0.3), (2, 6, 4))
-    symbols = generator.integers(0, 4, (6, 4))
-    distribution[..., 4] = 0  # a token that only the model knows
-    model[0, 0] = (0.5, 0.25, 0.25, 0, 0)  # 1/2 is the edge of two bins
-    calibration = Calibration()
-    for rows in (slice(0, 5), slice(5, 6)):
-        with np.errstate(divide="ignore"):
-            tables = (np.log(model[rows]), distribution[rows, :, :4], symbols[rows])
-        calibration.add(Calibration.sums(*map(torch.from_numpy, tables)))
-    found = calibration.result()
-    edges = found["edges"]
-    assert (edges[0], edges[-1]) == (0, 1)
-    assert sorted(edges) == edges
-    assert sum(found["count"]) == 6 * 4 * 4
-    pairs = [
-        (model[row, position, symbol], symbols[row, position] == symbol, distribution[row, position, symbol])
-        for row in range(6)
-        for position in range(4)
-        for symbol in range(4)
-    ]
-    total = 0.0
-    for k, count in enumerate(found["count"]):
-        inside = [pair for pair in pairs if edges[k] <= pair[0] < edges[k + 1]]
-        assert len(inside) == count
-        if count == 0:
-            assert found["predicted"][k] is None
-            continue
-        means = np.mean(inside, axis=0)
-        for name, mean in zip(("predicted", "observed", "optimum"), means, strict=True):
-            assert found[name][k] == pytest.approx(mean, rel=1e-12), name
-        total += count * abs(means[0] - means[2])
-    assert found["error"] == pytest.approx(total / len(pairs), rel=1e-12)
-
-
-def test_the_optimum_is_calibrated_and_an_overconfident_model_is_not(accelerator):
-    rows = rows_of(MESS3, count=400)
-    exact = measure_optimum(HMMForCausalLM.from_hmm(MESS3, 3), MESS3, rows, accelerator)["calibration"]
-    assert exact["error"] < 1e-12
-    for predicted, observed, count in zip(exact["predicted"], exact["observed"], exact["count"], strict=True):
-        if count > 0:
-            # Symbols at one position exclude each other, so their sum varies less than that of independent draws.
-            assert abs(observed - predicted) < 4 * math.sqrt(predicted * (1 - predicted) / count)
-    sure = measure_optimum(HMMForCausalLM.from_hmm(processes.mess3(0.01, 0.95), 3), MESS3, rows, accelerator)
-    assert sure["calibration"]["error"] > 0.05

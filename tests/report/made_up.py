@@ -29,10 +29,6 @@ def optimum(*, gap=0.05, length=24, num_states=3, seed=0, num_sequences=40) -> t
             "by_position_error": error.tolist(),
         }
 
-    edges = np.array([0, *1 / (1 + np.exp(-np.linspace(-4, 4, 9))), 1])
-    middles = (edges[1:] + edges[:-1]) / 2
-    holes = [None if index == 9 else 0.0 for index in range(10)]
-    shift = [None if hole is None else float(0.9 * middle + 0.05) for hole, middle in zip(holes, middles, strict=True)]
     divergences = {"uniform": 0.5, "unigram": 0.35, "bigram": 0.2, "3-gram": 0.12, "bayes": max(found, 0.001)}
     return {
         "cross_entropy": {name: result("cross_entropy", values) for name, values in curves.items()},
@@ -42,14 +38,6 @@ def optimum(*, gap=0.05, length=24, num_states=3, seed=0, num_sequences=40) -> t
         "floor": "bayes",
         "final_token": {
             name: {"cross_entropy": float(values[-1]), "standard_error": 0.01} for name, values in curves.items()
-        },
-        "calibration": {
-            "edges": edges.tolist(),
-            "count": [int(10 ** (4 - 0.4 * index)) if index < 9 else 0 for index in range(10)],
-            "predicted": [None if hole is None else float(x) for hole, x in zip(holes, middles, strict=True)],
-            "observed": [None if x is None else x + 0.01 * (-1) ** k for k, x in enumerate(shift)],
-            "optimum": shift,
-            "error": 0.021,
         },
         "num_sequences": num_sequences,
         "length": length,

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from context_spans import context_spans
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from transformers import PreTrainedModel
@@ -16,7 +17,7 @@ from hmm_datasets.hmm.process import Process
 from hmm_datasets.intervals import half_width
 from hmm_datasets.report.plots import PAPER, STYLES, WIDTH, save_figure
 from hmm_datasets.report.tables import Table
-from hmm_datasets.statistics import clustered_mean, context_spans
+from hmm_datasets.statistics import clustered_mean
 
 
 def divergences(

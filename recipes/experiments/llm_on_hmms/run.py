@@ -166,11 +166,11 @@ def measure(settings: LLMOnHMMsSettings, name: str, hmms: dict[tuple[float, floa
 
 def draw(measured: dict[Any, Any], hmms: dict[Any, Any], path: Path) -> None:
     """Draw the accuracy of every predictor by context, a panel for each HMM."""
+    from context_spans import context_spans
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     from hmm_datasets.report.plots import PAPER, STYLES, WIDTH, save_figure
-    from hmm_datasets.statistics import context_spans
 
     styles = {
         "bayes": {**STYLES["bayes"], "label": "Bayes-optimal, knows the HMM"},
@@ -208,9 +208,8 @@ def report(
 ) -> None:
     """Write the figures of the longest contexts, as means over the HMMs, and draw the pictures."""
     import numpy as np
+    from context_spans import context_spans
     from published import Finding, Paper, write_result
-
-    from hmm_datasets.statistics import context_spans
 
     first, last = context_spans(settings.length)[-1]
     who_is = settings.model or "a Llama trained here on random HMMs, no pretrained language model"
