@@ -3,7 +3,7 @@ import torch
 from tiny_runs import history, losses, trainer
 
 
-@pytest.mark.launch
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/huggingface/transformers/issues/36360",
     "which operations the steps of a Trainer spend their time in, without a patch of the Trainer",
