@@ -1,6 +1,6 @@
 # make demo    the whole road in some minutes on two cores        make lint    ruff
 # make test    lint, types, and what proves the contracts         make test-all    that, and all tests but the slow ones
-# make test-newest    the quick tests, with the newest releases of the libraries
+# make test-newest    the quick tests, with the newest releases of the libraries; test-oldest and test-middle with others
 # make dist    sdist and wheel in dist/, built and checked        make docs    the documentation in site/, built strictly
 # make notebooks     executes docs/notebooks anew and keeps their outputs: minutes each
 # make gpu     tests and benchmarks that need a GPU; PART="sampler em mfu_125m" for some of benchmarks/gpu.py's parts
@@ -21,7 +21,7 @@ HAS_GPU := $(shell nvidia-smi -L 2>/dev/null | grep -c GPU)
 CORES := $(shell $(PYTHON) -c 'import os; print(min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4))')
 PYTEST := OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m pytest -q --durations=20 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-all test-newest lint dist docs notebooks gpu install
+.PHONY: demo test test-all test-newest test-oldest test-middle lint dist docs notebooks gpu install
 
 demo: install
 	$(BIN)/hmm-datasets demo
@@ -59,8 +59,16 @@ lint: $(VENV)/tools
 	$(BIN)/ruff format --check .
 	$(BIN)/ty check
 
-# An environment of its own, brought up to date each time, with the newest of the libraries whose next minor release
-# pyproject.toml leaves out until it was tried here. tests/compat says by name what a library has changed.
+# In an environment, the versions of the libraries that it has, what they have changed by name, and the quick tests.
+define try_libraries
+	$(1)/python -m pip --disable-pip-version-check list | grep -iE "^(torch|$(subst $() ,|,$(strip $(LIBRARIES)))) "
+	$(1)/python -m pip check
+	$(1)/python -m pytest -q tests/compat
+	OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(1)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile -m "not slow and not thorough"
+endef
+
+# An environment of its own, brought up to date each time, with the newest of the libraries of which a run warns until
+# their newest minor release was tried here.
 NEWEST := .venv-newest/bin
 LIBRARIES := transformers trl datasets huggingface_hub accelerate deepspeed
 test-newest:
@@ -69,9 +77,16 @@ test-newest:
 	$(NEWEST)/uv pip install -q -p $(NEWEST)/python --upgrade $(if $(filter 0,$(HAS_GPU)),--torch-backend cpu) -e ".[dev]" \
 		|| $(NEWEST)/python -m pip install -q --upgrade --upgrade-strategy eager -e ".[dev]"
 	$(NEWEST)/python -m pip --disable-pip-version-check -q install --upgrade $(LIBRARIES)
-	$(NEWEST)/python -m pip --disable-pip-version-check list | grep -iE "^(torch|$(subst $() ,|,$(strip $(LIBRARIES)))) "
-	$(NEWEST)/python -m pytest -q tests/compat
-	OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(NEWEST)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile -m "not slow and not thorough"
+	$(call try_libraries,$(NEWEST))
+
+# The lowest versions that the bounds admit, and some between; torch is that of constraints.txt, for which there is a
+# build without CUDA.
+MIDDLE := transformers==5.18.0 trl==1.12.0 datasets==4.8.5 huggingface_hub==1.33.0 accelerate==1.13.0 deepspeed==0.19.8
+test-oldest test-middle: test-%:
+	$(MAKE) VENV=.venv-$* .venv-$*/torch
+	.venv-$*/bin/python -m pip --disable-pip-version-check -q install uv
+	.venv-$*/bin/uv pip install -q -p .venv-$*/bin/python $(if $(filter oldest,$*),--resolution lowest-direct,$(MIDDLE)) -e ".[dev]"
+	$(call try_libraries,.venv-$*/bin)
 
 install: $(VENV)/installed
 
@@ -87,7 +102,11 @@ $(VENV)/docs: $(VENV)/installed
 	$(INSTALL) -c constraints.txt -e ".[docs]"
 	@touch $@
 
-$(VENV)/installed: pyproject.toml constraints.txt
+$(VENV)/installed: $(VENV)/torch pyproject.toml
+	$(INSTALL) -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/torch: constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"error: Python {sys.version.split()[0]}; 3.11 or newer is needed, set PYTHON=")'
 	$(PYTHON) -m venv $(VENV)
 	@echo "installing; some minutes on the first time"
@@ -97,5 +116,4 @@ ifeq ($(HAS_GPU),0)
 		|| ($(INSTALL) uv && $(BIN)/uv pip install -q -p $(BIN)/python --torch-backend cpu "torch==$(TORCH)") \
 		|| $(INSTALL) "torch==$(TORCH)"
 endif
-	$(INSTALL) -c constraints.txt -e .
 	@touch $@

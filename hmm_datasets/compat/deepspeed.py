@@ -1,10 +1,11 @@
 """DeepSpeed: models larger than a device, Muon under ZeRO, checkpoints without weights or of other numbers of ranks.
 
-Checked against 0.19. Nothing is imported from DeepSpeed until it is used.
+Checked against 0.18.6 to 0.19.8. Nothing is imported from DeepSpeed until it is used.
 """
 
 import argparse
 import contextlib
+import importlib.metadata
 import math
 import os
 from collections.abc import Generator, Iterable
@@ -63,9 +64,17 @@ def zero_muon_with_adamw(
         groups (`list` of `dict`): parameter groups, as [`~hmm_datasets.training.optimizers.parameter_groups`] makes
             them.
         lr, betas, eps, fused, momentum: see [`~hmm_datasets.training.optimizers.MuonWithAdamW`].
+
+    Raises:
+        `InputError`: DeepSpeed before 0.19.8, whose Muon has other updates.
     """
     from deepspeed.runtime.zero.muon import muon_optimizer, original_muon
 
+    if not hasattr(original_muon, "ns_compute_dtype"):
+        raise InputError(
+            f"optimizer is muon, whose updates deepspeed {importlib.metadata.version('deepspeed')} scales wrongly; "
+            "expected 0.19.8 or newer, or --optimizer adamw"
+        )
     if not torch.accelerator.is_available():
         # To it every CPU supports bfloat16, which most multiply far slower; see `use_float32_in_muon`.
         setattr(original_muon, "ns_compute_dtype", lambda ns_method="gram": torch.float32)  # noqa: B010

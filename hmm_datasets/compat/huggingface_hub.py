@@ -1,7 +1,7 @@
 """huggingface_hub: errors and patience of the HTTP client that it uses, and servers without Xet.
 
-Checked against 2.4. Within two major versions the HTTP client was requests, then httpx, then httpx2. Errors in a reply
-are of its own class `HfHubHTTPError`, but errors of the connection are those of the client.
+Checked against 1.31 to 2.4. The HTTP client is httpx, from 2.0 on httpx2, and both are `huggingface_hub.utils.httpx`.
+Errors in a reply are of its own class `HfHubHTTPError`, but errors of the connection are those of the client.
 """
 
 import contextlib
@@ -25,23 +25,23 @@ def is_malformed(error: BaseException) -> bool:
     This, [`is_lost_connection`] and [`http_errors`] can be removed once huggingface_hub has its own classes for these
     errors.
     """
-    import httpx2
+    from huggingface_hub.utils import httpx
 
-    return isinstance(error, httpx2.UnsupportedProtocol | httpx2.LocalProtocolError)
+    return isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError)
 
 
 def is_lost_connection(error: BaseException) -> bool:
     """Whether an error of the HTTP client means that a request or its reply did not arrive."""
-    import httpx2
+    from huggingface_hub.utils import httpx
 
-    return isinstance(error, httpx2.TransportError)
+    return isinstance(error, httpx.TransportError)
 
 
 def is_timeout(error: BaseException) -> bool:
     """Whether an error of the HTTP client means that a server took a connection or a request and did not answer."""
-    import httpx2
+    from huggingface_hub.utils import httpx
 
-    return isinstance(error, httpx2.TimeoutException)
+    return isinstance(error, httpx.TimeoutException)
 
 
 @contextlib.contextmanager
@@ -166,9 +166,9 @@ def server_message(error: BaseException) -> str | None:
 
 def http_errors() -> tuple[type[Exception], ...]:
     """The base classes of all errors of the HTTP client."""
-    import httpx2
+    from huggingface_hub.utils import httpx
 
-    return httpx2.HTTPError, httpx2.InvalidURL
+    return httpx.HTTPError, httpx.InvalidURL
 
 
 def lacks_xet(error: BaseException) -> bool:

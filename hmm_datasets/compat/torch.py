@@ -1,7 +1,7 @@
 """torch: checkpoints read as data alone, the memory tracker, timeouts of all process groups, tensors that keep their
 type through casts, products of half precision that are added in float32, and Muon on a CPU.
 
-Checked against 2.13.
+Checked against 2.9 to 2.15; 2.8 has no Muon, which is refused where it is asked for.
 """
 
 import functools
@@ -25,7 +25,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed import distributed_c10d
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.distributed.checkpoint import CheckpointException, filesystem
-from torch.optim import _muon
 
 from ..errors import InputError, first_line
 
@@ -45,7 +44,8 @@ _CLASSES_OF_SHARDS = {
 
 
 _waits = itertools.count()
-_newton_schulz = _muon._zeropower_via_newtonschulz
+_muon: Any = getattr(torch.optim, "_muon", None)  # since 2.9
+_newton_schulz: Any = getattr(_muon, "_zeropower_via_newtonschulz", None)
 
 
 @contextmanager
@@ -228,7 +228,14 @@ def use_float32_in_muon() -> None:
     torch rounds them to bfloat16, which processors without instructions for it multiply 40 to 500 times slower than
     float32 (pytorch issue 146508): an update of 5 million parameters took 16 seconds with AVX2, and takes half a one
     in float32. This can be removed once torch takes the type of the weights.
+
+    Raises:
+        `InputError`: torch 2.8, which has no Muon.
     """
+    if _muon is None:
+        raise InputError(
+            f"optimizer is muon; expected torch 2.9 or newer, not {torch.__version__}, or --optimizer adamw"
+        )
     # A type checker sees the function that is replaced.
     setattr(_muon, "_zeropower_via_newtonschulz", _newton_schulz_of_device)  # noqa: B010
 

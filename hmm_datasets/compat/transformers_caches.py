@@ -1,9 +1,9 @@
-"""transformers: the name under which a cache reaches a model, and leaves it.
+"""transformers: the name under which a cache reaches a model, and leaves it, and what cropping it means.
 
 Up to 5.23 generation passes `past_key_values`, from 5.24 on `cache`. A model that has only the other name among its
 arguments, and `**kwargs` beside it, generates without its past: each token then follows the last one alone, and no
 error is raised. So models of this package take both names, and refuse any other cache. The module can be removed once
-transformers 5.24 is the oldest that is supported.
+transformers 5.24 is the oldest that is supported, but for [`positions_kept`], which says how long it is needed.
 """
 
 import copy
@@ -11,6 +11,8 @@ import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import transformers
+from packaging.version import Version
 from transformers import Cache
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
@@ -28,6 +30,8 @@ CACHE_NAMES = ("cache", "past_key_values")
 CACHE_NAME = next(name for name in CACHE_NAMES if name in inspect.signature(CausalLMOutputWithPast).parameters)
 """The installed version's, which is also the field of a model's output."""
 
+_ZERO_KEEPS_NONE = Version(transformers.__version__) < Version("5.14")
+
 
 def cache_among(cache: Cache | None, past_key_values: Cache | None, others: Mapping[str, Any]) -> Cache | None:
     """The cache that a model was given under either name.
@@ -41,6 +45,18 @@ def cache_among(cache: Cache | None, past_key_values: Cache | None, others: Mapp
     if len(caches) > 1 or not caches.keys() <= set(CACHE_NAMES):
         raise InputError(f"the model was given a cache as {', '.join(caches)}; expected one, as {CACHE_NAME}")
     return next(iter(caches.values()), None)
+
+
+def positions_kept(crop: int, length: int) -> int:
+    """How many of its first positions a cache of `length` keeps that is asked to `crop`.
+
+    A negative number is how many of the last ones go, in all versions. A positive one is how many stay; from 5.20 on
+    transformers asks for none (huggingface/transformers#47720). 0 is a positive one up to 5.13, so that nothing stays,
+    and a negative one from 5.14 on. This can be removed once transformers 5.20 is the oldest that is supported.
+    """
+    if crop > 0 or (crop == 0 and _ZERO_KEEPS_NONE):
+        return min(crop, length)
+    return max(0, length + crop)
 
 
 def output_cache(output: Any) -> Any:

@@ -1,7 +1,7 @@
 """Models of transformers: the capabilities of a model class, and the attention implementation of a configuration.
 
-Checked against 5.23. The attributes are documented for authors of models, who set them. There is no public way to read
-them.
+Checked against 5.12 to 5.24. The attributes are documented for authors of models, who set them. There is no public way
+to read them.
 """
 
 import contextlib
@@ -56,18 +56,17 @@ def unpacked_rows() -> Generator[None]:
     Models of transformers look for them in `position_ids`, which they make themselves if they are given none. A
     compiled model cannot look at values, so it gets a mask as if documents were packed, and with a mask sdpa takes
     another kernel: on an H200 attention took 2.5 times as long. Before torch 2.14 it would get one anyway, because a
-    compiled `torch.compiler.is_exporting()` is always true (pytorch/pytorch#176499). This can be removed once models
-    look only at `position_ids` that they are given, and torch 2.14 is the oldest that is supported.
+    compiled `torch.compiler.is_exporting()` is always true (pytorch/pytorch#176499). Up to 5.17 compiled models have a
+    mask in any case, by `is_tracing`. This can be removed once models look only at `position_ids` that they are given,
+    and transformers 5.18 and torch 2.14 are the oldest that are supported.
     """
     from transformers import masking_utils
 
-    changed: Any = masking_utils
-    before = changed.find_packed_sequence_indices, changed.is_torchdynamo_exporting
-    changed.find_packed_sequence_indices, changed.is_torchdynamo_exporting = _finds_none, _is_not_exporting
-    try:
+    exporting: Any = {"is_torchdynamo_exporting": _is_not_exporting}
+    if not hasattr(masking_utils, "is_torchdynamo_exporting"):
+        exporting = {"is_tracing": _has_values}
+    with mock.patch.multiple(masking_utils, find_packed_sequence_indices=_finds_none, **exporting):  # ty: ignore[no-matching-overload]
         yield
-    finally:
-        changed.find_packed_sequence_indices, changed.is_torchdynamo_exporting = before
 
 
 # Functions of their own, since compiled code is compiled anew if it finds others.
@@ -77,6 +76,10 @@ def _finds_none(position_ids: Any) -> None:
 
 def _is_not_exporting() -> bool:
     return False
+
+
+def _has_values(mask: Any = None) -> bool:
+    return mask is not None
 
 
 def is_stateful(kind: type["PreTrainedModel"]) -> bool:
@@ -143,22 +146,19 @@ def whole_gguf(auto_class: Any, path: Path, load: Callable[..., Any]) -> Any:
     """
     import gguf
     import torch
+    import transformers
     from tqdm import tqdm
-    from transformers import (
-        AutoConfig,
-        AutoTokenizer,
-        GgufConfig,
-        PreTrainedTokenizerFast,
-        modeling_gguf_pytorch_utils,
-    )
+    from transformers import modeling_gguf_pytorch_utils
 
-    if auto_class is AutoTokenizer:
+    if auto_class is transformers.AutoTokenizer:
         with _folder_of(path) as folder:
-            return PreTrainedTokenizerFast.from_pretrained(folder, gguf_file=path.name)
+            return transformers.PreTrainedTokenizerFast.from_pretrained(folder, gguf_file=path.name)
     config = copy.deepcopy(_gguf_config(path, path.stat().st_mtime_ns))
-    if auto_class is AutoConfig:
+    if auto_class is transformers.AutoConfig:
         return config
-    how = {"config": config, "quantization_config": GgufConfig(dequantize=True), "dtype": torch.float32}
+    how = {"config": config, "dtype": torch.float32}
+    if hasattr(transformers, "GgufConfig"):  # since 5.17; before, nothing stays quantized
+        how["quantization_config"] = transformers.GgufConfig(dequantize=True)
     names = mock.patch.object(gguf, "get_tensor_name_map", functools.cache(gguf.get_tensor_name_map))
     bar = mock.patch.object(modeling_gguf_pytorch_utils, "tqdm", functools.partial(tqdm, disable=None))
     with _folder_of(path) as folder, names, bar:

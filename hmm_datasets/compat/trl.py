@@ -30,6 +30,10 @@ REFERENCE_NAME = ".reference"
 """The folder in that of the run with the tokenized pairs and their log-probabilities under the reference."""
 
 
+GIVES_LOG_PROBS = hasattr(utils, "add_fused_lm_head")
+"""Whether a model that [`OpenSFTTrainer`] has patched returns log-probabilities of its labels, as from TRL 1.15 on."""
+
+
 _SHAPING = ("max_length", "truncation_mode", "ld_alpha")  # settings on which the log-probabilities depend
 
 
@@ -37,7 +41,7 @@ def fit_buffers(num_tokens: int) -> None:
     """Let DPO, GRPO and their relatives score tokens with no more memory than so large a vocabulary needs.
 
     TRL 1.16 multiplies by the output embeddings 32,768 columns at a time, and takes memory for 4,096 rows of so many
-    (512 MB in float32) twice for each batch, however few tokens there are.
+    (512 MB in float32) twice for each batch, however few tokens there are. Before 1.15 the size cannot be set.
     """
     vars(utils)["_CHUNKED_LOGPROB_CHUNK_SIZE"] = min(32_768, num_tokens)
 

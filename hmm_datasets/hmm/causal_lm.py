@@ -150,6 +150,8 @@ class StateCache(Cache):
     def get_max_length(self, layer_idx: int | None = None) -> int:
         return -1
 
+    get_max_cache_shape = get_max_length  # its name in transformers 5.12
+
 
 class BeliefCache(StateCache):
     """The belief after the tokens read so far, which is the whole memory of an HMM.

@@ -20,6 +20,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from ..compat.transformers_caches import positions_kept
 from ..errors import InputError
 from ..files import write_digests
 from .causal_lm import BeliefCache, ExactCausalLM, HMMConfig
@@ -41,8 +42,8 @@ class HistoryCache(BeliefCache):
     is_croppable = True
 
     def crop(self, max_length: int, *_: Any) -> None:
-        """Take back all positions after the first `max_length`; if it is negative, so many of the last; if 0, none."""
-        taken = -max_length if max_length <= 0 else max(0, self.length - max_length)
+        """Take back the last positions, as the installed transformers means it: see [`positions_kept`]."""
+        taken = self.length - positions_kept(max_length, self.length)
         self.length -= taken
         self.belief = self.belief[:, : 1 + self.length].clone()
         self.belief[:, 0] -= taken

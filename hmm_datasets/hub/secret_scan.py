@@ -3,7 +3,7 @@
 The rules are those of Kingfisher (https://github.com/mongodb/kingfisher, Apache-2.0): tokens and keys of some 490
 issuers, each with the words, the entropy and the check sums that tell it from other text, private keys, and passwords
 in URLs. It leaves out what has no issuer, such as a password after its name, and what looks like an example in
-documentation. Beside it are searched the values of secrets of the environment.
+documentation. Beside it are searched the values of secrets of the environment, without Kingfisher only these.
 
 Files are searched whole, with what is compressed in them (zip, tar, gzip, bzip2, xz, Zstandard, LZ4) and text of two
 bytes per character (UTF-16). Columns of Parquet are compressed and are not read.
@@ -13,6 +13,7 @@ import bz2
 import contextlib
 import functools
 import gzip
+import logging
 import lzma
 import tarfile
 import zipfile
@@ -23,6 +24,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kingfisher_sdk import Scanner
+
+_logger = logging.getLogger(__name__)
 
 # Rules want white space or a quote behind a token, not what ends it in a sentence, a list, a table or a pickle.
 _ENDS_AS_SPACES = bytes(32 if byte in b",.)]}>|&" or byte > 127 else byte for byte in range(256))
@@ -67,9 +70,15 @@ def _by_arrow(codec: str, file: IO[bytes]) -> Any:
 
 
 @functools.cache
-def _scanner() -> "Scanner":
-    from kingfisher_sdk import Scanner
-
+def _scanner() -> "Scanner | None":
+    try:
+        from kingfisher_sdk import Scanner
+    except ImportError:
+        _logger.warning(
+            "searched only for the secrets of this environment, not for other tokens, keys and logins; pip install "
+            "'hmm-datasets[secrets]'"
+        )
+        return None
     return Scanner()
 
 
@@ -109,8 +118,9 @@ def _members(file: IO[bytes]) -> Iterator[Callable[[], Any]]:
 def _search(data: bytes, literals: Sequence[bytes]) -> str | None:
     if any(literal in data for literal in literals):
         return "the value of a secret of this environment"
+    scanner = _scanner()
     for piece in (data, data.translate(_ENDS_AS_SPACES)):
-        for finding in _scanner().scan(piece):
+        for finding in scanner.scan(piece) if scanner else ():
             if finding.visible:
                 return f"a match of the rule {finding.rule_id}"
     return None

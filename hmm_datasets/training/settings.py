@@ -7,6 +7,7 @@ import torch
 from transformers import PreTrainedModel, TrainingArguments
 from trl import DPOConfig, GRPOConfig, SFTConfig
 
+from ..compat.checkpointing import checkpointing_settings
 from ..compat.torch_xla import use_all_chips, xla_device
 from ..data.skipped_rows import SkippedRows
 from ..errors import InputError
@@ -31,7 +32,7 @@ from .supported import check_packages, check_planned, check_supported
 from .trackers import check_trackers
 
 
-class RunSettings:
+class RunSettings(checkpointing_settings()):
     """A mixin that checks the settings of a run, so that the order of rows is the same on any number of processes."""
 
     alternatives = (("max_steps", "num_train_epochs", "train_tokens", "train_budget"),)

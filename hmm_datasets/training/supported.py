@@ -163,8 +163,8 @@ def check_supported(settings: Any) -> None:
     """
     for row in TABLE:
         name, _, key = row.name.partition(".")
-        if row.refused is None or settings.recipe not in row.trainers:
-            continue
+        if row.refused is None or settings.recipe not in row.trainers or not hasattr(settings, name):
+            continue  # older versions of transformers and TRL do not have all settings
         value = getattr(settings, name)
         value = _value_of(value, key) if key else value
         if row.refused(value):

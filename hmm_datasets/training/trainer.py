@@ -479,8 +479,9 @@ class StepTrainer(ShardedTrainer):
     def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
         """Create the repository of `push_to_hub`."""
         if self.is_world_process_zero():
-            create = super().init_hf_repo
-            self.hub_pushes.create_repository(lambda: create(token or reveal(self.args.hub_token), private))
+            create, private = super().init_hf_repo, self.args.hub_private_repo if private is None else private
+            with replaced(self.args, "hub_private_repo", private):  # `create` takes no `private` before 5.23
+                self.hub_pushes.create_repository(lambda: create(token or reveal(self.args.hub_token)))
 
     def push_to_hub(
         self,

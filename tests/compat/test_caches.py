@@ -2,12 +2,20 @@
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, DynamicCache, LlamaConfig, LlamaForCausalLM
 
 from hmm_datasets import processes
-from hmm_datasets.compat.transformers_caches import CACHE_NAME, CACHE_NAMES, generate, output_cache, takes_cache
+from hmm_datasets.compat.transformers_caches import (
+    CACHE_NAME,
+    CACHE_NAMES,
+    generate,
+    output_cache,
+    positions_kept,
+    takes_cache,
+)
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm.causal_lm import HMMForCausalLM
+from hmm_datasets.hmm.process_causal_lm import ProcessForCausalLM
 from hmm_datasets.hmm.tilted import TiltedHMM
 from hmm_datasets.hmm.tilted_causal_lm import TiltedHMMForCausalLM
 from hmm_datasets.training.recurrent import RecurrentConfig, RecurrentForCausalLM
@@ -59,6 +67,46 @@ def test_sequences_drawn_with_a_cache_are_possible(name, tmp_path):
         drawn = [loaded.generate(begin, do_sample=True, max_new_tokens=9, use_cache=cache) for cache in (True, False)]
         for tokens in drawn:
             assert hmm.log_likelihood(tokens[:, 1:]).isfinite().all()
+
+
+@pytest.mark.outside(
+    "https://github.com/huggingface/transformers/pull/47720",
+    "the argument of `crop` changed from the positions that stay to those that go, and 0 from all to none",
+    "a cache of this package means by it what `DynamicCache` of the installed version means",
+)
+@pytest.mark.parametrize("argument", [3, 1, 0, -1, -3])
+def test_a_cache_is_cropped_as_the_installed_version_crops_its_own(argument):
+    theirs, rows = DynamicCache(), torch.zeros(1, 1, 4, 1)
+    theirs.update(rows, rows, 0)
+    try:
+        theirs.crop(argument)
+    except ValueError:  # positive numbers from 5.20 on
+        assert argument > 0
+        return
+    assert positions_kept(argument, 4) == theirs.get_seq_length()
+    ours = output_cache(ProcessForCausalLM.from_process(processes.mess3(), 3)(torch.tensor([[3, 0, 1, 2]])))
+    ours.crop(argument)
+    assert ours.get_seq_length() == theirs.get_seq_length()
+
+
+@pytest.mark.outside(
+    "https://github.com/huggingface/transformers/issues/47433",
+    "`crop(-5)` of a cache of three positions leaves one of them",
+    "a cache of this package is then empty",
+)
+def test_more_than_there_are_cannot_be_taken_back():
+    assert [positions_kept(argument, 3) for argument in (-3, -5, 5)] == [0, 0, 3]
+
+
+@pytest.mark.outside(
+    "https://github.com/huggingface/transformers/issues/36071",
+    "`get_max_length` of a cache, which was called `get_max_cache_shape` in some versions",
+    "caches of this package have both names",
+)
+@pytest.mark.parametrize("model", models_of_this_package(), ids=lambda model: type(model).__name__)
+def test_a_cache_has_no_greatest_length_by_either_name(model):
+    cache = output_cache(model(torch.tensor([[3, 0, 1]])))
+    assert cache.get_max_length() == cache.get_max_cache_shape() == -1
 
 
 class Network(LlamaForCausalLM):

@@ -11,6 +11,7 @@ words: the special tokens of a tokenizer, other added tokens that its chat templ
 GPT-NeoX) are text.
 """
 
+import functools
 import json
 import logging
 import re
@@ -153,9 +154,9 @@ class Encoder:
 
     The names of control tokens in a text are encoded as text, so that a document can contain neither an EOS nor a role
     token. No special tokens are added, and nothing is truncated or padded. Every encoder also encodes a fixed probe
-    and its first texts (65,536 characters) with `tokenizers`. If the ids differ, or if fastokens does not support the
-    tokenizer, it uses `tokenizers` for everything and logs a warning. A batch with a byte that has no token, which
-    fastokens refuses, is encoded by `tokenizers`.
+    and its first texts (65,536 characters) with `tokenizers`. If the ids differ, or if fastokens is not there or
+    does not take the tokenizer, it uses `tokenizers` for everything and logs a warning. A batch with a byte that has
+    no token, which fastokens refuses, is encoded by `tokenizers`.
 
     Args:
         tokenizer (`transformers.PreTrainedTokenizerFast`):
@@ -253,9 +254,17 @@ def _probe(tokenizer: "PreTrainedTokenizerFast") -> list[str]:
     return [separator.join(characters) for separator in ("", " ", "\n", "a", "1", "!")]
 
 
-def _fast_tokenizer(state: str):
-    import fastokens
+@functools.cache
+def _warn_of_slower_encoding() -> None:
+    _logger.warning("fastokens is not installed, so texts are encoded slower; pip install 'hmm-datasets[fastokens]'")
 
+
+def _fast_tokenizer(state: str):
+    try:
+        import fastokens
+    except ImportError:
+        _warn_of_slower_encoding()
+        return None
     try:
         fast = fastokens.Tokenizer.from_json_str(state)
         fast.no_truncation()

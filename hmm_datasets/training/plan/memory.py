@@ -42,6 +42,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...compat.checkpointing import enable_checkpointing
 from ...compat.torch import fake_tensors, tracked_memory
 from ...compat.transformers_models import attention_of, set_config_attention
 from ..model_configs import default_dtype, is_recurrent, new_model, set_attention
@@ -200,7 +201,7 @@ def _tracked_peak(
             model = new_model(config)
         model.train()
         if checkpointing:
-            model.activation_checkpointing_enable()
+            enable_checkpointing(model)
         rows = torch.zeros(micro_batch_size, length, dtype=torch.int64)
         for weight in model.parameters():
             weight.grad = torch.zeros_like(weight)  # so that the peak is that of activations

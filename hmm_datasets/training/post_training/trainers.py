@@ -12,7 +12,15 @@ from datasets import Dataset
 from transformers import PreTrainedModel
 from transformers.integrations import is_deepspeed_zero3_enabled
 
-from ...compat.trl import PAIR_COLUMNS, OpenDPOTrainer, OpenGRPOTrainer, OpenMeasures, OpenSFTTrainer, fit_buffers
+from ...compat.trl import (
+    GIVES_LOG_PROBS,
+    PAIR_COLUMNS,
+    OpenDPOTrainer,
+    OpenGRPOTrainer,
+    OpenMeasures,
+    OpenSFTTrainer,
+    fit_buffers,
+)
 from ...data.epochs import ShuffledEpochs
 from ...errors import InputError
 from ...text.tokenizers.chat_encoding import encode_conversation
@@ -131,6 +139,8 @@ class FineTuner(AdapterTrainer, OpenSFTTrainer):
     def label_scores(self, model, inputs, outputs) -> LogitScores:
         """The scores of the labels, for which the model runs once more: TRL does not give them to components."""
         alone = {name: value for name, value in inputs.items() if name != "labels"}
+        if not GIVES_LOG_PROBS:
+            return LogitScores(lambda: model(**alone).logits, inputs["labels"])
         return _FusedScores(
             lambda: model(**alone).logits,
             inputs["labels"],
