@@ -13,6 +13,7 @@ from accelerate import ParallelismConfig
 from transformers import Trainer
 from transformers.trainer_pt_utils import AcceleratorConfig
 
+from ..compat.transformers import SMOOTHS_WHOLE_STEPS
 from ..errors import InputError, first_line
 from ..files import read_json
 from ..foreign.json import parse_json
@@ -181,14 +182,16 @@ def _value_of(config: Any, key: str) -> Any:
 
 
 def check_packages(settings: Any) -> None:
-    """Refuse an optimizer or kernels whose package is not there.
+    """Refuse an optimizer or kernels whose package is not there, and label smoothing that is wrong in its version.
 
     Args:
         settings ([`~hmm_datasets.training.settings.RunSettings`]): settings that are complete.
 
     Raises:
-        `InputError`: such a package is missing.
+        `InputError`: such a package is missing or too old.
     """
+    if settings.label_smoothing_factor and not SMOOTHS_WHOLE_STEPS:
+        raise InputError("label_smoothing_factor is set; expected transformers 5.15 or newer, or leave it out")
     try:
         Trainer.get_optimizer_cls_and_kwargs(settings)
     except ImportError as error:

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from needed_versions import needs
 from peft import LoraConfig, get_peft_model
 from tiny_runs import history, losses, random_rows, settings, tiny_model, trainer
 from torch.utils.data import Subset
@@ -125,10 +126,10 @@ def test_a_model_without_a_matrix_for_muon_is_trained_by_adamw(tmp_path):
     assert curves[0] == curves[1]
 
 
+@needs("deepspeed>=0.19.8")
 @pytest.mark.parametrize("shape", [(64, 64), (32, 256), (256, 32)])
 def test_zero_runs_deepspeeds_muon_with_the_updates_of_torchs(shape):
     """Without ZeRO its optimizer takes whole matrices, so both can be stepped side by side; uncompiled, as torch's."""
-    pytest.importorskip("deepspeed")
     optimizers, weights = [], []
     for kind in (MuonWithAdamW, zero_muon_with_adamw):
         generator = torch.Generator().manual_seed(0)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, fields
 
 import pytest
+from needed_versions import needs
 from tiny_runs import random_rows, tiny_model
 from transformers.data.data_collator import default_data_collator
 
@@ -63,6 +64,7 @@ def test_a_new_setting_is_compared_and_replayed_without_being_listed(tmp_path):
     assert replayed({"new_setting": 1.0, "output_dir": "here"}) == {"new_setting": 1.0}
 
 
+@needs("transformers>=5.15")
 @pytest.mark.thorough
 def test_what_changes_the_loss_is_refused_and_what_only_rounds_it_is_not(tmp_path):
     train(tmp_path, 1)
@@ -72,6 +74,7 @@ def test_what_changes_the_loss_is_refused_and_what_only_rounds_it_is_not(tmp_pat
     assert train(tmp_path, 2, **other) == "checkpoint-1"
 
 
+@needs("transformers>=5.15")
 @pytest.mark.thorough
 def test_a_checkpoint_that_names_few_settings_is_continued_and_those_are_compared(tmp_path):
     train(tmp_path, 1, label_smoothing_factor=0.1)
