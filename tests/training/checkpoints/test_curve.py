@@ -46,7 +46,7 @@ def as_if_listed(checkpoint, **changes):
 
 def test_all_exceptions_are_settings():
     known = {one.name for kind in (PretrainSettings, SFTSettings, DPOSettings, GRPOSettings) for one in fields(kind)}
-    newer = {"dataloader_multiprocessing_context", "log_multimodal"}  # than transformers 5.12 and TRL 1.8
+    newer = {"dataloader_multiprocessing_context", "log_multimodal"}  # than transformers 5.12 and older TRL
     assert (WITHOUT_EFFECT | ROUNDED) - known <= newer
     assert not WITHOUT_EFFECT & ROUNDED
 
