@@ -149,7 +149,7 @@ def models_sweep(settings: ICLLSettings, root: Path) -> dict[str, Any]:
         "then": [
             f"evaluate {{output_dir}} --targets {{hmm}} --tasks optimum --num_sequences {settings.num_sequences}"
         ],
-        "table": {"values": ["optimum.bayes_gap.bayes_gap"], "x": "model", "y": "hmm"},
+        "table": {"values": ["optimum.bayes_gap.bayes_gap"]},
     }
 
 

@@ -110,7 +110,7 @@ def models_sweep(settings: LeakySettings) -> dict[str, Any]:
             f"evaluate {{output_dir}} --targets {{tokens}}/test --tasks text --window {settings.length} "
             f"--stride {settings.length // 2} --by_document true"
         ],
-        "table": {"values": ["text.bits_per_byte"], "x": "model", "y": "tokenizer"},
+        "table": {"values": ["text.bits_per_byte"]},
     }
 
 
