@@ -390,6 +390,8 @@ EXTRAS = {
     "gguf": "Models in GGUF files",
     "serve": "Serving a model",
     "slurm": "Sweeps under Slurm",
+    "fastokens": "Faster tokenizers",
+    "secrets": "Search for secrets before a push",
     "torchao": "Quantization by torchao, in one experiment",
     "notebooks": "Executing the notebooks",
     "bench": "Benchmarks against other libraries",

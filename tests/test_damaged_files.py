@@ -155,6 +155,7 @@ def test_a_flipped_bit_is_refused_in_one_line_or_changes_nothing(kind, tmp_path)
     assert refused >= FLIPS // 2
 
 
+@pytest.mark.thorough
 def test_folders_from_before_there_were_digests_are_read(tmp_path):
     for kind, build in KINDS.items():
         read = build(tmp_path / kind / "folder")

@@ -81,6 +81,7 @@ def evaluate(disk):
     draw_pictures(report, items, disk / "evaluation")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("action", [fit, save, sample, words, evaluate])
 def test_a_full_disk_is_reported_in_one_line_and_destroys_nothing(action, disk, capsys):
     (disk / "older").write_text("as it was")
@@ -156,6 +157,7 @@ def save_tensors(folder):
     torch.save(torch.ones(100_000), folder / "tensors.pt")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("action", [fit, save, sample, words, evaluate, save_tensors])
 def test_a_limit_on_the_size_of_files_is_named_in_one_line(action, tmp_path, capsys):
     folder = tmp_path / "folder"

@@ -20,6 +20,7 @@ def test_the_facade_of_hmm_is_the_only_cycle():
     assert in_cycles() == FACADE
 
 
+@pytest.mark.thorough
 def test_the_picture_of_folders_is_the_one_that_the_sources_draw():
     """The picture leaves out imports that follow from others; what is above imports what is below."""
     drawn = set(re.findall(r"^    (\w+) --> (\w+)$", PICTURE, flags=re.MULTILINE))

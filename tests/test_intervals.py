@@ -52,6 +52,7 @@ def test_rare_losses_are_covered_or_have_no_interval(count, share):
         assert intervals > 390
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("chance", [0.02, 0.5, 0.99, None])
 @pytest.mark.parametrize(("tasks", "items"), [(3, 40), (22, 10), (22, 60)])
 def test_a_mean_of_accuracies_is_covered_near_0_and_1_too(tasks, items, chance):

@@ -231,6 +231,7 @@ def test_a_finished_run_and_its_report_are_read(old, expected, monkeypatch, caps
     assert main(["verify", "finished"]) == 0
 
 
+@pytest.mark.thorough
 def test_heartbeats_are_read_and_a_lock_is_taken_over(old, expected, monkeypatch):
     live = old / "live"
     (heartbeat,) = read_heartbeats(live)

@@ -211,6 +211,7 @@ def test_a_file_is_read_of_a_folder_whose_writer_was_killed_between_two_renames(
 STREAM = {"vocab_size": 8, "eos_id": 0, "tokenizer_hash": "", "corpus": "two"}
 
 
+@pytest.mark.thorough
 def test_a_second_writer_without_overwrite_leaves_the_stream(tmp_path):
     def second():
         write_tokens([[7]], tmp_path / "a", **STREAM)

@@ -1,6 +1,7 @@
 """What people and tables write for true and false is read as that, and nothing else is."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,6 +11,7 @@ WORDS = {True: ("true", "yes", "y", "t", "1", "1.0"), False: ("false", "no", "n"
 NUMBERS = (bool, int, float, np.bool_, np.int8, np.uint64, np.float32, np.array)
 
 
+@pytest.mark.thorough
 @given(st.booleans(), st.data())
 def test_a_truth_value_is_the_same_in_every_form(value, data):
     assert truth_value(data.draw(st.sampled_from(NUMBERS))(value)) is value
@@ -24,6 +26,7 @@ OTHERS = (
 )
 
 
+@pytest.mark.thorough
 @given(OTHERS)
 def test_any_other_value_is_no_truth_value(value):
     is_word = isinstance(value, str) and value.strip().lower() in WORDS[True] + WORDS[False]

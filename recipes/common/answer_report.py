@@ -1,56 +1,12 @@
 """Answers to held-out questions: how many are right before and after fine-tuning, and some examples in full."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hmm_datasets.evaluation.chat.answers import Question, is_right
+from hmm_datasets.evaluation.chat.answers import Question, exact_match
 from hmm_datasets.files import write_json, write_jsonl
-from hmm_datasets.intervals import wilson
 from hmm_datasets.report.tables import Table
-
-
-def exact_match(questions: Sequence[Question], answers: Sequence[str]) -> dict[str, Any]:
-    """How many answers are right, for each kind of question and for all.
-
-    Args:
-        questions (sequence of [`Question`]), answers (sequence of `str`): questions, and an answer to each.
-
-    Returns:
-        `dict`: for each kind, and under `all` for all questions: the number of `questions`, how many are `right`, the
-        `accuracy` with its interval, `low` to `high` (Wilson's, 95%), `most_common` (the share of the most common
-        right answer, which is the accuracy of always giving that answer) and, if the corpus gives it, `chance`.
-
-    ```python
-    >>> asked = [Question([], "Tom.", "who"), Question([], "Mia.", "who"), Question([], "two", "how many")]
-    >>> found = exact_match(asked, ["Tom.", "Tom.", " two"])
-    >>> found["who"]["accuracy"], found["all"]["right"], found["who"]["most_common"]
-    (0.5, 2, 0.5)
-
-    ```
-    """
-    pairs = list(zip(questions, answers, strict=True))
-    figures = {}
-    for kind in dict.fromkeys([*(question.kind for question in questions), "all"]):
-        asked = [(question, reply) for question, reply in pairs if kind in (question.kind, "all")]
-        if not asked:
-            continue
-        right = sum(is_right(question, reply) for question, reply in asked)
-        accuracy = right / len(asked)
-        low, high = wilson(right, len(asked)) or (0.0, 1.0)
-        common = Counter(question.expected.strip() for question, _ in asked).most_common(1)[0][1]
-        figures[kind] = {
-            "questions": len(asked),
-            "right": right,
-            "accuracy": accuracy,
-            "low": low,
-            "high": high,
-            "most_common": common / len(asked),
-        }
-        if all(question.chance is not None for question, _ in asked):
-            figures[kind]["chance"] = sum(question.chance for question, _ in asked) / len(asked)
-    return figures
 
 
 def answers_table(figures: Mapping[str, Any]) -> Table:

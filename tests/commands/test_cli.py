@@ -35,6 +35,7 @@ def failing(capsys, *argv: str) -> str:
     return lines[0]
 
 
+@pytest.mark.thorough
 def test_building_the_parser_imports_nothing_slow():
     script = (
         "import sys; from hmm_datasets.cli import build_parsers; build_parsers()[0];"
@@ -188,6 +189,7 @@ def test_sample_writes_what_is_known_of_each_token_to_parquet(folder, tmp_path, 
     np.testing.assert_allclose(rows["next_token_probs"][:], HMM_OF_TESTS.next_token_probs(tokens), atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_sample_of_large_alphabets_takes_two_bytes_a_token(tmp_path):
     hmm = HMM(transition=[[1.0]], emission=np.full((1, 300), 1 / 300))
     hmm.save_pretrained(tmp_path / "wide")
@@ -202,6 +204,7 @@ def test_sample_of_nothing_is_an_empty_file(folder, tmp_path):
     assert np.load(tmp_path / "t.npy").shape == (0, 64)
 
 
+@pytest.mark.thorough
 def test_sample_tells_bad_input_and_leaves_nothing(folder, tmp_path, capsys):
     output = ["--output", str(tmp_path / "t.npy")]
     assert "neither a folder nor" in failing(capsys, "sample", str(tmp_path / "no" / "such" / "hmm"))
@@ -218,6 +221,7 @@ def test_sample_tells_bad_input_and_leaves_nothing(folder, tmp_path, capsys):
     assert os.listdir(tmp_path) == ["hmm"]
 
 
+@pytest.mark.thorough
 def test_a_family_is_sampled_scored_and_described_as_an_hmm_is(tmp_path, capsys):
     """Of chains whose rows are drawn from a Dirichlet distribution the optimum is known, by position."""
     family, folder = RandomChains(3, alpha=1.0), str(tmp_path / "chains")
@@ -308,6 +312,7 @@ def test_score_tells_bad_files(folder, tmp_path, capsys):
     )
 
 
+@pytest.mark.thorough
 def test_entropy_rate_says_whether_it_is_exact(tmp_path, folder, capsys):
     processes.golden_mean().save_pretrained(tmp_path / "exact")
     assert main(["describe", str(tmp_path / "exact"), folder]) == 0
@@ -370,6 +375,7 @@ def test_options_that_a_replay_does_not_use_are_refused(flags, tmp_path, capsys)
     assert "has no effect with replay; leave one of them out" in said
 
 
+@pytest.mark.thorough
 def test_plan_tells_what_a_settings_file_asks_for_and_takes_the_recipes_flags(folder, tmp_path, capsys):
     path = tmp_path / "run.yaml"
     path.write_text(f"hmm: {folder}\nlength: 9\nmodel: d1\ntrain_tokens: 1000\nglobal_batch_size: 8\n")

@@ -42,6 +42,7 @@ def worded(tmp_path):
     return hmm, str(tmp_path / "worded")
 
 
+@pytest.mark.thorough
 def test_text_is_sampled_and_scored_by_the_names_of_symbols(worded, folder, tmp_path, capsys):
     hmm, words = worded
     assert main(["sample", words, "--text", "--num_sequences", "2", "--length", "9"]) == 0
@@ -92,6 +93,7 @@ def test_losses_and_accuracy_by_symbol_are_those_of_each_prediction(worded, tmp_
     assert printed["nats"] == pytest.approx(-hmm.log_likelihood(tokens).mean() / 12)
 
 
+@pytest.mark.thorough
 def test_a_model_of_symbols_is_sampled_as_text(tmp_path, capsys):
     folder = tmp_path / "model"
     torch.manual_seed(0)
@@ -112,6 +114,7 @@ def test_a_model_of_symbols_is_sampled_as_text(tmp_path, capsys):
 TABLES = {"start": [0.6, 0.4], "transition": [[0.9, 0.1], [0.2, 0.8]], "emission": [[0.7, 0.3], [0.1, 0.9]]}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "names",
     [
@@ -146,6 +149,7 @@ def test_edges_in_a_file_become_a_process(tmp_path):
     assert HMM.from_pretrained(tmp_path / "hmm") == hmm
 
 
+@pytest.mark.thorough
 def test_a_file_without_the_tables_of_an_hmm_is_refused(tmp_path, capsys):
     def refused(name: str, **tables) -> str:
         if tables:

@@ -51,6 +51,7 @@ def test_a_model_refuses_a_cache_that_it_does_not_know(model):
         torch.testing.assert_close(model(tokens, **{name: past}).logits, whole)
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/huggingface/transformers/issues/36536",
     "the same tokens from `generate` with and without a cache",

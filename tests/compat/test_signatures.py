@@ -337,6 +337,7 @@ def test_torch_lists_activations_and_temporaries_of_one_device():
         assert peak() >= 32 * 256 * 4
 
 
+@pytest.mark.thorough
 def test_pomegranate_keeps_places_of_edges_by_their_states():
     torch = pytest.importorskip("torch")
     pytest.importorskip("pomegranate")

@@ -41,6 +41,7 @@ def source_and_row(mixture: InterleavedRows, index: int) -> tuple[int, int]:
 # Shares
 
 
+@pytest.mark.thorough
 @given(weights)
 @settings(deadline=None, derandomize=True, max_examples=60)
 def test_a_period_holds_every_share_rounded_to_its_resolution(weights):
@@ -68,6 +69,7 @@ def test_counts_of_a_period_are_exact_and_in_lowest_terms(weights, counts):
     assert InterleavedRows([LONG] * len(weights), weights).counts == counts
 
 
+@pytest.mark.thorough
 @given(weights)
 @settings(deadline=None, derandomize=True, max_examples=60)
 def test_any_first_rows_hold_every_share_to_within_a_row(weights):
@@ -118,6 +120,7 @@ def test_every_source_is_read_in_its_order_without_gaps(weights, first):
         assert read == list(range(begin, begin + len(read)))
 
 
+@pytest.mark.thorough
 def test_a_row_depends_on_its_index_alone():
     mixture = InterleavedRows([range(0, 5000), range(10_000, 15_000)], [0.6, 0.4])
     forward = [mixture[index] for index in range(2500)]

@@ -64,6 +64,7 @@ def rooms_by_brute_force(lengths, capacity) -> list[int]:
     return sorted(rooms)
 
 
+@pytest.mark.thorough
 @settings(deadline=None)
 @given(st.integers(1, 70).flatmap(lambda c: st.tuples(st.just(c), st.lists(st.integers(1, c), max_size=60))))
 def test_every_piece_goes_where_it_leaves_the_minimum_space(case):
@@ -111,6 +112,7 @@ def pieces(row) -> list[list[int]]:
     return [tokens[begin:end] for begin, end in zip(begins, [*begins[1:], size], strict=True)]
 
 
+@pytest.mark.thorough
 def test_an_epoch_holds_every_document_once_cut_only_where_it_must_be(packed, stream):
     expected = []
     for number in range(stream.num_documents):
@@ -139,6 +141,7 @@ def test_labels_are_the_tokens_but_for_first_ones_and_padding(packed, stream):
         assert {name: column.dtype for name, column in row.items()} == dict.fromkeys(row, torch.int64)
 
 
+@pytest.mark.thorough
 def test_items_together_are_the_items_one_by_one_in_an_order_of_every_epoch(packed, stream):
     windows = PackedWindows(stream, 64, seed=4, epochs=3, cache_dir=packed.cache_dir)
     together = windows.__getitems__(range(len(windows)))
@@ -242,6 +245,7 @@ def leak(model, batch, **settings) -> float:
     return float((before - after)[behind].abs().max())
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/huggingface/trl/issues/3067",
     "know whether packed samples attend to each other",
@@ -276,6 +280,7 @@ def loss_of_documents(model, batch) -> tuple[float, int]:
     return total / count, count
 
 
+@pytest.mark.thorough
 def test_the_loss_of_packed_rows_is_that_of_the_documents_by_their_tokens(model, packed):
     batch = batch_of(packed)
     with torch.no_grad():

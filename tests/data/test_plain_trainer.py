@@ -161,6 +161,7 @@ ROWS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("data", ROWS)
 def test_gpt2_divides_the_loss_by_the_tokens_that_it_predicts(data, folders, tmp_path):
     # It divides by all labels but -100, the first one included, which it does not predict.
@@ -216,6 +217,7 @@ def test_a_plain_trainer_gives_each_of_two_processes_its_own_half_of_every_step(
         assert [row[1:] for step in zip(first, second, strict=True) for batch in step for row in batch] == expected
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("streaming", [False, True])
 def test_trls_trainer_for_conversations_takes_the_rows_as_they_stand(streaming, tmp_path):
     settings = {"length": LENGTH, "split": "train", "cache_dir": str(tmp_path)}

@@ -10,6 +10,7 @@ from hmm_datasets.errors import InputError
 intervals = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 9)).map(lambda one: (one[0], sum(one))), max_size=6)
 
 
+@pytest.mark.thorough
 @given(intervals, st.integers(0, 40))
 def test_rows_are_those_of_a_list_without_them(left_out, first):
     every = range(80)

@@ -122,6 +122,7 @@ def test_a_view_that_ends_is_map_style_and_so_is_an_endless_one_by_index():
         np.testing.assert_array_equal(ids([view[10**9]])[:, 1:], MESS3.sample(1, 6, seed=2, first=10**9))
 
 
+@pytest.mark.thorough
 def test_workers_share_an_endless_view_block_by_block():
     MESS3.sample(3000, 200)
     loader = DataLoader(HMMSequences(MESS3, 20, seed=2), batch_size=64, num_workers=2)

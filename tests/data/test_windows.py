@@ -168,6 +168,7 @@ def scored(windows: StridedWindows) -> list[tuple[int, int]]:
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("length", "stride"), [(10, 5), (10, 1), (10, 9), (64, 16), (1003, 2), (1002, 3)])
 def test_every_token_of_the_stream_is_scored_once_with_the_context_stated(stream, length, stride):
     windows = StridedWindows(stream, length, stride)

@@ -209,6 +209,7 @@ def test_a_process_of_order_one_is_known_from_its_last_symbol(accelerator):
         assert found["markov"][order]["r2"] == pytest.approx(1, abs=1e-12)
 
 
+@pytest.mark.thorough
 def test_the_control_of_order_k_is_better_with_more_symbols_and_worse_than_the_whole_past(accelerator):
     model = HMMForCausalLM.from_hmm(MESS3, bos_token_id=3)
     rows = rows_of(MESS3, 400)

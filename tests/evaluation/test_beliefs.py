@@ -51,6 +51,7 @@ def rows_of(hmm, count=31, length=12, bos=True) -> HMMSequences:
 # A model
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("bos", [True, False], ids=["bos", "no bos"])
 def test_figures_are_those_of_scikit_learn_on_the_same_split(bos, accelerator):
     model, rows = llama(), rows_of(MESS3, bos=bos)
@@ -121,6 +122,7 @@ def test_figures_do_not_depend_on_the_batch_size_and_are_json(accelerator):
     assert one["layers"] != probe_beliefs(model, MESS3, rows, accelerator, seed=1)["layers"], "another split"
 
 
+@pytest.mark.thorough
 def test_three_states_come_with_points_to_draw(accelerator):
     rows = rows_of(MESS3, count=700)
     found = probe_beliefs(llama(), MESS3, rows, accelerator, batch_size=350)

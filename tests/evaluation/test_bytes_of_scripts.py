@@ -112,6 +112,7 @@ LOSE = {"characters, some unknown", "BPE with bytes, none for a space", "WordPie
 BARE = {name for name in TOKENIZERS if "without BOS" in name}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", TOKENIZERS)
 @pytest.mark.outside(
     "https://github.com/karpathy/nanochat/pull/693",
@@ -168,6 +169,7 @@ def accelerator():
     return Accelerator(cpu=True)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["byte-level BPE with added white space", "characters, some unknown"])
 @pytest.mark.outside(
     "https://github.com/ggml-org/llama.cpp/issues/7111",
@@ -193,6 +195,7 @@ def test_a_stream_of_texts_has_the_bits_per_byte_and_per_character_of_the_texts(
     assert ("tokens stand for something unknown" in printed) == (name in LOSE) == bool(found["lost_text"])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("normalizer", "words"),
     [

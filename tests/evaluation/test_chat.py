@@ -132,6 +132,7 @@ def test_an_evaluation_of_a_folder_has_the_task(folder, tmp_path, capsys):
     assert "end their turn" in said
 
 
+@pytest.mark.thorough
 def test_evaluations_of_the_same_conversations_are_compared_in_pairs(folder, tmp_path, capsys):
     corpus = tmp_path / "chats.jsonl"
     corpus.write_text("".join(json.dumps(row) + "\n" for row in rows() * 4))

@@ -27,6 +27,7 @@ def found(model, tokenizer) -> dict:
     return complete(model, tokenizer, max_new_tokens=5, seed=3)
 
 
+@pytest.mark.thorough
 def test_greedy_continuations_in_a_batch_are_those_of_single_prompts(model, tokenizer, found):
     for row in found["prompts"]:
         tokens = torch.tensor([[tokenizer.bos_token_id, *tokenizer(row["prompt"])["input_ids"]]])

@@ -116,6 +116,7 @@ def counted(forward, seen: list):
     return call
 
 
+@pytest.mark.thorough
 def test_only_plain_caches_are_reused():
     assert continuations._can_reuse_cache(make("llama"))
     assert not continuations._can_reuse_cache(make("mistral"))
@@ -137,6 +138,7 @@ class Rank:
         return tensor
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("count", [2, 3, 7])
 def test_all_ranks_together_score_every_row_once(accelerator, count, always_share):
     model, rows = make("llama"), groups()

@@ -79,6 +79,7 @@ def failing(capsys, *argv) -> str:
     return lines[0]
 
 
+@pytest.mark.thorough
 def test_a_run_is_evaluated_on_the_distribution_it_was_trained_on(run, evaluated):
     report = read_json(evaluated / "report.json")
     assert [task for task in TASKS if task in report] == ["optimum", "beliefs", "training"]
@@ -153,6 +154,7 @@ def test_a_stream_and_a_file_of_the_same_documents_have_the_same_number_of_bytes
     assert len(read_jsonl(tmp_path / "file" / "items" / "text.jsonl")) == len(STORIES)
 
 
+@pytest.mark.thorough
 def test_of_a_file_that_was_trained_on_only_held_out_documents_are_scored(tmp_path):
     file = str(tmp_path / "stories.jsonl")
     stories = [f"Story {number} of a file is told here." for number in range(200)]
@@ -188,6 +190,7 @@ def test_of_a_file_that_was_trained_on_only_held_out_documents_are_scored(tmp_pa
     assert unknown == [row["text"] for split, row in read_splits(file, kind="text") if split == "test"]
 
 
+@pytest.mark.thorough
 def test_a_model_with_a_tokenizer_completes_prompts(writer, tmp_path):
     assert main(["evaluate", str(writer / "model"), "--output_dir", str(tmp_path)]) == 0
     report = read_json(tmp_path / "report.json")

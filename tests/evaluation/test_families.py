@@ -34,6 +34,7 @@ def accelerator():
     return Accelerator(cpu=True)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "family", [PermutedSymbols(processes.random(3, 4, alpha=0.2, seed=1)), RandomChains(3, alpha=0.5, group=2)]
 )

@@ -27,6 +27,7 @@ def capped():
     return Gemma2ForCausalLM(Gemma2Config(vocab_size=VOCABULARY, **SIZES, **more)).eval()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rows_per_chunk", [7, 1000])
 @pytest.mark.parametrize("make", [plain, capped])
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
@@ -69,6 +70,7 @@ class LargestTensor(TorchDispatchMode):
         return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("first", [1, 150])
 def test_scoring_rows_holds_no_logits_of_all_tokens(first):
     """Which would have 40 times as many elements as the weight of the output layer, or still 4 times as many."""

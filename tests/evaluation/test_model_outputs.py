@@ -137,6 +137,7 @@ def test_rows_of_an_array_and_of_an_oracle_keep_their_places_in_batches():
 # Beliefs
 
 
+@pytest.mark.thorough
 def test_layers_of_a_module_and_functions_and_arrays_of_the_same_activations_are_probed_alike():
     network = Recurrent().double()
     expected = probe_beliefs(network, MESS3, ROWS, layers=LAYERS, batch_size=8)
@@ -188,6 +189,7 @@ def test_what_wraps_a_model_of_transformers_is_measured_and_probed_as_the_model(
     assert probe_beliefs(wrapped, MESS3, ROWS, controls=False)["layers"] == beliefs["layers"]
 
 
+@pytest.mark.thorough
 def test_exact_beliefs_are_found_and_random_numbers_are_not():
     rows = HMMSequences(MESS3, 16, first=1 << 63, num_sequences=400)
     found = probe_beliefs(lambda tokens: MESS3.beliefs(tokens[:, 1:]), MESS3, rows)["layers"]["0"]

@@ -84,6 +84,7 @@ def test_no_model_is_better_than_the_optimum(seed, accelerator):
 # Other results
 
 
+@pytest.mark.thorough
 def test_divergences_are_those_of_the_metric_module_on_the_whole_distributions(accelerator):
     near, rows = perturbed(processes.random(4, 5, seed=2), 0.2, seed=0), rows_of(processes.random(4, 5, seed=2))
     hmm, model = rows.source, HMMForCausalLM.from_hmm(near, 5)

@@ -118,6 +118,7 @@ def test_first_tokens_of_adjacent_windows_are_not_scored(model, tokenizer, strea
     assert found["bytes"] == token_bytes(tokenizer)[rows[:, 1:].astype(int)].sum()
 
 
+@pytest.mark.thorough
 def test_results_do_not_depend_on_the_batch_size(model, tokenizer, stream, accelerator):
     windows = StridedWindows(stream, 32, 8)
     first, second = (measure_text(model, tokenizer, windows, accelerator, batch_size=size) for size in (3, 64))

@@ -79,6 +79,7 @@ def test_every_token_is_scored_once_with_the_stated_context(model, tokenizer, te
     assert (found["least_context"], found["num_documents"]) == (window - stride, len(texts))
 
 
+@pytest.mark.thorough
 def test_windows_side_by_side_give_the_mean_loss_of_their_tokens(model, tokenizer, texts, accelerator, tmp_path):
     """What a script that cuts a text into blocks computes; the end of a text keeps the context that a block has."""
     window = 16
@@ -147,6 +148,7 @@ def test_texts_and_a_stream_of_them_give_the_same_results(model, tokenizer, text
     assert set(found) == set(other)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("by_document", [False, True])
 def test_the_first_windows_are_those_of_the_whole_text(model, tokenizer, texts, accelerator, tmp_path, by_document):
     filled = [text for text in texts if text]
@@ -224,6 +226,7 @@ def test_a_single_text_has_no_interval(model, tokenizer, texts, accelerator):
     assert [found[name] for name in bounds] == [None] * 5
 
 
+@pytest.mark.thorough
 def test_the_metric_perplexity_gives_the_same_result(model, tokenizer, texts, accelerator, tmp_path):
     settings = {"window": 24, "stride": 12}
     found = load_metric("perplexity").compute(predictions=texts, model=model, tokenizer=tokenizer, **settings)

@@ -42,6 +42,7 @@ def test_an_hmm_is_evaluated_on_the_held_out_words_of_its_fit(words, tmp_path, c
     assert "bits per byte" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_a_model_of_its_symbols_is_evaluated_on_them_too(words, tmp_path):
     torch.manual_seed(0)
     model = LlamaForCausalLM(model_config("d2", vocab_size=9, max_length=80, bos_token_id=8))

@@ -66,6 +66,7 @@ def test_a_path_that_is_improbable_until_the_last_token_is_found():
     assert process.viterbi([[2, 0]]).states.tolist() == [[1, 1]]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("process", [SMALL, LARGE], ids=["small", "large"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_expected_counts_are_the_derivatives_of_the_log_likelihood(process, dtype):

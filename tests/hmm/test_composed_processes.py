@@ -42,6 +42,7 @@ def some_words(name: str, count: int = 12) -> list[tuple[int, ...]]:
     return [tuple(map(int, row)) for row in process.sample(count, length, seed=5)]
 
 
+@pytest.mark.thorough
 @names
 def test_log_likelihood_is_that_of_the_definition(name):
     process, probability = EXAMPLES[name], word_probability(name)
@@ -121,6 +122,7 @@ def test_a_given_array_is_filled_and_nothing_beside_it(name):
     assert process.sample(5, 0).shape == (5, 0)
 
 
+@pytest.mark.thorough
 @names
 def test_a_saved_process_comes_back_with_the_same_stream(name, tmp_path):
     process = EXAMPLES[name]

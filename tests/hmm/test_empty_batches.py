@@ -84,6 +84,7 @@ def test_every_method_takes_no_sequences_and_no_tokens(name, rows, length):
             assert process.optimal_loss(length, num_sequences=2).nats.shape == (length,)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["state-emitting", "edge-emitting"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_rows_of_length_zero_beside_padding(name, dtype):

@@ -277,6 +277,7 @@ def test_a_process_in_another_basis_is_the_same_process(kind):
             assert np.isfinite(source.log_likelihood(other.sample(50, 40, seed=2))).all()
 
 
+@pytest.mark.thorough
 def test_a_negative_probability_in_another_basis_is_refused():
     generator, source = np.random.default_rng(4), processes.bloch_walk()
     broken = source.operators.copy()

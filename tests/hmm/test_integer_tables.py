@@ -75,6 +75,7 @@ def looks_numbered(table: Int[np.ndarray, "N L"]) -> bool:
 tables = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=9), min_size=5, max_size=9)
 
 
+@pytest.mark.thorough
 @settings(max_examples=60, deadline=None)
 @given(tables, st.sampled_from([{}, {"index": False}, {"header": False}, {"index": False, "header": False}]))
 def test_what_pandas_writes_of_rows_is_read_or_its_numbers_are_refused(tmp_path_factory, rows, options):

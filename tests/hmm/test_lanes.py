@@ -62,6 +62,7 @@ def turn(table, offset, vectors, out, fours):
     store_rows(vectors, np.uint64(1), out, offset, np.uint64(2), np.uint64(lanes_of(table) - np.uint64(1)))
 
 
+@pytest.mark.thorough
 @floats
 def test_blocks_of_rows_are_transposed_and_back(dtype):
     count = 64 // np.dtype(dtype).itemsize
@@ -87,6 +88,7 @@ def mix(values, out):
     store(out, np.uint64(8), load(values, np.uint64(0)) & values[1])
 
 
+@pytest.mark.thorough
 def test_lanes_of_integers_wrap_as_unsigned_ones_do():
     values, out = np.random.default_rng(1).integers(0, 2**64, 8, np.uint64), np.zeros(16, np.uint64)
     mix(values, out)

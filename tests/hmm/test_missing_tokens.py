@@ -94,6 +94,7 @@ def test_a_chain_of_too_many_contexts_refuses_gaps():
         chain.log_likelihood([[0, -1, 1, 2]])
 
 
+@pytest.mark.thorough
 def test_a_long_row_of_gaps_has_probability_1():
     for process in (processes.random(20, 20, seed=1), processes.mess3(0.15, 0.6), processes.moon()):
         assert np.abs(process.log_likelihood(np.full((1, 5000), -1))).max() < 1e-9

@@ -153,6 +153,7 @@ def test_leaky_rrxor_shows_a_fair_bit_and_goes_anywhere_with_probability_epsilon
         np.testing.assert_array_less(hmm.beliefs(words)[:, 1:].min(), 0.2)
 
 
+@pytest.mark.thorough
 def test_a_leak_takes_the_entropy_rate_of_rrxor_towards_that_of_fair_bits():
     bounds = [processes.leaky_rrxor(epsilon).entropy_rate_bounds(12) for epsilon in (0.02, 0.2, 0.6)]
     assert 2 / 3 * np.log(2) < bounds[0].lower

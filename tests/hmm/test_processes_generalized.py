@@ -83,6 +83,7 @@ def test_the_moon_weighs_zeros_by_its_convex_function(alpha, beta):
     assert process.log_likelihood([[0, 0]])[0] == -np.inf
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("make", [processes.frdn, processes.moon])
 def test_bounds_meet_below_the_loss_at_every_position(make):
     process = make()

@@ -118,6 +118,7 @@ def test_the_path_is_the_best_of_all_and_not_the_states_that_are_best_one_by_one
     assert best != tuple(int(share > 0.5) for share in island)
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/tensorflow/probability/issues/1373",
     "train on sequences of different lengths without padding changing the log-probability",

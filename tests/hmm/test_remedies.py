@@ -214,6 +214,7 @@ def test_a_process_of_a_class_from_outside_is_measured_but_not_saved(tmp_path):
     refused(lambda: HMMSequences(coin, 4).source.fingerprint(), "class Coin has no stored_name; give it one, and")
 
 
+@pytest.mark.thorough
 def test_tokens_are_integers_of_64_bits_to_pomegranate():
     pytest.importorskip("pomegranate")
     hmm = HMM(transition=[[0.9, 0.1], [0.5, 0.5]], emission=EMISSION)

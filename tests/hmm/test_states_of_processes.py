@@ -18,6 +18,7 @@ def process():
     return BLOCKED
 
 
+@pytest.mark.thorough
 def test_drawing_states_changes_no_symbol_and_rows_do_not_depend_on_each_other(process):
     symbols, states = process.sample_with_states(500, 40, SEED, first=9, step=3)
     np.testing.assert_array_equal(symbols, process.sample(500, 40, SEED, first=9, step=3))

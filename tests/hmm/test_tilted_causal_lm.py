@@ -80,6 +80,7 @@ def test_generated_tokens_follow_the_law():
     assert chi_square < 24.3  # 99.9th percentile at 7 degrees of freedom; 8 of 16 words are possible
 
 
+@pytest.mark.thorough
 def test_generation_agrees_with_and_without_cache_and_goes_on_after_the_last_token(tilted):
     model = with_bos(tilted)
     for settings in ({"do_sample": True}, {"num_beams": 3}):

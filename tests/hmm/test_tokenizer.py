@@ -24,6 +24,7 @@ def texts(tokenizer, size: int) -> list[str]:
     return [tokenizer.decode([symbol]).removeprefix(" ") for symbol in range(size)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("names", "written"),
     [

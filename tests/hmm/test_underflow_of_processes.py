@@ -93,6 +93,7 @@ def test_the_counts_of_several_blocks_are_the_derivatives_of_the_exact_likelihoo
             table[place] = before
 
 
+@pytest.mark.thorough
 def test_a_noisy_factored_process_has_its_exact_likelihood():
     noisy = FactoredProcess([HMM(start=[1], transition=[[1]], emission=[[1]]), DENSE], noise=1e-12)
     found = exact(DENSE.start, steps_of(DENSE, BACK))

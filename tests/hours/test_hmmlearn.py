@@ -7,6 +7,7 @@ from hmm_datasets import HMM, fit_hmm, load_source
 from hmm_datasets.hmm.arrays import rows_of_column
 
 
+@pytest.mark.thorough
 def test_a_model_of_hmmlearn_is_converted_drawn_from_fitted_and_scored(tmp_path):
     hmmlearn = pytest.importorskip("hmmlearn.hmm")
     theirs = hmmlearn.CategoricalHMM(2, init_params="", n_features=3)

@@ -108,6 +108,7 @@ def test_the_beliefs_are_in_its_residual_stream_and_not_by_chance(model):
     assert found["layers"]["embed"]["r2"] == pytest.approx(found["markov"]["1"]["r2"], abs=0.02), "one symbol"
 
 
+@pytest.mark.thorough
 def test_what_she_gets_wrong_at_first_is_answered_in_one_line(model):
     with pytest.raises(InputError, match=r"has no submodule 'block\.1'.*did you mean blocks\.1\?"):
         probe_beliefs(model, MESS3, HELD_OUT, layers=["block.1"])

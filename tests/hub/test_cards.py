@@ -312,6 +312,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", HOSTILE)
 def test_no_fence_in_a_fact_lets_html_through_or_swallows_what_follows(tmp_path, name):
     facts = {"name": name, "summary": name, "data": name, "command": f"hmm-datasets '{name}'", "precision": name}

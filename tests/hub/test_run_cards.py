@@ -104,6 +104,7 @@ def test_a_card_lists_the_tokens_of_every_stage_and_their_sum(stages):
     assert f"| Tokens trained on | {counts[0]:,} |" in card(stages / "pretrain_text").text
 
 
+@pytest.mark.thorough
 def test_a_card_states_only_what_was_measured_on_its_model(stages, tmp_path):
     shutil.copytree(stages, tmp_path / "root")
     root = tmp_path / "root"

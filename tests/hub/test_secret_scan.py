@@ -59,6 +59,7 @@ ORDINARY = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/dsx-ai-factory/workload-map/pull/332",
     'a page that shows `token := "ghp_..."` as a bad example, which scanners of prefixes take for a key',

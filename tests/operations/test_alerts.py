@@ -59,6 +59,7 @@ def test_a_clock_that_was_set_back_does_not_silence_alerts(dead):
     assert alert(dead, settings, now=1000.0)
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/ansible/awx/issues/8226",
     "a notification to be sent again when the server of a web hook fails once",

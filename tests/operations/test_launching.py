@@ -177,6 +177,7 @@ def test_a_program_that_reads_its_arguments_itself_describes_them(tmp_path, caps
         assert len(shown.splitlines()) <= 60
 
 
+@pytest.mark.thorough
 def test_the_help_of_every_recipe_and_experiment_names_its_settings_on_one_screen(capsys):
     for name in (name for name in recipe_names() if name != "push --config"):  # whose help is that of push
         declared = declared_kinds(ROOT / "recipes" / recipe_command(name).script)

@@ -65,6 +65,7 @@ def write(folder, model, ranks):
     save(LAYERS + 4, lambda rank: {"weight": body.ln_f.weight.data, "bias": body.ln_f.bias.data})
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/bigscience-workshop/xmtf/issues/11",
     "a checkpoint of Megatron-DeepSpeed as one of Hugging Face",

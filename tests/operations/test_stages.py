@@ -45,6 +45,7 @@ def test_sigterm_reaches_the_running_stage_which_may_save_and_nothing_more_start
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+@pytest.mark.thorough
 def test_an_interrupt_ends_the_running_stage(tmp_path):
     waits = python("open(str(os.getpid()) + '.pid', 'w'); time.sleep(60)")
     program = textwrap.dedent(f"""

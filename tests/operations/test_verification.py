@@ -91,6 +91,7 @@ def test_the_file_of_a_changed_byte_is_named(whole, tmp_path, capsys, part):
         shutil.rmtree(folder)
 
 
+@pytest.mark.thorough
 def test_every_file_that_differs_has_a_line(whole, tmp_path, capsys):
     folder = shutil.copytree(whole / "run" / "checkpoint-2", tmp_path / "checkpoint-2")
     for name in ("model.safetensors", "config.json"):
@@ -104,6 +105,7 @@ def test_every_file_that_differs_has_a_line(whole, tmp_path, capsys):
     assert (code, lines[0][:4]) == (1, "BAD ")
 
 
+@pytest.mark.thorough
 def test_a_run_does_not_resume_from_a_changed_checkpoint_if_it_is_the_only_one(whole, tmp_path):
     folder = shutil.copytree(whole / "run", tmp_path / "run")
     (folder / "summary.json").unlink()

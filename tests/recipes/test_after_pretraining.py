@@ -34,6 +34,7 @@ def settings(model, folder, **others):
     return RECIPE.AfterPretrainingSettings(model=str(model), output_dir=str(folder), **{**small, **others})
 
 
+@pytest.mark.thorough
 def test_windows_of_the_streams_are_the_sequences(model, tmp_path):
     chosen, process = settings(model, tmp_path), processes.mess3()
     RECIPE.write_sequences(chosen, process)

@@ -18,6 +18,7 @@ def recipe():
     return vars(load("architectures"))
 
 
+@pytest.mark.thorough
 def test_the_oracle_is_always_right_and_the_uniform_prediction_pays_the_logarithm(recipe):
     family = RandomAutomata((4, 6), 8, alphabet=(4, 8), stop=0.05)
     tokens = torch.from_numpy(family.sample(20, 12, seed=1).astype(np.int64))

@@ -38,6 +38,7 @@ def test_rrxor_has_36_beliefs_but_eleven_distributions_of_the_next_symbol():
     assert len(np.unique(tree.next_token_probs.round(9), axis=0)) == 11
 
 
+@pytest.mark.thorough
 def test_drawn_beliefs_are_those_of_the_probes_in_the_report(untrained):
     found = measure.probed_beliefs(untrained / "model", untrained / "hmm", 10, 128)
     model, hmm = LlamaForCausalLM.from_pretrained(untrained / "model").eval(), processes.rrxor()

@@ -36,6 +36,7 @@ def message(function, *args, **settings) -> str:
     return str(caught.value)
 
 
+@pytest.mark.thorough
 def test_the_figures_are_what_counting_by_hand_gives(small):
     texts = [*stories()[:20], "Ünï 🙂"]
     ids = [small.encode(text) for text in texts]
@@ -68,11 +69,13 @@ def test_a_comparison_holds_what_each_measures_and_their_difference(small, large
     assert found.bytes_per_token.low > 0 > found.fertility.high
 
 
+@pytest.mark.thorough
 def test_a_tokenizer_does_not_differ_from_itself(large):
     difference = compression.compare(large, large, stories()[:50], resamples=50).bytes_per_token
     assert (difference.value, difference.low, difference.high) == (0, None, None)
 
 
+@pytest.mark.thorough
 def test_the_interval_is_as_wide_as_the_normal_one_of_the_ratios(small, large):
     """The delta method: for many documents both intervals are the same."""
     texts = stories()
@@ -87,6 +90,7 @@ def test_the_interval_is_as_wide_as_the_normal_one_of_the_ratios(small, large):
     assert found.high - found.low < 0.8 * 2 * 1.645 * unpaired
 
 
+@pytest.mark.thorough
 def test_the_interval_depends_on_the_seed_alone(small, large):
     texts = stories()[:40]
     one, again, other = (compression.compare(small, large, texts, resamples=100, seed=seed) for seed in (1, 1, 2))

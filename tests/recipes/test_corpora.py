@@ -86,6 +86,7 @@ def tokenizer_of(folder):
     return AutoTokenizer.from_pretrained(folder)
 
 
+@pytest.mark.thorough
 def test_both_splits_are_written_in_one_pass_that_ends_at_max_documents(tokenize, stories, tmp_path, rows_read):
     tokenize(tmp_path / "a", stories, test_fraction=0.01, max_documents=1000)
     assert max(count for _, count in rows_read) <= 1001
@@ -127,6 +128,7 @@ def test_a_restarted_run_writes_no_row_twice(tokenize, recipe, stories, tmp_path
         assert np.array_equal(one.read(0, one.num_tokens), other.read(0, other.num_tokens))
 
 
+@pytest.mark.thorough
 def test_several_corpora_of_conversations_have_one_stream_each(tokenize, stories, tmp_path):
     one, other = chats(tmp_path / "one.jsonl", 40), chats(tmp_path / "other.jsonl", 30, "Hello")
     tokenize(tmp_path / "a", stories, [one, other])
@@ -138,6 +140,7 @@ def test_several_corpora_of_conversations_have_one_stream_each(tokenize, stories
     assert "would both be written to" in message(tokenize, tmp_path / "b", stories, [one, one])
 
 
+@pytest.mark.thorough
 def test_an_existing_tokenizer_is_used_for_another_corpus_in_another_folder(tokenize, stories, tmp_path, capfd):
     tokenize(tmp_path / "a", stories, chats(tmp_path / "one.jsonl", 40))
     other = chats(tmp_path / "other.jsonl", 40)
@@ -163,6 +166,7 @@ def without_bytes():
     return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>", unk_token="[UNK]")
 
 
+@pytest.mark.thorough
 def test_any_fast_tokenizer_with_an_eos_can_be_used(tokenize, stories, tmp_path):
     tokenizer = without_bytes()
     tokenizer.save_pretrained(tmp_path / "words")
@@ -195,6 +199,7 @@ def test_a_tokenizer_that_cannot_be_used_is_refused_before_work(tokenize, storie
 SAID = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("rows", "told"),
     [

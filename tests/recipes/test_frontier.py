@@ -15,6 +15,7 @@ REWARDS = rewards_of.Rewards.standard()
 TASK = REWARDS.task
 
 
+@pytest.mark.thorough
 def test_outcomes_by_enumeration_are_those_of_the_core():
     """One sums over all sequences of a table, the other over totals of an HMM's states."""
     np.testing.assert_allclose(REWARDS.outcome(TASK.reference), REWARDS.totals.reference, atol=1e-12)

@@ -17,6 +17,7 @@ def test_five_experiments_have_an_hour():
     assert HOURS == ["leaky_tokenizer", "tinystories_hmm", "tr1", "wordplay", "zac_gpt"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", HOURS)
 def test_the_commands_of_an_hour_are_accepted_by_their_recipes(name, tmp_path):
     recipe, (kind,) = load(name), recipe_settings(name.replace("_", "-"))

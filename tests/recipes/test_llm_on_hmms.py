@@ -35,6 +35,7 @@ def small_llama(vocab_size: int) -> LlamaForCausalLM:
     return LlamaForCausalLM(LlamaConfig(vocab_size=vocab_size, max_position_embeddings=64, **sizes)).eval()
 
 
+@pytest.mark.thorough
 def test_no_predictor_is_more_accurate_than_the_exact_distributions():
     hmm = RECIPE.cycle(5, 0.7, 0.4, 0)
     tokens = hmm.sample(64, 32)

@@ -111,6 +111,7 @@ def conversations(streams, tmp_path):
     return str(tmp_path / "conversations")
 
 
+@pytest.mark.thorough
 def test_packed_conversations_and_windows_of_text_are_mixed_by_tokens_and_counted(
     streams, conversations, tmp_path, monkeypatch
 ):
@@ -215,6 +216,7 @@ def test_fewer_than_one_held_out_window_is_refused(streams):
         MixtureSettings("model", ["text"], [1.0], num_test_sequences=0)
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/danish-foundation-models/site/issues/127",
     "to know how many times a model is trained on each of its corpora",

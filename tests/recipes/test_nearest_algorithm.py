@@ -27,6 +27,7 @@ class Predicting:
         return SimpleNamespace(logits=torch.nn.functional.pad(logits, (0, 1), value=-30.0))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", measure.ALGORITHMS)
 def test_a_model_that_is_an_algorithm_is_nearest_to_it(name):
     found = measure.NearestAlgorithm(MIXTURE, 12, 40, alpha=1.0)(Predicting(mixture_predictors(MIXTURE)[name]))

@@ -69,6 +69,7 @@ def test_a_power_law_is_found_with_its_exponent_and_coefficient(exponent):
     assert fit.standard_error < 1e-9, "all sequences have the same exponent"
 
 
+@pytest.mark.thorough
 def test_the_interval_of_an_exponent_covers_it_about_as_often_as_it_says():
     generator = np.random.default_rng(1)
     covered = 0
@@ -86,6 +87,7 @@ def test_positions_out_of_range_are_refused():
         measure.fit_power_law(np.zeros((2, 10)), 2, 8)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("count", "straight"), [(2, False), (64, True)])
 def test_the_excess_of_few_chains_is_not_taken_for_a_power_law(count, straight):
     """Once the chain is known the excess falls exponentially, and a line through it has a slope of no meaning."""

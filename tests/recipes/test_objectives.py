@@ -42,6 +42,7 @@ def test_sequences_have_the_probabilities_and_rewards_of_the_hmm():
         assert (reward, size) == (pytest.approx(sum(FEW.rewards[x] for x in word)), len(word))
 
 
+@pytest.mark.thorough
 def test_the_tilted_distribution_is_that_of_the_core():
     # After the end come ends, which get no reward here.
     task = theory.Task(FEW.reference, (0.7, -0.4, 0.0), 0.8, 4)
@@ -104,6 +105,7 @@ def test_targets_are_minima_over_all_distributions(name, loss):
     np.testing.assert_allclose(probs(target(name, FEW), FEW), best, atol=2e-4)
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/huggingface/trl/issues/1931",
     "a loss that centers a reward model's rewards: the square of the sum of a pair's",

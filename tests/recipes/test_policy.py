@@ -13,6 +13,7 @@ measure_policy = load("known_optimum", "policy").measure_policy
 OPTIMUM = TiltedHMM(processes.mess3(0.05, 0.85), [0.0, 0.3, -0.3], 1.0, 16)
 
 
+@pytest.mark.thorough
 def test_the_optimum_has_no_divergence_and_its_own_reward():
     model = TiltedHMMForCausalLM.from_tilted(OPTIMUM, bos_token_id=3)
     found = measure_policy(model, OPTIMUM, 4000, seed=1)
@@ -21,6 +22,7 @@ def test_the_optimum_has_no_divergence_and_its_own_reward():
     assert found.kl_to_reference == pytest.approx(OPTIMUM.kl_to_reference, abs=0.1)
 
 
+@pytest.mark.thorough
 def test_the_hmm_itself_has_the_regret_of_doing_nothing():
     model = HMMForCausalLM.from_hmm(OPTIMUM.hmm, bos_token_id=3)
     state = torch.random.get_rng_state()

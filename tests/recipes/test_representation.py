@@ -30,6 +30,7 @@ def test_variance_lies_in_as_many_components_as_rows_have_dimensions():
     assert representation.effective_dimension(np.array([0.95, 1.0]), 0.95) == 1
 
 
+@pytest.mark.thorough
 def test_the_subspace_of_a_factor_is_that_in_which_its_belief_is_written():
     beliefs = [factor.beliefs(factor.sample(300, 12))[:, 1:].reshape(-1, 3) for factor in PAIR.factors]
     written = [RNG.normal(size=(3, 12)), RNG.normal(size=(3, 12))]

@@ -127,6 +127,7 @@ def test_evaluation_uses_the_rows_that_have_answers(fine_tune, model, corpus, ca
     assert f"{folder}: 2 of 5 conversations in split 'test' have no turn of the assistant and are left out" in said
 
 
+@pytest.mark.thorough
 def test_a_test_split_without_answers_is_reported_and_training_continues(fine_tune, model, corpus, capfd):
     folder = corpus(list(map(answered, range(20))), list(map(asked, range(5))))
     summary = fine_tune(model, folder, eval_strategy="steps", eval_steps=1, evaluations_per_doubling=2)
@@ -147,6 +148,7 @@ def test_a_corpus_without_any_answer_is_refused_by_its_row(fine_tune, model, cor
     assert not (tmp_path / "run" / "run.json").exists()
 
 
+@pytest.mark.thorough
 def test_a_fine_tuned_model_stops_where_its_template_ends_a_turn(fine_tune, tmp_path, capfd):
     tokenizer = train_bpe(TEXTS, 280, show_progress=False)
     tokenizer.add_special_tokens({"extra_special_tokens": ["<|im_start|>", "<|im_end|>"]})
@@ -159,6 +161,7 @@ def test_a_fine_tuned_model_stops_where_its_template_ends_a_turn(fine_tune, tmp_
     assert "ends turns" not in capfd.readouterr().out
 
 
+@pytest.mark.thorough
 def test_a_template_without_an_end_of_turn_is_reported(fine_tune, tmp_path, capfd):
     tokenizer = train_bpe(TEXTS, 280, show_progress=False)
     tokenizer.chat_template = CHATML.replace("<|im_start|>", "# ").replace("<|im_end|>", "")

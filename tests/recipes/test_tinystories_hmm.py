@@ -60,6 +60,7 @@ def test_the_full_experiment_is_planned_without_its_data(tmp_path):
     assert len(updates.cells) == 11
 
 
+@pytest.mark.thorough
 def test_a_small_experiment_has_no_plan_but_its_settings_are_those_of_fit(tmp_path):
     found = planned("small.yaml", tmp_path)
     assert [(len(sweep.cells), plans) for sweep, plans in found.values()] == [(9, {}), (11, {})]
@@ -114,6 +115,7 @@ def test_a_fit_is_planned_by_the_command(tmp_path, capsys):
     assert "set assumed_tokens" in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_curves_and_tables_are_those_of_the_histories(tmp_path):
     cells = []
     for every, rule, seed in ((1, "replace", 0), (1, "replace", 1), (None, "stochastic", 0)):

@@ -155,6 +155,7 @@ def test_a_checkpoint_becomes_a_job_with_the_shape_rows_and_settings_of_the_run(
     assert f"error: {folder}: exists; give another folder for the job" in again.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/pytorch/torchtitan/issues/811",
     "a run that continues with a greater number of data-parallel ranks",

@@ -71,6 +71,7 @@ def test_a_text_plot_puts_every_point_where_it_belongs():
     assert abs(found[1][1] - len(frame[0]) / 2) <= 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("width", [1, 80, 133, 1000])
 def test_text_plots_keep_to_the_width_and_have_no_color(width):
     text = text_plots(panels_of(history(300)), width)

@@ -257,6 +257,7 @@ def test_a_completion_cannot_control_the_terminal():
 # The page
 
 
+@pytest.mark.thorough
 def test_the_page_loads_nothing(page):
     addresses = []
     for tag, attributes in Elements(page).found:

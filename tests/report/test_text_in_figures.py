@@ -34,6 +34,7 @@ def test_a_name_with_dollars_or_codes_is_drawn_everywhere(tmp_path, name):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["figure.pdf", "figure.png"]
 
 
+@pytest.mark.thorough
 def test_a_name_with_dollars_is_drawn_as_wide_as_its_characters_and_powers_of_ten_stay_powers(tmp_path):
     figure = Figure()
     left, right = figure.subplots(1, 2)

@@ -83,6 +83,7 @@ def test_a_variable_of_a_launcher_that_is_no_number_is_refused_by_its_name(name,
     assert str(caught.value).startswith(f"the variable {name} is {text!r}; expected an integer, 0 or more")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("rank", "size", "local_rank", "local_size"),
     list(itertools.product([None, 0, 1, 3], [None, 0, 1, 4], [None, 0, 1], [None, 1])),

@@ -62,6 +62,7 @@ def test_rank_0_of_a_finished_run_leaves_nothing_of_earlier_starts(tmp_path, ran
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run.json"]
 
 
+@pytest.mark.thorough
 def test_seconds_of_phases_are_means_per_step_without_the_first(tmp_path):
     heart = HeartbeatWriter(tmp_path, every=60)
     for step, (forward, backward) in enumerate([(0.3, 0.0), (0.04, 0.02), (0.08, 0.04)], start=1):

@@ -58,6 +58,7 @@ def elsewhere(tmp_path):
     return beat
 
 
+@pytest.mark.thorough
 def test_a_living_process_is_named_with_host_and_age_and_nothing_of_its_is_touched(tmp_path, hold, monkeypatch):
     monkeypatch.setattr(module, "PATIENCE", 0.5)
     process = hold(60)
@@ -109,6 +110,7 @@ def test_a_silent_process_of_another_machine_is_taken_for_dead_after_the_silence
         assert time.monotonic() - began >= 1.0
 
 
+@pytest.mark.thorough
 def test_a_process_of_another_machine_that_gives_signs_of_life_is_not(tmp_path, elsewhere):
     ended = threading.Event()
 

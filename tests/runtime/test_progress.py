@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from hmm_datasets.runtime.progress import progress_bar
 
 
@@ -35,6 +37,7 @@ def test_nothing_is_written_in_the_first_two_seconds(capsys):
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.thorough
 def test_a_command_that_imports_for_seconds_names_that_first_in_a_terminal_and_not_in_a_pipe(
     warm_python, child_environment
 ):

@@ -203,6 +203,7 @@ def refusal(command, values, but=""):
     return line
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("command", "name", "void"), VOIDS, ids=name_list(VOIDS))
 def test_the_table_names_settings_that_there_are(command, name, void):
     fields = fields_of(ALL[command])
@@ -272,9 +273,9 @@ def test_a_flag_that_makes_a_setting_of_the_file_void_names_it_and_goes_on(tmp_p
 
 def test_help_prints_beside_what_a_setting_has_no_effect(capsys):
     with pytest.raises(SystemExit):
-        main(["describe", "--help"])
+        main(["benchmark", "--help"])
     text = " ".join(capsys.readouterr().out.split())
-    assert "(no effect without save)" in text
+    assert "(no effect without model)" in text
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ def refusal(folder, metric, rows, compute=None):
     return str(caught.value)
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/hiyouga/LlamaFactory/issues/7906",
     "learn before training that no evaluation has the `metric_for_best_model`, not by a KeyError at the first",

@@ -120,6 +120,7 @@ def test_losses_and_gradients_are_those_of_all_logits(tmp_path, padded_to, tied,
     assert_equal_runs(*runs, columns=columns)
 
 
+@pytest.mark.thorough
 def test_a_bias_and_another_architecture(tmp_path):
     torch.manual_seed(0)
     sizes = {"n_embd": 32, "n_layer": 1, "n_head": 2, "rotary_dim": 8, "n_positions": LENGTH}
@@ -129,6 +130,7 @@ def test_a_bias_and_another_architecture(tmp_path):
     assert_equal_runs(*runs, columns=("loss", "z_loss"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("given", [{"activation_checkpointing": True}, {"batch_ramp": ["4:1"]}], ids=str)
 def test_losses_are_the_same_with_other_settings(tmp_path, given):
     runs = [trained(tmp_path / str(chunked), chunked_loss=chunked, **given) for chunked in (True, False)]
@@ -361,6 +363,7 @@ def test_a_model_whose_loss_is_not_that_of_its_output_layer_is_named_and_trained
     assert curves[0] == curves[1]
 
 
+@pytest.mark.thorough
 def test_an_adapter_is_trained_the_same(tmp_path):
     runs = [trainer(tmp_path / str(chunked), model=with_lora(), chunked_loss=chunked) for chunked in (True, False)]
     assert type(runs[0].model.get_output_embeddings()) is LossOutput

@@ -156,6 +156,7 @@ def test_weights_are_hashed_once_and_again_only_if_their_file_changed(copied, tm
     assert weights_digest(str(copied), cache) != first
 
 
+@pytest.mark.thorough
 def test_the_weights_of_an_adapter_are_those_of_its_base_too(copied, tmp_path):
     pytest.importorskip("peft")
     start("sft", tmp_path / "run", copied, use_peft=True)

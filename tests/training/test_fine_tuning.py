@@ -75,6 +75,7 @@ def fine_tune(folder, tokenizer, stop_in=None):
     return trainer.trained, {row["step"]: row["loss"] for row in rows if "loss" in row}, summary
 
 
+@pytest.mark.thorough
 def test_fine_tuning_takes_the_optimizers_of_pretraining(tokenizer, tmp_path):
     chosen = {"optimizer": "muon", "learning_rate": 0.01}
     model = LlamaForCausalLM(model_config("d1", vocab_size=len(tokenizer), max_length=48))
@@ -150,6 +151,7 @@ def undisturbed(tokenizer, tmp_path_factory):
     return fine_tune(tmp_path_factory.mktemp("undisturbed"), tokenizer)
 
 
+@pytest.mark.thorough
 def test_an_epoch_reads_every_conversation_once_in_a_new_order(undisturbed):
     trained, _, _ = undisturbed
     rows = [row for step in range(STEPS) for row in trained[step]]

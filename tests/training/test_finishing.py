@@ -78,6 +78,7 @@ def test_a_run_killed_between_its_last_step_and_its_summary_has_one_row_about_th
     assert [row["step"] for row in rows if "loss" in row] == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.thorough
 def test_a_run_that_consumed_other_tokens_than_planned_is_refused_at_each_start(tmp_path, train):
     train()
     summary = read_json(tmp_path / "summary.json")
@@ -88,6 +89,7 @@ def test_a_run_that_consumed_other_tokens_than_planned_is_refused_at_each_start(
             train()
 
 
+@pytest.mark.thorough
 def test_a_run_that_failed_before_its_first_step_does_not_pin_its_folder(tmp_path, monkeypatch):
     def fails(*arguments, **given):
         raise Killed

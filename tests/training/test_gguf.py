@@ -67,6 +67,7 @@ def file(model, tokenizer, tmp_path_factory):
     return path
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("by_folder", [False, True])
 def test_model_and_tokenizer_are_those_that_were_written(by_folder, file, model, tokenizer):
     name = str(file.parent if by_folder else file)

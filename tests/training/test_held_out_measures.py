@@ -55,6 +55,7 @@ def test_measures_do_not_depend_on_the_number_of_ranks(base, single, launch, tmp
             assert values == pytest.approx(single[name.split()[0]], rel=1e-4, abs=1e-5), name
 
 
+@pytest.mark.thorough
 def test_the_loss_beside_the_optimum_is_the_mean_over_tokens(tmp_path, single):
     ((_, trainer),) = trainers(tmp_path, None, 2, names=["pretrain"])
     total = count = 0
@@ -74,6 +75,7 @@ def log_probability(model, tokens, count):
     return logs.gather(1, tokens[0, 1:, None])[-count:].sum().item()
 
 
+@pytest.mark.thorough
 def test_the_measures_of_preferences_are_those_of_the_paper_averaged_over_pairs(base, single, tmp_path):
     """Rewards are beta times the log-ratios (Rafailov et al., "Direct preference optimization", 2023, section 4)."""
     ((_, trainer),) = trainers(tmp_path, base, 3, names=["dpo"])
@@ -95,6 +97,7 @@ def test_the_measures_of_preferences_are_those_of_the_paper_averaged_over_pairs(
     assert found["eval_rewards/accuracies"] == pytest.approx(sum(margin > 0 for margin in margins) / ROWS)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("batch", [2, 3])
 def test_held_out_rewards_are_means_over_prompts(batch, base, tokenizer, tmp_path):
     rows = rows_of("grpo").select([0, 20, 40, 60, 80, 85, 70])  # answers of different lengths

@@ -99,6 +99,7 @@ def test_a_stopped_run_continues_with_the_losses_and_adapter_of_an_undisturbed_o
         run(base, folder, steps=9, lora_r=8, **given)
 
 
+@pytest.mark.thorough
 def test_the_folder_has_the_adapter_a_card_and_where_generation_stops(base, undisturbed):
     folder, summary, losses = undisturbed
     assert losses[6] < losses[1]

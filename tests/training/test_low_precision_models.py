@@ -58,6 +58,7 @@ def test_every_trainer_changes_the_weights_of_a_bfloat16_model_at_small_learning
     assert all(torch.equal(after[key], expected[key]) for key in after)
 
 
+@pytest.mark.thorough
 def test_bfloat16_weights_have_to_be_asked_for_and_lose_small_updates(low, tokenizer, tmp_path, monkeypatch):
     trainer, after, share = train("midtrain", tmp_path, low, tokenizer, loaded=torch.float32, dtype="bfloat16")
     assert share < 0.2

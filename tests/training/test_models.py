@@ -140,6 +140,7 @@ def test_attention_that_is_not_fused_keeps_numbers_for_each_pair_of_positions():
     assert peaks["eager"] - peaks["sdpa"] > 4 * length**2 * config.num_attention_heads
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kind", "told"),
     [
@@ -179,6 +180,7 @@ def test_an_attention_that_the_model_lacks_is_refused_in_one_line(tmp_path):
         ModelSettings(model=str(tmp_path / "mamba.json"), attention="flex_attention").config(data)
 
 
+@pytest.mark.thorough
 def test_a_cached_generation_of_a_saved_model_does_not_recompute_prefixes(hmm, tmp_path):
     train(hmm, "d1", tmp_path / "run")
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "run")

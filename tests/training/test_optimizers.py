@@ -117,6 +117,7 @@ def test_muon_trains_a_model_all_of_whose_weights_are_matrices(tmp_path):
     assert found[-1] != found[0]
 
 
+@pytest.mark.thorough
 def test_a_model_without_a_matrix_for_muon_is_trained_by_adamw(tmp_path):
     model = tiny_model()
     for name, weight in model.named_parameters():
@@ -126,6 +127,7 @@ def test_a_model_without_a_matrix_for_muon_is_trained_by_adamw(tmp_path):
     assert curves[0] == curves[1]
 
 
+@pytest.mark.thorough
 @needs("deepspeed>=0.19.8")
 @pytest.mark.parametrize("shape", [(64, 64), (32, 256), (256, 32)])
 def test_zero_runs_deepspeeds_muon_with_the_updates_of_torchs(shape):

@@ -92,6 +92,7 @@ def test_prompts_are_read_in_order_each_once_per_epoch(undisturbed):
     assert order[:PROMPTS] != order[PROMPTS : 2 * PROMPTS]
 
 
+@pytest.mark.thorough
 def test_the_reward_rises_and_everything_generated_is_counted(undisturbed):
     folder, _, summary = undisturbed
     found = rewards(folder)

@@ -77,6 +77,7 @@ def undisturbed(base, tokenizer, tmp_path_factory):
     return folder, *tune(folder, base, tokenizer)
 
 
+@pytest.mark.thorough
 def test_both_completions_of_every_pair_are_counted_to_the_token(undisturbed):
     folder, trainer, summary = undisturbed
     rows = trainer.plan.train_rows()

@@ -147,6 +147,7 @@ def test_sequences_of_a_process_have_the_loss_of_a_plain_loop(folder, model, tok
     assert report["processes"]["even"]["model"] == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.thorough
 def test_beliefs_are_read_from_the_hidden_states(folder, model):
     hmm = processes.mess3()
     rows = HMMSequences(hmm, length=10, first=2**63, num_sequences=60)

@@ -110,6 +110,7 @@ def test_its_rows_are_those_of_the_step_with_their_optimum(run):
     assert all(row.origin is None for row in found.rows)
 
 
+@pytest.mark.thorough
 def test_the_step_before_a_rollback_has_the_loss_of_the_spike(run, capsys):
     (spike,) = [event for event in read_events(run) if event["kind"] == "spike"]
     found = replay(run, spike["step"], before_rollback=True)

@@ -105,6 +105,7 @@ def smoothed(model, rows, epsilon):
     return sums / count, crosses / count
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/huggingface/transformers/issues/10309",
     "evaluate with `label_smoothing_factor`, which raised an error",

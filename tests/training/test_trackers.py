@@ -20,6 +20,7 @@ def test_nothing_is_sent_anywhere_by_default(kind, tmp_path):
     assert kind(str(tmp_path), max_steps=1, per_device_train_batch_size=8).report_to == []
 
 
+@pytest.mark.thorough
 def test_every_value_of_a_row_arrives_in_tensorboard_at_its_step(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

@@ -32,6 +32,7 @@ def curve(folder, name: str) -> list[float]:
     return [row[name] for row in read_jsonl(folder / "history.jsonl") if "loss" in row]
 
 
+@pytest.mark.thorough
 def test_the_loss_of_a_step_is_the_mean_over_all_that_the_assistants_say(program, whole):
     folder, trainer = whole
     torch.manual_seed(0)

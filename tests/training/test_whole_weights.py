@@ -106,6 +106,7 @@ def test_files_are_compared_with_the_digests_beside_them(folder):
     load_pretrained(AutoModelForCausalLM, str(folder))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fault", ["missing", "unexpected", "reshaped", "digest"])
 def test_a_gguf_file_has_all_weights_too(fault, folder, tmp_path, monkeypatch):
     torch.manual_seed(0)

@@ -59,6 +59,7 @@ def hmm_of(source, index) -> HMM:
 # States
 
 
+@pytest.mark.thorough
 def test_drawing_states_changes_no_symbol(source):
     symbols, states = source.sample_with_states(500, 40, SEED, first=9, step=3)
     np.testing.assert_array_equal(symbols, source.sample(500, 40, SEED, first=9, step=3))
@@ -85,6 +86,7 @@ def test_states_emit_their_symbols_and_follow_one_another(source):
             assert (tables["transition"][here, there] > 0).all()
 
 
+@pytest.mark.thorough
 def test_given_the_symbols_states_are_distributed_as_the_posterior_says():
     """Sums of indicator minus posterior, per state, position and symbol, within five standard errors of zero."""
     for hmm in (NAMED, processes.zero_one_random()):
@@ -170,6 +172,7 @@ def test_large_distributions_are_computed_in_small_tables(load):
     np.testing.assert_allclose(np.sum(row["next_token_probs"], axis=-1), np.ones(65), atol=1e-4)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("source", "columns", "message"),
     [

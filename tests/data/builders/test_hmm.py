@@ -90,6 +90,7 @@ def test_a_prepared_data_set_has_the_rows_of_the_stream(load):
     assert rows(table["test"]) == sequences(20, seed=5, first=TEST_FIRST)
 
 
+@pytest.mark.thorough
 def test_long_sequences_are_prepared_in_several_tables():
     examples = HMMExamples(MESS3, 2**20, 1, 7, 9, 1, False, 48)
     tables = list(examples.tables())
@@ -150,6 +151,7 @@ def resumed(load, state, **settings):
     return stream
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("read", [0, 1, 255, 256, 300])
 def test_a_resumed_stream_continues_at_the_next_row(load, read):
     stream = load()
@@ -203,6 +205,7 @@ def test_opening_a_stream_draws_nothing(load, drawn):
 # Ranks and workers
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("world_size", [2, 3])
 @pytest.mark.parametrize("count", [100, 101])
 def test_ranks_share_out_the_stream_in_its_order(load, world_size, count):
@@ -222,6 +225,7 @@ def test_a_number_of_ranks_that_does_not_divide_the_shards_still_partitions_the_
     assert sorted(chain(*shares)) == sorted(sequences(70))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_a_rank_resumes_in_its_own_share(load, world_size):
     for rank in range(world_size):
@@ -344,6 +348,7 @@ def test_a_torn_model_file_is_named(load, folder):
     assert f"{folder / 'model.safetensors'}: not a complete safetensors file" in error(load)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -93,6 +93,7 @@ def test_every_format_gives_the_same_rows_one_by_one_and_in_batches(load, source
         assert rows(load(source).with_format(format).iter(100)) == expected
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("source", SOURCES[:3])
 def test_tensors_are_what_models_take(load, source):
     row, batch = next(iter(load(source).with_format("torch"))), next(iter(batched(load(source), "torch")))
@@ -110,6 +111,7 @@ def test_documents_have_no_labels_but_where_asked(load):
     assert load("hmm", columns=("input_ids",)).column_names == ["input_ids"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("source", SOURCES[:3])
 def test_rows_and_tables_have_labels_equal_to_the_tokens_but_for_the_first(load, source):
     for stream in (load(source), load(source).with_format("torch"), load(source).with_format("arrow").batch(50)):
@@ -150,6 +152,7 @@ def test_batches_as_large_as_a_part_of_a_table_are_resumed_at_every_one_of_them(
         assert seen + rows(resumed(batched(load(), "torch"), stream.state_dict())) == expected
 
 
+@pytest.mark.thorough
 def test_resuming_again_and_again_in_the_middle_of_tables_repeats_and_loses_no_row(load):
     expected, seen = rows(load()), []
     stream = load().with_format("torch")
@@ -225,6 +228,7 @@ def test_parts_of_a_stream_are_its_rows(load, format):
     assert rows(stream.select_columns("labels"), 5, "labels") == [[-100, *row[1:]] for row in expected[:5]]
 
 
+@pytest.mark.thorough
 def test_streams_are_mapped_filtered_mixed_and_joined(load):
     expected = rows(load())
     stream = load().with_format("torch")

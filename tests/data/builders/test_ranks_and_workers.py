@@ -98,6 +98,7 @@ def shares(make, ranks: int, workers: int) -> list[list]:
     return read
 
 
+@pytest.mark.thorough
 def test_the_workers_of_this_file_are_those_of_a_loader(load):
     stream = load("hmm", 4)
     with in_worker(3, 5, stream):
@@ -169,6 +170,7 @@ def test_real_loaders_read_every_row_once(load, ranks, workers, shards):
     assert Counter(read) == Counter(map(row_of, load("hmm", shards)))
 
 
+@pytest.mark.thorough
 def test_many_ranks_with_fewer_shards_left_than_workers_lose_no_row_of_theirs(load):
     read = shares(lambda: load("hmm", 48), 16, 4)
     whole = [row_of(row) for row in load("hmm", 48)]

@@ -81,6 +81,7 @@ def error(function, *arguments, **settings) -> str:
 # What it reads
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("streaming", [True, False])
 def test_rows_are_documents_or_windows_of_the_shards(load, stream, streaming):
     assert len(stream.index.shards) > 2
@@ -89,6 +90,7 @@ def test_rows_are_documents_or_windows_of_the_shards(load, stream, streaming):
     assert load(streaming=streaming).features == Features({"input_ids": List(Value("uint16"))})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("vocab_size", "dtype"), [(256, "uint8"), (65_536, "uint16"), (65_537, "uint32")])
 def test_the_smallest_type_that_can_store_the_vocabulary_is_taken(tmp_path, load, vocab_size, dtype):
     write_tokens([[vocab_size - 1]], tmp_path / "a", vocab_size=vocab_size, eos_id=0, tokenizer_hash="", corpus="test")
@@ -98,6 +100,7 @@ def test_the_smallest_type_that_can_store_the_vocabulary_is_taken(tmp_path, load
         assert rows(found) == [[vocab_size - 1, 0]]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("streaming", [True, False])
 def test_folders_beside_each_other_are_splits(tmp_path, load, streaming):
     train, test = write(tmp_path / "both" / "train"), write(tmp_path / "both" / "test", count=9, seed=1)
@@ -161,6 +164,7 @@ def test_a_resumed_stream_continues_at_the_next_row(load, stream, length, count)
     assert rows(again) == expected[count:]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("length", [None, 16])
 def test_resuming_reads_none_of_the_rows_before(tmp_path, load, read, length):
     stream = write(tmp_path / "long", count=3000, shard_tokens=10**5)
@@ -207,6 +211,7 @@ def test_ranks_and_loader_workers_read_every_row_once(load, stream, world_size, 
     assert sorted(seen) == sorted(windows(stream, 16))
 
 
+@pytest.mark.thorough
 def test_shuffling_permutes_the_whole_and_ranks_still_share_it(load, stream):
     def shuffled():
         return load(length=16).shuffle(seed=3, buffer_size=1)
@@ -222,6 +227,7 @@ def test_shuffling_permutes_the_whole_and_ranks_still_share_it(load, stream):
 # Errors
 
 
+@pytest.mark.thorough
 def test_folders_without_shards_are_named(load, tmp_path, stream):
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "notes.txt").write_text("nothing here")
@@ -236,6 +242,7 @@ def test_folders_without_shards_are_named(load, tmp_path, stream):
     assert str(tmp_path / "torn" / "00000.ds") in error(load, data_dir=str(tmp_path / "torn"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

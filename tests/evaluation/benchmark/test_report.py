@@ -83,6 +83,7 @@ def coin_model(vocab_size: int, bos: int) -> LlamaForCausalLM:
     return model
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -35,6 +35,7 @@ def test_writing_it_again_gives_the_same_bytes(repository, tmp_path):
     assert len(same) == len([path for path in (tmp_path / "again").rglob("*") if path.is_file()]) > 60
 
 
+@pytest.mark.thorough
 def test_plain_datasets_loads_one_process_or_all_by_name(repository, tmp_path):
     one = datasets.load_dataset(str(repository), "mess3", split="test", cache_dir=str(tmp_path))
     assert one.column_names == ["process", "input_ids", "text", "log_probs", "entropies", "context", "next"]

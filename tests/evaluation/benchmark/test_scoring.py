@@ -60,6 +60,7 @@ def test_the_exact_hmm_scores_zero_on_every_process(accelerator):
         assert row["share"] == pytest.approx(1)
 
 
+@pytest.mark.thorough
 def test_a_uniform_model_scores_the_logarithm_of_its_vocabulary_minus_the_optimum(accelerator):
     names = [one.name for one in FEW]
     found = score_model(dict.fromkeys(names, uniform_llama(17, 16)), None, FEW, accelerator)
@@ -122,6 +123,7 @@ def test_a_model_of_one_process_is_scored_on_that_one(accelerator):
     assert found.nats == pytest.approx(math.log(3))
 
 
+@pytest.mark.thorough
 def test_symbols_that_a_tokenizer_joins_are_scored_as_text_without_figures_over_the_symbols(accelerator):
     """`A B` is one token, so what a symbol costs is not one number."""
     [held_out] = open_benchmark(processes=["golden_mean"], num_sequences=3).processes

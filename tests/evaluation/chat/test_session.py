@@ -57,6 +57,7 @@ def test_an_answer_depends_on_the_turns_before_it_until_they_are_cleared(loaded,
     assert out.splitlines() == ["Sorry, what of it?", PARIS, "It is Tokyo.", ""]
 
 
+@pytest.mark.thorough
 def test_a_system_prompt_is_kept_when_the_conversation_is_cleared(loaded, talk):
     out, _ = talk(Session(loaded, "Be rude."), "Hello", "/clear", "Hello")
     assert out.splitlines() == ["Go away.", "Go away.", ""]
@@ -182,6 +183,7 @@ def test_a_pretrained_model_whose_tokenizer_has_a_chat_template_is_a_base_model(
         ChatModel(str(tmp_path), GREEDY, mode="chat")
 
 
+@pytest.mark.thorough
 def test_what_cannot_chat_is_refused_in_one_line(tmp_path, chat_model, capsys, monkeypatch):
     processes.mess3(0.15, 0.6).save_pretrained(tmp_path / "hmm")
     for file in ("tokenizer.json", "tokenizer_config.json"):

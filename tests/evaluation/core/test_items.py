@@ -124,6 +124,7 @@ def test_long_prompts_are_cut_on_the_left(model, tokenizer, folder, accelerator,
     compare(found, model, tokenizer, folder, 1e-9, beginning=[tokenizer.bos_token_id], limit=limit)
 
 
+@pytest.mark.thorough
 def test_the_default_limit_is_that_of_the_model(tokenizer, folder, accelerator):
     """GPT-2 has learned positions and none beyond them; short beginnings are padded to the length of long ones."""
     torch.manual_seed(1)
@@ -134,6 +135,7 @@ def test_the_default_limit_is_that_of_the_model(tokenizer, folder, accelerator):
     compare(found, model, tokenizer, folder, 1e-9, beginning=[tokenizer.bos_token_id], limit=64)
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/EleutherAI/lm-evaluation-harness/issues/3115",
     "know when cutting a prompt on the left takes the question or its examples away",
@@ -281,6 +283,7 @@ class CountingModel(PreTrainedModel):
         return CausalLMOutput(logits=self.weight * seen.cumsum(dim=1).clamp(max=1))
 
 
+@pytest.mark.thorough
 def test_with_the_questions_swapped_accuracy_falls_to_chance(tmp_path, tokenizer, accelerator):
     """A model that picks the option named in the question is always right; with another question it is right half the
     time."""

@@ -89,6 +89,7 @@ def test_the_epsilon_machine_of_a_process_with_copies_of_states_is_the_one_witho
     assert complexity.error == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["golden_mean", "even", "rrxor", "zero_one_random", "mr_name"])
 def test_synchronization_is_that_of_enumerated_paths(name):
     machine = getattr(processes, name)().epsilon_machine()
@@ -183,6 +184,7 @@ def test_the_complexity_of_the_simple_nonunifilar_source_is_that_of_a_renewal_pr
         processes.mess3().synchronization()
 
 
+@pytest.mark.thorough
 def test_mixed_states_of_a_generalized_hmm_are_its_predictive_vectors():
     hmm = processes.rrxor()
     same = GeneralizedHMM(operators(hmm), initial=hmm.start, final=np.ones(5)).mixed_states(20)

@@ -126,6 +126,7 @@ def test_bounds_are_those_of_all_words(hmm, length):
     assert (bounds.lower_error, bounds.upper_error) == (0, 0)
 
 
+@pytest.mark.thorough
 @given(seed=st.integers(0, 10**6), edges=st.booleans())
 @settings(deadline=None, derandomize=True, max_examples=15)
 def test_bounds_close_in_on_the_rate_from_both_sides(seed, edges):
@@ -254,6 +255,7 @@ def test_an_estimate_agrees_with_its_bounds(hmm):
     assert found.standard_error == rate.standard_error
 
 
+@pytest.mark.thorough
 def test_bounds_that_are_nearly_equal_are_not_exchanged_by_rounding():
     bounds = processes.weather().entropy_rate_bounds(length=512)
     assert bounds.lower <= bounds.upper

@@ -74,6 +74,7 @@ def test_rows_that_end_early_count_as_far_as_they_go():
     assert ragged.following[1].tolist() == [0, 0, 1, 0]
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/jmschrei/pomegranate/issues/175",
     "for each iteration the time it took, and a history of the likelihood and what else one would like to know",

@@ -64,6 +64,7 @@ def ngram_by_loop(word, num_symbols, order, alpha, strength):
     return distributions
 
 
+@pytest.mark.thorough
 @given(
     word=st.lists(st.integers(0, 1), max_size=20),
     order=st.integers(1, 6),

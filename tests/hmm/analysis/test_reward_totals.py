@@ -81,6 +81,7 @@ def test_totals_are_those_of_all_sequences(totals, sequences):
     np.testing.assert_allclose(totals.reference, outcome_of(probs / probs.sum(), sequences), atol=1e-12)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("beta", [30.0, 1.0, 0.05])
 def test_tilted_policies_are_those_of_all_sequences_and_of_the_tilted_hmm(hmm, rewards, totals, sequences, beta):
     found = totals.tilted(beta)
@@ -131,6 +132,7 @@ def test_the_gain_is_beta_times_the_divergences_in_both_directions(totals, seque
         assert gain == pytest.approx(beta * (found.divergence + backward), abs=1e-9)
 
 
+@pytest.mark.thorough
 def test_no_policy_of_the_same_divergence_has_more_reward(totals, sequences):
     probs, reward, _ = sequences
     generator = np.random.default_rng(0)
@@ -223,6 +225,7 @@ def test_the_best_of_many_by_a_reward_that_is_right_or_wrong():
     assert math.log(10_000) - 0.9999 > 8
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/huggingface/trl/issues/463",
     "a divergence from the reference that is estimated to be negative",

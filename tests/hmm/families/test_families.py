@@ -49,6 +49,7 @@ def test_a_sequence_depends_on_family_seed_and_index_alone(which, group, seed, f
         np.testing.assert_array_equal(block[number, :5], family.sample(1, 5, seed=seed, first=index)[0])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", families(3), ids=lambda f: type(f).__name__)
 def test_sequences_of_a_group_share_their_hmm_and_others_do_not(family):
     hmms = [family.hmm_at(7, index) for index in range(60)]
@@ -104,6 +105,7 @@ def test_out_of_any_unsigned_type_is_filled_and_nothing_beside_it(which, dtype):
     assert (wide[:, [0, -1]] == 250).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("make", [PermutedSymbols, PermutedEmissions])
 def test_more_symbols_than_a_byte_holds_come_in_two(make):
     base = HMM(transition=np.full((300, 300), 1 / 300), emission=np.eye(300))

@@ -153,6 +153,7 @@ def test_the_exact_distribution_costs_what_it_promises_and_no_less_than_knowing_
     assert gap.mean() > 4 * gap.std() / math.sqrt(len(gap))
 
 
+@pytest.mark.thorough
 def test_the_distribution_of_chains_of_unknown_size_is_the_ratio_of_dirichlet_integrals_over_all_subsets():
     minimum, maximum, alphabet, alpha = 1, 3, 4, 0.7
     family = RandomChains((minimum, maximum), alpha, alphabet=alphabet)

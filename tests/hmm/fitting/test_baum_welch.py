@@ -68,6 +68,7 @@ def test_one_step_is_that_of_hmmlearn():
     np.testing.assert_allclose(found.hmm.emission, model.emissionprob_, rtol=1e-9)
 
 
+@pytest.mark.thorough
 def test_ten_steps_end_at_the_likelihood_of_hmmlearn():
     from hmmlearn.hmm import CategoricalHMM
 

@@ -26,6 +26,7 @@ def test_each_symbol_is_in_the_block_of_the_state_that_emits_it_most():
     assert (blocks_of(never).emission > 0).all(), "a symbol that does not occur may occur in what it is fitted to"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("block_size", "rank"), [(1, 6), (2, 6), (3, 9), (5, 17)])
 def test_what_is_split_has_the_distribution_of_what_it_was_but_for_the_factors(monkeypatch, block_size, rank):
     monkeypatch.setattr("hmm_datasets.hmm.fitting.growth._SPREAD", 0.0)
@@ -54,6 +55,7 @@ def test_no_epoch_lowers_the_objective_and_the_fit_is_better_than_the_smaller_on
     assert result.num_parameters == 7 + 8 * (GUESS.num_states - 1) + GUESS.num_states * 7 + 3 * (12 - GUESS.num_blocks)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("update_every", [None, 2])
 def test_a_fit_that_stopped_goes_on_as_if_it_had_not(tmp_path, update_every):
     settings = {"initial": GUESS, "update_every": update_every, "batch_size": 60, "test_tokens": HELD_OUT} | QUIET

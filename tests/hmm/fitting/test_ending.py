@@ -187,6 +187,7 @@ def test_a_random_guess_has_no_tied_states():
     assert "equal" not in fit(initial=random_guess(3, 4, seed=1), max_epochs=5).reason
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/jmschrei/pomegranate/issues/675",
     "an error, where a fit to a sequence that the model cannot emit ends with an improvement of nan",

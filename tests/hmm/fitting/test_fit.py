@@ -84,6 +84,7 @@ def test_a_symbol_that_never_comes_keeps_a_positive_probability():
         assert (table > 0).all()
 
 
+@pytest.mark.thorough
 def test_a_fit_recovers_the_likelihood_of_the_hmm_that_drew_the_data():
     truth = HMM(start=[0.5, 0.5], transition=[[0.9, 0.1], [0.2, 0.8]], emission=[[0.7, 0.2, 0.1], [0.1, 0.2, 0.7]])
     train, held_out = truth.sample(400, 50, seed=1), truth.sample(400, 50, seed=2)
@@ -113,6 +114,7 @@ def test_ragged_rows_fit_as_the_tokens_that_count_whatever_the_padding():
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/hmmlearn/hmmlearn/issues/455",
     "a fit to a sequence given twice, which had other tables than that to it once",

@@ -91,6 +91,7 @@ def test_a_row_of_zeros_and_one_stays_while_other_rows_are_fitted():
     assert (np.abs(hmm.transition[1:] - transition[1:]) > 1e-3).any()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("more", [{}, {"update_every": 1, "batch_size": 20}, {"fixed": ["emission"]}])
 def test_a_left_right_model_stays_left_right_when_a_fit_is_resumed(more, tmp_path):
     initial = redrawn(LEFT_TO_RIGHT, seed=3)

@@ -114,6 +114,7 @@ def test_two_thousand_labelled_states_are_counted():
     np.testing.assert_allclose(result.hmm.transition[visited], (moves / np.maximum(totals, 1))[visited], rtol=1e-12)
 
 
+@pytest.mark.thorough
 def test_a_few_labels_name_the_states_of_a_fit():
     tokens, states = SOURCE.sample_with_states(200, 30, seed=3)
     known = np.full(states.shape, -1)

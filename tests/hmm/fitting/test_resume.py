@@ -139,6 +139,7 @@ def test_a_torn_history_does_not_stop_a_fit(tmp_path):
 ONLINE = replace(SHORT, update_every=2, max_epochs=6, save_every=2)
 
 
+@pytest.mark.thorough
 def test_stochastic_em_resumes_with_its_statistics_to_the_last_bit(tmp_path):
     undisturbed = fit(settings=ONLINE)
     for max_epochs in (3, 6):

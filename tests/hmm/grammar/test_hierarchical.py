@@ -10,6 +10,7 @@ from hmm_datasets.hmm.grammar import physics_of_language_models, random_hierarch
 MEAN_LENGTHS = {"cfg3b": 275.625, "cfg3i": 308.09375, "cfg3f": 249.86029}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", MEAN_LENGTHS)
 def test_published_grammars_have_sentences_of_hundreds_of_words(name):
     grammar = physics_of_language_models(name)
@@ -23,6 +24,7 @@ def test_published_grammars_have_sentences_of_hundreds_of_words(name):
     assert lengths.mean() == pytest.approx(MEAN_LENGTHS[name], rel=0.03)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["cfg3b", "cfg3i", "cfg3h", "cfg3g", "cfg3f", "cfg3j", "cfg3k"])
 def test_published_grammars_have_seven_or_eight_levels_of_three(name):
     grammar = physics_of_language_models(name)

@@ -40,6 +40,7 @@ def test_the_law_of_the_next_token_is_that_of_all_sentences(name):
         assert np.abs(found - expected).max() < 1e-10
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", LANGUAGES)
 def test_the_likelihood_of_a_sentence_is_its_probability(name):
     grammar = PCFG.from_rules(LANGUAGES[name])
@@ -55,6 +56,7 @@ def test_the_expected_length_is_that_of_all_sentences(name):
     assert PCFG.from_rules(LANGUAGES[name]).mean_sentence_length == pytest.approx(mean, abs=1e-12)
 
 
+@pytest.mark.thorough
 def test_a_right_linear_grammar_is_an_hmm_and_long_sentences_do_not_underflow():
     """Sentences of about 2,000 words with probabilities below 1e-600."""
     stop = 1 / 2000

@@ -157,6 +157,7 @@ def test_pomegranate_gives_the_same_to_float32(hmm):
         assert path_score(hmm, states, tokens[row]) == pytest.approx(best, rel=1e-5)
 
 
+@pytest.mark.thorough
 @hmms
 def test_pomegranate_takes_the_same_em_step_its_ends_accounted_for(hmm):
     pytest.importorskip("pomegranate")

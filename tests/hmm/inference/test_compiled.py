@@ -56,6 +56,7 @@ def test_every_remainder_of_blocks_and_panels_gives_what_torch_gives(states, dty
             torch.testing.assert_close(compiled, called, **tolerance)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @hmms
 def test_the_paths_are_those_of_torch_to_the_last_bit(hmm, dtype, monkeypatch):

@@ -85,6 +85,7 @@ def test_gaps_are_filled_and_prefixes_continued_with_their_distribution(hmm):
     assert p_value(hmm.impute([[*tokens, -1, -1]], DRAWS, seed=4)[0][:, -2:], weights) > LEAST
 
 
+@pytest.mark.thorough
 def test_the_test_of_distributions_rejects_another_hmm():
     hmm = TINY["dense"]
     near = HMM(start=hmm.start, transition=0.8 * hmm.transition + 0.2 / 3, emission=hmm.emission)
@@ -94,6 +95,7 @@ def test_the_test_of_distributions_rejects_another_hmm():
     assert p_value(drawn, brute_force.emitting_path_probabilities(hmm, tokens)) < MOST_WRONG
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("hmm", [TINY["dense"], TINY["dense edges"]], ids=["states", "edges"])
 def test_a_draw_depends_on_its_row_seed_and_index_alone(hmm, monkeypatch):
     tokens, lengths = hmm.sample(7, 6, seed=1).astype(int), np.array([6, 3, 0, 6, 5, 1, 6])
@@ -176,6 +178,7 @@ def test_processes_of_other_kinds_continue_a_prefix_with_their_distribution(name
     np.testing.assert_array_equal(process.sample(1, 1, seed=5, first=99, prefix=prefix)[0], drawn[99])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", sorted(KINDS.keys() - CONTINUED - {"rewarded symbols", "rewarded pairs"}))
 def test_the_others_refuse_a_prefix_in_one_line(name):
     with pytest.raises(InputError, match=r"\A[^\n]*cannot continue a prefix of 3 tokens; expected [^\n]*\Z"):

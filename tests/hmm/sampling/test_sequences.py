@@ -66,6 +66,7 @@ def philox_in_integers(counter: list[int], key: list[int]) -> list[int]:
     return [c0, c1, c2, c3]
 
 
+@pytest.mark.thorough
 @given(st.lists(st.lists(st.integers(0, 2**32 - 1), min_size=6, max_size=6), min_size=1, max_size=5))
 @fixed
 def test_philox_of_many_counters_agrees_with_the_kernels_and_with_plain_integers(rows):

@@ -24,6 +24,7 @@ def ranks(monkeypatch):
     return [RankStore(replace(PLACE, rank=rank, process=rank + 1), timeout=500) for rank in (0, 1)]
 
 
+@pytest.mark.thorough
 def test_rank_0_collects_what_is_there_and_knows_what_the_others_are_busy_with(ranks):
     for rank in ranks:
         rank.post("busy", "disk")

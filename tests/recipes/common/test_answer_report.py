@@ -13,6 +13,7 @@ QUESTIONS = [
 ]
 
 
+@pytest.mark.thorough
 def test_answers_are_counted_before_and_after_and_shown_verbatim(tmp_path):
     after = ["The red hat.", "First came Mia.", "The blue box.", "?"]
     figures, listed = compare_answers(tmp_path, QUESTIONS, ["", "", "", "The pink car."], after)

@@ -8,6 +8,7 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.training.model_configs import new_model
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ARCHITECTURES)
 def test_every_architecture_reads_rows_of_the_given_length(kind):
     config = architecture_config(kind, vocab_size=9, length=12, width=32, layers=2, bos_token_id=8)

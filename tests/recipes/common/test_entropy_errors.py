@@ -16,6 +16,7 @@ def test_exact_predictions_have_no_error():
         np.testing.assert_allclose(figures, [0.0, 0.0], atol=1e-12)
 
 
+@pytest.mark.thorough
 def test_the_uniform_prediction_of_a_bijection_errs_by_the_logarithm_of_what_is_left():
     task = Bijection(8)
     exact = torch.from_numpy(task.next_token_probs(task.sample(5, 16))[:, 1:-1:2, 8:])
@@ -32,6 +33,7 @@ def test_errors_of_opposite_sign_cancel_only_if_entropies_are_averaged_first():
     assert errors.of_means == pytest.approx([0.0], abs=1e-6)
 
 
+@pytest.mark.thorough
 def test_predictions_are_those_before_the_scored_tokens():
     task = AssociativeRecall(6, 4, num_pairs=3)
     torch.manual_seed(0)

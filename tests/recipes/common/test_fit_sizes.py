@@ -16,6 +16,7 @@ def fits(**arguments):
     return [fit_hmm(TRAIN, num_states=h, max_epochs=6, show_progress=False, **arguments) for h in (1, 2, 4)]
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/hmmlearn/hmmlearn/issues/208",
     "how many states to choose for 41 symbols; the answer was AIC or BIC, if the data are not too many",
@@ -32,6 +33,7 @@ def test_criteria_are_those_of_hmmlearn(seed):
         assert result.bic == pytest.approx(theirs.bic(column, [12] * 15), rel=1e-12)
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/jmschrei/pomegranate/issues/391",
     "how many parameters a model of 3 or 4 states has, to compare them",

@@ -33,6 +33,7 @@ def words(request):
     return all_words(PROCESSES[request.param], 4)
 
 
+@pytest.mark.thorough
 def test_words_are_those_the_process_can_emit_with_their_probabilities(words):
     process, found = words.process, {}
     for row, length, weight in zip(words.rows, words.lengths, words.weights, strict=True):
@@ -43,6 +44,7 @@ def test_words_are_those_the_process_can_emit_with_their_probabilities(words):
     assert found == pytest.approx({word: exact[word] for word in found}, abs=1e-12)
 
 
+@pytest.mark.thorough
 def test_beliefs_and_next_token_probabilities_are_those_after_each_word(words):
     for index in np.random.default_rng(0).integers(len(words.rows), size=8):
         word = words.tokens[words.rows[index], : words.lengths[index]][None]

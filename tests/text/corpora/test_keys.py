@@ -247,6 +247,7 @@ def test_an_empty_answer_among_good_ones_is_left_out_and_counted(container, tmp_
             conversation_splits(write_as(container, tmp_path / f"no {answer}", [rows[3], rows[5]]), test_fraction=0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("last", [assistant(""), assistant(" "), assistant(None), {"from": "gpt", "value": ""}])
 @pytest.mark.parametrize("container", ["jsonl", "parquet", "folder of jsonl", "folder of parquet"])
 def test_a_last_turn_without_words_is_no_answer_and_those_before_it_are_learnt(last, container, tmp_path, monkeypatch):

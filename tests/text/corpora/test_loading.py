@@ -144,6 +144,7 @@ def test_a_txt_file_without_separator_is_one_document(tmp_path):
     assert texts(file, test_fraction=0.0) == ["One.\n\nTwo."]
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/huggingface/datasets/issues/8241",
     "JSON Lines that begin with a byte order mark give the rows that they give without it",
@@ -311,6 +312,7 @@ def hub(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("streaming", [True, False])
 def test_presets_ask_for_their_configuration_split_and_column(hub, streaming):
     other = [{"role": "user", "content": "Who?"}]
@@ -339,6 +341,7 @@ def test_a_hub_corpus_without_a_test_split_is_held_out_by_hash_when_asked(hub):
     assert test == [text for text in STORIES if held_out(text, 0.2)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("streaming", [True, False])
 @pytest.mark.parametrize("source", ["file", "hub"])
 def test_no_more_than_the_first_rows_are_read_and_both_ways_of_reading_agree(hub, source, streaming):
@@ -378,6 +381,7 @@ FILTERED = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("streaming", [True, False])
 @pytest.mark.parametrize("source", ["file", "hub"])
 def test_filters_keep_the_same_documents_of_a_file_and_of_the_hub(hub, source, streaming):
@@ -446,6 +450,7 @@ def test_workers_and_ranks_divide_a_stream_of_the_hub_and_lose_or_repeat_nothing
     assert list(resumed["text"]) == whole[77:]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.txt", "a.parquet"])
 @pytest.mark.parametrize("filters", [DocumentFilter(), DocumentFilter(min_characters=24, unique=True)])
 def test_skipping_gives_the_rest(tmp_path, name, filters):

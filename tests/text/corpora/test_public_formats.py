@@ -522,6 +522,7 @@ SFT = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("row", "expected"), [pytest.param(*p.values, marks=p.marks, id=n) for n, p in SFT.items()])
 def test_sft_reads_a_public_row_as_it_is_meant_or_refuses_it_by_what_stands_there(row, expected, tmp_path):
     file = write(tmp_path, row)
@@ -807,6 +808,7 @@ DPO = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("row", "expected"), [pytest.param(*p.values, marks=p.marks, id=n) for n, p in DPO.items()])
 def test_dpo_reads_a_public_row_as_it_is_meant_or_refuses_it_by_what_stands_there(row, expected, tmp_path):
     file = write(tmp_path, row)

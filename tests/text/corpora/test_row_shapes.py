@@ -89,6 +89,7 @@ FORMS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("form", "column"), product(PAIRS, PROMPTS))
 def test_a_preference_is_the_same_in_every_form_of_its_prompt_and_answers(form, column):
     for asked, said in product(FORMS, FORMS):

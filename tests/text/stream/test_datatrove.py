@@ -71,6 +71,7 @@ def test_what_datatrove_tokenized_is_read_after_one_call(tmp_path, texts, tokeni
     assert (index.shard_tokens, index.num_empty) == (None, 0)
 
 
+@pytest.mark.thorough
 def test_what_datatrove_shuffled_and_merged_holds_the_same_documents(tmp_path, texts, tokenizer, ours):
     tokenize(texts, tokenizer, tmp_path / "parts")
     merger = DocumentTokenizerMerger(

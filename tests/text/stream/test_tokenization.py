@@ -37,6 +37,7 @@ def tokenizer(texts):
     return train_bpe(texts, 700, show_progress=False)
 
 
+@pytest.mark.thorough
 def test_a_tokenized_corpus_holds_every_document_and_counts_its_bytes(tmp_path, tokenizer, texts):
     texts = [*texts[:50], "naïve ☃", *texts[50:]]
     index = tokenize_corpus(
@@ -61,6 +62,7 @@ def test_the_batch_size_changes_nothing(tmp_path, tokenizer):
     assert files(tmp_path / "1") == files(tmp_path / "7") == files(tmp_path / "100")
 
 
+@pytest.mark.thorough
 def test_the_split_and_the_shards_of_the_bundled_stories_have_the_bytes_they_always_had(tmp_path, tokenizer):
     rows = list(read_splits("tinystories-sample", kind="text", test_fraction=0.1))
     order = hashlib.sha256(" ".join(split for split, _ in rows).encode()).hexdigest()
@@ -79,6 +81,7 @@ def test_the_split_and_the_shards_of_the_bundled_stories_have_the_bytes_they_alw
     assert alone == indices["test"]
 
 
+@pytest.mark.thorough
 def test_an_interrupted_run_resumes_where_it_stopped(tmp_path, tokenizer, texts):
     settings = {"batch_size": 10, "shard_tokens": 9000, "show_progress": False}
     tokenize_corpus(texts, tokenizer, tmp_path / "undisturbed", "stories", **settings)
@@ -181,6 +184,7 @@ def test_texts_are_read_encoded_and_written_at_once_a_few_batches_ahead(tmp_path
     assert max(ahead) <= 3 * 10, "batches in memory: written, encoded and eight read ahead"
 
 
+@pytest.mark.thorough
 def test_an_error_ends_every_thread_and_keeps_the_order_of_what_was_before_it(tmp_path, tokenizer):
     before = threading.active_count()
     texts = [f"Cat {number}." for number in range(40)]

@@ -62,6 +62,7 @@ def test_empty_documents_are_left_out_counted_and_reported_once(tmp_path, caplog
     assert [record.getMessage() for record in caplog.records] == ["test: left out 4 empty documents"]
 
 
+@pytest.mark.thorough
 def test_how_documents_come_in_batches_changes_nothing(tmp_path, monkeypatch):
     random = np.random.default_rng(0)
     documents = [random.integers(0, 9, size=size) for size in random.integers(0, 50, size=300)]
@@ -151,6 +152,7 @@ def test_two_writers_do_not_mix(tmp_path):
 # Errors in the middle
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("error", "kind", "told"),
     [

@@ -38,6 +38,7 @@ def test_any_text_comes_back_from_its_tokens(tokenizer, text):
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "text", ["", " ", "  a\r\n\tb  ", "é́ 🙂 ☃ \x00 １２３４", "Don't , I'LL .", "<|user|> x <|end|> "]
 )
@@ -112,6 +113,7 @@ def test_the_built_in_gpt2_cut_is_the_pattern_named_gpt2(text):
     assert built_in.pre_tokenize_str(text) == pattern.pre_tokenize_str(text)
 
 
+@pytest.mark.thorough
 def test_reading_shows_a_rate_on_rank_0_alone(capfd, monkeypatch):
     monkeypatch.setattr("hmm_datasets.runtime.progress._DELAY", 0)
     train_bpe(stories(), 300)
@@ -191,6 +193,7 @@ def test_an_unknown_role_is_refused(tokenizer):
         tokenizer.apply_chat_template([{"role": "narrator", "content": "A"}])
 
 
+@pytest.mark.thorough
 def test_trl_trains_on_the_assistants_words_alone(tmp_path):
     from transformers import LlamaConfig, LlamaForCausalLM
     from trl import SFTConfig, SFTTrainer

@@ -99,6 +99,7 @@ def test_every_character_is_cut_from_its_neighbours_in_the_same_way(seams):
     assert len({len(row) for row in ids}) > 3
 
 
+@pytest.mark.thorough
 def test_special_tokens_in_a_text_are_read_as_text(tokenizer, encoder):
     text = "".join(SPECIAL_TOKENS)
     tokens, _ = encoder.encode_batch([text])
@@ -106,6 +107,7 @@ def test_special_tokens_in_a_text_are_read_as_text(tokenizer, encoder):
     assert tokenizer.decode(tokens) == text
 
 
+@pytest.mark.thorough
 def test_the_tokenizer_given_stays_as_it_is(tokenizer):
     tokenizer.backend_tokenizer.enable_truncation(3)
     try:
@@ -117,6 +119,7 @@ def test_the_tokenizer_given_stays_as_it_is(tokenizer):
     assert tokenizer.encode("<|end|>") == [SPECIAL_TOKENS.index("<|end|>")]
 
 
+@pytest.mark.thorough
 def test_how_texts_are_put_in_batches_changes_nothing(encoder):
     texts = stories()[:60]
     whole = parts(encoder, texts)

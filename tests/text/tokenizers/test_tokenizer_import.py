@@ -66,6 +66,7 @@ def test_ranks_give_tiktokens_own_ids_on_text_of_many_languages(tmp_path, name):
         assert encode(imported, text) == reference.encode_ordinary(text)
 
 
+@pytest.mark.thorough
 @settings(deadline=None, max_examples=60)
 @given(
     tokens=st.lists(st.text("ab", min_size=2, max_size=6), unique=True, max_size=25),
@@ -158,6 +159,7 @@ def gpt2_files(tmp_path):
     return tmp_path / "vocab.json", tmp_path / "merges.txt"
 
 
+@pytest.mark.thorough
 def test_gpt2s_files_give_the_ids_that_transformers_gives(gpt2_files):
     from transformers import GPT2Tokenizer
 

@@ -105,6 +105,7 @@ def test_every_symbol_is_a_word_and_every_sentence_ends_in_the_full_stop(corpus)
         assert all(sentence[-1] == stop and (sentence[:-1] != stop).all() for sentence in sentences)
 
 
+@pytest.mark.thorough
 def test_no_sentence_is_in_train_and_test(corpus):
     assert set(spoken(corpus, corpus.train)).isdisjoint(spoken(corpus, corpus.test))
 

@@ -62,6 +62,7 @@ def test_a_signal_saves_the_step_under_way_and_stops(name, tmp_path):
     assert train(tmp_path)["resumed_from"] == "checkpoint-4"
 
 
+@pytest.mark.thorough
 def test_a_hangup_that_nohup_has_ignored_stays_ignored(tmp_path):
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
@@ -80,6 +81,7 @@ def test_a_stop_file_saves_stops_and_is_removed(tmp_path):
     assert not (tmp_path / "stop").exists()
 
 
+@pytest.mark.thorough
 def test_a_save_file_saves_and_the_run_continues(tmp_path):
     # Files are checked once per second, for the first time at the first step.
     (tmp_path / "save").touch()

@@ -83,6 +83,7 @@ def test_an_accepted_change_takes_effect_from_the_next_step_on(begun, tmp_path, 
     assert not same(weights, unchanged)
 
 
+@pytest.mark.thorough
 def test_what_is_accepted_but_not_changed_has_no_effect(begun, tmp_path):
     run, unchanged = begun
     shutil.copytree(run, tmp_path / "run")

@@ -47,6 +47,7 @@ def content(folder):
     return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.thorough
 def test_list_says_sizes_writer_tokens_loss_and_what_is_wrong(run, capsys):
     os.truncate(run / "checkpoint-4" / "model.safetensors", 90)
     append_jsonl(run / "history.jsonl", {"step": 6, "eval_loss": 1.5})
@@ -84,6 +85,7 @@ def test_folders_without_a_run_are_refused_by_name(name, words, tmp_path, capsys
     assert str(foreign) in failing(capsys, name, foreign, *words)
 
 
+@pytest.mark.thorough
 def test_pruned_checkpoints_are_listed_and_brought_back(run, go_on, capsys):
     before = content(run)
     command("slim", run, "--keep", 1)
@@ -101,6 +103,7 @@ def test_pruned_checkpoints_are_listed_and_brought_back(run, go_on, capsys):
     assert go_on(run)["resumed_from"] == "checkpoint-6"
 
 
+@pytest.mark.thorough
 def test_slim_keeps_what_it_is_asked_to_and_what_the_run_resumes_from(run, capsys):
     before = content(run)
     command("slim", run, "--keep", 1, "--every", 4)
@@ -180,6 +183,7 @@ def test_what_was_set_aside_names_nothing_outside_the_run(run, capsys):
     assert victim.is_dir()
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/NVIDIA-NeMo/Speech/issues/9967",
     "to keep optimizer states in the last N checkpoints only, which are six times as large as the others",

@@ -72,6 +72,7 @@ def test_parameter_groups_of_muon_find_their_names(tmp_path):
     assert same(optimizer(convert(named, tmp_path / "back", "plain")), optimizer(source))
 
 
+@pytest.mark.thorough
 def test_a_model_of_a_checkpoint_loads_and_has_nothing_of_training(run, tmp_path, capsys):
     folder = tmp_path / "model"
     assert main(["checkpoint", "convert", str(run / "checkpoint-6"), str(folder), "--to", "hf"]) == 0

@@ -14,6 +14,7 @@ from hmm_datasets.training.settings import PretrainSettings
 from hmm_datasets.training.trainer import Pretrainer
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_changed_shard_ends_the_run_in_one_line_that_names_it(tmp_path, monkeypatch, workers):
     documents = np.random.default_rng(0).integers(1, 30, (400, 15))

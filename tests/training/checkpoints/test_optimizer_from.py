@@ -44,6 +44,7 @@ def test_the_next_stage_trains_as_a_longer_run_would(optimizer, first, tmp_path)
     assert carried[3]["loss"] != pytest.approx(anew[3]["loss"], rel=1e-4)
 
 
+@pytest.mark.thorough
 def test_the_learning_rate_is_that_of_the_new_stage_and_is_warmed_up_again(first, tmp_path):
     how = {"learning_rate": 1e-4, "lr_scheduler_type": "linear", "warmup_steps": 2}
     one = later(tmp_path, first, optimizer_from=str(first / "checkpoint-4"), **how)
@@ -65,6 +66,7 @@ def test_a_run_with_a_carried_optimizer_resumes_from_its_own_checkpoints(first, 
     assert [row["loss"] for row in history(resumed)] == pytest.approx([row["loss"] for row in whole], rel=1e-6)
 
 
+@pytest.mark.thorough
 def test_the_state_of_another_optimizer_or_model_is_refused(first, tmp_path):
     with pytest.raises(InputError, match="no checkpoint with an optimizer state"):
         later(tmp_path / "none", first, optimizer_from=str(tmp_path))

@@ -90,6 +90,7 @@ def test_a_changed_global_batch_is_refused_or_accepted_from_the_row_reached(hmm,
     assert (again["steps"], again["tokens"]) == (8, 40 * 8)
 
 
+@pytest.mark.thorough
 def test_a_micro_batch_need_not_divide_the_global_batches_of_past_stages(hmm, tmp_path):
     settings = {"batch_ramp": ["2:2", "4:2"], "global_batch_size": 8, "train_tokens": 44 * 8}
     pretrain(tmp_path, hmm, stop=5, per_device_train_batch_size=2, **settings)
@@ -116,6 +117,7 @@ def test_rows_that_differ_from_those_of_the_checkpoint_are_refused_before_the_fi
         pretrain(tmp_path, hmm)
 
 
+@pytest.mark.thorough
 def test_an_accepted_change_of_the_data_trains_to_the_end_and_counts_its_tokens(hmm, tmp_path):
     pretrain(tmp_path, hmm, stop=4)
     summary = pretrain(
@@ -124,6 +126,7 @@ def test_an_accepted_change_of_the_data_trains_to_the_end_and_counts_its_tokens(
     assert summary["tokens"] == summary["planned_tokens"] == 16 * 8 + (summary["steps"] - 4) * 4 * 6
 
 
+@pytest.mark.thorough
 def test_killed_after_its_last_checkpoint_a_run_saves_and_evaluates_without_another_step(hmm, tmp_path):
     before = pretrain(tmp_path, hmm)
     for name in ("summary.json", "model.safetensors"):

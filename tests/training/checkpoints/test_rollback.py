@@ -41,6 +41,7 @@ def expected_rows(steps=30):
     return {step + 1: kept[step * GLOBAL_BATCH : (step + 1) * GLOBAL_BATCH] for step in range(steps)}
 
 
+@pytest.mark.thorough
 def test_the_rows_around_two_spikes_are_left_out_and_all_others_are_in_order(rolled_back):
     folder, summary, said = rolled_back
     assert rows_by_step(folder) == expected_rows()

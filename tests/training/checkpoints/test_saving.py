@@ -38,6 +38,7 @@ def steps(folder):
     return sorted(int(path.name.split("-")[1]) for path in folder.glob("checkpoint-*"))
 
 
+@pytest.mark.thorough
 def test_the_newest_and_every_kth_checkpoint_are_kept_and_deletions_are_logged(tmp_path, capsys):
     train(tmp_path, save_total_limit=2, keep_every=3)
     assert steps(tmp_path) == [3, 5, 6]
@@ -57,6 +58,7 @@ def test_checkpoints_at_log_spaced_steps_are_kept_beside_the_newest(tmp_path):
         train(tmp_path / "wrong", saves_per_doubling=-1)
 
 
+@pytest.mark.thorough
 def test_without_a_limit_nothing_is_deleted(tmp_path):
     train(tmp_path, max_steps=3)
     assert steps(tmp_path) == [1, 2, 3]
@@ -90,6 +92,7 @@ def test_the_best_checkpoint_stays_and_is_known_after_a_resume(tmp_path):
     assert state["best_model_checkpoint"] == str(tmp_path / f"checkpoint-{best}")
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_is_no_larger_than_weights_and_optimizer_states(tmp_path):
     """Float32 weights and Adam's two moments: 12 bytes per parameter, and 2%."""
     summary = train(tmp_path, model="3m", max_steps=1)
@@ -171,6 +174,7 @@ def test_a_checkpoint_that_lacks_files_of_a_rank_is_incomplete(tmp_path):
     assert train(tmp_path, max_steps=3)["resumed_from"] == "checkpoint-1"
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_of_another_framework_is_refused(tmp_path):
     train(tmp_path, max_steps=1)
     path = tmp_path / "checkpoint-1" / "identity.json"
@@ -181,6 +185,7 @@ def test_a_checkpoint_of_another_framework_is_refused(tmp_path):
         train(tmp_path, max_steps=2)
 
 
+@pytest.mark.thorough
 def test_weights_without_the_state_of_the_optimizer_are_not_resumed_from(tmp_path):
     train(tmp_path, max_steps=1, save_only_model=True)
     assert verify_checkpoint(tmp_path / "checkpoint-1").ok
@@ -224,6 +229,7 @@ def test_the_names_of_differences_between_identities(tmp_path):
     check_identity("x", before, now, ["settings.learning_rate", "data.seed"])
 
 
+@pytest.mark.thorough
 def test_a_resumed_run_of_another_shape_of_model_is_refused(tmp_path):
     train(tmp_path, max_steps=1)
     with pytest.raises(InputError, match=r"model\.hidden_size was 128 and is 256"):
@@ -232,6 +238,7 @@ def test_a_resumed_run_of_another_shape_of_model_is_refused(tmp_path):
     assert weights["model.embed_tokens.weight"].shape[1] == 128, "nothing was overwritten"
 
 
+@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/h2oai/h2o-llmstudio/pull/298",
     "train models whose padding token is also the end token, whose embedding llama2 then ignores",

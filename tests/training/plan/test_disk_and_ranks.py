@@ -76,6 +76,7 @@ def test_possible_ranks_are_those_that_the_schedule_does_not_refuse():
         assert schedule.possible_ranks(micro) == allowed
 
 
+@pytest.mark.thorough
 def test_a_plan_has_the_ranks_the_disk_and_the_time(tmp_path):
     path = tmp_path / "a.yaml"
     path.write_text(

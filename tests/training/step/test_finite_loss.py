@@ -72,6 +72,7 @@ def test_what_explains_it_is_kept(tmp_path):
     assert (event["kind"], event["step"], event["rank"]) == ("nan", 4, 0)
 
 
+@pytest.mark.thorough
 def test_the_checkpoint_before_it_is_named_and_watch_lists_the_step_until_the_run_has_passed_it(tmp_path, capsys):
     run = bad_rows_trainer(tmp_path, WithBadRows([27]), save_steps=2)
     nan_at_foreign_tokens(run.model)

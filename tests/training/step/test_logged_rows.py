@@ -31,6 +31,7 @@ def test_the_rows_of_every_step_are_logged_once_also_after_a_resume(tmp_path):
     assert recorded(tmp_path) == {step + 1: list(range(starts[step], starts[step + 1])) for step in range(6)}
 
 
+@pytest.mark.thorough
 def test_nothing_is_logged_by_default_and_losses_are_the_same(tmp_path):
     rows = random_rows(40)
     curves = []

@@ -39,6 +39,7 @@ def warned(tmp_path_factory):
     return folder
 
 
+@pytest.mark.thorough
 def test_a_spike_is_logged_with_its_rows_host_and_gradients(warned):
     (spike,) = spikes(warned)
     history = read_jsonl(warned / "history.jsonl")[16]

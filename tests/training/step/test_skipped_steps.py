@@ -74,6 +74,7 @@ def test_skipped_steps_and_cost_are_added_up_over_a_resume(tmp_path):
     assert logged[-1]["cost"] == pytest.approx(sum(row["step_seconds"] for row in logged))
 
 
+@pytest.mark.thorough
 def test_many_infinite_gradients_in_a_row_end_the_run(tmp_path):
     run = trainer(tmp_path, kind=Overflowing, rows=random_rows(320), max_steps=40)
     run.bad_steps = (2, *range(4, 40))
