@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from needed_versions import needs
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
@@ -346,6 +347,7 @@ def test_bad_input_is_reported_in_one_line(tmp_path):
         AutoModelForCausalLM.from_pretrained(tmp_path)
 
 
+@needs("trl>=1.15")
 def test_trl_takes_it_apart_as_a_reference(hmm):
     """TRL's trainers multiply hidden states and output layer themselves, in pieces."""
     from trl.trainer.utils import add_fused_lm_head

@@ -7,6 +7,7 @@ from pathlib import Path
 import datasets
 import pyarrow as pa
 import pytest
+from needed_versions import needs
 from pyarrow import parquet
 
 from hmm_datasets.errors import InputError
@@ -427,6 +428,7 @@ def test_the_loss_is_on_the_assistants_words_and_their_end_and_on_nothing_else(c
         assert (output["input_ids"], output["assistant_masks"]) == (ids, mask)
 
 
+@needs("trl>=1.16")
 def test_trl_finds_the_template_fit_for_tools_and_training(tokenizer):
     from trl.chat_template_utils import is_chat_template_prefix_preserving, is_chat_template_stop_token_trained
 
