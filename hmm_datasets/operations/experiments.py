@@ -34,7 +34,7 @@ class Experiment:
         summary (`str`): what it shows, in one line.
         paper (`str`): the paper or project that it repeats, as Markdown; `none` if there is none.
         time (`str`): time of its small size on two cores.
-        picture (`Path`, *optional*): picture of its results.
+        picture (`Path`, *optional*): picture of its results, which an installed package does not have.
     """
 
     name: str
@@ -81,7 +81,7 @@ def read_experiment(readme: Path) -> Experiment:
     """The parts of a README about its experiment.
 
     Raises:
-        `InputError`: it does not begin as described above, or shows a picture that is not there.
+        `InputError`: it does not begin as described above.
     """
     text, name = readme.read_text(encoding="utf-8"), name_of(readme)
     head, picture = _HEAD.match(text), _PICTURE.search(text)
@@ -91,9 +91,8 @@ def read_experiment(readme: Path) -> Experiment:
             "`- Time on two cores: ...`, with an empty line after each of the first two"
         )
     path = None if picture is None else readme.parent / picture[1]
-    if path is not None and not path.is_file():
-        raise InputError(f"{readme}: shows {picture[1]}, which is not in its folder")
-    return Experiment(name, head[2].rstrip("."), head[3], head[4], path)
+    shown = path if path is not None and path.is_file() else None
+    return Experiment(name, head[2].rstrip("."), head[3], head[4], shown)
 
 
 def gallery_text() -> str:
