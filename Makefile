@@ -15,10 +15,9 @@ unexport PYTHONDONTWRITEBYTECODE
 INSTALL := $(BIN)/python -m pip --disable-pip-version-check -q install --no-compile
 HAS_GPU := $(shell nvidia-smi -L 2>/dev/null | grep -c GPU)
 
-# Files of tests side by side: as many as there are cores, not more than four, and four of the thorough tests, which
-# start programs and wait a third of their time. numba's threads are torch's too, once apricot (of
-# pomegranate) is imported: more than one to a process, and small products wait.
-CORES := $(shell $(PYTHON) -c 'import os; print(min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4))')
+# Files of tests are run side by side: as many as there are cores, not more than four, and four of the thorough tests,
+# which start programs and wait a third of their time. numba's threads are torch's too, once apricot (of pomegranate) is
+# imported: more than one to a process, and small products wait.
 PYTEST := OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m pytest -q --durations=20 --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test test-all test-newest test-oldest test-middle lint dist docs notebooks gpu install
@@ -27,7 +26,7 @@ demo: install
 	$(BIN)/hmm-datasets demo
 
 test: $(VENV)/tools lint
-	$(PYTEST) -n $(CORES) -m "not slow and not thorough"
+	$(PYTEST) -n auto --maxprocesses 4 -m "not slow and not thorough"
 
 test-all: test
 	$(PYTEST) -n 4 -m "thorough and not slow"

@@ -185,7 +185,7 @@ class SettingsParser(argparse.ArgumentParser):
 
 def hint_at(name: str, known: Collection[str], kinds: Sequence[type]) -> str:
     """The end of an error about an unknown setting: that other recipes have it, or the nearest of the known names."""
-    is_fixed = any(hasattr(kind, name.removeprefix("--")) for kind in kinds)
+    is_fixed = any(name.removeprefix("--") in vars(kind)["__dataclass_fields__"] for kind in kinds)
     return ", which other recipes have" if is_fixed else suggestion(name, known)
 
 

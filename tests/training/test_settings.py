@@ -197,6 +197,8 @@ def test_a_setting_that_only_other_recipes_have_is_named_without_a_guess(config)
         assert error(arguments, kind) == f"{arguments[1]}: unknown setting {name!r}, which other recipes have"
         with pytest.raises(TypeError, match=name):
             kind("x", **{name: 5})
+    # A property of transformers' settings is no setting anywhere.
+    assert "recipes" not in error(["--train_batch_size", "5"], GRPOSettings)
 
 
 @pytest.mark.outside(

@@ -40,10 +40,10 @@ _MOST_PADDED, _PADDED_TOGETHER = 1 << 27, 1 << 18  # tokens
 
 _STEP = 5  # epochs, over which rounding of float32 is far below the gains
 
-# Settings that may differ between the runs of one fit, because they change only how long it runs and what it saves.
 STEP_EXPONENT = 0.6
 """Update `t` of stochastic EM, counted from 1, has the step size `t**-STEP_EXPONENT`."""
 
+# Settings that may differ between the runs of one fit, because they change only how long it runs and what it saves.
 _FREE = {"max_epochs", "tolerance", "patience", "save_every"}
 
 
