@@ -40,8 +40,8 @@ def warn_of_untried_versions() -> None:
     if untried:
         os.environ[WARNED] = ", ".join(untried)
         warnings.warn(
-            f"{', '.join(untried)}: not all tests of hmm-datasets ran with this version, which may give wrong results "
-            "without an error; install one that was tried",
+            f"{', '.join(untried)}: not all tests have run with this version, which may give wrong results without an "
+            "error; install one that was tried",
             UserWarning,
             stacklevel=2,
         )
