@@ -1,12 +1,13 @@
 """How long a user waits: for the commands that are typed most, for `make test` and for `make demo`.
 
-    python benchmarks/waiting.py [--part commands tests demo] [--rounds 5]
+    python benchmarks/waiting.py [--part commands tests demo] [--rounds 5] [--beside CHECKOUT]
 
 `commands` starts each command several times, in turns, and prints the seconds until its first line and until its end,
 beside those of what it cannot be faster than: the imports of torch and of a model of transformers. The first
 `describe` after an installation compiles its kernels, in an empty cache of numba's. `tests` runs `make test`, and
 `demo` runs `make demo` in a new clone with nothing installed but Python; both print minutes by the clock and of all
-processors. Nothing else should run on the machine meanwhile.
+processors. With `--beside`, the commands and the demo of another checkout, such as one of an older commit, are timed
+in the same run, with the libraries installed here. Nothing else should run on the machine meanwhile.
 """
 
 import argparse
@@ -39,32 +40,42 @@ COMMANDS = {
 """By what is typed, the command, and the seconds that it is to take at most."""
 
 
-def commands(rounds: int) -> None:
-    """Seconds until the first line, and until the end, each the median of the rounds."""
-    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in COMMANDS}
-    for _ in range(rounds):
+def commands(rounds: int, checkouts: list[Path]) -> None:
+    """Seconds until the first line, and until the end: medians of the rounds, after one that is not counted."""
+    seconds: dict[str, list[list[tuple[float, float]]]] = {name: [[] for _ in checkouts] for name in COMMANDS}
+    for turn in range(rounds + 1):
         for name, (command, _) in COMMANDS.items():
-            seconds[name].append(_seconds(command))
-    with tempfile.TemporaryDirectory() as cache:
-        first = "hmm-datasets describe mess3, the first"
-        seconds[first] = [_seconds((*CLI, "describe", "mess3"), NUMBA_CACHE_DIR=cache)]
+            for times, checkout in zip(seconds[name], checkouts, strict=True):
+                taken = _seconds(command, checkout)
+                if turn:
+                    times.append(taken)
+    first = "hmm-datasets describe mess3, the first"
+    seconds[first] = []
+    for checkout in checkouts:
+        with tempfile.TemporaryDirectory() as cache:
+            seconds[first].append([_seconds((*CLI, "describe", "mess3"), checkout, NUMBA_CACHE_DIR=cache)])
     goals = {name: goal for name, (_, goal) in COMMANDS.items()} | {first: 4.0}
     table = []
-    for name, pairs in seconds.items():
-        begun, ended = (statistics.median(column) for column in zip(*pairs, strict=True))
+    for name, of_checkouts in seconds.items():
+        row = []
+        for pairs in of_checkouts:
+            begun, ended = (statistics.median(column) for column in zip(*pairs, strict=True))
+            row += ["" if begun == ended else f"{begun:.2f}", f"{ended:.2f}"]
         goal = goals[name]
-        met = "" if goal is None else against_goal(ended, goal, f"{goal:g} s", at_most=True)
-        table.append([name, "" if begun == ended else f"{begun:.2f}", f"{ended:.2f}", met])
+        met = "" if goal is None else against_goal(float(row[1]), goal, f"{goal:g} s", at_most=True)
+        table.append([name, *row, met])
     print(f"\nSeconds in a terminal, medians of {rounds}\n")
-    print(text_table(["command", "first line", "end", "goal"], table))
+    beside = ["first line, beside", "end, beside"][: 2 * len(checkouts) - 2]
+    print(text_table(["command", "first line", "end", *beside, "goal"], table))
 
 
-def _seconds(command: tuple[str, ...], **variables: str) -> tuple[float, float]:
-    """Seconds until a command prints something on a terminal, and until it ends."""
+def _seconds(command: tuple[str, ...], checkout: Path, **variables: str) -> tuple[float, float]:
+    """Seconds until a command of a checkout prints something on a terminal, and until it ends."""
+    variables["PYTHONPATH"] = str(checkout)
     ours, theirs = pty.openpty()
     began, first = time.perf_counter(), None
     with subprocess.Popen(
-        command, cwd=ROOT, env=os.environ | variables, stdin=theirs, stdout=theirs, stderr=theirs
+        command, cwd=checkout, env=os.environ | variables, stdin=theirs, stdout=theirs, stderr=theirs
     ) as process:
         os.close(theirs)
         while True:
@@ -89,14 +100,20 @@ def tests() -> None:
     print(f"\nmake test: {minutes:.1f} minutes by the clock, {of_processors:.1f} of processors; {goal}")
 
 
-def demo() -> None:
-    """`make demo` in a new clone, installation included."""
-    with tempfile.TemporaryDirectory() as folder:
-        clone = Path(folder) / "clone"
-        subprocess.run(["git", "clone", "-q", str(ROOT), str(clone)], check=True)
-        minutes, of_processors = _make("demo", clone)
-    goal = against_goal(60 * minutes, 300.0, "300 s", at_most=True)
-    print(f"\nmake demo, installing first: {60 * minutes:.0f} s, {of_processors:.1f} minutes of processors; {goal}")
+def demo(checkouts: list[Path]) -> None:
+    """`make demo` in new clones, installation included."""
+    for checkout in checkouts:
+        with tempfile.TemporaryDirectory() as folder:
+            clone = Path(folder) / "clone"
+            subprocess.run(["git", "clone", "-q", str(checkout), str(clone)], check=True)
+            minutes, of_processors = _make("demo", clone)
+        goal = against_goal(60 * minutes, 300.0, "300 s", at_most=True)
+        head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=checkout, capture_output=True, text=True)
+        print(
+            f"\nmake demo of {head.stdout.strip()}, installing first: {60 * minutes:.0f} s, "
+            f"{of_processors:.1f} minutes of processors; {goal}",
+            flush=True,
+        )
 
 
 def _make(target: str, folder: Path) -> tuple[float, float]:
@@ -113,10 +130,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--part", nargs="+", choices=("commands", "tests", "demo"), default=["commands"])
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--beside", type=Path, nargs=1, default=[], help="another checkout, to time too")
     settings = parser.parse_args()
+    checkouts = [ROOT, *(path.resolve() for path in settings.beside)]
     print_heading(["hmm-datasets", "torch", "transformers", "numba"])
     for part in settings.part:
-        {"commands": lambda: commands(settings.rounds), "tests": tests, "demo": demo}[part]()
+        {"commands": lambda: commands(settings.rounds, checkouts), "tests": tests, "demo": lambda: demo(checkouts)}[
+            part
+        ]()
 
 
 if __name__ == "__main__":
