@@ -234,6 +234,15 @@ def path_errors(path: str | os.PathLike) -> Generator[None]:
         raise path_error(path, error) from error
 
 
+@contextlib.contextmanager
+def needing_extra(extra: str, what: str) -> Generator[None]:
+    """Raise `InputError` for an import that fails, with what needs it and the extra of this package that has it."""
+    try:
+        yield
+    except ImportError as error:
+        raise InputError(f"{what}: {first_line(error)}; pip install 'hmm-datasets[{extra}]'") from None
+
+
 def first_line(error: BaseException) -> str:
     """The first line of an error's message, or the name of its type if it has none, for an error of one line.
 

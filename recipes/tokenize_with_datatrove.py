@@ -18,6 +18,7 @@ ray.
 
 from dataclasses import MISSING, asdict, dataclass
 
+from hmm_datasets.errors import needing_extra
 from hmm_datasets.runtime.parent_watch import preload_in_fork_server
 from hmm_datasets.runtime.program import run
 from hmm_datasets.runtime.setting_rules import Void, check_object
@@ -67,9 +68,11 @@ def main(settings: ClusterSettings) -> None:
 
     from hmm_datasets.text.corpora.loading import load_corpus
     from hmm_datasets.text.stream import TokenStream, tokenizer_hash
-    from hmm_datasets.text.stream.datatrove_steps import PlainTextTokenizer, read_corpus, write_index
     from hmm_datasets.text.tokenizers.chat_templates import load_tokenizer
     from hmm_datasets.training.record import write_record
+
+    with needing_extra("datatrove", "--executor"):
+        from hmm_datasets.text.stream.datatrove_steps import PlainTextTokenizer, read_corpus, write_index
 
     output, tokenizer_file = Path(settings.output_dir).resolve(), Path(settings.tokenizer).resolve() / "tokenizer.json"
     tokenizer = load_tokenizer(tokenizer_file.parent)

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ..compat.pomegranate import import_pomegranate, sparse_transition
-from ..errors import InputError, path_errors
+from ..errors import InputError, needing_extra, path_errors
 from ..foreign.arrays import load_archive
 from .model import HMM
 
@@ -183,17 +183,13 @@ def to_hmmlearn(hmm: HMM) -> "CategoricalHMM":
 
 
 def _import(package: str) -> Any:
-    try:
+    with needing_extra(package, package):
         if package == "pomegranate":
             return import_pomegranate()
         import hmmlearn
         import hmmlearn.hmm
 
         return hmmlearn
-    except ImportError as error:
-        raise InputError(
-            f'{package} cannot be imported ({error}); install it with: pip install "hmm-datasets[{package}]"'
-        ) from None
 
 
 def _categorical(index: int, node: Any) -> Float[np.ndarray, "E"]:

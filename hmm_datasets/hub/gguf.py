@@ -5,7 +5,6 @@ Vocabulary, special tokens and chat template are in the file too; how text is cu
 there only by name.
 """
 
-import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..compat.transformers_models import whole_gguf
-from ..errors import InputError, first_line
+from ..errors import InputError, first_line, needing_extra
 from ..files import check_digests
 from ..foreign.gguf import gguf_header
 from ..runtime import environment
@@ -77,9 +76,8 @@ def read_header(path: Path) -> GGUFHeader:
     Raises:
         `InputError`: the package `gguf` is missing; the file is truncated, not in this format, or one part of several.
     """
-    if importlib.util.find_spec("gguf") is None:
-        raise InputError(f"{path}: reading it needs the package gguf; pip install 'hmm-datasets[gguf]'")
-    import gguf
+    with needing_extra("gguf", str(path)):
+        import gguf
 
     header = gguf_header(path, {int(kind): size for kind, size in gguf.GGML_QUANT_SIZES.items()})
     num_bytes = path.stat().st_size

@@ -7,6 +7,7 @@ yours or a shipped one such as `recipes/pretrain.py`, is started in the same way
 found in their folders (see `experiments`) and run in this process.
 """
 
+import importlib.metadata
 import importlib.util
 import os
 import runpy
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from .. import plugins
 from ..compat.accelerate import read_launcher_flags
-from ..errors import InputError
+from ..errors import InputError, needing_extra
 from ..files import read_yaml
 from ..runtime.children import SignalHandler, exit_code, send_to_children, signals
 from ..runtime.command_line import deepspeed_file
@@ -332,8 +333,9 @@ def _read_launch(name: str, arguments: list[str], program: str, trains: bool = F
     kind = config.get("distributed_type")
     if kind in ("XLA", "TPU"):
         refuse("one process computes on all chips of a TPU; leave --launch out")
-    if kind == "DEEPSPEED" and importlib.util.find_spec("deepspeed") is None:
-        refuse("deepspeed is not installed; pip install 'hmm-datasets[deepspeed]'")
+    if kind == "DEEPSPEED":
+        with needing_extra("deepspeed", f"--launch {name}"):
+            importlib.metadata.version("deepspeed")  # importing it takes seconds
     launched, recipe = read_launcher_flags(arguments, _RECIPE_FLAGS, refuse)
     named = (config.get("deepspeed_config") or {}).get("deepspeed_config_file")
     if named is not None and launched.deepspeed_config_file is None:

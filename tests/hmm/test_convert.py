@@ -232,16 +232,6 @@ def test_edge_emitting_hmms_are_refused(convert):
         convert(processes.even())
 
 
-@pytest.mark.parametrize(
-    ("package", "convert"),
-    [("pomegranate", from_pomegranate), ("pomegranate", to_pomegranate), ("hmmlearn", from_hmmlearn)],
-)
-def test_a_missing_package_is_named_with_the_extra_that_brings_it(monkeypatch, package, convert, hmm):
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(InputError, match=rf'pip install "hmm-datasets\[{package}\]"'):
-        convert(hmm)
-
-
 def test_the_methods_of_hmm_convert(hmm):
     assert HMM.from_hmmlearn(hmm.to_hmmlearn()) == hmm
     assert HMM.from_pomegranate(hmm.to_pomegranate(), ends="drop").num_states == hmm.num_states

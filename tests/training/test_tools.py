@@ -1,8 +1,11 @@
 """Tools of GRPO: what the calculator returns is read, is not trained on, and counts for nothing in the reward."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from datasets import Dataset
+from needed_versions import needs
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from hmm_datasets.errors import InputError
@@ -25,6 +28,7 @@ def tokenizer_with(template: str):
     return tokenizer
 
 
+@needs("transformers>=5.13")
 @pytest.mark.parametrize("template", ["default", "chatml", "qwen2.5", "qwen3"])
 def test_calls_are_found_in_what_a_model_says(template):
     tokenizer = tokenizer_with(template)
@@ -39,6 +43,7 @@ def test_calls_are_found_in_what_a_model_says(template):
     assert (plain["content"], plain.get("tool_calls")) == ("It is 48.", None)
 
 
+@needs("transformers>=5.13")
 @pytest.mark.parametrize("template", ["default", "chatml"])
 def test_rollouts_have_the_tokens_of_the_conversations_fine_tuned_on(template, tmp_path):
     """Declaration, call, result and answer, token by token, with the mask on what the model itself says."""
@@ -60,6 +65,7 @@ def test_rollouts_have_the_tokens_of_the_conversations_fine_tuned_on(template, t
     assert trainer.rewarded == [1.0, 1.0]
 
 
+@needs("transformers>=5.13")
 def test_what_a_tool_returns_has_no_gradient(tmp_path):
     """The same rollout with another result in the same number of tokens: the loss reads it, but is not on it."""
     tokenizer = tokenizer_with("default")
@@ -138,6 +144,7 @@ class Scripted(PolicyTuner):
         return found
 
 
+@needs("transformers>=5.13")
 def test_a_template_that_cannot_write_calls_is_refused():
     with pytest.raises(InputError, match="chat template of the tokenizer does not write calls of tools; fine-tune"):
         prepare_for_tools(tokenizer_with("llama3"), [calculator])
@@ -145,6 +152,13 @@ def test_a_template_that_cannot_write_calls_is_refused():
 
 def undescribed(number: int) -> int:
     return number
+
+
+def test_transformers_that_finds_no_calls_is_refused():
+    """Version 5.12 takes calls by a schema that TRL has for some models alone."""
+    old = SimpleNamespace(parse_response=lambda response, schema=None: None)
+    with pytest.raises(InputError, match=r"tools: calls are found by transformers 5\.13 or newer"):
+        prepare_for_tools(old, [calculator])
 
 
 @pytest.mark.parametrize(

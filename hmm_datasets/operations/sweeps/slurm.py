@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...errors import InputError, first_line
+from ...errors import InputError, first_line, needing_extra
 from ...files import write_json
 from ...records import read_record
 from ...runtime.children import Children
@@ -75,10 +75,8 @@ def submit(
     cells = [cell for cell in sweep.cells if states[cell.name].state != FINISHED and cell.name not in queued]
     if not cells:
         return {}
-    try:
+    with needing_extra("slurm", "--slurm"):
         import submitit
-    except ImportError:
-        raise InputError("--slurm: submitit is not installed; pip install 'hmm-datasets[slurm]'") from None
     folder = (sweep.output_dir / ".submitit").absolute()
     parameters = {"name": f"sweep-{sweep.output_dir.name}"} | sweep.file.slurm
     # They stand in the comments of a script, where what follows the end of a line would be run.

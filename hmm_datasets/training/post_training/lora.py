@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...errors import InputError
+from ...errors import needing_extra
 from ...files import atomic_folder
 from ...hub.licences import write_licence
 from ...hub.weights import base_of_adapter
@@ -48,10 +48,8 @@ def lora_config(settings: LoRASettings) -> "LoraConfig | None":
     """
     if not settings.use_peft:
         return None
-    try:
+    with needing_extra("peft", "use_peft"):
         from peft import LoraConfig
-    except ImportError:
-        raise InputError("use_peft: peft is not installed; pip install 'hmm-datasets[peft]'") from None
     return LoraConfig(
         task_type="CAUSAL_LM",
         r=settings.lora_r,

@@ -3,6 +3,7 @@
 What a tool returns becomes a turn of its own, which the model reads and on which there is no loss.
 """
 
+import inspect
 import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -57,10 +58,13 @@ def prepare_for_tools(tokenizer: "PreTrainedTokenizerBase", tools: Sequence[Tool
         tools (sequence of callables): the tools to declare.
 
     Raises:
-        `InputError`: the chat template does not write declarations, calls or results of tools.
+        `InputError`: the chat template does not write declarations, calls or results of tools, or transformers is too
+            old.
     """
     from trl.chat_template_utils import add_response_schema, supports_tool_calling
 
+    if "prefix" not in inspect.signature(tokenizer.parse_response).parameters:
+        raise InputError("tools: calls are found by transformers 5.13 or newer; install it, or leave them out")
     name = tokenizer.name_or_path or "the tokenizer"
     remedy = "fine-tune with another one (hmm-datasets sft --chat_template default)"
     declared = tokenizer.apply_chat_template([_ASKED], tools=list(tools), tokenize=False)

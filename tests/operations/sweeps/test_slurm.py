@@ -1,7 +1,6 @@
 """Sweeps as arrays of submitit: parameters, and cells that are run by its local executor in place of Slurm's."""
 
 import os
-import sys
 import threading
 import time
 from dataclasses import replace
@@ -44,12 +43,6 @@ def sweep(tmp_path, stand_in):
     content["cells"] = [{"a": 1, "fails": 0}, {"a": 2, "fails": 1}, {"a": 3, "fails": 9}]
     path.write_text(yaml.safe_dump(content))
     return read_sweep(path)
-
-
-def test_without_submitit_the_remedy_is_named(sweep, monkeypatch):
-    monkeypatch.setitem(sys.modules, "submitit", None)
-    with pytest.raises(InputError, match=r"pip install 'hmm-datasets\[slurm\]'"):
-        slurm.submit(sweep, prepare(sweep), {})
 
 
 @pytest.mark.thorough
