@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import logging
+import re
 import sys
 import tomllib
 from pathlib import Path
@@ -85,6 +86,45 @@ def test_all_extras_are_tried():
     assert {*NEEDED, "fastokens", "secrets", "serve"} == set(listed)
 
 
+@pytest.mark.outside(
+    "https://github.com/pypa/pip/issues/12516",
+    "pip install evaluate[evaluater] to fail, where it warned and installed nothing more",
+    "every extra that a message, a recipe or a page names is one that there is",
+)
+def test_every_extra_that_is_named_exists():
+    named = set()
+    for folder, kind in (("hmm_datasets", "py"), ("recipes", "py"), ("recipes", "md"), ("docs", "md"), (".", "md")):
+        for path in (ROOT / folder).glob(f"*.{kind}" if folder == "." else f"**/*.{kind}"):
+            for listed in re.findall(r"hmm-datasets\[([\w,-]+)\]", path.read_text(encoding="utf-8")):
+                named |= set(listed.split(","))
+    assert len(named) > 5
+    assert named <= EXTRAS.keys()
+
+
+@pytest.mark.outside(
+    "https://github.com/inductiva/inductiva/issues/770",
+    "the cause, where a package that is there and cannot be imported was reported as missing",
+    "the line has the error of the import",
+)
+@pytest.mark.outside(
+    "https://github.com/SeldonIO/alibi/pull/652",
+    "the extra of what was called, where it was that of whichever module was missing",
+    "what needs the extra is asked for the extra; a dependency of its package that is missing changes nothing",
+)
+def test_a_package_that_cannot_be_imported_is_named_with_the_cause(monkeypatch, tmp_path):
+    (tmp_path / "submitit.py").write_text("import no_such_pickle\n")
+    monkeypatch.delitem(sys.modules, "submitit", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    expected = r"--slurm: No module named 'no_such_pickle'; pip install 'hmm-datasets\[slurm\]'"
+    with pytest.raises(InputError, match=expected):
+        submit(tmp_path)
+
+
+@pytest.mark.outside(
+    "https://github.com/litestar-org/litestar/pull/2921",
+    "pip install litestar[jinja2], an extra that is called otherwise",
+    "the extra is named, also where its package has another name, such as submitit of `slurm`",
+)
 @pytest.mark.parametrize("extra", NEEDED)
 def test_what_needs_an_extra_names_it(extra, without, tmp_path):
     use, begins = NEEDED[extra]
