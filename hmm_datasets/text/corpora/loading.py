@@ -562,11 +562,16 @@ def _read_row(
 
 def _is_of_datasets(folder: Path) -> bool:
     """Whether a folder says itself which files are which split: a README.md as on the Hub, or one of save_to_disk."""
-    if (folder / "state.json").is_file() or (folder / "dataset_dict.json").is_file():
+    if _is_saved(folder):
         return True
     readme = folder / "README.md"
     text = readme.read_text("utf-8", "replace") if readme.is_file() else ""
     return re.match(r"---\s.*?^configs:", text, re.DOTALL | re.MULTILINE) is not None
+
+
+def _is_saved(folder: Path) -> bool:
+    """Whether a folder was written by `save_to_disk` of `datasets`, from rows or from several splits."""
+    return (folder / "state.json").is_file() or (folder / "dataset_dict.json").is_file()
 
 
 def _check_remote(name: str) -> None:
@@ -680,6 +685,10 @@ def _load_verified(
     path: str, config: str | None, split: str, streaming: bool
 ) -> "datasets.IterableDataset | datasets.Dataset":
     """`datasets.load_dataset`, but the pages of Parquet files are compared with their checksums, if they have some."""
+    if _is_saved(Path(path)):
+        saved = datasets.load_from_disk(path)
+        data = (saved if isinstance(saved, datasets.DatasetDict) else {"train": saved})[split]
+        return data.to_iterable_dataset() if streaming else data
     builder = datasets.load_dataset_builder(path, config)
     if Path(path).is_dir() and hasattr(builder.config, "sample_by"):
         raise InputError(

@@ -358,7 +358,9 @@ def tool_row(name, arguments):
 CALLS = [tool_row("weather", {"city": "Paris", "days": [1, None]}), tool_row("add", {"expression": "1 + 1"})]
 
 
-@pytest.mark.parametrize("way", ["parquet", "save_to_disk", "parquet of datasets", "jsonl", "folder of jsonl"])
+@pytest.mark.parametrize(
+    "way", ["parquet", "save_to_disk", "save_to_disk of splits", "parquet of datasets", "jsonl", "folder of jsonl"]
+)
 @pytest.mark.outside(
     "https://github.com/modelscope/ms-swift/pull/10125",
     "schemas of tools as they were written, after Arrow has given each the keys of the others",
@@ -374,9 +376,9 @@ def test_calls_and_declarations_have_only_what_their_author_wrote(way, tmp_path,
     place, lines = tmp_path / "rows.parquet", "".join(json.dumps(row) + "\n" for row in CALLS)
     if way == "parquet":
         parquet.write_table(pa.Table.from_pylist(CALLS), place)
-    elif way == "save_to_disk":
-        place = tmp_path / "saved"
-        datasets.Dataset.from_list(CALLS).save_to_disk(place)
+    elif way.startswith("save_to_disk"):
+        place, rows = tmp_path / "saved", datasets.Dataset.from_list(CALLS)
+        (datasets.DatasetDict(train=rows) if "splits" in way else rows).save_to_disk(place)
     elif way == "jsonl":
         place = tmp_path / "rows.jsonl"
         place.write_text(lines)
