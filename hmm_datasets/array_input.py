@@ -163,7 +163,7 @@ def indices(name: str, values: Any) -> np.ndarray:
         raise TypeError(str(error)) from None
 
 
-def numbers(name: str, values: Any, remedy: str = FILL_IN, ragged: str | None = None) -> np.ndarray:
+def numbers(name: str, values: Any, ragged: str | None = None) -> np.ndarray:
     """An array of float64, none missing, of integers, floats or booleans; it may be that which was given.
 
     `ragged` is the error of rows of unequal length.
@@ -172,7 +172,7 @@ def numbers(name: str, values: Any, remedy: str = FILL_IN, ragged: str | None = 
         `InputError`: an entry is missing, or no real number.
     """
     try:
-        plain = observed(name, values).refuse_missing(name, remedy)
+        plain = observed(name, values).refuse_missing(name, FILL_IN)
     except Ragged:
         message = f"{name} is not an array of numbers, since its rows have unequal lengths"
         raise InputError(ragged or message) from None

@@ -34,41 +34,40 @@ from .runtime.setting_rules import VOID_HEADER, checked, void_rows
 from .runtime.settings import SettingsParser, settings_from, takes_rest, underscored
 
 COMMANDS = {
-    "describe": "process:describe_command",
-    "sample": "process:sample_command",
-    "configs": "plan:configs_command",
-    "configs copy": "plan:copy_config_command",
-    "plan": "plan:plan_command",
-    "compare": "compare:compare_command",
-    "benchmark": "benchmark:benchmark_command",
-    "push": "push:push_command",
-    "verify": "verify:verify_command",
-    "experiment": "experiment:experiment_command",
-    "chat": "chat:chat_command",
-    "preflight": "preflight:preflight_command",
-    "sweep": "sweep:sweep_command",
-    "watch": "watch:watch_command",
-    "supervise": "supervise:supervise_command",
-    "checkpoint list": "checkpoint:list_command",
-    "checkpoint convert": "checkpoint:convert_command",
-    "checkpoint slim": "checkpoint:slim_command",
-    "checkpoint restore": "checkpoint:restore_command",
+    "describe": ("data", "process:describe_command"),
+    "sample": ("data", "process:sample_command"),
+    "configs": ("train", "plan:configs_command"),
+    "configs copy": ("train", "plan:copy_config_command"),
+    "plan": ("train", "plan:plan_command"),
+    "benchmark": ("measure", "benchmark:benchmark_command"),
+    "compare": ("measure", "compare:compare_command"),
+    "experiment": ("measure", "experiment:experiment_command"),
+    "push": ("share", "push:push_command"),
+    "chat": ("share", "chat:chat_command"),
+    "preflight": ("operate", "preflight:preflight_command"),
+    "sweep": ("operate", "sweep:sweep_command"),
+    "watch": ("operate", "watch:watch_command"),
+    "supervise": ("operate", "supervise:supervise_command"),
+    "checkpoint list": ("operate", "checkpoint:list_command"),
+    "checkpoint convert": ("operate", "checkpoint:convert_command"),
+    "checkpoint slim": ("operate", "checkpoint:slim_command"),
+    "checkpoint restore": ("operate", "checkpoint:restore_command"),
+    "verify": ("operate", "verify:verify_command"),
 }
-"""Module in `commands/` and function of every command that is no recipe; its parameter says what its settings are."""
+"""Heading of every command that is no recipe, and its function in a module of `commands/`, whose parameter says what
+its settings are."""
 
 GROUPS = {"checkpoint": "List, convert and slim checkpoints."}
 """Commands that only have actions."""
 
-_TOOLS = {
-    "data": ("describe", "sample"),
-    "train": ("configs", "plan"),
-    "measure": ("benchmark", "compare", "experiment"),
-    "share": ("push", "chat"),
-    "operate": ("preflight", "sweep", "watch", "supervise", "checkpoint", "verify"),
-}
 HEADINGS = {
-    heading: (*(name for name, recipe in RECIPE_COMMANDS.items() if recipe.heading == heading), *tools)
-    for heading, tools in _TOOLS.items()
+    heading: (
+        *(name for name, recipe in RECIPE_COMMANDS.items() if recipe.heading == heading),
+        *dict.fromkeys(
+            name.partition(" ")[0] for name, (its_heading, _) in COMMANDS.items() if its_heading == heading
+        ),
+    )
+    for heading in ("data", "train", "measure", "share", "operate")
 }
 """The commands that `--help` lists."""
 
@@ -152,7 +151,7 @@ def build_parsers() -> tuple[SettingsParser, dict[str, SettingsParser]]:
         if " " not in name and name not in COMMANDS:  # with a space, a flag of another command chooses it
             commands.add_parser(name, description=f"{recipe.summary}.", add_help=False)
     actions = {}
-    for name, where in COMMANDS.items():
+    for name, (_, where) in COMMANDS.items():
         group, _, action = name.partition(" ")
         run, kind = function_of(where)
         if action and group not in actions:
@@ -184,7 +183,7 @@ def settings_of_commands() -> dict[str, Sequence[type]]:
     """The classes of settings of every command and every experiment, by its name."""
     scripts = {" ".join(command_of(name)): recipe.path for name, recipe in RECIPE_COMMANDS.items()}
     scripts |= {f"experiment {name}": experiment_script(name) for name in experiment_names()}
-    own = {name: [function_of(where)[1]] for name, where in COMMANDS.items()}
+    own = {name: [function_of(where)[1]] for name, (_, where) in COMMANDS.items()}
     return own | {name: declared_kinds(script) for name, script in scripts.items()}
 
 

@@ -169,7 +169,6 @@ class StridedWindows(Windows):
 
     Attributes:
         num_windows (`int`): total number of windows.
-        num_scored (`int`): total number of tokens scored.
 
     Raises:
         `InputError`: `length` is below 2, `stride` is outside `[1, length]`, or the stream is shorter than one
@@ -187,11 +186,6 @@ class StridedWindows(Windows):
             self._first = np.concatenate([[0], np.cumsum(np.concatenate(counts))])
         else:
             self._first = np.array([0, *_strided_counts(np.array([stream.num_tokens]), length, stride)])
-        self.num_scored = stream.num_tokens - (0 if by_document else 1)
-        if stride == length:
-            sizes = [stops - starts + 1 for starts, stops in _bounds(stream)] if by_document else [stream.num_tokens]
-            # The first token of the first window is left out above.
-            self.num_scored -= sum(int(np.maximum(size // length - 1, 0).sum()) for size in sizes)
         super().__init__(stream, length, int(self._first[-1]), None, None)
 
     def _settings(self) -> dict:

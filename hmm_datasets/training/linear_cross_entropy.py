@@ -18,7 +18,7 @@ is that of one chunk, for any `V`.
 import functools
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -92,7 +92,7 @@ def summed_loss(
     ):
         total, *scores = _SummedLoss.apply(hidden, weight, bias, labels, rows, z_loss, multiple, as_on_gpu)
         return total, TokenScores(*scores)
-    scores = _chunked(hidden, weight, bias, labels, rows, multiple)
+    scores = _scores(hidden, weight, bias, labels, rows, torch.float32, multiple)
     return _total(scores, z_loss), scores
 
 
@@ -104,7 +104,7 @@ def scored_labels(
     rows: Int[Tensor, "N"] | None = None,
 ) -> TokenScores:
     """The scores of the labels in float64, for evaluations; the arguments are those of [`summed_loss`]."""
-    return _chunked(hidden, weight, bias, labels, rows, precision=torch.float64)
+    return _scores(hidden, weight, bias, labels, rows, torch.float64)
 
 
 def _total(scores: TokenScores, z_loss: float) -> Tensor:
@@ -117,9 +117,18 @@ class _SummedLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, hidden, weight, bias, labels, rows, z_loss, multiple, as_on_gpu):
+        vocab_size, device = len(weight), hidden.device
         gradients = _Gradients.zeros(hidden, weight, bias, ctx.needs_input_grad, multiple)
-        scores = _chunked(hidden, weight, bias, labels, rows, multiple, torch.float32, z_loss, gradients, as_on_gpu)
-        ctx.gradients = gradients.cut(len(weight))
+        losses, log_normalizers = torch.empty(2, len(labels), device=device)
+        padded, kernel = _of_products(weight, hidden, multiple), _kernel(device, as_on_gpu)
+        score, precision = (kernel, padded.dtype) if kernel else (_losses_and_gradients, torch.float32)
+        size = (GPU_CHUNK_BYTES if kernel else CHUNK_BYTES) // (4 * vocab_size)
+        for chunk, of_chunk, inputs, logits in _logits(hidden, padded, rows, len(labels), size, precision):
+            score(logits, vocab_size, bias, labels[chunk], z_loss, losses[chunk], log_normalizers[chunk])
+            with torch.autocast(device.type, enabled=False):
+                gradients.add(logits, inputs, padded, of_chunk, as_on_gpu)
+        scores = TokenScores(losses, log_normalizers)
+        ctx.gradients = gradients.cut(vocab_size)
         ctx.types = [None if tensor is None else tensor.dtype for tensor in (hidden, weight, bias)]
         ctx.mark_non_differentiable(scores.losses, scores.log_normalizers)
         return _total(scores, z_loss), scores.losses, scores.log_normalizers
@@ -169,59 +178,74 @@ class _Gradients(NamedTuple):
             self.bias.add_(of_logits[:, : len(self.bias)].sum(0, dtype=torch.float32))
 
 
-def _chunked(
+@torch.no_grad()
+def _scores(
     hidden: Tensor,
     weight: Tensor,
     bias: Tensor | None,
     labels: Tensor,
     rows: Tensor | None,
+    precision: torch.dtype,
     multiple: int = 1,
-    precision: torch.dtype = torch.float32,
-    z_loss: float = 0.0,
-    gradients: _Gradients | None = None,
-    as_on_gpu: bool = False,
 ) -> TokenScores:
-    """Score the labels in `precision`, and add to the gradients."""
-    device, vocab_size, count = hidden.device, len(weight), len(labels)
-    products = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else hidden.dtype
-    losses, log_normalizers = torch.empty(2, count, dtype=precision, device=device)
-    likeliest = torch.empty(count, dtype=torch.bool, device=device) if gradients is None else None
-    with torch.no_grad(), torch.autocast(device.type, enabled=False):
-        weight = weight.to(products)
-        if vocab_size % multiple:
-            weight = functional.pad(weight, (0, 0, 0, -vocab_size % multiple))
-        kernel = _kernel(device, as_on_gpu) if gradients is not None else None
-        size = min(count, max(1, (GPU_CHUNK_BYTES if kernel else CHUNK_BYTES) // (4 * vocab_size)))
-        # Written over by every chunk, since new memory of this size would cost a page fault for each of its pages.
-        product = torch.empty(size, len(weight), dtype=products, device=device)
-        buffer = product if products == precision or kernel else torch.empty_like(product, dtype=precision)
-        for first in range(0, count, max(1, size)):
-            chunk = slice(first, min(first + size, count))
-            of_chunk, targets = chunk if rows is None else rows[chunk], labels[chunk].unsqueeze(1)
-            inputs = hidden[of_chunk].to(products)
-            wide = torch.mm(inputs, weight.T, out=product[: len(targets)])
-            if kernel:
-                kernel(wide, vocab_size, bias, labels[chunk], z_loss, losses[chunk], log_normalizers[chunk])
-                gradients.add(wide, inputs, weight, of_chunk, as_on_gpu)
-                continue
-            if buffer is not product:
-                wide = buffer[: len(targets)].copy_(wide)
-            logits = wide[:, :vocab_size]
-            if bias is not None:
-                logits += bias
-            if likeliest is not None:
-                likeliest[chunk] = logits.argmax(1) == targets.squeeze(1)
-            largest = logits.amax(1, keepdim=True)
-            of_target = logits.sub_(largest).gather(1, targets)
-            sums = logits.exp_().sum(1, keepdim=True)
-            log_sums = sums.log()
-            losses[chunk] = (log_sums - of_target).squeeze(1)
-            log_normalizers[chunk] = (log_sums + largest).squeeze(1)
-            if gradients is not None:
-                logits.mul_((1 + 2 * z_loss * (log_sums + largest)) / sums)
-                logits.scatter_add_(1, targets, -torch.ones_like(sums))
-                gradients.add(wide, inputs, weight, of_chunk, as_on_gpu)
+    """Score the labels in `precision`, without gradients."""
+    vocab_size, padded = len(weight), _of_products(weight, hidden, multiple)
+    losses, log_normalizers = torch.empty(2, len(labels), dtype=precision, device=hidden.device)
+    likeliest = torch.empty(len(labels), dtype=torch.bool, device=hidden.device)
+    size = CHUNK_BYTES // (4 * vocab_size)
+    for chunk, _, _, logits in _logits(hidden, padded, rows, len(labels), size, precision):
+        logits = logits[:, :vocab_size]
+        if bias is not None:
+            logits += bias
+        likeliest[chunk] = logits.argmax(1) == labels[chunk]
+        losses[chunk], log_normalizers[chunk], _ = _cross_entropies(logits, labels[chunk])
     return TokenScores(losses, log_normalizers, likeliest)
+
+
+def _of_products(weight: Tensor, hidden: Tensor, multiple: int = 1) -> Tensor:
+    """The weight in the type of products with the hidden states, with `V` rounded up to a multiple."""
+    device, padding = hidden.device.type, -len(weight) % multiple
+    weight = weight.to(torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype)
+    return functional.pad(weight, (0, 0, 0, padding)) if padding else weight
+
+
+def _logits(
+    hidden: Tensor, weight: Tensor, rows: Tensor | None, count: int, size: int, precision: torch.dtype
+) -> Iterator[tuple[slice, Tensor | slice, Tensor, Tensor]]:
+    """Slices of `size` labels, the rows that predict them, their inputs, and their logits without a bias, which are
+    valid until the next chunk."""
+    size = min(count, max(1, size))
+    # Written over by every chunk, since new memory of this size would cost a page fault for each of its pages.
+    product = torch.empty(size, len(weight), dtype=weight.dtype, device=weight.device)
+    buffer = product if weight.dtype == precision else torch.empty_like(product, dtype=precision)
+    for first in range(0, count, max(1, size)):
+        chunk = slice(first, min(first + size, count))
+        of_chunk = chunk if rows is None else rows[chunk]
+        inputs = hidden[of_chunk].to(weight.dtype)
+        with torch.autocast(hidden.device.type, enabled=False):
+            logits = torch.mm(inputs, weight.T, out=product[: len(inputs)])
+        yield chunk, of_chunk, inputs, logits if buffer is product else buffer[: len(inputs)].copy_(logits)
+
+
+def _cross_entropies(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Losses, log-normalizers, and the sums of the exponentials by which the logits are overwritten."""
+    largest = logits.amax(1, keepdim=True)
+    of_target = logits.sub_(largest).gather(1, targets.unsqueeze(1))
+    sums = logits.exp_().sum(1, keepdim=True)
+    log_sums = sums.log()
+    return (log_sums - of_target).squeeze(1), (log_sums + largest).squeeze(1), sums
+
+
+def _losses_and_gradients(
+    logits: Tensor, size: int, bias: Tensor | None, targets: Tensor, z_loss: float, losses: Tensor, normalizers: Tensor
+) -> None:
+    """By torch what [`~hmm_datasets.training.loss_kernel.losses_and_gradients`] does."""
+    logits = logits[:, :size]
+    if bias is not None:
+        logits += bias
+    losses[:], normalizers[:], sums = _cross_entropies(logits, targets)
+    logits.mul_((1 + 2 * z_loss * normalizers.unsqueeze(1)) / sums)
+    logits.scatter_add_(1, targets.unsqueeze(1), -torch.ones_like(sums))
 
 
 def _kernel(device: torch.device, as_on_gpu: bool) -> Callable[..., object] | None:
