@@ -82,7 +82,6 @@ def changing(
     reason: str,
     *,
     rewritten: Sequence[str] = (),
-    copied: Sequence[str] = (),
     spare: Sequence[str] = (),
 ) -> Iterator[SetAside]:
     """A context before which files and folders are moved aside, and in which others are written in their place.
@@ -94,17 +93,16 @@ def changing(
         names (sequence of `str`): what to move, relative to `owner`.
         reason (`str`): why, in a few words.
         rewritten (sequence of `str`, *optional*): those of `names` that will be written anew.
-        copied (sequence of `str`, *optional*): small files to copy, which will be written anew too.
         spare (sequence of `str`, *optional*): small files to copy, which continue to be written.
 
     Raises:
         `InputError`: it cannot be moved, for example from another disk; nothing is moved then.
     """
-    entry = _new_entry(owner, reason, (*names, *copied, *spare), (*rewritten, *copied), tuple(spare))
+    entry = _new_entry(owner, reason, (*names, *spare), tuple(rewritten), tuple(spare))
     _write(entry, entry.names)
     try:
         for name in entry.names:
-            _move_aside(entry, name, is_copied=name in copied or name in spare)
+            _move_aside(entry, name, is_copied=name in spare)
         sync(entry.folder)
         yield entry
     except BaseException:

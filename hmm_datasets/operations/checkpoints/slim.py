@@ -70,23 +70,18 @@ def slim(
     changed = [plan for plan in plans if plan.removed or plan.rewritten]
     if not changed and not pruned:
         return plans, None
-    rewritten = [f"{plan.folder.name}/{name}" for plan in changed for name in plan.rewritten]
     removed = [f"{plan.folder.name}/{name}" for plan in changed for name in plan.removed]
-    records = [
-        f"{plan.folder.name}/{name}"
-        for plan in changed
-        for name in (IDENTITY_NAME, DIGESTS_NAME)
-        if (plan.folder / name).is_file()
-    ]
+    rewritten = [f"{plan.folder.name}/{name}" for plan in changed for name in (*plan.rewritten, *_records(plan))]
     run, names = folders[0].parent, [*(folder.name for folder in pruned), *removed, *rewritten]
-    with changing(run, names, "slimmed" if changed else "pruned", rewritten=rewritten, copied=records) as entry:
+    with changing(run, names, "slimmed" if changed else "pruned", rewritten=rewritten) as entry:
         for plan in changed:
+            before = entry.folder / plan.folder.name
             for name in plan.rewritten:
                 with atomic_file(plan.folder / name) as temporary:
-                    torch.save(_compact(load_shard(entry.folder / plan.folder.name / name), {}), temporary)
-            if plan.removed:
-                _mark(plan.folder / IDENTITY_NAME)
-            if (plan.folder / DIGESTS_NAME).is_file():
+                    torch.save(_compact(load_shard(before / name), {}), temporary)
+            if (before / IDENTITY_NAME).is_file():
+                write_json(plan.folder / IDENTITY_NAME, _without_writer(read_json(before / IDENTITY_NAME)))
+            if (before / DIGESTS_NAME).is_file():
                 write_digests(plan.folder)
     return [replace(plan, after=size_of(plan.folder)) for plan in plans], entry
 
@@ -134,12 +129,16 @@ def _planned(folder: Path, is_resumable: bool) -> SlimResult:
     return SlimResult(folder, size, size, removed, *_bloated(folder, removed))
 
 
-def _mark(path: Path) -> None:
-    """Say in the identity that the checkpoint has no files of ranks any more."""
-    if path.is_file():
-        identity = read_json(path)
-        writer = identity.pop("written_by", None)
-        write_json(path, identity if writer is None else identity | {"slimmed_from": writer})
+def _records(plan: SlimResult) -> list[str]:
+    """The records of a checkpoint that no longer hold once it is slimmed."""
+    names = ([IDENTITY_NAME] if plan.removed else []) + [DIGESTS_NAME]
+    return [name for name in names if (plan.folder / name).is_file()]
+
+
+def _without_writer(identity: dict[str, Any]) -> dict[str, Any]:
+    """The identity of a checkpoint that has no files of ranks any more."""
+    writer = identity.pop("written_by", None)
+    return identity if writer is None else identity | {"slimmed_from": writer}
 
 
 def _bloated(folder: Path, removed: list[str]) -> tuple[list[str], list[str]]:
