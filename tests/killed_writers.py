@@ -149,7 +149,7 @@ class Saving(Kind):
 
     def read(self, folder):
         from hmm_datasets.files import digest_problems
-        from hmm_datasets.training.checkpoints.verifying import list_checkpoints
+        from hmm_datasets.training.checkpoints.inspection import list_checkpoints
 
         found = list_checkpoints(folder / "run") if (folder / "run").is_dir() else []
         for one in found:
@@ -251,7 +251,7 @@ class Command(Kind):
     def read(self, folder):
         """Every checkpoint is whole, here or set aside; returns what there is, without hidden files."""
         from hmm_datasets.files import digest_problems
-        from hmm_datasets.training.checkpoints.verifying import list_checkpoints
+        from hmm_datasets.training.checkpoints.inspection import list_checkpoints
 
         found = list_checkpoints(folder / "run") if (folder / "run").is_dir() else []
         for one in found:

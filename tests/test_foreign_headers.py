@@ -14,7 +14,7 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.foreign.arrays import load_archive, load_array
 from hmm_datasets.foreign.gguf import gguf_header
 from hmm_datasets.foreign.tensors import safetensors_header
-from hmm_datasets.training.checkpoints.verifying import good_checkpoints, verify_checkpoint
+from hmm_datasets.training.checkpoints.inspection import good_checkpoints, verify_checkpoint
 
 BLOCKS = {int(kind): size for kind, size in gguf.GGML_QUANT_SIZES.items()}
 

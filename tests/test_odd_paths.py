@@ -17,7 +17,7 @@ from hmm_datasets.text.corpora.loading import load_corpus
 from hmm_datasets.text.stream import TokenStream
 from hmm_datasets.text.tokenizers.chat_templates import load_tokenizer
 from hmm_datasets.text.tokenizers.imports import import_gpt2, import_tiktoken
-from hmm_datasets.training.checkpoints.verifying import list_checkpoints
+from hmm_datasets.training.checkpoints.inspection import list_checkpoints
 from hmm_datasets.training.model_configs import model_config
 from hmm_datasets.training.pretrained import load_pretrained
 

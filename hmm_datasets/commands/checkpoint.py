@@ -14,8 +14,8 @@ from ..runtime.lock import exclusive_lock
 from ..runtime.set_aside import list_set_aside, restore
 from ..runtime.setting_rules import Void
 from ..runtime.settings import argument, option
+from ..training.checkpoints.inspection import LARGE_RATIO, good_checkpoints
 from ..training.checkpoints.parts import MEGATRON, resuming_names
-from ..training.checkpoints.verifying import LARGE_RATIO, good_checkpoints
 
 
 @dataclass(frozen=True, kw_only=True)

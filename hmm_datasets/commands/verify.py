@@ -17,7 +17,7 @@ class VerifyCommand:
 def verify_command(arguments: VerifyCommand) -> int:
     """Check all files in a folder that this package wrote; fail if one differs."""
     from ..operations.verification import verify
-    from ..training.checkpoints.verifying import list_steps
+    from ..training.checkpoints.inspection import list_steps
 
     failed, complete = False, set()
     for result in verify(arguments.path, arguments.quick):

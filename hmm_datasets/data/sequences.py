@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from ..errors import InputError
-from ..hmm.families.tasks import EpisodicTask
+from ..hmm.families.episodic_tasks import EpisodicTask
 from ..hmm.integers import integer
 from ..hmm.process import Process
 from ..hmm.tokenizer import hmm_tokenizer
@@ -59,21 +59,21 @@ class HMMSequences(Dataset):
         first (`int`, *optional*, defaults to 0): index of row 0.
         bos (`bool`, *optional*, defaults to `True`): put the beginning token in front.
         only_scored (`bool`, *optional*, defaults to `False`): labels are -100, which losses leave out, but for those
-            tokens that an [`~hmm_datasets.hmm.families.tasks.EpisodicTask`] scores, as papers on recall train their
-            models.
+            tokens that an [`~hmm_datasets.hmm.families.episodic_tasks.EpisodicTask`] scores, as papers on recall
+            train their models.
 
     Raises:
         `InputError`: a number is out of range, or `only_scored` of a process that scores no tokens.
 
     ```python
     >>> from hmm_datasets.hmm import processes
-    >>> from hmm_datasets.hmm.families import tasks
+    >>> from hmm_datasets.hmm.families import episodic_tasks
     >>> view = HMMSequences(processes.golden_mean(), length=6)
     >>> view[10**9]["input_ids"].shape, next(iter(view))["input_ids"].shape, view.vocab_size
     (torch.Size([7]), torch.Size([7]), 3)
     >>> len(HMMSequences(processes.golden_mean(), length=6, num_sequences=500))
     500
-    >>> HMMSequences(tasks.Copying(4, 3), length=7, only_scored=True)[0]["labels"].tolist()[:5]
+    >>> HMMSequences(episodic_tasks.Copying(4, 3), length=7, only_scored=True)[0]["labels"].tolist()[:5]
     [-100, -100, -100, -100, -100]
 
     ```

@@ -5,9 +5,9 @@ imported here, so that names are known without what they name.
 """
 
 TABLE: tuple[tuple[str, str | None, str, str | None], ...] = (
-    ("families.tasks:AssociativeRecall", "associative_recall", "8, 8, 4", "associative_recall"),
-    ("families.tasks:Bijection", "bijection", "20", "bijection"),
-    ("families.tasks:Copying", "copying", "8, 8", "copying"),
+    ("families.episodic_tasks:AssociativeRecall", "associative_recall", "8, 8, 4", "associative_recall"),
+    ("families.episodic_tasks:Bijection", "bijection", "20", "bijection"),
+    ("families.episodic_tasks:Copying", "copying", "8, 8", "copying"),
     ("families.chains:RandomChains", "random_chains", "3, alpha=1.0", "RandomChains"),
     ("families.chains:HigherOrderChains", "higher_order_chains", "2, 3", "HigherOrderChains"),
     ("families.automata:RandomAutomata", "random_automata", "8, 18", "RandomAutomata"),

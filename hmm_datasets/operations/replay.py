@@ -34,9 +34,9 @@ from ..runtime.events import read_events
 from ..runtime.run_identity import IDENTITY_NAME, read_identity
 from ..runtime.run_records import RunRecord, read_history, read_run_record
 from ..training.checkpoints.curve import replayed
+from ..training.checkpoints.inspection import Writer
 from ..training.checkpoints.resuming import Start, possible_starts
 from ..training.checkpoints.skipped_rows import Rollback, rollbacks_of, skipped_rows_of
-from ..training.checkpoints.verifying import Writer
 from ..training.model_configs import ModelSettings, new_model
 from ..training.plan.batch_schedule import BatchSchedule
 from ..training.plan.plan import make_plan

@@ -46,7 +46,7 @@ from ..runtime.rank_heartbeats import (
 from ..runtime.setting_rules import check_object
 from ..runtime.settings import option
 from ..runtime.supervisors import SupervisorHeartbeat
-from ..training.checkpoints.verifying import list_steps
+from ..training.checkpoints.inspection import list_steps
 from .diagnosis import HANGING, Diagnosis, Limits, Observer
 from .exits import ExitReason, classify_exit
 from .stacks import read_stacks

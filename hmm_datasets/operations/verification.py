@@ -25,7 +25,7 @@ from ..runtime.set_aside import SET_ASIDE_NAME
 from ..text.stream.index import INDEX_NAME, read_index
 from ..text.stream.reader import TokenStream
 from ..text.stream.tokenization import tokenizer_hash
-from ..training.checkpoints.verifying import read_safetensors_sizes, verify_checkpoint
+from ..training.checkpoints.inspection import read_safetensors_sizes, verify_checkpoint
 
 _RECORD_NAME = "run.json"
 _SOURCES = {"hmm": "HMM", "tilted_hmm": "tilted HMM"}  # by the type of a model

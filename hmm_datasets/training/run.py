@@ -34,10 +34,10 @@ from .callbacks.progress_line import ProgressLine
 from .callbacks.samples import Samples
 from .checkpoints.archive import archive_newer
 from .checkpoints.damaged import check_whole
+from .checkpoints.inspection import list_steps, optimizer_checkpoint
 from .checkpoints.resuming import Start, find_start, start_problems
 from .checkpoints.skipped_rows import rows_identity
 from .checkpoints.unfinished import remove_unfinished
-from .checkpoints.verifying import list_steps, optimizer_checkpoint
 from .content import CACHE_NAME, SECTION, weights_digest
 from .lineage import lineage, weights_of
 from .parameters import count_parameters

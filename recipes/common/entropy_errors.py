@@ -20,7 +20,7 @@ from hmm_datasets.hmm.analysis.divergence import kl_divergence, log_probabilitie
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from hmm_datasets.hmm.families.tasks import EpisodicTask
+    from hmm_datasets.hmm.families.episodic_tasks import EpisodicTask
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def task_log_probs(
 
     Args:
         model ([`~transformers.PreTrainedModel`]): reads a beginning token `E` and then symbols.
-        task ([`~hmm_datasets.hmm.families.tasks.EpisodicTask`]): the task.
+        task ([`~hmm_datasets.hmm.families.episodic_tasks.EpisodicTask`]): the task.
         num_sequences (`int`): `N`.
         seed (`int`, *optional*, defaults to 0): the stream.
         batch_size (`int`, *optional*, defaults to 256): episodes in one forward pass.

@@ -13,7 +13,7 @@ from hmm_datasets.data.sequences import ENDLESS, TEST_FIRST, HMMSequences
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.families import PermutedSymbols
-from hmm_datasets.hmm.families.tasks import AssociativeRecall
+from hmm_datasets.hmm.families.episodic_tasks import AssociativeRecall
 
 MESS3 = processes.mess3(0.15, 0.6)
 

@@ -43,7 +43,7 @@ from hmm_datasets.text.tokenizers.bpe import train_bpe
 from hmm_datasets.text.tokenizers.chat_encoding import encode_conversation
 from hmm_datasets.text.tokenizers.encoding import encode_texts
 from hmm_datasets.text.tokenizers.imports import import_gpt2, import_tiktoken
-from hmm_datasets.training.checkpoints.verifying import good_checkpoints
+from hmm_datasets.training.checkpoints.inspection import good_checkpoints
 from hmm_datasets.training.pretrained import load_pretrained
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "the", "dog", "ran", "after", "it"]

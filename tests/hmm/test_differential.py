@@ -21,9 +21,9 @@ from scipy.stats import chi2
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm.families import HMMMixture, PermutedEmissions, PermutedSymbols, RandomChains
+from hmm_datasets.hmm.families.episodic_tasks import AssociativeRecall, Bijection, Copying, EpisodicTask
 from hmm_datasets.hmm.families.family import Family
 from hmm_datasets.hmm.families.mixture import ChainMixture, ProcessMixture
-from hmm_datasets.hmm.families.tasks import AssociativeRecall, Bijection, Copying, EpisodicTask
 from hmm_datasets.hmm.generalized import GeneralizedHMM
 from hmm_datasets.hmm.grammar import PCFG
 from hmm_datasets.hmm.model import HMM

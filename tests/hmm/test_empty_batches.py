@@ -19,8 +19,8 @@ from hmm_datasets import (
 )
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm.families import HigherOrderChains, RandomAutomata
+from hmm_datasets.hmm.families.episodic_tasks import AssociativeRecall, Bijection, Copying
 from hmm_datasets.hmm.families.mixture import ProcessMixture
-from hmm_datasets.hmm.families.tasks import AssociativeRecall, Bijection, Copying
 from hmm_datasets.hmm.structured.delimited import DelimitedProcess
 from hmm_datasets.hmm.structured.ended import EndedProcess
 

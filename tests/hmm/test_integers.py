@@ -27,8 +27,8 @@ from hmm_datasets.hmm.analysis.losses import mean_losses, window_losses
 from hmm_datasets.hmm.analysis.mixed_states import mixed_states
 from hmm_datasets.hmm.analysis.predictors import ngram, predictors_of, unigram
 from hmm_datasets.hmm.families import RandomAutomata
+from hmm_datasets.hmm.families.episodic_tasks import Bijection
 from hmm_datasets.hmm.families.mixture import ProcessMixture, random_chain_mixture
-from hmm_datasets.hmm.families.tasks import Bijection
 from hmm_datasets.hmm.grammar import PCFG, random_hierarchy
 from hmm_datasets.hmm.integers import integer, integer_range
 from hmm_datasets.hmm.structured.markov import random_markov_chain

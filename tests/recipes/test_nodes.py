@@ -13,7 +13,7 @@ import pytest
 
 from hmm_datasets.operations.diagnosis import Limits
 from hmm_datasets.operations.run_state import RunObserver, format_state
-from hmm_datasets.training.checkpoints.verifying import verify_checkpoint
+from hmm_datasets.training.checkpoints.inspection import verify_checkpoint
 
 pytestmark = [pytest.mark.thorough, pytest.mark.slow]
 

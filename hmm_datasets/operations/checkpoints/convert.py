@@ -36,6 +36,7 @@ from ...records import as_record
 from ...runtime.run_identity import IDENTITY_NAME, read_identity
 from ...runtime.run_records import read_checkpoint_state, read_history
 from ...training.checkpoints.frameworks import FRAMEWORKS
+from ...training.checkpoints.inspection import Writer, verify_checkpoint
 from ...training.checkpoints.parts import (
     MEGATRON,
     STATE_NAME,
@@ -44,7 +45,6 @@ from ...training.checkpoints.parts import (
     not_deleted,
     weight_names,
 )
-from ...training.checkpoints.verifying import Writer, verify_checkpoint
 from ...training.lineage import licence_of
 from ...training.pretrained import load_pretrained
 from ...training.record import HISTORY_NAME, RECORD_NAME

@@ -12,8 +12,8 @@ from ...records import Count, Record, is_record, read_record
 from ...runtime.run_identity import IDENTITY_NAME
 from ...runtime.run_records import CheckpointState, read_history
 from ...runtime.set_aside import list_set_aside
+from ...training.checkpoints.inspection import CheckpointReport, list_checkpoints
 from ...training.checkpoints.parts import STATE_NAME, resuming_names
-from ...training.checkpoints.verifying import CheckpointReport, list_checkpoints
 from ...training.record import HISTORY_NAME
 
 HEADER = ("step", "weights", "all", "ratio", "written by", "processes", "tokens", "loss", "age", "state")

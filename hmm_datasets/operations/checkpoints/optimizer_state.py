@@ -27,7 +27,7 @@ from ...compat.torch import data_only
 from ...errors import InputError, first_line
 from ...files import inside
 from ...runtime.run_identity import read_identity
-from ...training.checkpoints.verifying import universal_folder, zero_shards
+from ...training.checkpoints.inspection import universal_folder, zero_shards
 from ...training.optimizers import matrix_names, parameter_groups
 
 WEIGHT = "fp32"

@@ -20,8 +20,8 @@ from ...files import DIGESTS_NAME, atomic_file, digest_problems, read_json, size
 from ...runtime.run_identity import IDENTITY_NAME
 from ...runtime.run_records import read_checkpoint_state
 from ...runtime.set_aside import SetAside, changing
+from ...training.checkpoints.inspection import has_optimizer, list_checkpoints, verify_checkpoint
 from ...training.checkpoints.parts import MEGATRON, STATE_NAME, resuming_names, weight_names
-from ...training.checkpoints.verifying import has_optimizer, list_checkpoints, verify_checkpoint
 
 _SAVED = ("*.pt", "*.pth", "*.bin")
 _SMALL = 1_000_000  # smaller files are not looked at

@@ -9,7 +9,7 @@ from ...errors import InputError, path_errors
 from ...files import inside
 from ...foreign.tensors import safetensors_header
 from ...records import read_record
-from ...training.checkpoints.verifying import WeightIndex
+from ...training.checkpoints.inspection import WeightIndex
 
 _NAME, _INDEX_NAME = "model.safetensors", "model.safetensors.index.json"
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from ...runtime.set_aside import SetAside, set_aside
 from ..callbacks.samples import SAMPLES_NAME
 from ..record import HISTORY_NAME, RECORD_NAME
+from .inspection import list_steps
 from .resuming import Start, start_problems
-from .verifying import list_steps
 
 # What records a run or is its result; other files in the folder may be its data.
 _RUN_FILES = (

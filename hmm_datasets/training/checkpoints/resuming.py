@@ -19,9 +19,9 @@ from ..run_context import RunContext
 from ..step.component import Component
 from .curve import comparable
 from .frameworks import reads, short_name
+from .inspection import Writer, has_optimizer, list_steps, verify_checkpoint
 from .parts import STATE_NAME
 from .skipped_rows import ROWS_SECTION, left_out_the_same
-from .verifying import Writer, has_optimizer, list_steps, verify_checkpoint
 
 
 @dataclass(frozen=True)

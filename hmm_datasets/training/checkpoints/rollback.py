@@ -23,9 +23,9 @@ from ...data.skipped_rows import SkippedRows
 from ...errors import InputError, RolledBack
 from ...runtime.events import append_event
 from ...runtime.run_identity import read_identity, write_identity
+from .inspection import list_steps
 from .resuming import possible_starts
 from .skipped_rows import Rollback, rows_identity
-from .verifying import list_steps
 
 if TYPE_CHECKING:
     from ..run_context import RunContext

@@ -19,9 +19,9 @@ from ...errors import InputError, disk_full, is_disk_full
 from ...files import check_may_write, inside, move_into, put_folder, size_of, sync_tree, unfinished, write_digests
 from ...runtime.run_identity import write_identity
 from .frameworks import FRAMEWORKS
+from .inspection import good_checkpoints, list_steps, verify_checkpoint
 from .rotation import outdated_steps
 from .unfinished import remove_unfinished, unfinished_folder
-from .verifying import good_checkpoints, list_steps, verify_checkpoint
 
 if TYPE_CHECKING:
     from ..run_context import RunContext

@@ -32,8 +32,8 @@ from ...compat.deepspeed import (
 from ...compat.torch import data_only
 from ...compat.transformers import SCHEDULER_NAME, TrainerHooks
 from ...errors import InputError, first_line
+from .inspection import optimizer_checkpoint, universal_folder, zero_shards
 from .parts import UNIVERSAL_NAME
-from .verifying import optimizer_checkpoint, universal_folder, zero_shards
 
 
 class ShardedTrainer(TrainerHooks):

@@ -11,7 +11,7 @@ from ...data.skipped_rows import SkippedRows
 from ...errors import InputError
 from ...records import Count, as_record
 from ...runtime.run_identity import IDENTITY_NAME, read_identity
-from .verifying import list_steps
+from .inspection import list_steps
 
 ROWS_SECTION = "rows"
 """The section of an identity that names the rows skipped."""

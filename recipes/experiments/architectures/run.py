@@ -69,7 +69,7 @@ def main(settings: ArchitectureSettings) -> None:
 def source_of(settings: ArchitectureSettings, task: str):
     """The process of a task."""
     from hmm_datasets.hmm.families.automata import RandomAutomata
-    from hmm_datasets.hmm.families.tasks import AssociativeRecall
+    from hmm_datasets.hmm.families.episodic_tasks import AssociativeRecall
 
     if task == "recall":
         return AssociativeRecall(settings.num_keys, settings.num_keys, settings.num_pairs)

@@ -128,7 +128,7 @@ def bijection_errors(trial: dict[str, Any], folder: Path):
     from entropy_errors import entropy_errors, task_log_probs
     from small_runs import SmallRun, trained_model
 
-    from hmm_datasets.hmm.families.tasks import Bijection
+    from hmm_datasets.hmm.families.episodic_tasks import Bijection
 
     values, trained = trial["num_values"], trial["trained"]
     sizes = {"vocab_size": 2 * values + 1, "length": 2 * values + 1, "bos_token_id": 2 * values}

@@ -5,7 +5,7 @@ import pytest
 import torch
 from entropy_errors import entropy_errors, task_log_probs
 
-from hmm_datasets.hmm.families.tasks import AssociativeRecall, Bijection
+from hmm_datasets.hmm.families.episodic_tasks import AssociativeRecall, Bijection
 from hmm_datasets.training.recurrent import RecurrentConfig, RecurrentForCausalLM
 
 

@@ -6,7 +6,7 @@ from architectures import architecture_config
 from small_runs import SmallRun, finished_trial, log_spaced_steps, measured_run, trained_model
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.hmm.families.tasks import Bijection
+from hmm_datasets.hmm.families.episodic_tasks import Bijection
 from hmm_datasets.hmm.processes import mess3
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from hmm_datasets.cli import main
 from hmm_datasets.files import digest_problems, temporary
-from hmm_datasets.training.checkpoints.verifying import list_checkpoints
+from hmm_datasets.training.checkpoints.inspection import list_checkpoints
 
 
 def die_at(number: int) -> None:

@@ -16,7 +16,7 @@ from hmm_datasets.cli import main
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import digest_problems, read_json, read_jsonl, write_digests, write_json
 from hmm_datasets.operations.checkpoints.convert import convert
-from hmm_datasets.training.checkpoints.verifying import optimizer_checkpoint, verify_checkpoint
+from hmm_datasets.training.checkpoints.inspection import optimizer_checkpoint, verify_checkpoint
 from hmm_datasets.training.run import train_and_save
 
 

@@ -12,7 +12,7 @@ import pytest
 from hmm_datasets.errors import RolledBack
 from hmm_datasets.files import DIGESTS_NAME, read_jsonl
 from hmm_datasets.runtime.events import read_events
-from hmm_datasets.training.checkpoints.verifying import list_steps
+from hmm_datasets.training.checkpoints.inspection import list_steps
 
 
 def losses(folder):

@@ -11,8 +11,8 @@ from safetensors.torch import save_file
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.operations.checkpoints.weights import read_weights
-from hmm_datasets.training.checkpoints import verifying
-from hmm_datasets.training.checkpoints.verifying import (
+from hmm_datasets.training.checkpoints import inspection
+from hmm_datasets.training.checkpoints.inspection import (
     LARGE_RATIO,
     good_checkpoints,
     list_checkpoints,
@@ -212,7 +212,7 @@ def test_a_checkpoint_that_its_run_deletes_meanwhile_is_left_out(tmp_path, monke
             shutil.rmtree(path.parent)
         return read_safetensors_sizes(path)
 
-    monkeypatch.setattr(verifying, "read_safetensors_sizes", sizes)
+    monkeypatch.setattr(inspection, "read_safetensors_sizes", sizes)
     assert [report.step for report in list_checkpoints(tmp_path)] == [2]
 
 

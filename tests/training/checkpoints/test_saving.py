@@ -15,7 +15,7 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json, write_digests, write_json
 from hmm_datasets.hmm import processes
 from hmm_datasets.runtime.run_identity import check_identity
-from hmm_datasets.training.checkpoints.verifying import verify_checkpoint
+from hmm_datasets.training.checkpoints.inspection import verify_checkpoint
 from hmm_datasets.training.model_configs import model_config
 from hmm_datasets.training.run import train_and_save
 from hmm_datasets.training.settings import PretrainSettings

@@ -8,7 +8,7 @@ from hmm_datasets.files import digest_problems, write_digests
 from hmm_datasets.operations.checkpoints.slim import slim
 from hmm_datasets.runtime.set_aside import list_set_aside, restore, set_aside
 from hmm_datasets.training.checkpoints.frameworks import FRAMEWORKS, reads
-from hmm_datasets.training.checkpoints.verifying import verify_checkpoint
+from hmm_datasets.training.checkpoints.inspection import verify_checkpoint
 
 
 def test_views_are_saved_without_their_whole_storage_and_shared_tensors_stay_shared(run):

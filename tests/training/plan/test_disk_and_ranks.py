@@ -10,7 +10,7 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
 from hmm_datasets.operations.planning import plan_recipe
 from hmm_datasets.training.callbacks.log_spaced import is_due
-from hmm_datasets.training.checkpoints.verifying import list_steps
+from hmm_datasets.training.checkpoints.inspection import list_steps
 from hmm_datasets.training.model_configs import model_config
 from hmm_datasets.training.plan.batch_schedule import BatchSchedule
 from hmm_datasets.training.plan.checkpoint_disk import checkpoint_bytes, most_checkpoints

@@ -21,7 +21,7 @@ TASKS_STREAM = FAMILY_STREAM | np.uint64(24 << 8)
 
 @numba.njit(cache=True, nogil=True)
 def draw_bijections(num_symbols, pairs, seed, first, step, out):
-    """Fill `out` with episodes of [`~hmm_datasets.hmm.families.tasks.Bijection`]."""
+    """Fill `out` with episodes of [`~hmm_datasets.hmm.families.episodic_tasks.Bijection`]."""
     inputs, outputs = np.arange(num_symbols), np.arange(num_symbols)
     for r in range(out.shape[0]):
         index = first + step * np.uint64(r)
@@ -37,7 +37,7 @@ def draw_bijections(num_symbols, pairs, seed, first, step, out):
 
 @numba.njit(cache=True, nogil=True)
 def draw_copies(num_symbols, size, seed, first, step, out):
-    """Fill `out` with episodes of [`~hmm_datasets.hmm.families.tasks.Copying`]."""
+    """Fill `out` with episodes of [`~hmm_datasets.hmm.families.episodic_tasks.Copying`]."""
     for r in range(out.shape[0]):
         index = first + step * np.uint64(r)
         for t in range(out.shape[1]):
@@ -52,7 +52,7 @@ def draw_copies(num_symbols, size, seed, first, step, out):
 
 @numba.njit(cache=True, nogil=True)
 def draw_recalls(num_keys, num_values, pairs, queries, seed, first, step, out):
-    """Fill `out` with episodes of [`~hmm_datasets.hmm.families.tasks.AssociativeRecall`]."""
+    """Fill `out` with episodes of [`~hmm_datasets.hmm.families.episodic_tasks.AssociativeRecall`]."""
     keys, order = np.arange(num_keys), np.arange(pairs)
     size = 2 * (pairs + queries)
     for r in range(out.shape[0]):

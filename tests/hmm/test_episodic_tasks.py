@@ -10,8 +10,8 @@ import torch
 from scipy import stats
 
 from hmm_datasets import InputError, load_source
-from hmm_datasets.hmm.families.tasks import AssociativeRecall, Bijection, Copying
-from hmm_datasets.hmm.kernels.tasks import below
+from hmm_datasets.hmm.families.episodic_tasks import AssociativeRecall, Bijection, Copying
+from hmm_datasets.hmm.kernels.episodic_tasks import below
 
 
 def bijection_episodes(values: int, pairs: int) -> Counter:

@@ -8,7 +8,7 @@ logarithm of this size, without an estimate, and the distribution is known exact
 Some positions are scored: those whose token an observer can predict better by what it has seen in the episode (see
 `EpisodicTask.scored`). A model that has learned the task reaches the minimum loss there.
 
-`kernels.tasks` has the random numbers. Laws take `O(B T E)` time and memory.
+`kernels.episodic_tasks` has the random numbers. Laws take `O(B T E)` time and memory.
 """
 
 from typing import Any, ClassVar
@@ -20,7 +20,7 @@ from ...errors import InputError
 from ..analysis.entropy import OptimalLoss
 from ..arrays import as_given, token_array
 from ..integers import integer
-from ..kernels.tasks import draw_bijections, draw_copies, draw_recalls
+from ..kernels.episodic_tasks import draw_bijections, draw_copies, draw_recalls
 from ..process import Process
 
 
