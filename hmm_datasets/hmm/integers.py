@@ -14,8 +14,8 @@ from ..errors import InputError
 
 def integer(name: str, value: Any, minimum: int, exponent: int) -> int:
     """`value` as an integer in `[minimum, 2**exponent)`."""
-    # Python takes its booleans and those of torch for 0 and 1, and drops the mask of an array without axes.
-    is_boolean = isinstance(value, bool) or str(getattr(value, "dtype", "")) == "torch.bool"
+    # Python takes its booleans and those of torch and NumPy for 0 and 1, and drops the mask of an array without axes.
+    is_boolean = isinstance(value, bool) or str(getattr(value, "dtype", "")) in ("bool", "torch.bool")
     is_number = not is_boolean and not hasattr(value, "mask")
     try:
         number = operator.index(value) if is_number else -1

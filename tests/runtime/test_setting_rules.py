@@ -14,6 +14,7 @@ import typing
 import pytest
 
 from hmm_datasets.cli import COMMANDS, main, settings_of_commands
+from hmm_datasets.compat.versions import untried_versions
 from hmm_datasets.errors import InputError
 from hmm_datasets.runtime.command_line import CommandLine
 from hmm_datasets.runtime.setting_rules import NumberRange, checked, defaults_of, fields_of, ranges_of, voids_of
@@ -176,6 +177,8 @@ def name_list(pairs):
 
 @pytest.mark.parametrize(("command", "name", "void"), VOIDS, ids=name_list(VOIDS))
 def test_a_setting_beside_one_that_makes_it_void_is_refused_by_its_name_and_accepted_without(command, name, void):
+    if name not in fields_of(ALL[command]) and untried_versions():
+        pytest.skip("older versions of transformers do not have it")
     value = {name: example(command, name)}
     beside, others = cases(void)
     for case in beside:

@@ -6,6 +6,7 @@ import functools
 import numpy as np
 import pytest
 import torch
+from needed_versions import needs
 from tiny_runs import history, settings, tiny_model, trainer
 from torch.nn import functional
 from torch.utils.data import Subset
@@ -160,6 +161,7 @@ ARCHITECTURES = {
 }
 
 
+@needs("transformers>=5.19")
 @pytest.mark.parametrize("micro_batch", [1, 8])
 @pytest.mark.parametrize("kind", ARCHITECTURES)
 def test_flash_attention_keeps_the_documents_of_several_rows_apart(

@@ -65,6 +65,7 @@ def test_rollouts_have_the_tokens_of_the_conversations_fine_tuned_on(template, t
     assert trainer.rewarded == [1.0, 1.0]
 
 
+@needs("trl>=1.15")
 @needs("transformers>=5.13")
 def test_what_a_tool_returns_has_no_gradient(tmp_path):
     """The same rollout with another result in the same number of tokens: the loss reads it, but is not on it."""
