@@ -191,7 +191,10 @@ def test_resuming_draws_none_of_the_rows_before(load, drawn):
     stream = load()
     rows(stream, 3)
     state = stream.state_dict()
-    state["examples_iterable"]["examples_iterable"]["next"] = 10**12 - 1
+    position = state
+    while "next" not in position:  # datasets 5 has one more layer than 4.7
+        position = position["examples_iterable"]
+    position["next"] = 10**12 - 1
     drawn.clear()
     assert rows(resumed(load, state), 1) == MESS3.sample(1, 8, first=10**12 - 1).tolist()
     assert sum(drawn) <= 256 + 1
