@@ -57,12 +57,10 @@ def commands(rounds: int, checkouts: list[Path]) -> None:
     goals = {name: goal for name, (_, goal) in COMMANDS.items()} | {first: 4.0}
     table = []
     for name, of_checkouts in seconds.items():
-        row = []
-        for pairs in of_checkouts:
-            begun, ended = (statistics.median(column) for column in zip(*pairs, strict=True))
-            row += ["" if begun == ended else f"{begun:.2f}", f"{ended:.2f}"]
+        medians = [[statistics.median(column) for column in zip(*pairs, strict=True)] for pairs in of_checkouts]
+        row = [text for begun, ended in medians for text in ("" if begun == ended else f"{begun:.2f}", f"{ended:.2f}")]
         goal = goals[name]
-        met = "" if goal is None else against_goal(float(row[1]), goal, f"{goal:g} s", at_most=True)
+        met = "" if goal is None else against_goal(medians[0][1], goal, f"{goal:g} s", at_most=True)
         table.append([name, *row, met])
     print(f"\nSeconds in a terminal, medians of {rounds}\n")
     beside = ["first line, beside", "end, beside"][: 2 * len(checkouts) - 2]
@@ -134,10 +132,9 @@ def main() -> None:
     settings = parser.parse_args()
     checkouts = [ROOT, *(path.resolve() for path in settings.beside)]
     print_heading(["hmm-datasets", "torch", "transformers", "numba"])
+    parts = {"commands": lambda: commands(settings.rounds, checkouts), "tests": tests, "demo": lambda: demo(checkouts)}
     for part in settings.part:
-        {"commands": lambda: commands(settings.rounds, checkouts), "tests": tests, "demo": lambda: demo(checkouts)}[
-            part
-        ]()
+        parts[part]()
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import importlib.metadata
 import logging
 import re
+import runpy
 import sys
 import tomllib
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from secret_forms import secret_forms
 
-from hmm_datasets import InputError, processes
+from hmm_datasets import HMM, InputError, processes
 from hmm_datasets.hub import gguf, secret_scan
 from hmm_datasets.operations.launching import _read_launch
 from hmm_datasets.operations.sweeps import slurm
@@ -36,24 +37,23 @@ def submit(folder: Path) -> None:
 
 
 def tokenize(folder: Path) -> None:
-    spec = importlib.util.spec_from_file_location(
-        "tokenize_with_datatrove", ROOT / "recipes/tokenize_with_datatrove.py"
-    )
-    recipe = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(recipe)
-    recipe.main(recipe.ClusterSettings(corpus="text", tokenizer="tokenizer", output_dir=str(folder)))
+    recipe = runpy.run_path(str(ROOT / "recipes" / "tokenize_with_datatrove.py"))
+    settings = recipe["ClusterSettings"](corpus="text", tokenizer="tokenizer", output_dir=str(folder))
+    recipe["main"](settings)
 
 
-NEEDED = {
-    "deepspeed": (launch, "--launch zero2: .*deepspeed"),
-    "pomegranate": (lambda _: processes.mess3().to_pomegranate(), "pomegranate: .*pomegranate"),
-    "hmmlearn": (lambda _: processes.golden_mean().to_hmmlearn(), "hmmlearn: .*hmmlearn"),
-    "datatrove": (tokenize, "--executor: .*datatrove"),
-    "peft": (lambda _: lora_config(LoRASettings(use_peft=True)), "use_peft: .*peft"),
-    "gguf": (lambda folder: gguf.read_header(folder / "model.gguf"), r"model\.gguf: .*gguf"),
-    "slurm": (submit, "--slurm: .*submitit"),
-}
-"""By extra, what needs it, and the beginning of the error."""
+NEEDED = (
+    ("deepspeed", launch, "--launch zero2: .*deepspeed"),
+    ("pomegranate", lambda _: processes.mess3().to_pomegranate(), "pomegranate: .*pomegranate"),
+    ("pomegranate", lambda _: HMM.from_pomegranate(None), "pomegranate: .*pomegranate"),
+    ("hmmlearn", lambda _: processes.mess3().to_hmmlearn(), "hmmlearn: .*hmmlearn"),
+    ("hmmlearn", lambda _: HMM.from_hmmlearn(None), "hmmlearn: .*hmmlearn"),
+    ("datatrove", tokenize, "--executor: .*datatrove"),
+    ("peft", lambda _: lora_config(LoRASettings(use_peft=True)), "use_peft: .*peft"),
+    ("gguf", lambda folder: gguf.read_header(folder / "model.gguf"), r"model\.gguf: .*gguf"),
+    ("slurm", submit, "--slurm: .*submitit"),
+)
+"""An extra, what needs it, and the beginning of the error."""
 
 PACKAGES = {"slurm": "submitit", "secrets": "kingfisher_sdk"}
 
@@ -83,7 +83,7 @@ def without(monkeypatch):
 def test_all_extras_are_tried():
     """`serve` has no code of this package: it is the server of transformers."""
     listed = EXTRAS["all"][0].partition("[")[2].rstrip("]").split(",")
-    assert {*NEEDED, "fastokens", "secrets", "serve"} == set(listed)
+    assert {*(extra for extra, *_ in NEEDED), "fastokens", "secrets", "serve"} == set(listed)
 
 
 @pytest.mark.outside(
@@ -125,9 +125,8 @@ def test_a_package_that_cannot_be_imported_is_named_with_the_cause(monkeypatch, 
     "pip install litestar[jinja2], an extra that is called otherwise",
     "the extra is named, also where its package has another name, such as submitit of `slurm`",
 )
-@pytest.mark.parametrize("extra", NEEDED)
-def test_what_needs_an_extra_names_it(extra, without, tmp_path):
-    use, begins = NEEDED[extra]
+@pytest.mark.parametrize(("extra", "use", "begins"), NEEDED)
+def test_what_needs_an_extra_names_it(extra, use, begins, without, tmp_path):
     without(extra)
     with pytest.raises(InputError, match=rf"^.*{begins}.*; pip install 'hmm-datasets\[{extra}\]'$"):
         use(tmp_path)

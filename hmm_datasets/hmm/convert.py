@@ -88,7 +88,8 @@ def from_pomegranate(model: "DenseHMM | SparseHMM", *, ends: str = "refuse") -> 
         `InputError`: pomegranate is not installed, the model is of another class or not fitted, or it has end
             probabilities.
     """
-    pomegranate = _import("pomegranate")
+    with needing_extra("pomegranate", "pomegranate"):
+        pomegranate = import_pomegranate()
     if ends not in ("refuse", "drop"):
         raise InputError(f'ends is {ends!r}; expected "refuse" or "drop"')
     if not isinstance(model, (pomegranate.hmm.DenseHMM, pomegranate.hmm.SparseHMM)):
@@ -130,7 +131,8 @@ def to_pomegranate(hmm: HMM) -> "DenseHMM":
     Raises:
         `InputError`: pomegranate is not installed, or `hmm` is edge-emitting.
     """
-    pomegranate = _import("pomegranate")
+    with needing_extra("pomegranate", "pomegranate"):
+        pomegranate = import_pomegranate()
     _state_emitting(hmm, "pomegranate")
     import torch
 
@@ -154,7 +156,8 @@ def from_hmmlearn(model: "CategoricalHMM") -> HMM:
     Raises:
         `InputError`: hmmlearn is not installed, the model is of another class, or it is not fitted.
     """
-    hmmlearn = _import("hmmlearn")
+    with needing_extra("hmmlearn", "hmmlearn"):
+        import hmmlearn.hmm
     if not isinstance(model, hmmlearn.hmm.CategoricalHMM):
         raise InputError(f"model is a {type(model).__name__}; expected an hmmlearn CategoricalHMM")
     missing = [n for n in ("startprob_", "transmat_", "emissionprob_") if not hasattr(model, n)]
@@ -173,23 +176,14 @@ def to_hmmlearn(hmm: HMM) -> "CategoricalHMM":
     Raises:
         `InputError`: hmmlearn is not installed, or `hmm` is edge-emitting.
     """
-    hmmlearn = _import("hmmlearn")
+    with needing_extra("hmmlearn", "hmmlearn"):
+        import hmmlearn.hmm
     _state_emitting(hmm, "hmmlearn")
     model = hmmlearn.hmm.CategoricalHMM(hmm.num_states, n_features=hmm.num_symbols, init_params="")
     model.startprob_ = hmm.start.copy()
     model.transmat_ = hmm.transition.copy()
     model.emissionprob_ = hmm.emission.copy()
     return model
-
-
-def _import(package: str) -> Any:
-    with needing_extra(package, package):
-        if package == "pomegranate":
-            return import_pomegranate()
-        import hmmlearn
-        import hmmlearn.hmm
-
-        return hmmlearn
 
 
 def _categorical(index: int, node: Any) -> Float[np.ndarray, "E"]:

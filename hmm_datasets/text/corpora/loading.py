@@ -562,11 +562,9 @@ def _read_row(
 
 def _is_of_datasets(folder: Path) -> bool:
     """Whether a folder says itself which files are which split: a README.md as on the Hub, or one of save_to_disk."""
-    if _is_saved(folder):
-        return True
     readme = folder / "README.md"
     text = readme.read_text("utf-8", "replace") if readme.is_file() else ""
-    return re.match(r"---\s.*?^configs:", text, re.DOTALL | re.MULTILINE) is not None
+    return _is_saved(folder) or re.match(r"---\s.*?^configs:", text, re.DOTALL | re.MULTILINE) is not None
 
 
 def _is_saved(folder: Path) -> bool:
@@ -684,7 +682,10 @@ def _rows_of_columns(columns: dict[str, list]) -> Iterator[dict[str, Any]]:
 def _load_verified(
     path: str, config: str | None, split: str, streaming: bool
 ) -> "datasets.IterableDataset | datasets.Dataset":
-    """`datasets.load_dataset`, but the pages of Parquet files are compared with their checksums, if they have some."""
+    """`datasets.load_dataset`, or `load_from_disk` of what was saved by `save_to_disk`.
+
+    The pages of Parquet files are compared with their checksums, if they have some.
+    """
     if _is_saved(Path(path)):
         saved = datasets.load_from_disk(path)
         data = (saved if isinstance(saved, datasets.DatasetDict) else {"train": saved})[split]
