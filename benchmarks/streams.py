@@ -208,8 +208,6 @@ def _stream(source: str, folder: Path):
 
     settings = {"split": "train", "streaming": True, "cache_dir": str(folder / "cache")}
     if source == "Parquet":
-        # Without this package: its formatters would serve Parquet's rows too.
-        assert "hmm_datasets" not in sys.modules
         return load_dataset("parquet", data_files=str(folder / "rows.parquet"), **settings).repeat(None)
 
     import hmm_datasets  # noqa: F401 (makes "hmm" and "token_shards" known)

@@ -64,12 +64,6 @@ class CorpusSettings:
     time_limit: str | None = setting(
         None, "Save and stop before this time is up, written as in Slurm: 3:55:00 or 2-00:00:00."
     )
-    assumed_tokens: int | None = setting(
-        None, "Tokens per epoch that a plan assumes; without it there is no plan of a fit.", least=1
-    )
-    assumed_flops: float | None = setting(
-        None, "FLOP/s of the device in float32 that a plan assumes, for hours.", above=0
-    )
     device: str | None = setting(
         None, "Device to compute on, such as cuda:1, of blocks cpu; by default one per process."
     )

@@ -31,7 +31,6 @@ class PromptSettings:
     model: str = setting(MISSING, "Folder, GGUF file or Hub name of a model whose tokenizer has a chat template.")
     prompts: str = setting(MISSING, "A corpus of conversations or of prompts: name, file or Hub data set.")
     rewards: list[str] = setting(MISSING, "Rewards to add up: gsm8k, exact, format:REGEX, length:N, MODULE:FUNCTION.")
-    tools: list[str] = setting([], "Tools that the model may call while it answers: calculator, MODULE:FUNCTION.")
     system: str | None = setting(None, "A system message before every prompt.")
     max_prompts: int | None = setting(None, "Maximum number of prompts to train on.", least=1)
     num_test_sequences: int = setting(256, "Maximum number of held-out prompts.", least=1)
@@ -39,10 +38,7 @@ class PromptSettings:
         None, "Share held out by hash; by default a data set's own test split, else 0.1.", below=1
     )
 
-    voids = (
-        Void("num_test_sequences", "if test_fraction is 0"),
-        Void("max_tool_calling_iterations", "without tools"),
-    )
+    voids = (Void("num_test_sequences", "if test_fraction is 0"),)
 
 
 def main(chosen: PromptSettings, settings: GRPOFields) -> None:
@@ -56,7 +52,6 @@ def main(chosen: PromptSettings, settings: GRPOFields) -> None:
     from hmm_datasets.training.post_training.conversations import never_evaluate, prompt_splits, prompts_of
     from hmm_datasets.training.post_training.rewards import check_columns, reward
     from hmm_datasets.training.post_training.tokenized import fitting_prompts
-    from hmm_datasets.training.post_training.tools import tool
     from hmm_datasets.training.post_training.trainers import PolicyTuner
     from hmm_datasets.training.pretrained import load_pretrained
     from hmm_datasets.training.run import train_and_save
@@ -65,7 +60,6 @@ def main(chosen: PromptSettings, settings: GRPOFields) -> None:
     set_seed(settings.seed)
     fix_template_time(settings.output_dir)
     rewards = [reward(name) for name in chosen.rewards]
-    tools = [tool(name) for name in chosen.tools]
     tokenizer = load_pretrained(AutoTokenizer, chosen.model)
     model = load_pretrained(AutoModelForCausalLM, chosen.model)
     model.generation_config.eos_token_id = stop_tokens(tokenizer, model.generation_config)
@@ -84,8 +78,7 @@ def main(chosen: PromptSettings, settings: GRPOFields) -> None:
             print(f"{chosen.prompts}: {later:,} of {len(rows):,} {name} conversations have later turns, not used")
         asked = prompts_of(rows, chosen.system)
         check_columns(dict(zip(chosen.rewards, rewards, strict=True)), asked, f"{chosen.prompts} ({name})")
-        room = settings.max_completion_length
-        return fitting_prompts(asked, tokenizer, model.config, room, tools, name=name)
+        return fitting_prompts(asked, tokenizer, model.config, settings.max_completion_length, name=name)
 
     trainer = PolicyTuner(
         model=model,
@@ -94,10 +87,9 @@ def main(chosen: PromptSettings, settings: GRPOFields) -> None:
         train_dataset=prompts(train, "train"),
         eval_dataset=None if test is None else prompts(test, "eval"),
         processing_class=tokenizer,
-        tools=tools,
     )
     data = {"prompts": chosen.prompts, "count": len(train), "seed": settings.seed, "rewards": chosen.rewards}
-    data |= {name: asdict(chosen)[name] for name in ("tools", "system", "test_fraction") if asdict(chosen)[name]}
+    data |= {name: asdict(chosen)[name] for name in ("system", "test_fraction") if asdict(chosen)[name]}
     data["reference"] = weights_of(chosen.model)
     train_and_save(trainer, settings=asdict(chosen), base=chosen.model, data=data)
 

@@ -272,13 +272,6 @@ class Restore(Command):
         command_line(["checkpoint", "slim", str(folder / "run"), "--keep_newest", "0"])
 
 
-class Tables(Command):
-    def make(self, folder):
-        from hmm_datasets.hmm import processes
-
-        np.savez(folder / "tables.npz", **processes.random(300, 300, alpha=0.4, seed=7).tables())
-
-
 class Tokenize(Command):
     def make(self, folder):
         stories = [f"Story {number} is about a cat that had {number % 7} hats." * 9 for number in range(3000)]
@@ -327,7 +320,6 @@ KINDS = {
     "sample --output": Command(
         "sample", "process:mess3(x=0.05,a=0.85)", "--num_sequences", "200000", "--output", "WORK/tokens.npy"
     ),
-    "describe --save": Tables("describe", "WORK/tables.npz", "--save", "WORK/hmm"),
     "tokenize": Tokenize(*_SETTINGS, "--output_dir", "WORK/tokens"),
     "end of a run": EndOfRun(),
     "folder": Folder(),

@@ -192,12 +192,11 @@ def test_what_a_process_has_not_is_refused_by_its_methods():
 
 
 @pytest.mark.thorough
-def test_the_commands_sample_describe_and_score(source, folder, tmp_path, capsys):
+def test_the_commands_sample_and_describe(source, folder, tmp_path, capsys):
     tokens = tmp_path / "tokens.npy"
     assert main(["sample", str(folder), "--num_sequences", "6", "--length", "8", "--output", str(tokens)]) == 0
     np.testing.assert_array_equal(np.load(tokens), source.sample(6, 8))
-    assert main(["describe", str(folder), "--sequences", str(tokens)]) == 0
-    assert f"{-source.log_likelihood(np.load(tokens)).mean() / 8:.6f} nats per token" in capsys.readouterr().out
+    capsys.readouterr()
     assert main(["describe", str(folder), "--num_sequences", "64", "--length", "8", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["process"] == source.stored_name
@@ -331,9 +330,6 @@ def test_load_dataset_takes_a_name_and_keeps_prepared_rows_apart(tmp_path, monke
 def test_commands_take_a_name(tmp_path, capsys):
     assert main(["sample", NAME, "--length", "7"]) == 0
     assert capsys.readouterr().out.split() == [str(symbol) for symbol in NAMED.sample(1, 7)[0]]
-    np.save(tmp_path / "tokens.npy", NAMED.sample(3, 7))
-    assert main(["describe", NAME, "--sequences", str(tmp_path / "tokens.npy")]) == 0
-    assert f"{-NAMED.log_likelihood(NAMED.sample(3, 7)).mean() / 7:.6f}" in capsys.readouterr().out
     assert main(["describe", NAME, "--num_sequences", "8", "--length", "4", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["fingerprint"] == NAMED.fingerprint()
     assert main(["push", NAME, "me/mess3", "--dry_run"]) == 0

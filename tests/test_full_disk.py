@@ -126,19 +126,6 @@ def test_what_libraries_say_of_a_full_disk_is_understood(message):
     assert not is_disk_full(RuntimeError("something else"))
 
 
-def test_a_folder_of_tables_that_did_not_fit_on_the_disk_can_be_saved_by_the_same_command(disk, capsys):
-    tables = processes.random(40, 40, alpha=0.4, seed=7).tables()
-    np.savez(disk.parent / "tables.npz", **tables)
-    command = ["describe", str(disk.parent / "tables.npz"), "--save", str(disk / "hmm")]
-    fill(disk, 20_000)
-    assert "no room left on the disk" in told(capsys, lambda: main(command))
-    assert [path.name for path in disk.iterdir()] == ["filler"]
-    fill(disk, 0)
-    (disk / "filler").unlink()
-    assert main(command) == 0
-    assert (disk / "hmm" / "config.json").exists()
-
-
 @contextlib.contextmanager
 def limited(size):
     """Files of this process may have so many bytes, as under `ulimit -f`."""

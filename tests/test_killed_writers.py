@@ -18,7 +18,7 @@ PROGRAM = Path(__file__).with_name("killed_writers.py")
         *("folder", "evaluation", "words", "tokenization", "fit", "saving", "sweep", "supervise"),
         *("checkpoint slim", "checkpoint slim --keep"),
         *("checkpoint restore", "checkpoint convert"),
-        *("sample --output", "describe --save", "tokenize", "end of a run"),
+        *("sample --output", "tokenize", "end of a run"),
     ],
 )
 def test_kills_at_random_moments_lose_nothing_and_leave_nothing(kind, tmp_path, child_environment):

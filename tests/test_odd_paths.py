@@ -9,7 +9,6 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation.targets import open_target
 from hmm_datasets.files import read_json, read_log, read_yaml
 from hmm_datasets.foreign.tensors import safetensors_header
-from hmm_datasets.hmm.convert import from_file
 from hmm_datasets.hmm.loading import load_source
 from hmm_datasets.hmm.token_files import read_token_rows
 from hmm_datasets.operations.checkpoints.weights import read_weights
@@ -25,7 +24,7 @@ READERS = {
     "jsonl": [load_corpus, open_target, read_log],
     "csv.gz": [load_corpus],
     "parquet": [load_corpus],
-    "npz": [from_file],
+    "npz": [read_token_rows],
     "npy": [read_token_rows],
     "json": [read_json, lambda path: model_config(f"./{path}", vocab_size=9, max_length=9)],
     "yaml": [lambda path: read_yaml(Path(path))],

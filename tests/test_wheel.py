@@ -20,7 +20,7 @@ pytestmark = pytest.mark.thorough
 ROOT = Path(__file__).resolve().parents[1]
 TINY = ("--length", 8, "--model", "1m", "--max_steps", 2, "--global_batch_size", 4, "--per_device_train_batch_size", 2)
 
-LSTM = (*TINY[:2], *TINY[4:])
+MAMBA = (*TINY[:2], *TINY[4:])
 
 
 class Installed:
@@ -122,9 +122,8 @@ def test_modules_come_from_the_environment_of_the_wheel(installed, tmp_path):
 
 @pytest.mark.slow
 def test_use_and_reproduce_of_a_card_run_as_written(installed, tmp_path):
-    """A network of this package, which transformers alone cannot load."""
-    command = "hmm-datasets pretrain --hmm mess3 --model lstm.json --output_dir run " + " ".join(map(str, LSTM))
-    (tmp_path / "lstm.json").write_text('{"model_type": "recurrent", "hidden_size": 8, "num_hidden_layers": 1}')
+    command = "hmm-datasets pretrain --hmm mess3 --model mamba.json --output_dir run " + " ".join(map(str, MAMBA))
+    (tmp_path / "mamba.json").write_text('{"model_type": "mamba", "hidden_size": 8, "num_hidden_layers": 1}')
     installed.run(tmp_path, *shlex.split(command)[1:])
     card = (tmp_path / "run" / "README.md").read_text()
     assert card.split("```sh\n")[1].partition("\n```")[0] == command, "which has just been run"

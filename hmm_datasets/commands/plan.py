@@ -7,10 +7,9 @@ from pathlib import Path
 from ..errors import InputError
 from ..operations.experiments import gallery
 from ..operations.launching import command_of, launch_config, recipe_commands
-from ..report.plan_tables import fit_plan_text, plan_text
+from ..report.plan_tables import plan_text
 from ..runtime.progress import announce_imports
 from ..runtime.recipe_commands import RECIPE_COMMANDS
-from ..runtime.setting_rules import Void
 from ..runtime.settings import argument, option, rest
 from ..runtime.shipped import copy_shipped, list_shipped
 
@@ -77,8 +76,6 @@ class PlanCommand:
     json: bool = option(False, None, "JSON instead of tables")
     flags: list[str] = rest("flags")
 
-    voids = (Void("num_processes launch assumed_vocab_size", "if recipe is fit"),)
-
 
 def plan_command(arguments: PlanCommand) -> int:
     """Print the plan of a run as tables or JSON."""
@@ -87,12 +84,6 @@ def plan_command(arguments: PlanCommand) -> int:
         example = f", as in: hmm-datasets plan pretrain --config {recipe}" if recipe.endswith(".yaml") else ""
         raise InputError(f"plan {recipe}: no recipe that has a plan; expected one of {', '.join(_PLANNED)}{example}")
     announce_imports()
-    if recipe == "fit":
-        from ..operations.fit_plan import plan_fit  # slow
-
-        plan = plan_fit(flags)
-        print(json.dumps(plan) if arguments.json else fit_plan_text(plan))
-        return 0
     from ..operations.planning import plan_recipe  # slow
 
     launch = None if arguments.launch is None else launch_config(arguments.launch)

@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 
-from ..display import counted
 from ..errors import InputError
-from ..files import atomic_file, atomic_folder
-from ..foreign.text_files import opened_text
-from ..report.tables import NO_ERROR, text_table
+from ..files import atomic_file
+from ..report.tables import text_table
 from ..runtime.progress import progress_bar
 from ..runtime.setting_rules import Void
 from ..runtime.settings import argument, option
@@ -25,12 +23,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from ..hmm.process import Process
-    from ..hmm.token_files import TokenRows
 
 
 _PROCESS = "folder of an HMM or another process, its name on the Hub, or 'process:mess3(x=0.05, a=0.85)'"
 _CHUNK_TOKENS = 1 << 22
-_TOP = 20  # symbols whose losses are printed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,125 +145,6 @@ def _write_lines(file: "TextIO", tokens: "np.ndarray", vocabulary: Sequence[str]
     file.writelines(as_text(vocabulary[symbol] for symbol in row) + "\n" for row in tokens.tolist())
 
 
-def _print_losses(arguments: "DescribeCommand", name: str, path: Path) -> int:
-    """Print the mean negative log-likelihood of sequences in a file, that of their last tokens, and by symbol."""
-    import numpy as np
-
-    from ..hmm.analysis.losses import symbol_losses, window_losses
-    from ..hmm.model import HMM
-
-    hmm = _load(name)
-    rows = _tokens_to_score(hmm, name, path, arguments)
-    if rows.lengths is not None and not isinstance(hmm, HMM):
-        raise InputError(f"{path}: has sequences of several lengths, but {name} is not an HMM; cut them to one length")
-    count, length = rows.shape
-    losses, last = window_losses(hmm, *rows)
-    observed = rows.row_counts
-    mean, weights, last = losses[observed > 0], observed[observed > 0], last[~np.isnan(last)]
-    missing = int(rows.ends.sum()) - int(observed.sum())
-    if len(mean) == 0:
-        raise InputError(f"{path}: all {missing:,} tokens are missing; give sequences of which some are observed")
-    impossible = int(np.isinf(mean).sum())
-    symbols = (
-        _rows_by_symbol(hmm, *symbol_losses(hmm, *rows)) if impossible == 0 and hmm.has_exact_distribution else []
-    )
-    if arguments.json:
-        sizes = {"sequences": count, "length": length, "missing": missing, "impossible": impossible}
-        nats = {"nats": float(np.average(mean, weights=weights)), "last_nats": last.mean() if len(last) else None}
-        nats = dict.fromkeys(nats) if impossible else nats
-        print(json.dumps(sizes | nats | {"symbols": symbols}))
-        return 0
-    gaps = f", of which {missing:,} are missing and have no loss" if missing > 0 else ""
-    shortest = "" if rows.lengths is None else f"{rows.lengths.min():,} to "
-    sequences = f"{counted(count, 'sequence')} of {shortest}{length:,} tokens{gaps}"
-    print(f"{_mean(mean, weights)}, over {sequences}")
-    if impossible > 0:
-        print(f"{impossible:,} of {count:,} sequences are impossible under the process")
-        return 0
-    if len(last) > 0:
-        print(f"{_mean(last)} at the last token of each")
-    if symbols:
-        cells = [[r["symbol"], f"{r['count']:,}", f"{r['nats']:z.4f}", f"{r['accuracy']:.3f}"] for r in symbols]
-        print(f"\n{text_table(['symbol', 'occurrences', 'nats', 'accuracy'], cells[:_TOP])}")
-        if len(cells) > _TOP:
-            print(f"... and {len(cells) - _TOP:,} rarer symbols (--json prints all)")
-    return 0
-
-
-def _rows_by_symbol(
-    hmm: "Process", count: "np.ndarray", nats: "np.ndarray", accuracy: "np.ndarray"
-) -> list[dict[str, Any]]:
-    """A row for each symbol that occurs, the most frequent first."""
-    order = [symbol for symbol in (-count).argsort(kind="stable").tolist() if count[symbol] > 0]
-    names = hmm.vocabulary or list(map(str, range(len(count))))
-    return [
-        {
-            "symbol": names[symbol],
-            "count": int(count[symbol]),
-            "nats": float(nats[symbol]),
-            "accuracy": float(accuracy[symbol]),
-        }
-        for symbol in order
-    ]
-
-
-def _mean(rates: "np.ndarray", weights: "np.ndarray | None" = None) -> str:
-    """The weighted mean in nats per token, with its standard error over sequences, or why there is none."""
-    import numpy as np
-
-    error = ""
-    shares = np.full(len(rates), 1 / len(rates)) if weights is None else weights / weights.sum()
-    mean = float((shares * rates).sum())
-    if len(rates) == 1:
-        error = f" ({NO_ERROR})"
-    elif np.isfinite(rates).all():
-        error = f", standard error {np.sqrt((shares**2 * (rates - mean) ** 2 / (1 - shares)).sum()):.6f}"
-    return f"{mean:.6f} nats per token{error}"
-
-
-def _tokens_to_score(hmm: "Process", name: str, path: Path, arguments: "DescribeCommand") -> "TokenRows":
-    """The sequences of a file of symbols or of lines of names, or windows of the sentences in a text."""
-    import numpy as np
-
-    from ..hmm.token_files import TokenRows, is_token_file, read_named_rows, read_token_rows
-
-    if is_token_file(path):
-        return read_token_rows(path)
-    from ..text.tokenizers.words import sentences_of
-
-    vocabulary = hmm.vocabulary
-    if vocabulary is None:
-        raise InputError(
-            f"{path}: the symbols of {name} have no names; give their numbers in a .npy file, or on lines of a text"
-        )
-    with opened_text(path) as file:
-        text = file.read()
-    named = read_named_rows(text, vocabulary)
-    if named is not None:
-        return named
-    sentences, count = sentences_of(text, vocabulary)
-    print(f"{path}: {len(sentences):,} of {count:,} sentences consist of the words of the HMM", file=sys.stderr)
-    tokens = np.concatenate([np.zeros(0, np.int64), *sentences])
-    if not len(tokens):
-        raise InputError(f"{path}: no sentence consists of the words of {name}; give another text")
-    length = min(arguments.length, len(tokens))
-    return TokenRows(tokens[: len(tokens) // length * length].reshape(-1, length))
-
-
-def _save_tables(arguments: "DescribeCommand", name: str, folder: Path) -> int:
-    """Write the folder of an HMM whose tables are in a file, or of a named process."""
-    from ..hmm.convert import from_file
-    from ..hmm.names import is_process_name
-
-    if folder.exists():
-        raise InputError(f"{folder}: exists; give another folder")
-    process = _load(name) if is_process_name(name) else from_file(name)
-    with atomic_folder(folder, replace=False) as temporary:
-        process.save_pretrained(temporary)
-    print(f"{folder}: {process.describe()}")
-    return 0
-
-
 @dataclass(frozen=True, kw_only=True)
 class DescribeCommand:
     """Sizes, entropy rate, states, mixing, and losses of predictors of a process.
@@ -276,38 +153,13 @@ class DescribeCommand:
     """
 
     hmm: list[str] = argument("HMM", _PROCESS, many="*", default=[])
-    length: int = option(64, "L", "positions to measure at, or words per window of a text; default 64")
+    length: int = option(64, "L", "positions to measure at, default 64")
     num_sequences: int = option(2048, "N", "sequences to measure on, default 2048")
     json: bool = option(False, None, "JSON instead of tables")
     plot: Path | None = option(None, "FOLDER", "write heat maps there, and for 3 or 4 states the beliefs")
-    sequences: Path | None = option(
-        None,
-        "FILE",
-        "instead, the loss on these in nats per token, also by symbol: .npy with integers of shape (N, L), or a text",
-    )
-    save: Path | None = option(
-        None,
-        "FOLDER",
-        "instead, write the folder of a named process, or of the HMM in a file of tables: .npz, by our names or "
-        "hmmlearn's",
-    )
 
-    voids = (
-        Void("length", "if sequences is a file of symbols"),
-        Void("sequences json length", "with save"),
-        Void("num_sequences plot", "with save or sequences"),
-        Void("save sequences length num_sequences plot", "unless hmm is one process"),
-    )
-    void_facts: ClassVar = {
-        "hmm is one process": lambda get: len(get("hmm")) == 1,
-        "sequences is a file of symbols": lambda get: get("sequences") is not None and _has_symbols(get("sequences")),
-    }
-
-
-def _has_symbols(path: Path) -> bool:
-    from ..hmm.token_files import is_token_file
-
-    return is_token_file(path)
+    voids = (Void("length num_sequences plot", "unless hmm is one process"),)
+    void_facts: ClassVar = {"hmm is one process": lambda get: len(get("hmm")) == 1}
 
 
 def describe_command(arguments: DescribeCommand) -> int:
@@ -315,10 +167,6 @@ def describe_command(arguments: DescribeCommand) -> int:
     if len(arguments.hmm) != 1:
         return _print_list(arguments)
     (name,) = arguments.hmm
-    if arguments.save is not None:
-        return _save_tables(arguments, name, arguments.save)
-    if arguments.sequences is not None:
-        return _print_losses(arguments, name, arguments.sequences)
     from ..hmm.model import HMM
     from ..report.hmm_description import plot_hmm
     from ..report.process_description import describe_process, process_text

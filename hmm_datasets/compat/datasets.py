@@ -1,4 +1,4 @@
-"""datasets: streams that read rows by index, and replacement of its formatters.
+"""datasets: streams that read rows by index.
 
 Checked against 5.2. The table of builders by name is in [`~hmm_datasets.compat.datasets_table`], which is imported
 before `datasets` is.
@@ -10,8 +10,6 @@ from typing import Any
 
 import datasets
 import pyarrow as pa
-from datasets import formatting
-from datasets.formatting import Formatter
 from datasets.iterable_dataset import ExamplesIterable, _BaseExamplesIterable
 
 from .versions import warn_of_untried_versions
@@ -119,17 +117,3 @@ class TypedExamples(ExamplesIterable):
     @property
     def is_typed(self) -> bool:
         return True
-
-
-def replace_formatters(**kinds: type[Formatter]) -> None:
-    """Replace the formatters of data sets in this process.
-
-    Formatters are in a table by the name of the format. The function for changing it, `_register_formatter`, is
-    private too (since huggingface/datasets#1795), and warns if a name is taken. Upstream, on the speed of the torch
-    format:
-    #2498, #5841, #6833 (open). This can be removed once lists of equal length are converted in one step.
-
-    Args:
-        kinds (`type`): the class for each format, for example `numpy=`; it extends the class that it replaces.
-    """
-    formatting._FORMAT_TYPES.update(kinds)

@@ -5,7 +5,6 @@ columns, as its docstrings announce; and once it keeps the log-probabilities of 
 them.
 """
 
-import functools
 import hashlib
 from pathlib import Path
 from typing import Any, cast
@@ -124,24 +123,20 @@ class OpenDPOTrainer(DPOTrainer):
 
 
 class OpenGRPOTrainer(GRPOTrainer):
-    """A `GRPOTrainer` that continues within a rollout, and writes what tools return as the chat template does.
+    """A `GRPOTrainer` that continues within a rollout.
 
     TRL counts micro-batches from the start of the process and generates anew, so a run that continues between two
     updates of the same rollout would generate at the wrong steps.
-
-    TRL cuts the template's text where EOS ends the call. Where another token ends it, what the template writes between
-    this token and the tool's turn (a line break, in ChatML) was lost.
     """
 
-    def conversation_tokens(self, messages, *, add_generation_prompt: bool, tools=None) -> list[int]:
-        """The tokens of a conversation by the chat template."""
+    def prompt_tokens(self, messages) -> list[int]:
+        """The tokens of a prompt by the chat template."""
         raise NotImplementedError
 
     def _tokenize_prompts(self, prompts: list):
         if self._is_vlm or self.environment_factories is not None or not isinstance(prompts[0], list):
             return super()._tokenize_prompts(prompts)
-        write = functools.partial(self.conversation_tokens, add_generation_prompt=True, tools=self.tools or None)
-        return [write(prompt) for prompt in prompts], None, {}
+        return [self.prompt_tokens(prompt) for prompt in prompts], None, {}
 
     def _calculate_rewards(self, *args, **kwargs):
         # Of all processes; TRL warns, and takes a reward of 0 or an infinite advantage.
@@ -166,18 +161,6 @@ class OpenGRPOTrainer(GRPOTrainer):
     def continue_rollouts(self, micro_batches: int, under_way: list[dict[str, Any]] | None) -> None:
         """Continue after a number of micro-batches, with the rollout under way then; None to generate another one."""
         self._step, self._buffered_inputs = micro_batches, under_way
-
-    def _get_tool_suffix_ids(self, tool_messages: list[dict[str, Any]]) -> list[int]:
-        call = {"type": "function", "function": {"name": tool_messages[0]["name"], "arguments": {}}}
-        called = [{"role": "user", "content": "-"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
-        tokenizer: Any = self.processing_class
-        before = self.conversation_tokens(called, add_generation_prompt=False)
-        tokens = self.conversation_tokens(called + tool_messages, add_generation_prompt=True)
-        special = {*tokenizer.all_special_ids}
-        ends = [number for number, token in enumerate(before, start=1) if token in special]
-        if not ends or tokens[: len(before)] != before:
-            return super()._get_tool_suffix_ids(tool_messages)
-        return tokens[ends[-1] :]
 
 
 def _digest(rows: Dataset, *settings: Any) -> str:

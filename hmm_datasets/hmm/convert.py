@@ -1,4 +1,4 @@
-"""Conversion of HMMs from and to pomegranate and hmmlearn, and from files of tables.
+"""Conversion of HMMs from and to pomegranate and hmmlearn.
 
 Both keep the same three tables for a state-emitting HMM over symbols `0 .. E-1`, so a conversion is a copy.
 Two things differ in pomegranate. It computes in float32, and each state has a probability of ending the sequence
@@ -7,16 +7,13 @@ has no end probabilities; it gives a distribution of sequences for any given len
 counterpart in these libraries.
 """
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float
 
 from ..compat.pomegranate import import_pomegranate, sparse_transition
-from ..errors import InputError, needing_extra, path_errors
-from ..foreign.arrays import load_archive
+from ..errors import InputError, needing_extra
 from .model import HMM
 
 if TYPE_CHECKING:
@@ -24,46 +21,6 @@ if TYPE_CHECKING:
     from pomegranate.hmm import DenseHMM, SparseHMM
 
 _TOLERANCE = 1e-5  # of the sum of a float32 row of a few hundred entries
-
-_HMMLEARN = {"startprob": "start", "transmat": "transition", "emissionprob": "emission"}
-_FORMATS = (
-    "expected .npz (numpy.savez with startprob_, transmat_ and emissionprob_ of hmmlearn, or start, transition and "
-    "emission, or start and edges)"
-)
-
-
-def from_file(path: str | os.PathLike) -> HMM:
-    """The HMM in a file of tables.
-
-    Args:
-        path (path): `.npz` with the arrays `start` (H,), `transition` (H, H) and `emission` (H, E), or `start` and
-            `edges` (E, H, H), under these names or hmmlearn's.
-
-    Raises:
-        `InputError`: there is no such file, it has another format, such as pickle, or other arrays, or no tables of an
-            HMM.
-    """
-    path = Path(path)
-    with path_errors(path):
-        is_there = path.is_file()
-    if not is_there:
-        raise InputError(f"{path}: no such file")
-    if path.suffix in (".pkl", ".pickle", ".joblib"):
-        raise InputError(
-            f"{path}: reading a pickle runs any code that is in it, as a file of joblib is one; if you trust its "
-            "origin write the folder in Python: import joblib; from hmm_datasets import HMM; "
-            f"HMM.from_hmmlearn(joblib.load({str(path)!r})).save_pretrained('FOLDER')"
-        )
-    if path.suffix != ".npz":
-        why = ", and a .csv file has one table where an HMM has three" if path.suffix == ".csv" else ""
-        raise InputError(f"{path}: has no format of an HMM{why}; {_FORMATS}")
-    tables = {_HMMLEARN.get(name.removesuffix("_"), name): table for name, table in load_archive(path).items()}
-    if tables.keys() not in ({"start", "transition", "emission"}, {"start", "edges"}):
-        raise InputError(f"{path}: has the arrays {', '.join(tables) or 'none'}; {_FORMATS}")
-    try:
-        return HMM(**tables, normalize=None)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
 
 
 def from_pomegranate(model: "DenseHMM | SparseHMM", *, ends: str = "refuse") -> HMM:

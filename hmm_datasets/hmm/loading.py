@@ -46,8 +46,8 @@ def load_source(
         return named_process(str(name_or_path))
     if os.path.isfile(name_or_path):
         raise InputError(
-            f"{name_or_path}: is a file, and a process is a folder; make one of the tables in a file with: "
-            f"hmm-datasets describe {name_or_path} --save FOLDER"
+            f"{name_or_path}: is a file, and a process is a folder; write the tables of a file to one in Python: "
+            "HMM(start=, transition=, emission=).save_pretrained(FOLDER)"
         )
     with path_errors(name_or_path):
         folder = restored(name_or_path)

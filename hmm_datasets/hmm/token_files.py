@@ -20,7 +20,7 @@ import contextlib
 import re
 import sys
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -360,23 +360,6 @@ def _are_numbers(values: Iterable[Any], read: Callable[[Any], int | float | None
         except ValueError:
             others += 1
     return numbers > 0 and numbers >= others
-
-
-def read_named_rows(text: str, vocabulary: Sequence[str]) -> TokenRows | None:
-    """The sequences in a text whose lines consist of names of symbols with spaces between; None if it is another.
-
-    ```python
-    >>> read_named_rows("sun rain\\nrain", ("rain", "sun"))
-    TokenRows(tokens=array([[1, 0],
-           [0, 0]]), lengths=array([2, 1]))
-
-    ```
-    """
-    symbol_of = {name: symbol for symbol, name in enumerate(vocabulary)}
-    rows = [words for line in text.splitlines() if (words := line.split())]
-    if not rows or any(word not in symbol_of for words in rows for word in words):
-        return None
-    return _packed(np.array([symbol_of[word] for words in rows for word in words]), np.array(list(map(len, rows))))
 
 
 def _packed(column: Int[np.ndarray, "M"], lengths: Int[np.ndarray, "N"]) -> TokenRows:

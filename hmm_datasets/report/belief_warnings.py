@@ -52,7 +52,7 @@ def _of_symbols(hmm: HMM) -> list[str]:
             "the last token only; let several states emit each symbol, as in mess3(x=0.15, a=0.6)"
         ]
     rows = max(2, min(256, _NUMBERS // (hmm.num_states * (_POSITION + 2))))
-    tokens = hmm.sample(rows, _POSITION + 1).astype(np.int64)
+    tokens = hmm.sample_with_states(rows, _POSITION + 1)[0].astype(np.int64)  # compiled for the entropy rate already
     known = hmm.beliefs(tokens)
     if hmm.edges is None:
         known = known[:, _POSITION] * hmm.emission.T[tokens[:, _POSITION]]

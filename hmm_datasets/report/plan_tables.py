@@ -72,27 +72,6 @@ def plan_text(plan: dict[str, Any]) -> str:
     return "\n\n".join((_left(rows), _memory_table(plan)))
 
 
-def fit_plan_text(plan: dict[str, Any]) -> str:
-    """The table of a plan of a fit, see [`~hmm_datasets.operations.fit_plan.plan_fit`]."""
-    rows = [
-        ("parameters", f"{plan['parameters']:,}", "free ones of all tables"),
-        ("tokens per epoch", f"{plan['tokens_per_epoch']:,}", ""),
-        (
-            "FLOPs per epoch",
-            f"{plan['flops_per_epoch']:.4g}",
-            f"{plan['formula']}, without the loss on held-out sequences",
-        ),
-        ("tokens", f"{plan['tokens']:,}", "of max_epochs; early stopping may need fewer"),
-        ("FLOPs", f"{plan['flops']:.4g}", ""),
-    ]
-    if "time" in plan:
-        time = plan["time"]
-        rows.append(("time", format_duration(time["seconds"]), f"{time['device_hours']:,.3g} device hours"))
-    else:
-        rows.append(("time", "unknown", "set assumed_flops to the FLOP/s of the device in float32"))
-    return "\n".join(line.rstrip() for line in _left(rows).splitlines())
-
-
 def consumption_table(plan: dict[str, Any], summary: dict[str, Any]) -> str:
     """A table of what was planned and what the run consumed: fewer FLOPs where sequences are shorter than rows.
 

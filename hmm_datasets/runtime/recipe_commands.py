@@ -11,7 +11,7 @@ from .shipped import EXPERIMENTS, shipped
 _TRAINER: dict[str, Any] = {"heading": "train", "trains": True, "has_plan": True, "last_file": "summary.json"}
 
 RECIPE_COMMANDS = {
-    "fit": RecipeCommand("fit_hmm.py", "data", first="--corpus", has_plan=True, last_file="summary.json"),
+    "fit": RecipeCommand("fit_hmm.py", "data", first="--corpus", last_file="summary.json"),
     "tokenize": RecipeCommand("tokenize_corpus.py", "data", first="--corpus", launches=False),
     "tokenize --executor": RecipeCommand("tokenize_with_datatrove.py", launches=False),
     "demo": RecipeCommand("demo/run.py", "train", launches=False),

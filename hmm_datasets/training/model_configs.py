@@ -84,8 +84,6 @@ PRESETS = {
 """Layers and width of each size."""
 _SIZES: dict[str, dict[str, Any]] = {
     "llama": {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 256},
-    "lstm": {"model_type": "recurrent", "cell": "lstm", "hidden_size": 64},
-    "gru": {"model_type": "recurrent", "cell": "gru", "hidden_size": 64},
     "mamba": {"model_type": "mamba", "hidden_size": 64},
 }
 """A small configuration of each of [`ARCHITECTURES`], but for the number of layers."""
@@ -249,8 +247,6 @@ def _model_class(config: "PreTrainedConfig") -> type["PreTrainedModel"]:
 
 def _found_config(name: str) -> "PreTrainedConfig":
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
-
-    from . import recurrent  # noqa: F401, so that `name` can configure an LSTM or a GRU
 
     path = local_or_shipped(name)
     try:

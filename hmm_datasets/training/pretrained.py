@@ -98,9 +98,7 @@ def load_pretrained(auto_class: Any, name_or_path: str) -> Any:
             downloaded file, or one whose digest stands in a folder, has changed; or weights are missing, unexpected or
             of another shape.
     """
-    # So that processes, LSTMs and GRUs are loaded too.
-    from ..hmm import process_causal_lm, tilted_causal_lm  # noqa: F401
-    from . import recurrent  # noqa: F401
+    from ..hmm import process_causal_lm, tilted_causal_lm  # noqa: F401, so that processes are loaded too
 
     with one_command(), path_errors(name_or_path):
         return _load(auto_class, name_or_path)

@@ -115,14 +115,12 @@ def _licence(licence: str | None, base: BaseModel | None) -> dict[str, str | Non
 
 
 def _library(folder: Path) -> str:
-    """What loads a model: this package if its class is of it or its base a GGUF file, peft an adapter of others."""
-    adapter, config = folder / "adapter_config.json", folder / "config.json"
-    if adapter.exists():
-        base = base_of_adapter(adapter) or ""
-        is_own = ModelName.parse(base).gguf_file is not None or _library(Path(base)) == "hmm-datasets"
-        return "hmm-datasets" if is_own else "peft"
-    is_own = config.exists() and read_json(config).get("model_type") == "recurrent"
-    return "hmm-datasets" if is_own else "transformers"
+    """What loads a model: peft an adapter, or this package if the base of the adapter is a GGUF file."""
+    adapter = folder / "adapter_config.json"
+    if not adapter.exists():
+        return "transformers"
+    is_of_gguf = ModelName.parse(base_of_adapter(adapter) or "").gguf_file is not None
+    return "hmm-datasets" if is_of_gguf else "peft"
 
 
 def _total(summary: RunSummary) -> int:

@@ -147,6 +147,10 @@ TABLE = (
         *("chat_template_path", "template.jinja", "the recipe has chat_template", is_set), trainers=("sft",)
     ),
     Support(
+        *("max_tool_calling_iterations", 3, "the recipe has no tools; TRL's GRPOTrainer takes them", is_given),
+        trainers=("grpo",),
+    ),
+    Support(
         *("sync_ref_model", True, "the reference would not survive a resume", is_set), trainers=("dpo", "grpo")
     ),
 )  # fmt: skip

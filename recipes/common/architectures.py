@@ -46,9 +46,8 @@ def architecture_config(
 
     ```
     """
+    from recurrent import RecurrentConfig
     from transformers import LlamaConfig, MambaConfig
-
-    from hmm_datasets.training.recurrent import RecurrentConfig
 
     heads = max(1, width // _HEAD_WIDTH) if heads is None else heads
     if kind not in ARCHITECTURES or heads < 1 or width < 2 or width % (2 * heads):

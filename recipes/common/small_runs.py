@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import recurrent  # noqa: F401, so that LSTMs and GRUs are loaded too
 from transformers import (
     AutoModelForCausalLM,
     PreTrainedConfig,

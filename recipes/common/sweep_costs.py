@@ -7,22 +7,19 @@ from typing import Any
 
 from hmm_datasets.display import format_duration
 from hmm_datasets.files import write_yaml
-from hmm_datasets.operations.fit_plan import plan_fit
 from hmm_datasets.operations.planning import plan_recipe
 from hmm_datasets.operations.sweeps.file import Sweep
 from hmm_datasets.report.tables import text_table
 
 
 def plans_of(sweep: Sweep) -> dict[str, dict[str, Any]]:
-    """The plan of every cell by its name; fits whose tokens are not known before their corpus is read have none."""
-    recipe, plans = sweep.file.recipe, {}
-    cells = [cell for cell in sweep.cells if recipe != "fit" or cell.settings.get("assumed_tokens") is not None]
+    """The plan of every cell by its name."""
+    plans = {}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "settings.yaml"
-        for cell in cells:
+        for cell in sweep.cells:
             write_yaml(path, cell.settings)
-            flags = ["--config", str(path)]
-            plans[cell.name] = plan_fit(flags) if recipe == "fit" else plan_recipe(recipe, flags)
+            plans[cell.name] = plan_recipe(sweep.file.recipe, ["--config", str(path)])
     return plans
 
 
@@ -39,8 +36,6 @@ def costs_text(sweep: Sweep) -> str:
         hours = f"{plan['time']['device_hours']:.3g}" if "time" in plan else "-"
         rows.append([name, f"{plan['parameters']:,}", f"{plan['tokens']:,}", f"{plan['flops']:.3g}", hours])
     totals = f"{len(sweep.cells)} cells of {sweep.file.recipe}, in {sweep.output_dir}"
-    if not plans:
-        return f"{totals}; set assumed_tokens to know what they consume"
     totals += f"; together {sum(plan['tokens'] for plan in plans.values()):,} tokens, "
     totals += f"{sum(plan['flops'] for plan in plans.values()):.4g} FLOPs"
     hours = device_hours(plans)

@@ -222,17 +222,13 @@ def test_sample_tells_bad_input_and_leaves_nothing(folder, tmp_path, capsys):
 
 
 @pytest.mark.thorough
-def test_a_family_is_sampled_scored_and_described_as_an_hmm_is(tmp_path, capsys):
+def test_a_family_is_sampled_and_described_as_an_hmm_is(tmp_path, capsys):
     """Of chains whose rows are drawn from a Dirichlet distribution the optimum is known, by position."""
     family, folder = RandomChains(3, alpha=1.0), str(tmp_path / "chains")
     family.save_pretrained(folder)
     assert main(["sample", folder, "--num_sequences", "5", "--length", "6", "--first", "2"]) == 0
     printed = np.loadtxt(capsys.readouterr().out.splitlines(), dtype=int)
     np.testing.assert_array_equal(printed, family.sample(5, 6, 0, 2))
-    np.save(tmp_path / "tokens.npy", printed)
-    assert main(["describe", folder, "--sequences", str(tmp_path / "tokens.npy")]) == 0
-    expected = -np.log(np.take_along_axis(family.next_token_probs(printed)[:, :-1], printed[..., None], -1)).mean()
-    assert capsys.readouterr().out.startswith(f"{expected:.6f} nats per token, standard error")
     assert main(["describe", folder, "--length", "8", "--num_sequences", "300", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     means = {name: values["mean"] for name, values in found["cross_entropy"].items()}
@@ -252,64 +248,6 @@ def test_sample_into_a_closed_pipe_ends_quietly(folder):
     assert process.stderr.read() == ""
     process.stderr.close()
     assert process.wait(timeout=500) == 141
-
-
-def test_score_is_the_mean_negative_log_likelihood(folder, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("hmm_datasets.commands.process._CHUNK_TOKENS", 50)
-    tokens = HMM_OF_TESTS.sample(9, 20, seed=1)
-    np.save(tmp_path / "t.npy", tokens)
-    assert main(["describe", folder, "--sequences", str(tmp_path / "t.npy")]) == 0
-    out = capsys.readouterr().out
-    rates = -HMM_OF_TESTS.log_likelihood(tokens) / 20
-    assert out.startswith(f"{rates.mean():.6f} nats per token, standard error {rates.std(ddof=1) / 3:.6f}, over 9 ")
-    np.save(tmp_path / "t.npy", tokens[:1])
-    assert main(["describe", folder, "--sequences", str(tmp_path / "t.npy")]) == 0
-    first, last, *_ = capsys.readouterr().out.splitlines()
-    assert first.startswith(f"{rates[0]:.6f} nats per token (one sequence has no standard error), over 1 sequence of")
-    assert last.endswith(" nats per token (one sequence has no standard error) at the last token of each")
-
-
-@pytest.mark.parametrize("gap", [-1, np.nan])
-def test_score_names_how_many_tokens_are_missing(folder, tmp_path, capsys, gap):
-    tokens = HMM_OF_TESTS.sample(9, 20, seed=1).astype(int)
-    tokens[:, ::5] = -1
-    np.save(tmp_path / "t.npy", np.where(tokens < 0, gap, tokens))
-    assert main(["describe", folder, "--sequences", str(tmp_path / "t.npy")]) == 0
-    rate = -HMM_OF_TESTS.log_likelihood(tokens).mean() / 16
-    first = capsys.readouterr().out.splitlines()[0]
-    assert first.startswith(f"{rate:.6f} nats per token")
-    assert first.endswith("over 9 sequences of 20 tokens, of which 36 are missing and have no loss")
-    assert main(["describe", folder, "--sequences", str(tmp_path / "t.npy"), "--json"]) == 0
-    counts = json.loads(capsys.readouterr().out)
-    assert (counts["missing"], sum(row["count"] for row in counts["symbols"])) == (36, 144)
-    np.save(tmp_path / "t.npy", np.full((2, 3), gap))
-    assert "all 6 tokens are missing" in failing(capsys, "describe", folder, "--sequences", str(tmp_path / "t.npy"))
-
-
-def test_score_counts_impossible_sequences(tmp_path, capsys):
-    processes.golden_mean().save_pretrained(tmp_path / "hmm")
-    np.save(tmp_path / "t.npy", [[0, 1, 0], [0, 0, 1]])
-    main(["describe", str(tmp_path / "hmm"), "--sequences", str(tmp_path / "t.npy")])
-    out = capsys.readouterr().out
-    assert out.startswith("inf nats per token, over 2")
-    assert "1 of 2 sequences are impossible" in out
-
-
-def test_score_tells_bad_files(folder, tmp_path, capsys):
-    path = tmp_path / "t.npy"
-    assert "t.npy: no such file" in failing(capsys, "describe", folder, "--sequences", str(path))
-    path.write_bytes(b"nothing")
-    assert "not a complete .npy file" in failing(capsys, "describe", folder, "--sequences", str(path))
-    np.save(path, [0.5])
-    assert "float64 of shape (1,); expected integers of shape (N, L)" in failing(
-        capsys, "describe", folder, "--sequences", str(path)
-    )
-    np.save(path, np.array([{}], dtype=object), allow_pickle=True)
-    assert "not a complete .npy file of numbers" in failing(capsys, "describe", folder, "--sequences", str(path))
-    np.save(path, [[0, 7]])
-    assert "tokens[0, 1] is 7; the symbols of this HMM are 0..2" in failing(
-        capsys, "describe", folder, "--sequences", str(path)
-    )
 
 
 @pytest.mark.thorough

@@ -233,17 +233,6 @@ def test_ragged_lines_are_fitted_scored_and_compared(tmp_path, capsys):
     ]
     assert row["test_loss"] == pytest.approx(summary["test"]["cross_entropy"])
     assert row["test_low"] < row["test_loss"] < row["test_high"]
-    capsys.readouterr()
-    assert (
-        main(["describe", str(tmp_path / "run" / "states-3" / "hmm"), "--sequences", str(tmp_path / "test.txt")]) == 0
-    )
-    nats = f"{sum(losses) / lengths[50:].sum():.6f} nats per token"
-    assert nats in (out := capsys.readouterr().out)
-    assert "over 10 sequences of 3 to 11 tokens" in out
-    HMM(**hmm.tables(), vocabulary="abcd").save_pretrained(tmp_path / "named")
-    (tmp_path / "names.txt").write_text("".join(lines[50:]).translate(str.maketrans("0123", "abcd")))
-    assert main(["describe", str(tmp_path / "named"), "--sequences", str(tmp_path / "names.txt")]) == 0
-    assert nats in capsys.readouterr().out
     labels = [" ".join(str(token % 2 if number % 2 else -1) for token in row) for number, row in enumerate(rows[:50])]
     (tmp_path / "states.txt").write_text("\n".join(labels))
     known = [command[0], command[1], "--num_states", "2", "--max_epochs", "1", "--output_dir", str(tmp_path / "known")]
@@ -256,8 +245,6 @@ def test_ragged_lines_are_fitted_scored_and_compared(tmp_path, capsys):
     (tmp_path / "states.txt").write_text("\n".join(labels[1:]))
     message = failing(capsys, *known[:-1], str(tmp_path / "x"), "--states", str(tmp_path / "states.txt"))
     assert "states.txt: its sequences have other lengths than " in message
-    message = failing(capsys, "describe", "moon", "--sequences", str(tmp_path / "test.txt"))
-    assert "test.txt: has sequences of several lengths, but moon is not an HMM; cut them to one length" in message
 
 
 @pytest.mark.thorough
@@ -322,10 +309,3 @@ def test_uneven_lines_are_fitted_scored_and_planned(form, tmp_path, capsys):
     assert main([*command, "--test", str(file)] if form != "column" else command) == 0
     summary = json.loads((output / "summary.json").read_text())
     assert summary["train_tokens"] == sum(map(len, lines))
-    assert main(["plan", "fit", "--corpus", str(file), *command[2:]]) == 0
-    if form != "column":
-        capsys.readouterr()
-        assert main(["describe", str(output / "hmm"), "--sequences", str(file), "--json"]) == 0
-        scores = json.loads(capsys.readouterr().out)
-        assert (scores["sequences"], scores["length"]) == (3_001, 60_000)
-        assert scores["nats"] == pytest.approx(-summary["train_log_likelihood"], abs=1e-4)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from recurrent import RecurrentConfig, RecurrentForCausalLM
 from transformers import AutoModelForCausalLM, DynamicCache, LlamaConfig, LlamaForCausalLM
 
 from hmm_datasets import processes
@@ -18,7 +19,6 @@ from hmm_datasets.hmm.causal_lm import HMMForCausalLM
 from hmm_datasets.hmm.process_causal_lm import ProcessForCausalLM
 from hmm_datasets.hmm.tilted import TiltedHMM
 from hmm_datasets.hmm.tilted_causal_lm import TiltedHMMForCausalLM
-from hmm_datasets.training.recurrent import RecurrentConfig, RecurrentForCausalLM
 
 
 def models_of_this_package():

@@ -110,10 +110,6 @@ SIGNATURES: dict[str, str | dict[str, str]] = {
     "datasets: ArrowBasedBuilder._get_examples_iterable_for_split": "self split_generator",
     "datasets: IterableDataset.__init__": "self ex_iterable info split formatting distributed token_per_repo_id",
     "datasets: builder.Key": "original_shard_id item_or_batch_id",
-    "datasets: formatting.NumpyFormatter.__init__": "self features token_per_repo_id np_array_kwargs",
-    "datasets: formatting.TorchFormatter.__init__": "self features token_per_repo_id torch_tensor_kwargs",
-    "datasets: formatting.NumpyFormatter.format_row": "self pa_table",
-    "datasets: formatting.NumpyFormatter.format_batch": "self pa_table",
     # compat/torch.py.
     "torch: distributed.distributed_c10d._set_pg_timeout": "timeout group",
     "torch: distributed._tools.mem_tracker.MemTracker.track_external": "self external",
@@ -307,13 +303,6 @@ def test_datasets_names_module_and_hash_for_every_builder():
 
     assert all(isinstance(module, str) and isinstance(version, str) for module, version in table.values())
     assert table["json"][0] == "datasets.packaged_modules.json.json"
-
-
-def test_datasets_makes_a_formatter_by_the_name_of_the_format():
-    from datasets import formatting
-
-    assert {"numpy", "torch"} <= set(formatting._FORMAT_TYPES)
-    assert formatting.get_formatter("numpy").__class__ is formatting._FORMAT_TYPES["numpy"]
 
 
 def test_datasets_holds_the_state_that_rows_change_in_place():

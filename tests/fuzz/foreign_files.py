@@ -32,7 +32,7 @@ from tiny_gguf import save_gguf
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from hmm_datasets.files import read_yaml
-from hmm_datasets.hmm.convert import from_file
+from hmm_datasets.foreign.arrays import load_archive
 from hmm_datasets.hmm.token_files import read_token_rows
 from hmm_datasets.hub.gguf import read_header
 from hmm_datasets.operations.checkpoints.weights import read_weights
@@ -100,9 +100,9 @@ def npz_tables(folder: Path) -> list[Any]:
         return [file[name].tolist() for name in ("start", "transition", "emission")]
 
 
-def hmm_tables(folder: Path) -> list[Any]:
-    hmm = from_file(folder / "hmm.npz")
-    return [hmm.tables()[name].tolist() for name in ("start", "transition", "emission")]
+def archive_tables(folder: Path) -> list[Any]:
+    tables = load_archive(folder / "hmm.npz")
+    return [tables[name].tolist() for name in ("start", "transition", "emission")]
 
 
 def write_npy(folder: Path) -> None:
@@ -414,7 +414,7 @@ KINDS = (
     Kind("Parquet", write_parquet, rows_of("rows.parquet"), parquet_rows),
     Kind("columns of Parquet", write_odd_parquet, corpus_texts("rows.parquet"), column_of_texts, odd_columns),
     Kind("conversations", write_jsonl, corpus_chats, chats),
-    Kind("tables of an HMM (.npz)", write_npz, hmm_tables, npz_tables),
+    Kind("arrays (.npz)", write_npz, archive_tables, npz_tables),
     Kind(
         "tokens (.npy)",
         write_npy,

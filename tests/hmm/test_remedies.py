@@ -1,9 +1,7 @@
 """What errors about HMMs advise is done here, and works."""
 
-import pickle
 from dataclasses import dataclass
 
-import joblib
 import numpy as np
 import pytest
 import torch
@@ -16,7 +14,6 @@ from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.analysis.entropy import EntropyRate
 from hmm_datasets.hmm.arrays import rows_of_column
 from hmm_datasets.hmm.causal_lm import HMMForCausalLM
-from hmm_datasets.hmm.convert import from_file
 from hmm_datasets.hmm.process import Process
 from hmm_datasets.hmm.structured.markov import MarkovChain
 
@@ -52,16 +49,11 @@ def test_rows_that_do_not_sum_to_one():
     HMM(transition=[[0.1, 0], [0.5, 0.5]], emission=EMISSION, normalize=True)
 
 
-def test_rows_where_nothing_has_an_argument_normalize(tmp_path):
+def test_rows_where_nothing_has_an_argument_normalize():
     whole = OFF / OFF.sum(axis=1, keepdims=True)
     said = r"\[0\] sums to 0.97, not 1; divide it by its sum$"
     refused(lambda: MarkovChain(OFF), said)
     MarkovChain(whole)
-    tables = {"startprob_": [0.5, 0.5], "emissionprob_": EMISSION}
-    for name, table in (("off", OFF), ("whole", whole)):
-        np.savez(tmp_path / f"{name}.npz", transmat_=table, **tables)
-    refused(lambda: from_file(tmp_path / "off.npz"), f"off.npz: transition{said}")
-    from_file(tmp_path / "whole.npz")
     refused(lambda: HMM.from_hmmlearn(hmmlearn_model(OFF)), said)
     HMM.from_hmmlearn(hmmlearn_model(whole))
 
@@ -83,27 +75,6 @@ def test_a_sequence_that_tables_without_a_prior_cannot_emit():
     only = {"emission_pseudocount": 0, **settings}
     refused(lambda: fit_hmm(tokens, FitSettings(2, **only), **quiet), "fit with emission_pseudocount > 0$")
     fit_hmm(tokens, FitSettings(2, pseudocount=0.01, **settings), **quiet)
-
-
-@pytest.mark.outside(
-    "https://github.com/hmmlearn/hmmlearn/issues/445",
-    "save a fitted model of hmmlearn and load it elsewhere",
-    "files of pickle and of joblib are not read; the error has the line of Python that makes them an HMM",
-)
-@pytest.mark.parametrize("dump", [pickle.dump, joblib.dump])
-@pytest.mark.parametrize("suffix", [".pkl", ".joblib"])
-def test_files_of_hmmlearn_models(tmp_path, dump, suffix):
-    model = hmmlearn_model(np.array([[0.9, 0.1], [0.5, 0.5]]))
-    path = tmp_path / f"model{suffix}"
-    with path.open("wb") as file:
-        dump(model, file)
-    with pytest.raises(InputError) as caught:
-        from_file(path)
-    line = str(caught.value).partition("in Python: ")[2]
-    exec(line.replace("FOLDER", str(tmp_path / "hmm")))
-    np.testing.assert_array_equal(HMM.from_pretrained(tmp_path / "hmm").transition, model.transmat_)
-    np.savez(tmp_path / "model.npz", transmat_=model.transmat_, startprob_=model.startprob_, emissionprob_=EMISSION)
-    np.testing.assert_array_equal(from_file(tmp_path / "model.npz").transition, model.transmat_)
 
 
 def test_labels_with_gaps_do_not_exhaust_the_memory(tmp_path):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hmm_datasets import HMM, InputError, fit_hmm
 from hmm_datasets.hmm.generalized import GeneralizedHMM
 from hmm_datasets.hmm.named_tokens import symbols_of_names
-from hmm_datasets.hmm.token_files import is_token_file, read_named_rows, read_token_rows
+from hmm_datasets.hmm.token_files import is_token_file, read_token_rows
 from hmm_datasets.text.tokenizers.imports import import_gpt2
 from hmm_datasets.text.tokenizers.words import word_tokenizer
 
@@ -46,12 +46,6 @@ def test_a_story_is_no_file_of_symbols_and_a_wrong_line_is_named(tmp_path):
     path.write_text(f"0 1\n1 {10**30}\n")
     with pytest.raises(InputError, match=r"line 2: '1000000"):
         read_token_rows(path)
-
-
-def test_a_line_of_names_is_a_sequence_and_other_text_is_none():
-    assert as_lists(read_named_rows("sun rain sun\n\nsnow\n", WEATHER)) == [[2, 0, 2], [1]]
-    assert read_named_rows("sun rain sun.\n", WEATHER) is None
-    assert read_named_rows("\n", WEATHER) is None
 
 
 def test_archives_have_tokens_and_lengths_in_either_form(tmp_path):

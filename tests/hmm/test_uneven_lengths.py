@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from hmm_datasets import HMM, InputError, fit_hmm
 from hmm_datasets.hmm import arrays
-from hmm_datasets.hmm.analysis import losses
 from hmm_datasets.hmm.analysis.fit_metrics import FitMetrics
-from hmm_datasets.hmm.analysis.losses import mean_losses, symbol_losses, window_losses
+from hmm_datasets.hmm.analysis.losses import mean_losses, window_losses
 from hmm_datasets.hmm.fitting import state as fit_state
 from hmm_datasets.hmm.token_files import TokenRows, read_token_rows
 
@@ -30,14 +29,14 @@ PROGRAM = """
 import sys, tracemalloc
 from pathlib import Path
 from hmm_datasets import HMM
-from hmm_datasets.hmm.analysis.losses import symbol_losses
+from hmm_datasets.hmm.analysis.losses import window_losses
 from hmm_datasets.hmm.token_files import read_token_rows
 path = Path(sys.argv[1])
 tracemalloc.start()
 rows = read_token_rows(path)
 held, peak = tracemalloc.get_traced_memory()
 tracemalloc.reset_peak()
-symbol_losses(HMM(transition=[[0.9, 0.1], [0.2, 0.8]], emission=[[1 / 90] * 90] * 2), *rows)
+window_losses(HMM(transition=[[0.9, 0.1], [0.2, 0.8]], emission=[[1 / 90] * 90] * 2), *rows)
 print(path.stat().st_size, held, peak, *rows.shape, tracemalloc.get_traced_memory()[1])
 """
 
@@ -119,29 +118,10 @@ def test_losses_and_metrics_of_a_column_are_those_of_its_rows(lengths, seed):
     assert table.shape == rows.shape
     assert table.num_tokens == rows.num_tokens
     assert np.array_equal(table.row_counts, rows.row_counts)
-    for one, other in itertools.chain(
-        zip(window_losses(EMITTING, *table), window_losses(EMITTING, *rows), strict=True),
-        zip(symbol_losses(EMITTING, *table), symbol_losses(EMITTING, *rows), strict=True),
-    ):
+    for one, other in zip(window_losses(EMITTING, *table), window_losses(EMITTING, *rows), strict=True):
         assert np.allclose(one, other, equal_nan=True)
     assert mean_losses(EMITTING, *table) == pytest.approx(mean_losses(EMITTING, *rows))
     assert FitMetrics(table, {"test": table})(EMITTING) == pytest.approx(FitMetrics(rows, {"test": rows})(EMITTING))
-
-
-@pytest.mark.thorough
-def test_losses_of_one_long_sequence_are_computed_in_pieces(monkeypatch):
-    tokens = np.random.default_rng(6).integers(-1, 4, 1000)[None]
-    edges = HMM(edges=np.random.default_rng(7).dirichlet(np.ones(12), 3).reshape(3, 4, 3).transpose(1, 0, 2))
-    for hmm in (EMITTING, edges):
-        whole = symbol_losses(hmm, tokens)
-        short = np.abs(tokens[:, :300]).astype(np.uint8), np.array([200])
-        assert symbol_losses(hmm, *short).count.sum() == 200
-        assert symbol_losses(hmm, tokens[:, :0]).count.tolist() == [0] * 4
-        for chunk in (3, 4, 28, 2000):
-            monkeypatch.setattr(losses, "_CHUNK_TOKENS", chunk)
-            for one, other in zip(symbol_losses(hmm, tokens), whole, strict=True):
-                assert np.allclose(one, other, atol=1e-12)
-        monkeypatch.undo()
 
 
 @settings(max_examples=60, deadline=None)
@@ -169,7 +149,7 @@ def test_a_wrong_token_of_a_column_is_named_by_its_sequence():
 @pytest.mark.outside(
     "https://github.com/hmmlearn/hmmlearn/issues/300",
     "a data set of sequences, each of another length",
-    "`fit` and `describe --sequences` read a line for each, in memory of the order of the file",
+    "`fit` reads a line for each, in memory of the order of the file",
 )
 def test_reading_takes_less_than_ten_times_the_file_however_uneven_its_lines_are(tmp_path):
     generator = np.random.default_rng(0)

@@ -7,11 +7,6 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from hmm_datasets.cli import main
-from hmm_datasets.errors import InputError
-from hmm_datasets.hmm.fitting.baum_welch import free_parameters
-from hmm_datasets.hmm.fitting.growth import blocks_of, grown
-from hmm_datasets.hmm.processes import random
-from hmm_datasets.operations.fit_plan import plan_fit
 from hmm_datasets.operations.planning import plan_recipe
 from hmm_datasets.training.precision import set_type_of_weights
 from hmm_datasets.training.pretrained import load_pretrained
@@ -84,43 +79,17 @@ def test_fine_tuning_is_planned_from_a_configuration_alone_and_an_adapter_needs_
     assert planned_run["assumed_vocab_size"] == 128256
 
 
-@pytest.mark.parametrize("name", ["grpo", "evaluate", "benchmark", "demo/pretrain_hmm.yaml"])
+@pytest.mark.parametrize("name", ["fit", "grpo", "evaluate", "benchmark", "demo/pretrain_hmm.yaml"])
 def test_what_has_no_plan_is_refused_with_those_that_have_one(name, capsys):
     with pytest.raises(SystemExit):
         main(["plan", name])
     said = capsys.readouterr().err
-    assert f"plan {name}: no recipe that has a plan; expected one of fit, pretrain, midtrain, sft, dpo" in said
+    assert f"plan {name}: no recipe that has a plan; expected one of pretrain, midtrain, sft, dpo" in said
     assert ("as in: hmm-datasets plan pretrain --config demo/pretrain_hmm.yaml" in said) == name.endswith(".yaml")
 
 
-def test_a_fit_of_blocks_is_planned_from_the_fit_before_it(tmp_path, capsys):
-    smaller = random(6, 20, alpha=0.2, seed=0)
-    smaller.save_pretrained(tmp_path / "smaller")
-    flags = ["--output_dir", str(tmp_path / "run"), "--initial", str(tmp_path / "smaller"), "--max_epochs", "3"]
-    flags += ["--assumed_tokens", "1000", "--assumed_flops", "1e6"]
-    blocks = ["--block_size", "2", "4", "--rank", "8"]
-    first, second = (grown(blocks_of(smaller), block_size=size, rank=8) for size in (2, 4))
-    plan = plan_fit([*flags, *blocks])
-    assert plan["parameters"] == free_parameters(second)
-    assert plan["flops"] == 3 * 1000 * 14 * 8 * (2 + 4), "of both, one after the other"
-    assert plan["time"]["seconds"] == plan["flops"] / 1e6
-    first.save_pretrained(tmp_path / "blocked")
-    continued = plan_fit([*flags[:2], "--initial", str(tmp_path / "blocked"), *flags[4:]])
-    assert (continued["parameters"], continued["flops_per_epoch"]) == (free_parameters(first), 1000 * 14 * 8 * 2)
-    dense = plan_fit(flags)
-    assert (dense["parameters"], dense["flops_per_epoch"]) == (free_parameters(smaller), 6 * 1000 * 6**2)
-    sizes = ["--output_dir", str(tmp_path / "run"), "--num_states", "1", "2", "4", *flags[4:]]
-    assert plan_fit(sizes)["tokens"] == 1000 * (3 + 2 * 10 * 3), "ten first guesses of each size"
-    assert main(["plan", "fit", *flags, *blocks]) == 0
-    assert "14 N L R S" in capsys.readouterr().out
-    with pytest.raises(InputError, match="device is 'cuda', but HMMs of blocks are computed on the CPU; leave it out"):
-        plan_fit([*flags, *blocks, "--device", "cuda"])
-
-
 @pytest.mark.thorough
-def test_a_fit_is_planned_without_an_output_folder_and_memory_is_named_by_its_optimizer(capsys):
-    assert main(["plan", "fit", "--corpus", "tinystories-sample", "--num_states", "9", "--assumed_tokens", "1e6"]) == 0
-    assert "tokens per epoch" in capsys.readouterr().out
+def test_memory_is_named_by_its_optimizer(capsys):
     for optimizer, name in (("muon", "Muon"), ("adamw", "AdamW")):
         words = ["--hmm", "process:mess3", "--model", "1m", "--max_steps", "10", "--optimizer", optimizer]
         assert main(["plan", "pretrain", *words]) == 0

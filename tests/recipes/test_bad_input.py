@@ -2,8 +2,6 @@
 
 import json
 
-import numpy as np
-
 from hmm_datasets.runtime.rank_heartbeats import FOLDER_NAME
 
 SMALL = ("--global_batch_size", 4, "--per_device_train_batch_size", 2, "--max_steps", 1)
@@ -97,16 +95,6 @@ def test_symbols_outside_the_models_vocabulary_are_refused(program, hmm_folder, 
     )
     assert "the model has 4 tokens, but the data have 11" in line
     assert not (tmp_path / "out").exists()
-
-
-def test_tokens_outside_the_alphabet_are_named_by_position(program, hmm_folder, tmp_path):
-    tokens = np.zeros((2, 5), dtype=np.int64)
-    tokens[1, 3] = 10
-    np.save(tmp_path / "tokens.npy", tokens)
-    line = refused(
-        program.run("-m", "hmm_datasets.cli", "describe", hmm_folder, "--sequences", tmp_path / "tokens.npy")
-    )
-    assert "tokens[1, 3] is 10" in line
 
 
 def test_a_world_size_that_does_not_divide_the_global_batch_is_refused(program, hmm_folder, tmp_path):

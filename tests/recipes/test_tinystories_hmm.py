@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from experiments import load
 
-from hmm_datasets.cli import main
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json, write_json, write_yaml
 from hmm_datasets.hmm import processes
@@ -23,7 +22,7 @@ from hmm_datasets.runtime.shipped import EXPERIMENTS, shipped
 FOLDER = shipped(EXPERIMENTS) / "tinystories_hmm"
 
 
-RECIPE, COMPARE, COSTS = load("tinystories_hmm"), load("tinystories_hmm", "compare"), load("common", "sweep_costs")
+RECIPE, COMPARE = load("tinystories_hmm"), load("tinystories_hmm", "compare")
 EMISSIONS = load("tinystories_hmm", "emissions")
 
 
@@ -31,40 +30,28 @@ def settings(config: str, *flags: str):
     return parse_settings(RECIPE.TinyStoriesSettings, arguments=["--config", str(FOLDER / config), *flags])[0]
 
 
-def planned(config: str, folder: Path) -> dict:
+def sweeps(config: str, folder: Path) -> dict:
     found = {}
     for name, content in RECIPE.sweeps(settings(config, "--output_dir", str(folder))).items():
         write_yaml(folder / f"{name}.yaml", content)
-        sweep = read_sweep(folder / f"{name}.yaml")
-        found[name] = sweep, COSTS.plans_of(sweep)
+        found[name] = read_sweep(folder / f"{name}.yaml")
     return found
 
 
-@pytest.mark.thorough
-def test_the_full_experiment_is_planned_without_its_data(tmp_path):
-    found = planned("full.yaml", tmp_path)
-    sizes, plans = found["sizes"]
+def test_the_full_experiment_has_every_size_and_update(tmp_path):
+    found = sweeps("full.yaml", tmp_path)
     for name in ("vocabulary_size", "num_states", "length"):
-        assert {cell.varied[name] for cell in sizes.cells} == {100, 200, 300, 400, 500, 600}
-    assert len(sizes.cells) == 216
-    largest = plans["vocabulary_size=600,num_states=600,length=600,seed=0"]
-    assert largest["parameters"] == 599 + 600 * 599 + 600 * 599
-    assert largest["flops_per_epoch"] == 6 * 27_000_000 * 600**2
-    flops = sum(plan["flops"] for plan in plans.values())
-    assert COSTS.device_hours(plans) == pytest.approx(flops / 1e13 / 3600)
-    text = COSTS.costs_text(sizes)
-    assert f"216 cells of fit, in {tmp_path}/sizes; together" in text
-    assert f"{flops:.4g} FLOPs" in text
-    updates, _ = found["updates"]
-    assert {cell.varied["update_every"] for cell in updates.cells} == {1, 2, 8, 16, 32, None}
-    assert len(updates.cells) == 11
+        assert {cell.varied[name] for cell in found["sizes"].cells} == {100, 200, 300, 400, 500, 600}
+    assert len(found["sizes"].cells) == 216
+    assert {cell.varied["update_every"] for cell in found["updates"].cells} == {1, 2, 8, 16, 32, None}
+    assert len(found["updates"].cells) == 11
 
 
 @pytest.mark.thorough
-def test_a_small_experiment_has_no_plan_but_its_settings_are_those_of_fit(tmp_path):
-    found = planned("small.yaml", tmp_path)
-    assert [(len(sweep.cells), plans) for sweep, plans in found.values()] == [(9, {}), (11, {})]
-    for sweep, _ in found.values():
+def test_the_settings_of_a_small_experiment_are_those_of_fit(tmp_path):
+    found = sweeps("small.yaml", tmp_path)
+    assert [len(sweep.cells) for sweep in found.values()] == [9, 11]
+    for sweep in found.values():
         check_cells(sweep)
 
 
@@ -97,22 +84,6 @@ def test_commands_of_stages_have_flags_that_exist(tmp_path):
         "sample",
     ]
     assert str(tmp_path / "with space" / "llama") in commands[4]
-
-
-def test_a_fit_is_planned_by_the_command(tmp_path, capsys):
-    flags = ("--assumed_tokens", "1000", "--assumed_flops", "1e9", "--num_states", "10", "--vocabulary_size", "20")
-    assert main(["plan", "fit", "--config", "demo/fit_hmm.yaml", *flags]) == 0
-    said = capsys.readouterr().out
-    assert f"{9 + 90 + 190:,}  free ones" in said
-    assert "6e+05  6 N L H^2" in said
-    main(["plan", "fit", "--config", "demo/fit_hmm.yaml", *flags, "--json"])
-    assert json.loads(capsys.readouterr().out)["time"]["seconds"] == pytest.approx(100 * 6e5 / 1e9)
-    main(["plan", "fit", "--config", "demo/fit_hmm.yaml", *flags, "--json", "--num_states", "10", "20"])
-    both = json.loads(capsys.readouterr().out)
-    assert (both["parameters"], both["flops"]) == (19 + 380 + 380, 100 * (6e5 + 2.4e6))
-    with pytest.raises(SystemExit):
-        main(["plan", "fit", "--config", "demo/fit_hmm.yaml"])
-    assert "set assumed_tokens" in capsys.readouterr().err
 
 
 @pytest.mark.thorough

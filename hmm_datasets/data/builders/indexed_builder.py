@@ -24,9 +24,6 @@ from datasets.builder import Key
 from ...compat.datasets import IndexedExamplesIterable, StreamedBuilder
 from ..windows import IGNORED
 from .columns import TOKEN_COLUMNS
-from .formatters import register_formatters
-
-register_formatters()
 
 _STREAMED = 256  # rows read at a time, and the maximum number wasted when a stream stops early
 _STREAMED_TABLE = 1 << 10  # rows in an Arrow table of a stream, and the maximum number read again on resuming

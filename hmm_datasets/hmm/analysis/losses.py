@@ -1,11 +1,10 @@
-"""The losses of a process itself on sequences: the mean over a sequence, the loss at its last token, and by symbol.
+"""The losses of a process itself on sequences: the mean over a sequence, and the loss at its last token.
 
 The latter is `log P(x_1 .. x_(L-1)) - log P(x_1 .. x_L)`, the loss with the longest context that a sequence offers.
 Two forward passes compute both, for an HMM in `O(N L H^2)` time and `O(B H)` memory for batches of `B` rows.
 """
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -103,62 +102,6 @@ def mean_losses(
         means = float(losses.mean()), float(last.mean())
     finite_means = {name: mean if np.isfinite(mean) else None for name, mean in zip(names, means, strict=True)}
     return {**finite_means, "windows": count, "length": length}
-
-
-class SymbolLosses(NamedTuple):
-    """Losses by the symbol that is predicted.
-
-    Attributes:
-        count (`np.ndarray` of shape `(E,)`): number of occurrences.
-        nats (`np.ndarray` of shape `(E,)`): mean of `-log P(symbol | tokens before it)`; NaN where it does not occur.
-        accuracy (`np.ndarray` of shape `(E,)`): share of its occurrences where it is the most probable symbol.
-    """
-
-    count: Int[np.ndarray, "E"]
-    nats: Float[np.ndarray, "E"]
-    accuracy: Float[np.ndarray, "E"]
-
-
-def symbol_losses(
-    source: Process, tokens: Int[Any, "N L"], lengths: Int[np.ndarray, "N"] | None = None
-) -> SymbolLosses:
-    """The mean loss and the accuracy of a process at each symbol; of equal probabilities the first symbol counts.
-
-    Missing tokens (-1), and those beyond `lengths`, do not count.
-
-    ```python
-    >>> from hmm_datasets.hmm import processes
-    >>> losses = symbol_losses(processes.golden_mean(), np.array([[1, 0, 1, 1]]))
-    >>> losses.count.tolist(), losses.nats.round(3).tolist()
-    ([1, 3], [0.693, 0.366])
-
-    ```
-    """
-    sequences = _sequences(tokens, lengths)
-    sums = np.zeros((3, source.num_symbols))
-    with progress_bar(sequences.tokens.size, " tokens") as bar:
-        for process, part in _pieces(source, sequences, _CHUNK_TOKENS // source.num_symbols):
-            observed = part.ravel() >= 0
-            symbols = part.reshape(-1)[observed]
-            probs = process.next_token_probs(part)[:, :-1].reshape(-1, source.num_symbols)[observed]
-            with np.errstate(divide="ignore"):
-                nats = -np.log(probs[np.arange(len(symbols)), symbols])
-            weights = None, nats, probs.argmax(-1) == symbols
-            sums += [np.bincount(symbols, weight, source.num_symbols) for weight in weights]
-            bar.update(part.size)
-    with np.errstate(invalid="ignore"):
-        return SymbolLosses(sums[0].astype(np.int64), sums[1] / sums[0], sums[2] / sums[0])
-
-
-def _pieces(source: Process, sequences: TokenRows, size: int) -> Iterator[tuple[Process, Int[np.ndarray, "B T"]]]:
-    """Rows of about `size` tokens, -1 where there is none; of a longer one, pieces with the HMM after those before."""
-    for _, part in sequences.parts(size):
-        tokens, process = part.marked, source
-        step = max(1, size if isinstance(source, HMM) and len(tokens) == 1 else tokens.shape[1])
-        for first in range(0, tokens.shape[1], step):
-            if first > 0:
-                process = process._after(tokens[0, first - step : first])
-            yield process, tokens[:, first : first + step]
 
 
 def _log_likelihood(

@@ -202,7 +202,7 @@ def filter_rows(
     width = tables.num_states if readout is None else readout.shape[1]
     out = _empty((batch, length + 1, width), tables)
     scales = _empty((batch if keep_scales else 0, length), tables)
-    packed = None if readout is None else panels(readout)
+    packed = tables.moves[:0] if readout is None else panels(readout)
     totals = np.zeros(batch if tables.safe[0] > 0 else 0)
     _run(tables, tokens, lengths, packed, out, scales, totals)
     lost = torch.from_numpy(np.isnan(totals) if tables.safe[0] > 0 else np.zeros(batch, bool))
@@ -214,7 +214,7 @@ def log_likelihoods(
 ) -> Float[Tensor, "B"]:
     """`log P(tokens)` of every row in nats, float64; NaN where a state may have been lost to underflow."""
     totals = np.empty(len(tokens))
-    _run(tables, tokens, lengths, None, _empty((0, 0, 0), tables), _empty((0, 0), tables), totals)
+    _run(tables, tokens, lengths, tables.moves[:0], _empty((0, 0, 0), tables), _empty((0, 0), tables), totals)
     return torch.from_numpy(totals)
 
 
@@ -241,7 +241,7 @@ def _empty(shape: tuple[int, ...], tables: Tables) -> np.ndarray:
 def _run(tables: Tables, tokens, lengths, readout, out, scales, totals) -> None:
     shared = tables.initial, tables.emission, tables.moves, tables.stride, tables.safe, readout
     views = out.reshape(-1), np.uint64(out.shape[2]), scales.reshape(-1), totals
-    number = operations(tables.num_states) + (0 if readout is None else tables.num_states * out.shape[2])
+    number = operations(tables.num_states) + (tables.num_states * out.shape[2] if len(readout) > 0 else 0)
     run_rows(tokens, lengths, number, lambda *rows: _filter_rows(*shared, *rows, *views))
 
 
@@ -342,7 +342,7 @@ def _smooth_rows(initial, emission, moves, to_previous, stride, bound, tokens, e
     room, symbols, safe = _room(moves, states, length, states), tokens.reshape(-1), (moves.dtype.type(0), np.uint64(1))
     for first in range(0, len(rows), lanes):
         count = _take_rows(room, rows, np.uint64(first), ends, length, length * states)
-        _forward(initial, emission, moves, stride, safe, None, symbols, count, room, out, room.end[0], states)
+        _forward(initial, emission, moves, stride, safe, moves[:0], symbols, count, room, out, room.end[0], states)
         _backward(emission, to_previous, stride, symbols, count, room, out, states)
         store(room.low, np.uint64(0), _least(room.scale, room.end[0] * lanes))
         for lane in range(count):
@@ -404,18 +404,19 @@ def _least(values, size):
 @compiled
 def _forward(initial, emission, moves, stride, safe, readout, symbols, count, room, out, positions, width):
     # Lane 0 is the longest row. `out` gets what belongs to the first `positions` beliefs of every row, 0 for none.
+    # `readout` is empty rather than None for beliefs themselves, so that the loop is compiled once for both.
     lanes, states = lanes_of(moves), np.uint64(initial.shape[1])
     zero, one = fill(moves, 0.0), fill(moves, 1.0)
     end, weight, work, ring, mask = room.end, room.weight, room.work, room.ring, room.mask
     belief, shortest = np.empty(states * lanes, moves.dtype), end[count - np.uint64(1)]
-    predicted = np.empty(lanes if readout is None else (width + np.uint64(PANEL)) * lanes, moves.dtype)
+    predicted = np.empty((width + np.uint64(PANEL)) * lanes if len(readout) > 0 else lanes, moves.dtype)
     _begin(initial, room.row, belief)
     written = np.uint64(0)
     store(room.low, np.uint64(0), one)
     for t in range(end[0] + np.uint64(1)):
         if t < positions:
             source = belief
-            if readout is not None:
+            if len(readout) > 0:
                 multiply(belief, states, readout, predicted)
                 source = predicted
             for j in range(width):

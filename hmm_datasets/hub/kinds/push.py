@@ -116,7 +116,8 @@ def _check_complete(folder: Path) -> None:
         settings = read_run_record(record).settings
         if is_process_name(settings.get("hmm") or "") and not (folder / SAVED_NAME).is_dir():
             missing = [f"{SAVED_NAME}/: no such folder, though run.json names {settings['hmm']}"]
-            remedy = f"write it with hmm-datasets describe '{settings['hmm']}' --save {folder / SAVED_NAME}"
+            saved = f"load_source({settings['hmm']!r}).save_pretrained({str(folder / SAVED_NAME)!r})"
+            remedy = f"write it in Python: from hmm_datasets import load_source; {saved}"
     if missing:
         raise InputError(f"{folder}/{missing[0]}; {remedy}")
 

@@ -12,23 +12,13 @@ from typing import Any
 
 from ... import plugins
 from ...errors import InputError
-from .calculator import read_with_calls
-from .conversations import Format
 from .corpus import Corpus
 from .formats import question_and_answer, texts_in_turn
 from .story_questions import NUM_TRAIN, story_questions
 
 SAMPLES = Path(__file__).parent / "samples"
 """The folder of the bundled corpora."""
-_GSM8K: dict[str, Any] = {
-    "path": "openai/gsm8k",
-    "kind": "conversations",
-    "licence": "MIT",
-    "config": "main",
-    "test_split": "test",
-    "column": "question",
-    "documents": 7_473,
-}
+
 # Counts of documents are rows of the train split on the Hub, unless a comment gives another source.
 _CORPORA = (
     Corpus(
@@ -67,11 +57,13 @@ _CORPORA = (
         data_files="{split}.jsonl",
         documents=1_000,  # arXiv:2305.11206
     ),
-    Corpus("gsm8k", **_GSM8K, format=question_and_answer),
     Corpus(
-        "gsm8k-calculator",
-        **_GSM8K,
-        format=Format("question and answer with calls", "conversations", ("question", "answer"), read_with_calls),
+        *("gsm8k", "openai/gsm8k", "conversations", "MIT"),
+        config="main",
+        test_split="test",
+        column="question",
+        format=question_and_answer,
+        documents=7_473,
     ),
     Corpus(
         *("tinystories-sample", str(SAMPLES / "tinystories.txt.gz"), "text", "CDLA-Sharing-1.0"),

@@ -148,7 +148,6 @@ def fitting_prompts(
     tokenizer: "PreTrainedTokenizerBase",
     config: "PreTrainedConfig",
     max_completion_length: int | None,
-    tools: Sequence[Any] = (),
     *,
     name: str = "train",
 ) -> Dataset:
@@ -158,7 +157,6 @@ def fitting_prompts(
         rows (`datasets.Dataset`): rows with `prompt` (messages).
         config ([`~transformers.PreTrainedConfig`]): that of the model.
         max_completion_length (`int`, *optional*): tokens per completion.
-        tools (sequence): functions that the template declares.
 
     Raises:
         `InputError`: none does, or the chat template leaves out all turns of a kind.
@@ -166,7 +164,7 @@ def fitting_prompts(
     positions, lengths = limit_length(config, None), []
     for number, prompt in enumerate(rows["prompt"]):
         with _naming_row(name, number):
-            lengths.append(len(encode_conversation(tokenizer, prompt, add_generation_prompt=True, tools=tools)))
+            lengths.append(len(encode_conversation(tokenizer, prompt, add_generation_prompt=True)))
     if positions is None:
         return rows
     room = positions - (max_completion_length or 1)

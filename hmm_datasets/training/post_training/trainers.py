@@ -3,14 +3,13 @@
 import contextlib
 import copy
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
 
 import torch
 from datasets import Dataset
 from transformers import PreTrainedModel
-from transformers.integrations import is_deepspeed_zero3_enabled
 
 from ...compat.trl import (
     GIVES_LOG_PROBS,
@@ -38,7 +37,6 @@ from ..trainer import StepTrainer
 from .conversations import check_marks
 from .lora import lora_config, name_by_whole_path, save_merged
 from .tokenized import is_tokenized_here, limit_rows, tokenized_conversations, tokenized_pairs
-from .tools import Tool, prepare_for_tools
 
 _MANY_CUT = 0.05  # share of conversations
 _TOKENS = ("input_ids", "labels", "assistant_masks", "completion_mask", "seq_lengths", *PAIR_COLUMNS)
@@ -199,32 +197,21 @@ class PolicyTuner(AdapterTrainer, OpenGRPOTrainer):
     processes; rollouts are drawn by torch's generators, whose states are saved, as is a rollout of which updates are
     left, so a run that continues on the same number of processes uses those of an undisturbed one. On another number
     a rollout under way is drawn anew for the updates that are left. Tokens are those of prompts and completions,
-    counted when they are generated, without what tools return. FLOPs are those of the updates, without the generation.
-
-    `tools` are functions that the model may call, see [`~hmm_datasets.training.post_training.tools.tool`].
-
-    Raises:
-        `InputError`: tools that the chat template cannot write, or tools under ZeRO-3 or FSDP2, where ranks wait for
-            each other at every token, but call tools at different times.
+    counted when they are generated. FLOPs are those of the updates, without the generation.
     """
 
     stage = "reinforcement learning"
 
-    def __init__(self, *args, processing_class=None, tools: Sequence[Tool] = (), **kwargs):
+    def __init__(self, *args, **kwargs):
         self._flops = 0
-        if tools and processing_class is not None:
-            prepare_for_tools(processing_class, tools)
-        super().__init__(*args, processing_class=processing_class, tools=list(tools) or None, **kwargs)
-        if tools and self.accelerator.num_processes > 1 and (self.is_fsdp_enabled or is_deepspeed_zero3_enabled()):
-            raise InputError("tools: not possible under ZeRO-3 or FSDP2; launch with ddp, zero1 or zero2")
+        super().__init__(*args, **kwargs)
 
-    def conversation_tokens(self, messages, *, add_generation_prompt, tools=None):
-        """The tokens of a conversation, in which what spells a control token in a message is text."""
+    def prompt_tokens(self, messages):
+        """The tokens of a prompt, in which what spells a control token in a message is text."""
         return encode_conversation(
             self.processing_class,
             messages,
-            add_generation_prompt=add_generation_prompt,
-            tools=tools,
+            add_generation_prompt=True,
             template=self.chat_template,
             variables=self.chat_template_kwargs,
         )

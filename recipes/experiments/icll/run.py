@@ -47,10 +47,8 @@ class ICLLSettings:
     learning_rate: float = setting(3e-3, "Peak learning rate.")
     bf16: bool | None = setting(None, "Compute in bfloat16; by default on GPUs that have it.")
     num_sequences: int = setting(256, "Held-out sequences that models are measured on.")
-    plan: bool = setting(False, "Print the plans, and end.")
+    plan: bool = setting(False, "Print the plan of the models, and end.")
     assumed_rate: str | None = setting(None, "Device that plans assume, such as H200, or H200:0.5; see pretrain.")
-    assumed_tokens: int | None = setting(None, "Tokens per epoch of a fit in plans.")
-    assumed_flops: float | None = setting(None, "FLOP/s of a fit in plans.")
 
     def __post_init__(self):
         for name in self.hmms:
@@ -92,7 +90,7 @@ def main(settings: ICLLSettings) -> None:
             stand_ins(settings, Path(folder))
             models = Path(folder) / "models.yaml"
             write_yaml(models, models_sweep(settings, Path(folder)))
-            print(*map(costs_text, map(read_sweep, (fits, models))), sep="\n")
+            print(costs_text(read_sweep(models)))
         return
     write_yaml(models, models_sweep(settings, root))
     compare = _quoted(Path(__file__).with_name("compare.py"))
@@ -116,8 +114,6 @@ def fits_sweep(settings: ICLLSettings) -> dict[str, Any]:
     """The file of the sweep that fits the HMMs."""
     shared = {"corpus": settings.corpus, "length": settings.fit_length, "max_epochs": settings.fit_epochs}
     shared |= {"pseudocount": settings.pseudocount}
-    assumed = {name: getattr(settings, name) for name in ("assumed_tokens", "assumed_flops")}
-    shared |= {name: value for name, value in assumed.items() if value is not None}
     sizes = [dict(zip(("num_states", "vocabulary_size"), size_of(name), strict=True)) for name in settings.hmms]
     return {
         "recipe": "fit",

@@ -1,6 +1,6 @@
 """HMMs fitted to the words of TinyStories: how many words, states and symbols per window, and how often to update?
 
-    hmm-datasets experiment tinystories-hmm --config tinystories_hmm/small.yaml [--plan true] [--num_states 8 16 ...]
+    hmm-datasets experiment tinystories-hmm --config tinystories_hmm/small.yaml [--num_states 8 16 ...]
 
 Two sweeps of `hmm-datasets fit` are written to the output folder and run. `sizes` has a fit for every vocabulary (E),
 number of states (H) and length of windows (L). `updates` compares one update per epoch with one every few batches, by
@@ -8,8 +8,7 @@ stochastic EM and by plain replacement of the counts. A Llama is then pretrained
 measured against its optimum. `compare.py` writes `report.md`: losses on train, test and distinct test sentences, with
 the final-token cross-entropy; the update rules by epoch; ten sentences of the best HMM, and ten of the Llama.
 
-The fits save and stop on SIGTERM, and each at `--time_limit`; when started again the experiment continues. With
-`--plan true` it only prints what the fits would cost.
+The fits save and stop on SIGTERM, and each at `--time_limit`; when started again the experiment continues.
 """
 
 import shlex
@@ -50,11 +49,6 @@ class TinyStoriesSettings:
     pretrain_tokens: int = setting(500_000, "Tokens to pretrain it on.")
     pretrain_length: int = setting(64, "Symbols per sequence that it is trained on.")
     launcher: str | None = setting(None, "Launch configuration of pretraining and evaluation, such as cpu2 or ddp.")
-    plan: bool = setting(False, "Print the plans of the sweeps, and end.")
-    assumed_tokens: int | None = setting(
-        None, "Tokens per epoch that plans assume; then the corpus is not read for them."
-    )
-    assumed_flops: float | None = setting(None, "FLOP/s of one device that plans assume, such as 2e13.")
 
     def __post_init__(self):
         if len(self.update_sizes) != 3:
@@ -65,25 +59,18 @@ def main(settings: TinyStoriesSettings) -> None:
     """Fit, choose the best HMM, pretrain on it, compare."""
     from hmm_datasets.files import write_yaml
     from hmm_datasets.operations.stages import run_or_exit
-    from hmm_datasets.operations.sweeps.file import read_sweep
 
     root = Path(settings.output_dir)
     for name, content in sweeps(settings).items():
         write_yaml(root / f"{name}.yaml", content)
-        if settings.plan:
-            from sweep_costs import costs_text
-
-            print(costs_text(read_sweep(root / f"{name}.yaml")))
-    if not settings.plan:
-        run_or_exit(fitting(settings), later=on_the_best(settings, root / "sizes" / "best"))
-        run_or_exit(on_the_best(settings, best_fit(root)))
+    run_or_exit(fitting(settings), later=on_the_best(settings, root / "sizes" / "best"))
+    run_or_exit(on_the_best(settings, best_fit(root)))
 
 
 def sweeps(settings: TinyStoriesSettings) -> dict[str, dict[str, Any]]:
     """The files of the two sweeps, by name."""
     shared = {"corpus": settings.corpus, "time_limit": settings.time_limit}
     shared |= {"pseudocount": settings.pseudocount, "save_every": settings.save_every}
-    shared |= {"assumed_tokens": settings.assumed_tokens, "assumed_flops": settings.assumed_flops}
     shared = {name: value for name, value in shared.items() if value is not None}
     values = ["train_log_likelihood", *(f"{split}.{loss}" for split in HELD_OUT for loss in LOSSES), "epochs"]
     sizes = {

@@ -259,21 +259,3 @@ def test_loaders_give_every_row_once(load, in_batches, workers):
 
 
 # Speed
-
-
-def test_batches_in_every_format_cost_little_more_than_drawing(load):
-    """What `datasets` does alone takes more than twenty times as long per row; here a factor of three is allowed."""
-    import time
-
-    def seconds(stream, count):
-        iterator = iter(stream)
-        next(iterator)
-        began = time.process_time()
-        for _ in range(count):
-            next(iterator)
-        return time.process_time() - began
-
-    lists = min(seconds(load(num_sequences=None, length=100), 2560) for _ in range(3))
-    for format in FORMATS[1:]:
-        stream = load(num_sequences=None, length=100)
-        assert min(seconds(batched(stream, format), 10) for _ in range(3)) < 3 * lists

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 from entropy_errors import entropy_errors, task_log_probs
+from recurrent import RecurrentConfig, RecurrentForCausalLM
 
 from hmm_datasets.hmm.families.episodic_tasks import AssociativeRecall, Bijection
-from hmm_datasets.training.recurrent import RecurrentConfig, RecurrentForCausalLM
 
 
 def test_exact_predictions_have_no_error():

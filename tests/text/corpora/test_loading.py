@@ -545,8 +545,6 @@ def test_text_that_is_missing_or_not_unicode_is_refused():
 def test_a_file_can_be_read_as_a_named_corpus(tmp_path):
     row = {"question": "Half of 48?", "answer": "48/2=<<48/2=24>>24.\n#### 24"}
     file = write_jsonl(tmp_path / "gsm8k.jsonl", [row])
-    rows = list(load_corpus(f"gsm8k-calculator:{file}", test_fraction=0.0))
-    assert [message["role"] for message in rows[0]["messages"]] == ["system", "user", "assistant", "tool", "assistant"]
     plain = list(load_corpus(f"gsm8k:{file}", kind="conversations", test_fraction=0.0))
     assert plain == list(load_corpus(file, kind="conversations", test_fraction=0.0))
     assert message(load_corpus, "gsm8k:none.jsonl") == (

@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from accelerate import Accelerator
+from recurrent import RecurrentConfig, RecurrentForCausalLM
 from transformers import AutoModel, AutoModelForCausalLM
 
 from hmm_datasets import HMMSequences
@@ -14,7 +15,6 @@ from hmm_datasets.evaluation.beliefs import probe_beliefs
 from hmm_datasets.hmm import processes
 from hmm_datasets.training.model_configs import is_recurrent, model_config, new_model
 from hmm_datasets.training.pretrained import load_pretrained
-from hmm_datasets.training.recurrent import RecurrentConfig, RecurrentForCausalLM
 
 
 @pytest.fixture(params=["lstm", "gru"])

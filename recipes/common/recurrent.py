@@ -6,9 +6,8 @@ one before, and a linear output layer: Hochreiter and Schmidhuber, "Long short-t
 no residual connections. A pass takes `O(B T L D^2)` time in `T` sequential steps, and the memory of a sequence is `L`
 vectors of `D` numbers, two for each layer of an LSTM.
 
-Importing this module registers the classes, so that a configuration with `"model_type": "recurrent"` can be trained by
-any recipe (`--model FILE.json`) and a saved folder is loaded by `AutoModelForCausalLM`. The model settings of the
-recipes import it.
+Importing this module registers the classes, so that `AutoModelForCausalLM` loads a saved folder, whose configuration
+has `"model_type": "recurrent"`.
 """
 
 from typing import Any
@@ -28,9 +27,9 @@ from transformers import (
 )
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 
-from ..compat.transformers_caches import CACHE_NAME, cache_among, output_cache
-from ..errors import InputError
-from ..hmm.causal_lm import StateCache
+from hmm_datasets.compat.transformers_caches import CACHE_NAME, cache_among, output_cache
+from hmm_datasets.errors import InputError
+from hmm_datasets.hmm.causal_lm import StateCache
 
 CELLS: dict[str, type[nn.LSTM] | type[nn.GRU]] = {"lstm": nn.LSTM, "gru": nn.GRU}
 """The recurrent layers, by the name that a configuration gives."""
