@@ -9,11 +9,11 @@ tokens.
 import hashlib
 from collections.abc import Sequence
 
-import numba
 import numpy as np
 from jaxtyping import Int
 
 from . import array_input
+from .compilation import compiled
 
 _ROUNDS = 8
 
@@ -76,7 +76,7 @@ def indices_in_epochs(indices: Sequence[int], size: int, epochs: int, seed: int 
     return rows
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _permute(values, size, half, keys):
     """Cycle-walk a bijection of `[0, 4**half)`, in place; its rounds use the finalizer of SplitMix64 (Steele et al.,
     2014)."""

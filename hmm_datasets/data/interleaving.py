@@ -11,13 +11,13 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import numba
 import numpy as np
 import torch
 from jaxtyping import Int
 from torch.utils.data import Dataset
 
 from ..array_input import numbers
+from ..compilation import compiled
 from ..errors import InputError
 from ..hmm.integers import integer
 from .row_reading import rows_at
@@ -214,7 +214,7 @@ def _rounded_counts(shares: np.ndarray) -> list[int]:
     return (counts // math.gcd(*counts.tolist())).tolist()
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _schedule(counts):
     """For each row of a period, the source and the number of its rows before in the period."""
     period = counts.sum()

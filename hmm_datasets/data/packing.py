@@ -21,11 +21,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-import numba
 import numpy as np
 import torch
 from jaxtyping import Int, Int64
 
+from ..compilation import compiled
 from ..errors import InputError
 from ..files import atomic_file
 from ..runtime.progress import progress_bar
@@ -212,7 +212,7 @@ def document_bounds(position_ids: Int[torch.Tensor, "B L"]) -> dict[str, torch.T
     return {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds, "max_length_q": length, "max_length_k": length}
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _copy_pieces(stream, starts, sizes, rows, offsets, tokens, labels, positions):
     for piece in range(len(starts)):
         row, begin, size = rows[piece], offsets[piece], sizes[piece]
@@ -270,7 +270,7 @@ def best_fit(lengths: Int[np.ndarray, "P"], capacity: int) -> Int64[np.ndarray, 
     return rank[windows]
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _place(order, lengths, capacity):
     """The window of each piece, numbered in the order of opening.
 
@@ -310,7 +310,7 @@ def _place(order, lengths, capacity):
     return windows
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _set_leaf(room, node, value):
     room[node] = value
     while node > 1:

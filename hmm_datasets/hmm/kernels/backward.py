@@ -9,9 +9,9 @@ numba's cache would not notice a change in `draws`. That is safe, because the fo
 from there.
 """
 
-import numba
 import numpy as np
 
+from ...compilation import compiled
 from .draws import FAMILY_STREAM, halves, philox_block
 from .tilted import log_of, normalize_logs
 
@@ -19,7 +19,7 @@ POSTERIOR_STREAM = FAMILY_STREAM | np.uint64(40 << 8)
 """Philox stream of states and missing tokens given the others."""
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def draw_backward(beliefs, in_logs, emission, moves, tokens, ends, seed, first, states, symbols):
     # Fill `states` (B, S, T) with paths given `tokens` (B, T) up to `ends` (B,), and `symbols` (B, S, T) with the
     # tokens and with what the missing ones, symbol E, may have been. Draw `s` of row `n` has index `first + n S + s`.
@@ -62,7 +62,7 @@ def draw_backward(beliefs, in_logs, emission, moves, tokens, ends, seed, first, 
                 after = here
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def choose(weights, upper, lower):
     """The category that 52 of the bits of two words choose; one whose weight is 0 is never chosen."""
     total = 0.0

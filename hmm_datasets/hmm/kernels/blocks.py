@@ -8,7 +8,8 @@ of moves are added in the type of the recursions for `FLUSH` steps, then in floa
 
 import numpy as np
 
-from .lanes import compiled, lanes_of, load, lower, store
+from ...compilation import compiled
+from .lanes import lanes_of, load, lower, store
 from .panels import FLUSH, add_outer, take_over, times_panels
 
 

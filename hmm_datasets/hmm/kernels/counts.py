@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from .lanes import accumulate, compiled, fill, lanes_of, load, store, where_larger
+from ...compilation import compiled
+from .lanes import accumulate, fill, lanes_of, load, store, where_larger
 from .panels import FLUSH, add_outer, packed, take_over, times_panels, unpacked, widened
 
 MAX_STATES = 512

@@ -23,15 +23,15 @@ imported from there.
 
 import math
 
-import numba
 import numpy as np
 
+from ...compilation import compiled
 from .draws import philox_block, shuffle, shuffle_buffer
 
 MAX_ROUNDS = 1000  # of Sinkhorn's iteration
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def fill_dirichlet_rows(alpha, number, stream, seed, out):
     """Fill `out` (R, n) with rows from the symmetric Dirichlet distribution of concentration `alpha` per category.
 
@@ -55,7 +55,7 @@ def fill_dirichlet_rows(alpha, number, stream, seed, out):
         divide_by_sum(row)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def log_gamma_variate(d, c, log_d, draw, number, stream, seed, alpha):
     mask = np.uint64(0xFFFFFFFF)
     shift = np.uint64(32)
@@ -80,7 +80,7 @@ def log_gamma_variate(d, c, log_d, draw, number, stream, seed, alpha):
             return value + log(uniform(w2, w3)) / alpha if alpha < 1 else value
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def fill_zipf_rows(exponent, number, stream, seed, out):
     """Fill `out` (R, n) with rows of probabilities proportional to `rank^-exponent`, each in a random order.
 
@@ -99,7 +99,7 @@ def fill_zipf_rows(exponent, number, stream, seed, out):
             out[r, x] = distribution[order[x]]
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def make_doubly_stochastic(table):
     """Scale rows and columns of a positive `table` (n, n), in place, until all sum to one up to rounding."""
     size = len(table)
@@ -136,7 +136,7 @@ def make_doubly_stochastic(table):
                 table[r, x] += lacks * max(1 - total[x], 0.0) / missing
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def sum_columns(table, total):
     total[:] = 0
     for r in range(len(table)):
@@ -144,7 +144,7 @@ def sum_columns(table, total):
             total[x] += table[r, x]
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def scale_down(distribution):
     total = 0.0
     for x in range(len(distribution)):
@@ -154,7 +154,7 @@ def scale_down(distribution):
             distribution[x] /= total
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def stationary_distribution(transition):
     """The stationary distribution (n,) of a chain with positive `transition` (n, n)."""
     rest = transition.copy()
@@ -178,7 +178,7 @@ def stationary_distribution(transition):
     return distribution
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def divide_by_sum(distribution):
     total = 0.0
     for x in range(len(distribution)):
@@ -187,13 +187,13 @@ def divide_by_sum(distribution):
         distribution[x] /= total
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def uniform(high, low):
     # A uniform number of 53 bits from two words, never 0.
     return (np.float64((high << np.uint64(21)) ^ (low >> np.uint64(11))) + 0.5) * 2.0**-53
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def log(x):
     """The natural logarithm of a positive number."""
     # log(m 2^e) = e log 2 + 2 artanh((m - 1) / (m + 1)), m in [1/sqrt 2, sqrt 2). Eleven terms are exact to 2^-53.
@@ -208,7 +208,7 @@ def log(x):
     return exponent * 0.6931471805599453 + 2 * s * series
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def exp(x):
     """The exponential of a number that is 0 or less."""
     # exp(k log 2 + r) = 2^k exp(r), |r| <= log(2) / 2. Fourteen terms are exact to 2^-53. x is clipped before the

@@ -10,9 +10,9 @@ the lanes as soon as this half has used its own, while the other half waits for 
 than lanes, the remaining lanes compute the blocks of the next positions.
 """
 
-import numba
 import numpy as np
 
+from ...compilation import compiled
 from .lanes import lanes_of, load, store
 
 TOKENS_STREAM = np.uint64(0)
@@ -38,7 +38,7 @@ MAX_SHUFFLED = 1 << 16
 """Maximum number of elements of a permutation, because 16 random bits choose among them."""
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
+@compiled(inline="always")
 def philox_block(c0, c1, c2, c3, k0, k1):
     """Philox4x32-10 of 32-bit words in uint64 registers, or in lanes of uint64; returns four 32-bit words."""
     mask = np.uint64(0xFFFFFFFF)
@@ -55,14 +55,14 @@ def philox_block(c0, c1, c2, c3, k0, k1):
     return c0, c1, c2, c3
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def fill_blocks(counter, key, out):
     for m in range(len(out)):
         c, k = counter[m], key[m]
         out[m, 0], out[m, 1], out[m, 2], out[m, 3] = philox_block(c[0], c[1], c[2], c[3], k[0], k[1])
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
+@compiled(inline="always")
 def pick(entries, row, bits, high, low):
     # From a row of flat tables. The top bits of `high` choose the column, and `low` decides between the two categories
     # of the column. One load reads both categories, and the decision compiles to no branch, since the processor could
@@ -72,13 +72,13 @@ def pick(entries, row, bits, high, low):
     return column if low < (entry & np.uint64(0xFFFFFFFF)) else entry >> np.uint64(32)
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
+@compiled(inline="always")
 def halves(number):
     """The low and the high 32 bits of a number."""
     return number & np.uint64(0xFFFFFFFF), number >> np.uint64(32)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def take_lanes(n, count, first, step, low, high):
     """Write the words of the indices of rows `n`, `n + 1`, ..., as many as there are lanes; return how many there are.
 
@@ -91,7 +91,7 @@ def take_lanes(n, count, first, step, low, high):
     return lanes
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def take_lanes_ahead(n, lanes, rows, first, step, row, low, high, ahead):
     # The rows of the lanes, and for every block the words of its index and how many positions ahead it is.
     for lane in range(lanes):
@@ -103,7 +103,7 @@ def take_lanes_ahead(n, lanes, rows, first, step, row, low, high, ahead):
     return per_lane
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def draw_sequences(
     start, s_bits, symbol, e_bits, transition, t_bits, num_symbols, group, seed, first, step, rows, count, length,
     out, row_step, t_step, states,
@@ -163,7 +163,7 @@ def draw_sequences(
             fill_all_words(low, high, ahead, t + np.uint64(per_lane), k0, k1, words)
 
 
-@numba.njit(cache=True, nogil=True, forceinline=True)
+@compiled(forceinline=True)
 def draw_token(
     symbol,
     e_bits,
@@ -197,7 +197,7 @@ def draw_token(
         state[lane] = pick(transition, here, t_bits, words[np.uint64(2 * LANES) + block], low_bits)
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
+@compiled(inline="always")
 def fill_words(low, high, ahead, t, begin, k0, k1, words):
     # The four words of the blocks from `begin` on, as many as there are lanes of uint64. The masks tell LLVM that the
     # numbers have 32 bits, so that their products are one instruction.
@@ -210,18 +210,18 @@ def fill_words(low, high, ahead, t, begin, k0, k1, words):
     store(words, lanes + lanes + lanes + begin, blocks[3])
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
+@compiled(inline="always")
 def fill_all_words(low, high, ahead, t, k0, k1, words):
     for begin in range(np.uint64(0), np.uint64(LANES), lanes_of(low)):
         fill_words(low, high, ahead, t, begin, k0, k1, words)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def shuffle_buffer(size):
     return np.empty((size + 7) // 8 * 8, np.uint32)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def shuffle(permutation, buffer, number, stream, seed):
     # Fisher and Yates's shuffle, inside out. All random numbers are drawn first, into `buffer`, in a loop that
     # vectorizes.
@@ -254,7 +254,7 @@ def shuffle(permutation, buffer, number, stream, seed):
         permutation[chosen] = x
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def redraw(x, n0, n1, stream, k0, k1):
     ways = np.uint64(x + 1)
     attempt = np.uint64(0)
@@ -267,7 +267,7 @@ def redraw(x, n0, n1, stream, k0, k1):
             return np.uint32(product >> np.uint64(16))
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def rename_symbols(stream, num_symbols, group, seed, first, step, out):
     permutation = np.empty(num_symbols, np.uint32)
     buffer = shuffle_buffer(num_symbols)
@@ -281,7 +281,7 @@ def rename_symbols(stream, num_symbols, group, seed, first, step, out):
             out[n, t] = permutation[out[n, t]]
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def share_rest(weights, order):
     # What each row lacks to 2^32 is shared evenly by its positive entries; the remainder goes to the first in `order`.
     # Where a row exceeds 2^32, no entry falls below zero: what a small one cannot give, the largest gives.
@@ -301,7 +301,7 @@ def share_rest(weights, order):
                 weights[r, entry] = 0
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def fill_alias_rows(weights, bits, threshold, alias):
     # Vose's construction. Each of the 2^bits columns has 2^32 units. Weights are multiplied by the number of columns,
     # so that all numbers stay exact integers.

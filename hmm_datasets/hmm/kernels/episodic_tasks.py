@@ -10,16 +10,16 @@ numba's cache would not notice a change in `draws`. That is safe, because the fo
 from there.
 """
 
-import numba
 import numpy as np
 
+from ...compilation import compiled
 from .draws import FAMILY_STREAM, philox_block
 
 TASKS_STREAM = FAMILY_STREAM | np.uint64(24 << 8)
 """Philox stream of the choices of tasks; see `families.family` for the purposes of streams."""
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def draw_bijections(num_symbols, pairs, seed, first, step, out):
     """Fill `out` with episodes of [`~hmm_datasets.hmm.families.episodic_tasks.Bijection`]."""
     inputs, outputs = np.arange(num_symbols), np.arange(num_symbols)
@@ -35,7 +35,7 @@ def draw_bijections(num_symbols, pairs, seed, first, step, out):
                 out[r, t] = num_symbols + take(outputs, k, index, t, seed)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def draw_copies(num_symbols, size, seed, first, step, out):
     """Fill `out` with episodes of [`~hmm_datasets.hmm.families.episodic_tasks.Copying`]."""
     for r in range(out.shape[0]):
@@ -50,7 +50,7 @@ def draw_copies(num_symbols, size, seed, first, step, out):
                 out[r, t] = out[r, t - size - 1]
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def draw_recalls(num_keys, num_values, pairs, queries, seed, first, step, out):
     """Fill `out` with episodes of [`~hmm_datasets.hmm.families.episodic_tasks.AssociativeRecall`]."""
     keys, order = np.arange(num_keys), np.arange(pairs)
@@ -74,7 +74,7 @@ def draw_recalls(num_keys, num_values, pairs, queries, seed, first, step, out):
                 out[r, t] = out[r, begin + 2 * order[k - pairs] + 1]
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def take(elements, k, index, choice, seed):
     """Element `k` of a random order: one of those from `k` on, which changes places with it (Fisher and Yates)."""
     chosen = k + below(len(elements) - k, index, choice, seed)
@@ -82,7 +82,7 @@ def take(elements, k, index, choice, seed):
     return elements[k]
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def below(ways, index, choice, seed):
     """A uniform number in `0 .. ways - 1`, for choice number `choice` of sequence `index`."""
     mask, shift = np.uint64(0xFFFFFFFF), np.uint64(32)

@@ -19,8 +19,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from ...compilation import compiled
 from .counts import backward_bound
-from .lanes import compiled, fill, lanes_of, load, load_fours, load_rows, lower, store, store_rows, where_larger
+from .lanes import fill, lanes_of, load, load_fours, load_rows, lower, store, store_rows, where_larger
 from .threads import in_parallel
 
 if TYPE_CHECKING:

@@ -35,10 +35,10 @@ from there.
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 from jaxtyping import Float, Int, UInt
 
+from ...compilation import compiled
 from ..sampling import AliasTable
 from .draws import TOKENS_STREAM, philox_block, pick
 
@@ -83,7 +83,7 @@ def expansion_tables(
     return ExpansionTables(offsets, left, right, *AliasTable.from_probabilities(table).flat)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def draw_sentences(tables, end, seed, first, step, out):
     """Fill the rows of `out` (N, L) with sentences, each followed by `end`, and the last one cut off."""
     mask, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
@@ -176,7 +176,7 @@ def closure(steps: Float[np.ndarray, "N N"]) -> Float[np.ndarray, "N N"]:
     return paths + np.eye(len(paths))
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def fill_next_token_probs(tables, tokens, out):
     """Fill `out` (B, T+1, E) with the distribution of every token of `tokens` (B, T); zeros after impossible tokens.
 
@@ -226,7 +226,7 @@ def fill_next_token_probs(tables, tokens, out):
             add_words(tables.lexical, counts[k], out[b, t + 1])
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def complete_spans(tables, token, found, counts, offsets, starts, values, k, column, newest, begin, symbol, older):
     # Fill `column` with the inside probabilities of the spans that end at `k`, after `token` of probability `found`.
     # The spans are numbered as they are found; `newest[i]` is the last one that starts at `i`, and `older` the one
@@ -264,7 +264,7 @@ def complete_spans(tables, token, found, counts, offsets, starts, values, k, col
     return begin, symbol, older, used
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def doubled(array):
     result = np.empty(2 * len(array), array.dtype)
     for i in range(len(array)):  # an assignment of arrays compiles the message of an error, for seconds
@@ -272,7 +272,7 @@ def doubled(array):
     return result
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def store_spans(column, begin, symbol, offset, starts, values, stored):
     # Sort the spans of one end by nonterminal; `offset` gets where those of each begin.
     offset[:] = 0
@@ -288,7 +288,7 @@ def store_spans(column, begin, symbol, offset, starts, values, stored):
         place[a] += 1
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def close_left_corners(closure, seeds, counts):
     counts[:] = 0
     for c in range(len(seeds)):
@@ -300,7 +300,7 @@ def close_left_corners(closure, seeds, counts):
             counts[a] = 0
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def add_words(lexical, counts, out):
     for a in range(len(lexical)):
         if counts[a] > 0:

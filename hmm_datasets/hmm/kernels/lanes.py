@@ -14,17 +14,15 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-import numba
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, overload, register_model
 
+from ...compilation import compiled
+
 _BYTES = 64
 _KINDS = {types.float32: ir.FloatType(), types.float64: ir.DoubleType(), types.uint64: ir.IntType(64)}
-
-compiled = numba.njit(cache=True, nogil=True)
-"""For kernels: kept on disk, and without Python's global lock. They are not compiled anew when this module changes."""
 
 
 class Lanes(types.Type):

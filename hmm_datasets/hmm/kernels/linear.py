@@ -20,9 +20,9 @@ zero. numba's cache would not notice a change in `draws`. That is safe, because 
 from there.
 """
 
-import numba
 import numpy as np
 
+from ...compilation import compiled
 from .draws import LANES, fill_all_words, halves, take_lanes
 
 ROUNDING = 1e-12
@@ -33,7 +33,7 @@ GATHERED = 2048
 """Entries of operators from each of which lanes gather their own; larger ones do not fit into the nearest cache."""
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@compiled(error_model="numpy")
 def draw_words(operators, columns, initial, final, floor, seed, first, step, out):
     """Fill row `r` of `out` (N, L) with sequence `first + step r`; return -1, or a row near a negative probability.
 
@@ -61,14 +61,14 @@ def draw_words(operators, columns, initial, final, floor, seed, first, step, out
     return -1
 
 
-@numba.njit(cache=True, nogil=True, forceinline=True, error_model="numpy")
+@compiled(forceinline=True, error_model="numpy")
 def fill_lanes(vectors, initial):
     for i in range(np.uint64(len(initial))):
         for lane in range(np.uint64(LANES)):
             vectors[i * np.uint64(LANES) + lane] = initial[i]
 
 
-@numba.njit(cache=True, nogil=True, forceinline=True, error_model="numpy")
+@compiled(forceinline=True, error_model="numpy")
 def fill_probs(vectors, columns, states, floor, found, size, total, probs):
     """Fill `probs` (E LANES) with the probabilities of the next symbol, and `total` with their sums; return whether
     none is negative. `found` and `size` are overwritten."""
@@ -93,7 +93,7 @@ def fill_probs(vectors, columns, states, floor, found, size, total, probs):
     return negative == 0
 
 
-@numba.njit(cache=True, nogil=True, forceinline=True, error_model="numpy")
+@compiled(forceinline=True, error_model="numpy")
 def draw_lanes(words, total, probs, target, so_far, drawn):
     """Fill `drawn` with the number of symbols up to which the sum of the probabilities does not exceed the target of
     the lane; `target` and `so_far` are overwritten."""
@@ -115,7 +115,7 @@ def draw_lanes(words, total, probs, target, so_far, drawn):
             drawn[lane] += np.uint64(so_far[lane] <= target[lane])
 
 
-@numba.njit(cache=True, nogil=True, forceinline=True, error_model="numpy")
+@compiled(forceinline=True, error_model="numpy")
 def advance_lanes(vectors, operators, drawn, final, found, scale, after):
     """Replace the vector of each lane by that after its symbol; `found`, `scale` and `after` are overwritten."""
     width, states = np.uint64(LANES), np.uint64(len(final))
@@ -149,7 +149,7 @@ def advance_lanes(vectors, operators, drawn, final, found, scale, after):
             vectors[j * width + lane] = after[j * width + lane] / scale[lane]
 
 
-@numba.njit(cache=True, nogil=True, forceinline=True, error_model="numpy")
+@compiled(forceinline=True, error_model="numpy")
 def clear_lanes(vectors, found):
     """Zeros for the lanes whose token was impossible."""
     width = np.uint64(LANES)
@@ -159,7 +159,7 @@ def clear_lanes(vectors, found):
                 vectors[i * width + lane] = 0.0
 
 
-@numba.njit(cache=True, nogil=True, forceinline=True, error_model="numpy")
+@compiled(forceinline=True, error_model="numpy")
 def add_logs(probs, read, total, likelihood, logs):
     """Multiply the likelihoods by the probabilities of the tokens read, and take logarithms where they get small."""
     width = np.uint64(LANES)
@@ -175,7 +175,7 @@ def add_logs(probs, read, total, likelihood, logs):
             logs[lane] = -np.inf
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@compiled(error_model="numpy")
 def filter_words(operators, columns, initial, final, floor, tokens, vectors, distributions, logs):
     """Read the rows of `tokens` (B, T); return -1, or a row near one with a negative probability.
 

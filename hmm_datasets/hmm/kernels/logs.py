@@ -13,17 +13,17 @@ by term ([`.tilted`]).
 import math
 from functools import cached_property
 
-import numba
 import numpy as np
 from jaxtyping import Float, Int
 
+from ...compilation import compiled
 from .tilted import log_entries, log_product, log_sum
 
 _CHUNK = 1 << 22  # numbers of the largest temporary array
 _MAX_MIXED = 64  # states; with more, a step takes far longer than comparing its beliefs
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _recur(log_emission, moves, log_moves, tokens, out, scales):
     # out[t+1, j] = log sum_i exp(out[t, i] + log_emission[x, i]) moves[y, j, i], less the log of the sum over j.
     for t in range(len(tokens)):

@@ -8,7 +8,8 @@ them. Rows are in arrays of one dimension, and have a multiple of the number of 
 import numpy as np
 from jaxtyping import Float
 
-from .lanes import compiled, fill, lanes_of, load, store
+from ...compilation import compiled
+from .lanes import fill, lanes_of, load, store
 
 FLUSH = 32
 """Steps whose moves are added in the type of the recursions, before they are added in float64."""

@@ -9,9 +9,9 @@ numba's cache would not notice a change in `draws`. That is safe, because the fo
 from there.
 """
 
-import numba
 import numpy as np
 
+from ...compilation import compiled
 from .draws import (
     FAMILY_STREAM,
     LANES,
@@ -30,7 +30,7 @@ CHAIN_COMPONENTS, PROCESS_COMPONENTS, DERIVED_SEEDS, NOISE = (
 """Philox streams: components of mixtures of chains and of processes, seeds of parts, and noise; 36 was once used."""
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def draw_chains(start, s_bits, table, t_bits, num_symbols, num_contexts, order, component, seed, first, step, out):
     # Row `r` of `out` is sequence `first + step r` of the chain `component[r]`. Row `c` of `start` is the distribution
     # of the first context of chain `c`, row `c * num_contexts + context` of `table` that of the token after a context.
@@ -73,7 +73,7 @@ def draw_chains(start, s_bits, table, t_bits, num_symbols, num_contexts, order, 
                             context[lane] = (context[lane] * num_symbols + drawn) % num_contexts
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def replace_symbols(num_symbols, threshold, seed, first, step, out):
     # Each symbol is replaced by a uniform one with probability `threshold / 2^32`.
     k0, k1 = halves(seed)
@@ -85,7 +85,7 @@ def replace_symbols(num_symbols, threshold, seed, first, step, out):
                 out[n, t] = (b * num_symbols) >> np.uint64(32)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def normalize_belief(belief):
     # The sum of a belief, by which it is divided if that is above 0, and the lowest probability in it above 0.
     total, lowest = 0.0, 1.0
@@ -98,7 +98,7 @@ def normalize_belief(belief):
     return total, lowest
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def begin_belief(start, belief):
     # Not as one assignment: for the error of unequal shapes numba would compile for seconds.
     lowest = 1.0
@@ -109,7 +109,7 @@ def begin_belief(start, belief):
     return lowest
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def filter_in_order(start, emission, moves, tokens, beliefs, scales, lowest):
     # Fill `beliefs` (B, T+1, H), `scales` (B, T), the probability of each token given its past, and `lowest` (B,), the
     # lowest belief above 0. P(emit x, go to j | in i) is `emission[x, i] * moves[x, i, j]`, or `moves[0, i, j]` where
@@ -130,7 +130,7 @@ def filter_in_order(start, emission, moves, tokens, beliefs, scales, lowest):
             lowest[n] = min(lowest[n], low)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def split_codes(tokens, sizes, out):
     # Fill `out` (F, B, T) with the digits of the product codes `tokens` (B, T), the last factor the least significant.
     for n in range(tokens.shape[0]):
@@ -142,7 +142,7 @@ def split_codes(tokens, sizes, out):
                 rest = rest // size
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def draw_blocked(
     start, s_bits, enter, e_bits, leave, l_bits, symbol, begins, bits, symbols, firsts, size, seed, first, step, out,
     states,

@@ -10,16 +10,16 @@ one by one, else `E + 1`: the symbol before, and last the beginning of the seque
 whose next state does not depend on the symbol, and `E` for an edge-emitting one. `log_emission` is 0 for the latter.
 """
 
-import numba
 import numpy as np
 
+from ...compilation import compiled
 from .dirichlet import exp, log
 from .draws import START, TOKENS_STREAM, philox_block, pick
 
 _SAFE = 1e-280  # sums above this have lost nothing that float64 could show
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def log_sum(terms):
     """The logarithm of the sum of the exponentials of `terms`."""
     peak = terms.max()
@@ -32,20 +32,20 @@ def log_sum(terms):
     return peak + log(total)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def log_of(probability):
     """The logarithm, -inf for 0."""
     return log(probability) if probability > 0 else -np.inf
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def log_entries(table, out):
     """Fill `out` with the logarithms of the probabilities in `table`; both have one axis."""
     for i in range(len(table)):
         out[i] = log_of(table[i])
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def log_product(moves, log_moves, message, out):
     """`out[s] = log sum_j moves[s, j] exp(message[j])`, where not all messages are -inf."""
     peak = message.max()
@@ -59,7 +59,7 @@ def log_product(moves, log_moves, message, out):
         out[s] = peak + log(total) if total > _SAFE else log_sum(log_moves[s] + message)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def fill_values(moves, log_moves, log_emission, tilts, values):
     """The backward pass. Fill `values` (L, E, H); return the messages of position 0 (Y, H) and their log-scale.
 
@@ -85,7 +85,7 @@ def fill_values(moves, log_moves, log_emission, tilts, values):
     return message, log_scale
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def fill_message(values, tilts, message):
     """Fill `message` (Y, H) with the logarithms of sums over the symbols, from the `values` (E, H) of a position."""
     for y in range(message.shape[0]):
@@ -93,7 +93,7 @@ def fill_message(values, tilts, message):
             message[y, s] = log_sum(tilts[y] + values[:, s])
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def fill_symbol_rows(values, tilts, out):
     """Fill `out` (Y, H, E) with `P(symbol | context, state)` at a position, from its `values` (E, H)."""
     for y in range(out.shape[0]):
@@ -101,7 +101,7 @@ def fill_symbol_rows(values, tilts, out):
             normalize_logs(tilts[y] + values[:, s], out[y, s])
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def fill_state_rows(log_moves, message, out):
     """Fill `out` (N, H, H) with `P(next state | state, symbol)`, from the `message` (Y, H) of the position after.
 
@@ -114,7 +114,7 @@ def fill_state_rows(log_moves, message, out):
             normalize_logs(log_moves[m, s] + message[y], out[x, s])
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def normalize_logs(terms, out):
     """Fill `out` with the distribution in proportion to the exponentials of `terms`; they may be the same array."""
     peak = terms.max()
@@ -130,7 +130,7 @@ def normalize_logs(terms, out):
         out[i] /= total
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def draw_start(start, bits, seed, first, step, state):
     """Fill `state` (N,) with the start states of sequences `first`, `first + step`, ..."""
     mask, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
@@ -140,7 +140,7 @@ def draw_start(start, bits, seed, first, step, state):
         state[n] = pick(start, np.uint64(0), bits, a, b)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def draw_step(symbol, e_bits, following, f_bits, num_contexts, num_states, position, seed, first, step, state, out):
     """Draw column `position` of `out` (N, L), and move `state` (N,) on.
 

@@ -12,8 +12,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ...compilation import compiled
 from .filter import flat, live_lanes, operations, padded, run_rows, take_emissions, take_rows
-from .lanes import accumulate, compiled, fill, gather, lanes_of, load, store, where_larger
+from .lanes import accumulate, fill, gather, lanes_of, load, store, where_larger
 
 if TYPE_CHECKING:
     from ..inference import Parameters
