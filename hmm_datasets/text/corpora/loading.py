@@ -116,7 +116,7 @@ def load_corpus(
         A `Dataset` of conversations also has the column `weights` (list of 0 or 1, for each message) if there are
         turns without a loss, see [`~hmm_datasets.text.corpora.keys`]. What is not used of the rows is printed with its
         count on stderr: of a file when it has been read to its end, of a stream from the Hub where it first occurs. A
-        computed corpus (`story-questions`) keeps its other columns.
+        named corpus keeps the columns that its `Format.kept` names.
 
     Raises:
         `InputError`: the name is unknown; a file, column or split is missing; the corpus is of another kind; a row
@@ -180,8 +180,6 @@ def load_prompts(
 def _load(
     source: "_Source", selection: "_Selection", streaming: bool, config: str | None
 ) -> "datasets.IterableDataset | datasets.Dataset":
-    if source.corpus.compute is not None:
-        return _load_computed(source, selection, streaming)
     if source.files or source.splits:
         return _load_files(source, selection, streaming)
     source = replace(source, corpus=replace(source.corpus, config=config or source.corpus.config))
@@ -195,7 +193,7 @@ def read_splits(
     test_fraction: float | None = None,
     max_documents: int | None = None,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Read both splits of a corpus in one pass, if it is split by hash or by position.
+    """Read both splits of a corpus, in one pass if it is split by hash or by position.
 
     Args:
         name_or_path (`str` or `os.PathLike`), kind (`str`), test_fraction (`float`), max_documents (`int`):
@@ -205,20 +203,18 @@ def read_splits(
         Iterator of `tuple[str, dict]`: `"train"` or `"test"`, and the document, in the order of the source.
 
     Raises:
-        `InputError`: for the reasons of [`load_corpus`], or because the corpus has its own splits and no
+        `InputError`: for the reasons of [`load_corpus`], or because the corpus has its own splits on the Hub and no
             `test_fraction` is given.
     """
     source = _source(os.fspath(name_or_path), kind, test_fraction)
-    if not source.test_fraction:
-        raise InputError(f"{source.corpus.name}: is not split by hash; pass test_fraction= above 0 and below 1")
-    if source.corpus.compute is not None:  # each split is computed separately, with its own facts
+    if test_fraction is None and {"train", "test"} <= source.splits.keys():
         return (
             (split, document)
             for split in ("test", "train")
-            for document in load_corpus(
-                name_or_path, split=split, kind=kind, test_fraction=test_fraction, max_documents=max_documents
-            )
+            for document in load_corpus(name_or_path, split=split, kind=kind, max_documents=max_documents)
         )
+    if not source.test_fraction:
+        raise InputError(f"{source.corpus.name}: is not split by hash; pass test_fraction= above 0 and below 1")
     rows = load_corpus(name_or_path, kind=kind, test_fraction=0.0, max_documents=max_documents)
     return divided(rows, source.test_fraction, by_position=bool(source.files))
 
@@ -283,14 +279,15 @@ def _source(name: str, kind: Kind | None, test_fraction: float | None) -> _Sourc
         raise InputError(f"test_fraction={test_fraction}: expected at least 0 and below 1")
     with path_errors(name):
         corpus, files = find_corpus(name)
-    if files and Path(name).is_dir():
-        _, unread = files_of_folder(Path(name))
+    folder = Path(corpus.path)
+    if files and folder.is_dir():
+        _, unread = files_of_folder(folder)
         if unread:
-            names = [str(path.relative_to(name)) for path in unread]
+            names = [str(path.relative_to(folder)) for path in unread]
             _print_once(
                 f"{name}: not read: {', '.join(names[:8])}" + f" and {len(names) - 8:,} more" * (len(names) > 8)
             )
-        splits = _named_splits(Path(name), files)
+        splits = named_splits(folder, files)
         if splits:
             return _Source(corpus, splits.get("train", ()), kind, test_fraction, splits)
     if test_fraction is None:
@@ -298,12 +295,16 @@ def _source(name: str, kind: Kind | None, test_fraction: float | None) -> _Sourc
     return _Source(corpus, files, kind, test_fraction)
 
 
-def _named_splits(folder: Path, files: Sequence[Path]) -> dict[str, tuple[Path, ...]]:
+def named_splits(folder: Path, files: Sequence[Path]) -> dict[str, tuple[Path, ...]]:
     """The files of each split of a folder by their names, as `datasets` divides them; none if all are in train.
+
+    What is no folder has none.
 
     Raises:
         `InputError`: some names are those of splits, but a file is in none or several of them.
     """
+    if not folder.is_dir():
+        return {}
     base = glob.escape(str(folder.absolute()))
     try:
         named = DataFilesDict.from_patterns(get_data_patterns(base), base_path=base)
@@ -332,7 +333,7 @@ def find_corpus(name: str) -> tuple[Corpus, tuple[Path, ...]]:
     """
     named = named_corpus(name)
     if named is not None:
-        return named, (Path(named.path),) if named.bundled else ()
+        return named, local_files(named.path) if named.bundled else ()
     corpus = Corpus(name, name, kind=None, licence="unknown", test_split="test", column=None)
     refuse_foreign(name, foreign_data, "text, conversations or preferences")
     with path_errors(name):
@@ -341,7 +342,7 @@ def find_corpus(name: str) -> tuple[Corpus, tuple[Path, ...]]:
         return corpus, files
     known, colon, file = name.partition(":")
     named = named_corpus(known) if colon else None
-    if named is not None and named.compute is None:
+    if named is not None:
         files = local_files(file)
         if not files:
             raise InputError(f"{name}: {file!r} is no file; expected {known}:FILE, a file of the form of {known}")
@@ -422,10 +423,13 @@ def _other_kind(corpus: Corpus, present: str, columns: Iterable[str], wanted: st
     return InputError(f"{corpus.name}: contains {present} ({names}), expected {wanted}; name another corpus")
 
 
-def _features(kind: str, *, weights: bool = False, notes: bool = False, columns: bool = False) -> "datasets.Features":
+def _features(
+    form: Format, *, weights: bool = False, notes: bool = False, columns: bool = False
+) -> "datasets.Features":
     """The columns of documents; those of weights only for conversations."""
-    string = datasets.Value("string")
+    string, kind = datasets.Value("string"), form.kind
     spare = ({_NOTES: string} if notes else {}) | ({_COLUMNS: string} if columns else {})
+    spare |= {name: datasets.Value(dtype) for name, dtype in form.kept.items()}
     if kind == "text":
         return datasets.Features({"text": string} | spare)
     if weights and kind == "conversations":
@@ -465,7 +469,7 @@ def _load_files(
             f"{corpus.name}: no documents in split {selection.split!r} with test_fraction={fraction} and its filters; "
             "change these, or add documents"
         )
-    return _rows_of(_documents, settings["format"].kind, streaming, settings)
+    return _rows_of(streaming, settings)
 
 
 def _message_columns(source: _Source, row: dict[str, Any]) -> MessageColumns | None:
@@ -485,29 +489,6 @@ def _formats(selection: _Selection) -> Sequence[Format]:
 
 def _rows(files: tuple[Path, ...], wanted: set[str] | None) -> Iterator[tuple[str, dict[str, Any]]]:
     return chain.from_iterable(read_rows(file, wanted) for file in files)
-
-
-def _load_computed(
-    source: _Source, selection: _Selection, streaming: bool
-) -> "datasets.IterableDataset | datasets.Dataset":
-    corpus = source.corpus
-    if selection.split not in ("train", "test"):
-        raise InputError(f"{corpus.name}: split={selection.split!r}, but it has only 'train' and 'test'")
-    _format(source, next(corpus.compute(selection.split, test_fraction=selection.test_fraction)))
-    settings = {"corpus": corpus, "selection": selection}
-    if next(_computed_documents(**settings), None) is None:
-        raise InputError(f"{corpus.name}: its filters keep no document of split {selection.split!r}")
-    others = {"kind": datasets.Value("string"), "chance": datasets.Value("float64")}
-    return _rows_of(_computed_documents, corpus.kind, streaming, settings, others)
-
-
-def _computed_documents(corpus: Corpus, selection: _Selection) -> Iterator[dict[str, Any]]:
-    """The rows of a split, which the corpus has computed with `test_fraction`."""
-    rows = corpus.compute(selection.split, test_fraction=selection.test_fraction)
-    rows = islice(rows, selection.max_documents)
-    kept = (row for row in rows if selection.filters.keeps_row(row, corpus.name))
-    documents = replace(selection, test_fraction=None)(kept)
-    return _first_seen(documents) if selection.filters.unique else documents
 
 
 def _documents(
@@ -553,7 +534,7 @@ def _read_row(
     if isinstance(document, str):
         unused.left_out[document] += 1
     elif selection.keeps_columns:
-        read = {*format.columns_of(row), *(OBEYED - {*LABELS}), *format.labels, *_features(format.kind, weights=True)}
+        read = {*format.columns_of(row), *(OBEYED - {*LABELS}), *format.labels, *_features(format, weights=True)}
         kept = {name: value for name, value in row.items() if name not in read}
         document[_COLUMNS] = json.dumps(kept, default=str)
     unused.update(name for name in format.unused(row, (*filters.equal, *filters.at_least)) if name not in kept)
@@ -611,7 +592,7 @@ def _load_hub(
         batch_size=_BATCH_ROWS,
         with_indices=True,
         remove_columns=list(first),
-        features=_features(form.kind, **parts),
+        features=_features(form, **parts),
     )
     if not streaming:
         data = _without_notes(data, source.corpus.name)
@@ -619,7 +600,7 @@ def _load_hub(
         return data
     if streaming:  # a generator, so that every pass starts with an empty set of documents seen
         settings = {"documents": data}
-        return datasets.IterableDataset.from_generator(_first_seen, features=_features(form.kind), gen_kwargs=settings)
+        return datasets.IterableDataset.from_generator(_first_seen, features=_features(form), gen_kwargs=settings)
     new = FirstSeen()
     return data.select([number for number, document in enumerate(data) if new(conversation_text(document))])
 
@@ -728,12 +709,12 @@ def _chosen_rows(
     documents = list(selection(documents))
     if streaming:
         _print_first(name, unused)
-        names = list(_features(format.kind))
+        names = list(_features(format))
         return {column: [_of_stream(document, name)[column] for document in documents] for column in names}
     note = json.dumps({"counts": unused, "rows": unused.rows, "left_out": unused.left_out})
     documents = documents or [{}]
     documents[-1] = {**documents[-1], _NOTES: note}
-    names = _features(format.kind, weights=True, notes=True, columns=selection.keeps_columns)
+    names = _features(format, weights=True, notes=True, columns=selection.keeps_columns)
     return {column: [document.get(column) for document in documents] for column in names}
 
 
@@ -777,22 +758,15 @@ def _of_stream(document: dict[str, Any], where: str) -> dict[str, Any]:
     return document
 
 
-def _rows_of(
-    documents: Callable[..., Iterator[dict]],
-    kind: Kind,
-    streaming: bool,
-    settings: dict[str, Any],
-    others: dict[str, Any] | None = None,
-) -> IterableDataset | Dataset:
-    """The rows that `documents(**settings)` yields, as a stream or in memory, with the features of `others` too."""
+def _rows_of(streaming: bool, settings: dict[str, Any]) -> IterableDataset | Dataset:
+    """The rows that `_documents(**settings)` yields, as a stream or in memory."""
     if not streaming:
-        rows = list(documents(**settings))
+        rows = list(_documents(**settings))
         parts = {"weights": any("weights" in row for row in rows), "columns": any(_COLUMNS in row for row in rows)}
-        return Dataset.from_list(rows, features=Features(_features(kind, **parts) | (others or {})))
-    features = Features(_features(kind) | (others or {}))
-    settings = {"documents": documents, "name": settings["corpus"].name, **settings}
+        return Dataset.from_list(rows, features=_features(settings["format"], **parts))
+    features = _features(settings["format"])
     return IterableDataset(TypedExamples(_numbered, settings, features), info=DatasetInfo(features=features))
 
 
-def _numbered(documents: Callable[..., Iterator[dict]], name: str, **settings: Any) -> Iterator[tuple[int, dict]]:
-    return enumerate(_of_stream(document, name) for document in documents(**settings))
+def _numbered(corpus: Corpus, **settings: Any) -> Iterator[tuple[int, dict]]:
+    return enumerate(_of_stream(document, corpus.name) for document in _documents(corpus, **settings))

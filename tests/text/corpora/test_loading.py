@@ -79,7 +79,7 @@ def test_the_instructions_sample_puts_the_input_after_a_blank_line():
 
 def test_the_readme_names_every_sample():
     readme = (SAMPLES / "README.md").read_text()
-    assert all(file.name in readme for file in SAMPLES.glob("*.gz"))
+    assert all(file.name in readme for file in SAMPLES.rglob("*.gz"))
     assert "CDLA-Sharing-1.0" in readme
     assert "Apache-2.0" in readme
 
@@ -552,7 +552,6 @@ def test_a_file_can_be_read_as_a_named_corpus(tmp_path):
     assert message(load_corpus, "gsm8k:none.jsonl") == (
         "gsm8k:none.jsonl: 'none.jsonl' is no file; expected gsm8k:FILE, a file of the form of gsm8k"
     )
-    assert message(load_corpus, f"story-questions:{file}").startswith(f"story-questions:{file}: no such file")
 
 
 def test_an_unknown_name_lists_the_presets():
