@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.text.corpora.filters import document_digest
+from hmm_datasets.text.corpora.document_digest import document_digest
 
 NUM_TRAIN, NUM_TEST = 20_000, 1_000
 """Conversations in the splits of the corpus. `story_question` itself takes any index."""

@@ -202,12 +202,12 @@ class Format:
             document["weights"] = weights[first]
         return document | kept
 
-    def unused(self, row: Mapping[str, Any], filtered: Iterable[str] = ()) -> Iterator[str]:
-        """What a row has beside what is read of it; `filtered` are the columns that it was selected by."""
+    def unused(self, row: Mapping[str, Any]) -> Iterator[str]:
+        """What a row has beside what is read of it."""
         columns = self.columns_of(row)
         if self.kind == "text":
-            return unused_keys(row, {*columns, *self.kept, *filtered}, ())
-        return unused_keys(row, {*columns, *self.kept, *filtered, *CONTEXT, *self.labels}, columns)
+            return unused_keys(row, {*columns, *self.kept}, ())
+        return unused_keys(row, {*columns, *self.kept, *CONTEXT, *self.labels}, columns)
 
 
 def normalize_messages(messages: Any, where: str = "messages") -> Messages:

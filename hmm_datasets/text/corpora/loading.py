@@ -34,9 +34,8 @@ from ...errors import InputError, first_line, path_errors
 from ...hub.download import reading_hub, why_unreachable
 from ...hub.foreign_formats import foreign_data, refuse_foreign
 from ...runtime import environment
-from .conversations import Format, Kind, column_format, conversation_text, num_characters
+from .conversations import Format, Kind, column_format, conversation_text
 from .corpus import Corpus
-from .filters import DocumentFilter, FirstSeen
 from .formats import FORMATS, PROMPT_FORMATS, format_of_row
 from .keys import LABELS, OBEYED, UnusedKeys
 from .local_files import SUFFIXES, files_of_folder, has_rows, local_files, read_rows, shorten, without_fillers
@@ -77,7 +76,6 @@ def load_corpus(
     messages_column: str | None = None,
     test_fraction: float | None = None,
     max_documents: int | None = None,
-    filters: DocumentFilter | None = None,
 ) -> "datasets.IterableDataset | datasets.Dataset":
     """Read a corpus of texts, conversations or preferences. Empty documents are left out.
 
@@ -106,9 +104,7 @@ def load_corpus(
             folders keep their own splits by default; if it is given, their train split is split by it. Splits of the
             Hub may share documents; splits by hash never do.
         max_documents (`int`, *optional*):
-            Maximum number of rows of the source to read, counted before rows are filtered or split.
-        filters ([`~hmm_datasets.text.corpora.filters.DocumentFilter`], *optional*):
-            Conditions on length and columns, and removal of duplicates; by default all documents are kept.
+            Maximum number of rows of the source to read, counted before rows are split.
 
     Returns:
         `datasets.IterableDataset` or `datasets.Dataset` with the column `text` (`str`), the column `messages` (list
@@ -138,7 +134,7 @@ def load_corpus(
         expected = "text" if text_column else "conversations"
         named = replace(source.corpus, kind=expected, column=text_column or messages_column, format=None)
         source = replace(source, corpus=named)
-    selection = _Selection(split, source.test_fraction, filters or DocumentFilter(), max_documents)
+    selection = _Selection(split, source.test_fraction, max_documents)
     return _load(source, selection, streaming, config)
 
 
@@ -159,7 +155,7 @@ def load_prompts(
         `InputError`: for the reasons of [`load_corpus`], or a column has values of several types.
     """
     source = _source(os.fspath(name_or_path), "conversations", test_fraction)
-    selection = _Selection(split, source.test_fraction, DocumentFilter(), None, keeps_columns=True)
+    selection = _Selection(split, source.test_fraction, None, keeps_columns=True)
     rows = _load(source, selection, streaming=False, config=None)
     if _COLUMNS not in rows.column_names:
         return rows
@@ -360,26 +356,16 @@ class _Selection:
 
     split: str
     test_fraction: float | None
-    filters: DocumentFilter
     max_documents: int | None
     keeps_columns: bool = False
 
-    def is_long_enough(self, document: dict[str, Any]) -> bool:
-        """Whether a normalized row is not empty, and its length is within the bounds of the filters."""
-        return bool(conversation_text(document)) and self.filters.keeps_length(num_characters(document))
-
     def __call__(self, documents: Iterable[dict[str, Any]], *, by_position: bool = False) -> Iterator[dict[str, Any]]:
-        """The normalized rows that are selected, apart from the removal of duplicates; see `divided`."""
-        documents = filter(self.is_long_enough, documents)
+        """The normalized rows that are selected, which are not empty; see `divided`."""
+        documents = filter(conversation_text, documents)
         if not self.test_fraction:  # without hashing
             return documents if self.test_fraction is None or self.split == "train" else iter(())
         pairs = divided(documents, self.test_fraction, by_position=by_position)
         return (document for split, document in pairs if split == self.split)
-
-
-def _first_seen(documents: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    new = FirstSeen()
-    return (document for document in documents if new(conversation_text(document)))
 
 
 def _format(source: _Source, row: dict[str, Any], formats: Sequence[Format] = FORMATS) -> Format:
@@ -452,8 +438,7 @@ def _load_files(
         raise InputError(
             f"{corpus.name}: split={selection.split!r}, but a file has only 'train' and 'test' (see test_fraction)"
         )
-    named = {*filter(None, [corpus.column]), *selection.filters.equal, *selection.filters.at_least}
-    wanted = None if selection.keeps_columns else _READ | named
+    wanted = None if selection.keeps_columns else _READ | {*filter(None, [corpus.column])}
     settings = {"corpus": corpus, "files": files, "selection": selection, "wanted": wanted}
     first = next(_rows(files, wanted), None)
     if first is None:
@@ -466,8 +451,8 @@ def _load_files(
     if next(_documents(**settings), None) is None:
         fraction = selection.test_fraction
         raise InputError(
-            f"{corpus.name}: no documents in split {selection.split!r} with test_fraction={fraction} and its filters; "
-            "change these, or add documents"
+            f"{corpus.name}: no documents in split {selection.split!r} with test_fraction={fraction}; change it, or "
+            "add documents"
         )
     return _rows_of(streaming, settings)
 
@@ -505,8 +490,7 @@ def _documents(
         _print_once(*(f"{corpus.name}: {line}" for line in lines))
         rows = iter(conversations)
     rows = islice(rows, selection.max_documents)
-    documents = selection(_normalized(corpus, rows, format, selection), by_position=True)
-    return _first_seen(documents) if selection.filters.unique else documents
+    return selection(_normalized(corpus, rows, format, selection), by_position=True)
 
 
 def _normalized(
@@ -518,8 +502,7 @@ def _normalized(
         for column in format.columns:
             if column not in row:
                 raise InputError(f"{where}: no column {column!r}, found {', '.join(row)}")
-        if selection.filters.keeps_row(row, where):
-            yield from _read_row(format, row, where, selection, unused)
+        yield from _read_row(format, row, where, selection, unused)
     _print_once(*unused.lines(corpus.name))
 
 
@@ -530,14 +513,14 @@ def _read_row(
     row = format.unfolded(row, where)
     document = format.document(row, where)
     unused.rows += 1
-    filters, kept = selection.filters, {}
+    kept = {}
     if isinstance(document, str):
         unused.left_out[document] += 1
     elif selection.keeps_columns:
         read = {*format.columns_of(row), *(OBEYED - {*LABELS}), *format.labels, *_features(format, weights=True)}
         kept = {name: value for name, value in row.items() if name not in read}
         document[_COLUMNS] = json.dumps(kept, default=str)
-    unused.update(name for name in format.unused(row, (*filters.equal, *filters.at_least)) if name not in kept)
+    unused.update(name for name in format.unused(row) if name not in kept)
     return [] if isinstance(document, str) else [document]
 
 
@@ -594,15 +577,7 @@ def _load_hub(
         remove_columns=list(first),
         features=_features(form, **parts),
     )
-    if not streaming:
-        data = _without_notes(data, source.corpus.name)
-    if not selection.filters.unique:
-        return data
-    if streaming:  # a generator, so that every pass starts with an empty set of documents seen
-        settings = {"documents": data}
-        return datasets.IterableDataset.from_generator(_first_seen, features=_features(form), gen_kwargs=settings)
-    new = FirstSeen()
-    return data.select([number for number, document in enumerate(data) if new(conversation_text(document))])
+    return data if streaming else _without_notes(data, source.corpus.name)
 
 
 def _opened_on_hub(
@@ -645,9 +620,9 @@ def _first_rows(
     count = selection.max_documents
     if isinstance(data, Dataset):
         return data if count is None else data.take(min(count, len(data)))
-    if count is None and not selection.filters.unique:
+    if count is None:
         return data
-    # Which rows are the first, and which are new, is known of all of them alone, so one worker reads the stream.
+    # Which rows are the first is known of all of them alone, so one worker reads the stream.
     return datasets.IterableDataset.from_generator(_all_rows, gen_kwargs={"stream": data, "count": count})
 
 
@@ -694,7 +669,7 @@ def _chosen_rows(
     types: Features | None,
     streaming: bool,
 ) -> dict[str, list]:
-    """The documents of some rows of a data set that are selected, apart from the removal of duplicates.
+    """The documents of some rows of a data set that are selected.
 
     What is not used is written beside the last of them, since the result of a batch may come from a cache. If there is
     none, an empty document has it. A stream has no end to print counts at, so there each name is printed when it first
@@ -703,9 +678,7 @@ def _chosen_rows(
     documents, unused = [], UnusedKeys()
     for index, row in zip(indices, _rows_of_columns(columns), strict=True):
         where = f"{name}: row {index}"
-        if selection.filters.keeps_row(row, where):
-            row = without_fillers(row, types)
-            documents += _read_row(format, row, where, selection, unused)
+        documents += _read_row(format, without_fillers(row, types), where, selection, unused)
     documents = list(selection(documents))
     if streaming:
         _print_first(name, unused)
