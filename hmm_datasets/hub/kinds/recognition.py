@@ -79,7 +79,8 @@ def detect_kind(path: str | os.PathLike, repo_type: RepoType | None = None) -> C
             )
         return contents
     files = {} if path.is_file() else files_in(path, DEFAULT_IGNORE)
-    are_documents = CONFIG_NAME not in files and all(map(has_rows, files.keys() - {CARD_NAME}))
+    # JSON may be anything.
+    are_documents = all(has_rows(name) and not name.endswith(".json") for name in files.keys() - {CARD_NAME})
     if path.is_file() or (repo_type is None and files and are_documents):
         raise InputError(
             f"{path}: expected a folder to push, of other files than documents; push documents with "

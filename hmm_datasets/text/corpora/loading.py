@@ -189,7 +189,7 @@ def read_splits(
     test_fraction: float | None = None,
     max_documents: int | None = None,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Read both splits of a corpus, in one pass if it is split by hash or by position.
+    """Read both splits of a corpus in one pass, if it is split by hash or by position.
 
     Args:
         name_or_path (`str` or `os.PathLike`), kind (`str`), test_fraction (`float`), max_documents (`int`):
@@ -199,16 +199,10 @@ def read_splits(
         Iterator of `tuple[str, dict]`: `"train"` or `"test"`, and the document, in the order of the source.
 
     Raises:
-        `InputError`: for the reasons of [`load_corpus`], or because the corpus has its own splits on the Hub and no
+        `InputError`: for the reasons of [`load_corpus`], or because the corpus has its own splits and no
             `test_fraction` is given.
     """
     source = _source(os.fspath(name_or_path), kind, test_fraction)
-    if test_fraction is None and {"train", "test"} <= source.splits.keys():
-        return (
-            (split, document)
-            for split in ("test", "train")
-            for document in load_corpus(name_or_path, split=split, kind=kind, max_documents=max_documents)
-        )
     if not source.test_fraction:
         raise InputError(f"{source.corpus.name}: is not split by hash; pass test_fraction= above 0 and below 1")
     rows = load_corpus(name_or_path, kind=kind, test_fraction=0.0, max_documents=max_documents)
