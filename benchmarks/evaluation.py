@@ -6,8 +6,7 @@ Prints machine, versions, then a table. `--data` is a folder with the `.jsonl` f
 are made up, a file of each of three types. `--model` is a preset, whose weights are random, or a pretrained model. The
 loop is the usual one: an item at a time, the prompts of its options padded to one batch, all logits. The harness gets
 the same tokens of the same prompts, and batches them as it does. All run the same model in one process, task by task
-and in turns, without the control; what they answer is compared item by item. The control, which the others lack, is
-timed beside them. Run it on a quiet machine.
+and in turns; what they answer is compared item by item. Run it on a quiet machine.
 """
 
 import argparse
@@ -56,8 +55,7 @@ def main() -> None:
         data = settings.data or made_up(Path(folder))
         model, tokenizer = make_model(settings, data)
         ways = {
-            "hmm-datasets": lambda task: ours(model, tokenizer, data, task, settings, corrupted=False),
-            "with the control": lambda task: ours(model, tokenizer, data, task, settings, corrupted=True),
+            "hmm-datasets": lambda task: ours(model, tokenizer, data, task, settings),
             "lm-evaluation-harness": lambda task: harness(model, tokenizer, data, task, settings),
             "a loop over items": lambda task: loop(model, tokenizer, data, task, settings),
         }
@@ -79,7 +77,7 @@ def report(found: dict[str, Measured], settings: argparse.Namespace) -> None:
         for name in names[1:]:
             ratios = [theirs / ours for ours, theirs in zip(mine, seconds[name], strict=True)]
             cells.append(f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
-        unlike, errors = zip(*(compared(answers[names[0]], answers[name]) for name in names[2:]), strict=True)
+        unlike, errors = zip(*(compared(answers[names[0]], answers[name]) for name in names[1:]), strict=True)
         table.append([*cells, str(sum(unlike)), f"{max(errors):.1e}"])
     where = "CORE's tasks" if settings.data else "made-up items"
     print(f"\n{where}, model {Path(settings.model).name}, {settings.rounds} rounds\n")
@@ -117,9 +115,7 @@ def make_model(settings: argparse.Namespace, data: str | Path) -> tuple:
     return LlamaForCausalLM(config).eval(), tokenizer
 
 
-def ours(
-    model, tokenizer, data: str | Path, task: str, settings: argparse.Namespace, *, corrupted: bool
-) -> list[dict]:
+def ours(model, tokenizer, data: str | Path, task: str, settings: argparse.Namespace) -> list[dict]:
     """The items of a task by this package."""
     accelerator = Accelerator(cpu=True)
     found = score_core(
@@ -127,7 +123,6 @@ def ours(
         tasks=[task],
         max_per_task=settings.items,
         batch_size=settings.batch,
-        corrupted=corrupted,
     )
     return found["items"]
 
@@ -152,7 +147,7 @@ def items(tokenizer, data: str | Path, task: str, settings: argparse.Namespace) 
     beginning, _ = beginning_token(tokenizer)
     for of in find_questions(data, core_tasks([task]), only_found=False, max_per_task=settings.items):
         for number, row in enumerate(of.rows):
-            texts, gold = of.prompts(row, number), row.get("gold")
+            texts, gold = of.prompts(number), row.get("gold")
             prompts = [[beginning, *tokenizer(text, add_special_tokens=False)["input_ids"]] for text in texts]
             if of.task.type == "language_modeling":
                 starts, prompts, gold = [len(prompts[0])], prompts[1:], None

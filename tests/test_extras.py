@@ -66,7 +66,8 @@ def without(monkeypatch):
         package = PACKAGES.get(extra, extra)
         for name in [name for name in sys.modules if name.partition(".")[0] == package]:
             monkeypatch.delitem(sys.modules, name)
-        monkeypatch.delitem(sys.modules, "hmm_datasets.text.stream.datatrove_steps", raising=False)
+        for name in ("text.stream.datatrove_steps", "compat.gguf"):
+            monkeypatch.delitem(sys.modules, f"hmm_datasets.{name}", raising=False)
         monkeypatch.setitem(sys.modules, package, None)
         version = importlib.metadata.version
 

@@ -14,7 +14,7 @@ class PushCommand(PushSettings):
     With --config FILE.yaml instead of PATH it pushes several folders: `configs copy push.py`.
     """
 
-    path: Path = argument("PATH", "folder, file of documents, or 'process:mess3(x=0.05, a=0.85)'")
+    path: Path = argument("PATH", "folder, or 'process:mess3(x=0.05, a=0.85)'")
     repo_id: str = argument("REPO_ID", "USER/NAME")
 
 

@@ -84,8 +84,8 @@ class EvaluationSettings:
     chat_max_new_tokens: int = setting(64, "Maximum number of tokens per answer.")
     quick: bool = setting(
         False,
-        "A first look, with fewer sequences, windows and questions and without the control of CORE: about "
-        "a minute for 135 million parameters on two cores.",
+        "A first look, with fewer sequences, windows and questions: about a minute for 135 million parameters on two "
+        "cores.",
     )
     batch_size: int = setting(32, "Rows per rank in one forward pass.")
     seed: int = setting(0, "Seed of sampled text, of controls and of bootstraps.")

@@ -14,7 +14,7 @@ from ..hmm.process_storage import FAMILY_NAME, PROCESS_NAME
 from ..hmm.storage import CONFIG_NAME
 from ..hub.foreign_formats import foreign_data, refuse_foreign
 from ..runtime import environment
-from ..text.corpora.loading import find_corpus, load_corpus
+from ..text.corpora.loading import find_corpus, load_corpus, named_splits
 from ..text.corpora.local_files import local_files
 from ..text.corpora.presets import corpus_names
 from ..text.stream import TokenStream
@@ -103,8 +103,8 @@ def open_target(
 
 def held_out_part(name: str, test_fraction: float | None, known: TrainedOn) -> dict[str, Any]:
     """Arguments of `load_corpus` for documents of a corpus that a model was not trained on; see [`open_target`]."""
-    _, files = find_corpus(name)
-    if not files:
+    corpus, files = find_corpus(name)
+    if not files or (test_fraction != 1 and named_splits(Path(corpus.path), files)):
         return {"split": "test"}
     is_own = name not in corpus_names()  # not one of the bundled files
     if test_fraction == 1 and is_own:

@@ -93,7 +93,6 @@ def run_core(context: EvaluationContext, accelerator: Accelerator) -> Result:
         batch_size=settings.batch_size,
         tasks=settings.core_tasks or None,
         max_per_task=settings.core_max_per_task,
-        corrupted=not settings.quick,
     )
 
 

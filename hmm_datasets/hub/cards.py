@@ -20,7 +20,7 @@ from ..runtime.shipped import shipped
 if TYPE_CHECKING:
     from huggingface_hub import DatasetCardData, EvalResult, ModelCardData
 
-CardKind = Literal["model", "hmm", "dataset", "text", "evaluation"]
+CardKind = Literal["model", "hmm", "dataset", "text"]
 _OPTIONAL: dict[str, dict[str, Any]] = {
     "all": {"repo_id": None, "limits": []},
     "model": {"stages": [], "details": [], "base_model": None, "library": "transformers", "datasets": []}
@@ -41,7 +41,6 @@ _TAGS = {
     "hmm": ["hmm-datasets", "hidden-markov-model"],
     "dataset": ["hmm-datasets", "hidden-markov-model", "synthetic"],
     "text": ["hmm-datasets"],
-    "evaluation": ["hmm-datasets", "evaluation"],
 }
 _CODE = re.compile(r"((?<![\\`])`[^`\n]+`(?!`))")
 _TAG = re.compile(r"<(?=[A-Za-z/!?])(?!https?://[^\s<>]*>)")
@@ -144,13 +143,8 @@ def write_card(kind: CardKind, folder: str | os.PathLike, facts: dict[str, Any])
           which is None if unknown), the first of which is the default; `details` (`list[dict]` of `name` and `value`);
         - optional: `repo_id`, `limits`; `decode` (`str`): Python that turns the tokens of a row into text.
 
-    Facts of an `"evaluation"`, written by [`~hmm_datasets.hub.kinds.evaluation.write_evaluation_dataset`]:
-        - `name`, `summary`, `model`, `sha256`, `command` (`str`); `license` (`str` or None); `versions` (`dict`);
-        - `tables` (`list[str]`, Markdown), `plots` (`list[str]`, paths in the repository), `configs` as above;
-        - optional: `repo_id`, `limits`.
-
     Args:
-        kind (`str`): `"model"`, `"hmm"`, `"dataset"`, `"text"` or `"evaluation"`.
+        kind (`str`): `"model"`, `"hmm"`, `"dataset"` or `"text"`.
         folder (`str` or `os.PathLike`): An existing folder.
         facts (`dict`): The facts above.
 
@@ -183,7 +177,7 @@ positions, predictors, process, size, source_file
     template = template_path(kind).read_text(encoding="utf-8")
     facts = checked_facts(kind, template, facts)
     plain = {name: _plain(f"facts of a {kind} card: {name}", name, fact) for name, fact in facts.items()}
-    is_data = kind in ("dataset", "text", "evaluation")
+    is_data = kind in ("dataset", "text")
     data = _dataset_data(kind, facts) if is_data else _model_data(kind, facts)
     card_class = DatasetCard if is_data else ModelCard
     filled = Environment(undefined=StrictUndefined).from_string(template).render(card_data=data.to_yaml(), **plain)

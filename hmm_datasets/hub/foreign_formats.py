@@ -57,14 +57,6 @@ _DATA: dict[str, ForeignFormat] = {
     ),
 }
 """Formats of tokens or rows by the names of their files; the first that fits is right."""
-_QUANTIZED_NAMES = {
-    **dict.fromkeys((".quant_state.", ".absmax", ".SCB"), "bitsandbytes"),
-    **dict.fromkeys((".qzeros", ".qweight"), "GPTQ or AWQ"),
-    ".weight_packed": "compressed-tensors",
-    "_weight_qdata": "torchao",
-    ".W_q": "HQQ",
-}
-"""What quantizes weights, by parts of the names of their tensors."""
 
 
 def foreign_weights(name: str | os.PathLike) -> ForeignFormat | None:
@@ -119,8 +111,3 @@ def quantized(config: object) -> str | None:
         "that reads them, take the model as it was before, or dequantize it where it can be read "
         "(model.dequantize(), then save_pretrained)"
     )
-
-
-def quantized_by_names(names: list[str]) -> str | None:
-    """What quantized weights whose tensors have such names; None if nothing did."""
-    return next((what for part, what in _QUANTIZED_NAMES.items() for name in names if part in name), None)

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..compat.transformers_models import whole_gguf
-from ..errors import InputError, first_line, needing_extra
+from ..errors import InputError, first_line, needing_extra, path_errors
 from ..files import check_digests
-from ..foreign.gguf import gguf_header
 from ..runtime import environment
 from .download import ModelName, Repository, check_downloaded, download_file
 from .licences import LICENCE_KEYS
@@ -77,28 +76,31 @@ def read_header(path: Path) -> GGUFHeader:
         `InputError`: the package `gguf` is missing; the file is truncated, not in this format, or one part of several.
     """
     with needing_extra("gguf", str(path)):
-        import gguf
-
-    header = gguf_header(path, {int(kind): size for kind, size in gguf.GGML_QUANT_SIZES.items()})
-    num_bytes = path.stat().st_size
-    if num_bytes < header.size:
-        raise InputError(f"{path}: expected {header.size:,} bytes by its header, found {num_bytes:,}; copy it again")
-    field = partial(_field, path, header.fields)
+        from ..compat.gguf import GGUFHeaderReader, LlamaFileType
+    try:
+        with path_errors(path):
+            reader = GGUFHeaderReader(path)
+        fields = {name: field.contents() if field.data else [] for name, field in reader.fields.items()}
+    except InputError:
+        raise
+    except Exception as error:  # of any type, as it reads what stands there
+        raise InputError(f"{path}: not a whole GGUF file ({first_line(error)}); copy it again") from None
+    names = [tensor.name for tensor in reader.tensors]
+    field = partial(_field, path, fields)
     parts = field("split.count", int, 1)
     if parts > 1:
         raise InputError(
             f"{path}: expected a whole model, found one of {parts} parts; join them with llama-gguf-split --merge"
         )
-    kinds = {kind.value: kind.name.removeprefix("ALL_").removeprefix("MOSTLY_") for kind in gguf.LlamaFileType}
+    kinds = {kind.value: kind.name.removeprefix("ALL_").removeprefix("MOSTLY_") for kind in LlamaFileType}
     quantization = kinds.get(field("general.file_type", int, -1), "unknown")
     architecture = field("general.architecture", str, "")
     depth = field(f"{architecture}.block_count", int, 0)
-    if not 0 <= depth <= len(header.tensors):
+    if not 0 <= depth <= len(names):
         raise InputError(
-            f"{path}: {architecture}.block_count is {depth:,}, but there are {len(header.tensors):,} tensors; copy it "
-            "again"
+            f"{path}: {architecture}.block_count is {depth:,}, but there are {len(names):,} tensors; copy it again"
         )
-    unexpected = _unexpected(architecture, depth, header.tensors)
+    unexpected = _unexpected(architecture, depth, names)
     stated = {name: field(f"general.{name.replace('_', '.')}", str, "") for name in LICENCE_KEYS}
     licence = {name: text for name, text in stated.items() if text}
     return GGUFHeader(quantization, field("tokenizer.ggml.pre", str, None), unexpected, licence)

@@ -55,7 +55,6 @@ class PushSettings:
     )
     dry_run: bool = option(False, None, "only say what would be pushed")
     revision: str | None = option(None, "BRANCH", "branch to push to, created if missing; default main")
-    tag: str | None = option(None, "TAG", "name for the commit")
     private: bool | None = option(None, None, "make the repository private; default as the Hub does")
     include_checkpoints: bool = option(False, None, "push each checkpoint-N of a run to a branch step-N")
     license: str | None = option(None, "ID", "licence for a card that is made, such as cc0-1.0")
@@ -96,7 +95,6 @@ def push_folder(
     endpoint: str | None = None,
     ignore: Sequence[str] = DEFAULT_IGNORE,
     revision: str | None = None,
-    tag: str | None = None,
 ) -> PushResult:
     """Push the files of a folder to a repository on the Hub, in one commit, and check that they arrived.
 
@@ -126,8 +124,6 @@ def push_folder(
             are always left out.
         revision (`str`, *optional*):
             Branch to push to; created from the first commit if it is missing. By default the main branch.
-        tag (`str`, *optional*):
-            Name for the commit; one that exists already must be of the same commit.
 
     Returns:
         [`PushResult`]: Repository, address, commit, number of files and bytes.
@@ -156,7 +152,6 @@ def push_folder(
         token=token,
         endpoint=endpoint,
         revision=revision,
-        tag=tag,
     )
 
 
@@ -171,7 +166,6 @@ def push_files(
     token: str | None = None,
     endpoint: str | None = None,
     revision: str | None = None,
-    tag: str | None = None,
 ) -> PushResult:
     """Push given files to a repository on the Hub; see [`push_folder`] for the other arguments.
 
@@ -194,7 +188,6 @@ def push_files(
         message=message or f"Upload {Path(folder).resolve().name} with hmm-datasets {__version__}",
         files=pushable(files, folder, token),
         revision=revision,
-        tag=tag,
     )
     with patience(PATIENCE):
         return push.run()
@@ -211,7 +204,6 @@ class _Push:
     message: str
     files: dict[str, Path | bytes]
     revision: str | None = None
-    tag: str | None = None
     _is_private: bool = False
 
     def run(self) -> PushResult:
@@ -227,9 +219,6 @@ class _Push:
                 f"{self.repo_id}: {path} at commit {commit[:8]} is missing; check whether a .gitignore in the "
                 "repository excludes it"
             )
-        if self.tag is not None:
-            tag = self.tag
-            self._retried(f"create the tag {tag}", lambda: self._create_tag(tag, commit))
         contents = self.files.values()
         size = sum(len(content) if isinstance(content, bytes) else content.stat().st_size for content in contents)
         return PushResult(self.repo_id, str(url), commit, len(self.files), size, self._is_private)
@@ -243,17 +232,6 @@ class _Push:
         if name not in {branch.name for branch in refs.branches}:
             first = self.api.list_repo_commits(self.repo_id, repo_type=self.repo_type)[-1].commit_id
             self.api.create_branch(self.repo_id, branch=name, revision=first, repo_type=self.repo_type, exist_ok=True)
-
-    def _create_tag(self, name: str, commit: str) -> None:
-        refs = self.api.list_repo_refs(self.repo_id, repo_type=self.repo_type)
-        tagged = {tag.name: tag.target_commit for tag in refs.tags}.get(name)
-        if tagged is None:
-            self.api.create_tag(self.repo_id, tag=name, revision=commit, repo_type=self.repo_type)
-        elif tagged != commit:
-            raise InputError(
-                f"{self.repo_id}: the tag {name} is of commit {tagged[:8]}, and the files are at {commit[:8]}; "
-                "choose another tag, or delete that one"
-            )
 
     def _commit(self) -> str:
         from huggingface_hub import CommitOperationAdd

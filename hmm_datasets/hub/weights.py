@@ -14,7 +14,6 @@ from typing import Any
 from ..errors import InputError
 from ..files import check_digests, read_json, recorded_digests
 from ..records import read_record
-from .foreign_formats import quantized_by_names
 
 _REPORTERS = ("transformers.modeling_utils", "transformers.integrations.peft")  # loggers of the table of warnings
 _COUNTS = (
@@ -199,15 +198,9 @@ def refuse_weights(name: str, missing: list[str], unexpected: list[str], shapes:
         if keys
     ]
     if problems:
-        quantizer = quantized_by_names(unexpected)
-        remedy = (
-            "copy or convert the model again"
-            if quantizer is None
-            else f"they are quantized ({quantizer}), but config.json has no quantization_config; take the model as it "
-            "was before"
-        )
         raise InputError(
-            f"{name}: {'; '.join(problems)}; expected the weights that its config.json describes; {remedy}"
+            f"{name}: {'; '.join(problems)}; expected the weights that its config.json describes; copy or convert the "
+            "model again, or take it as it was before it was quantized"
         )
 
 

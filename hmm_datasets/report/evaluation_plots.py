@@ -35,10 +35,6 @@ _PROBES = {
     "untrained_r2": {"color": "#E69F00", "marker": "s", "linestyle": "--", "label": "untrained model"},
     "shuffled_r2": {"color": "#0072B2", "marker": "^", "linestyle": ":", "label": "shuffled beliefs"},
 }
-_QUESTIONS = (
-    {"color": "#0072B2", "label": "model, 95% interval"},
-    {"color": "#D55E00", "label": "corrupted input", "fmt": "x", "capsize": 0},
-)
 
 Report = Mapping[str, Any]
 
@@ -215,20 +211,18 @@ def plot_beliefs_training(rows: Sequence[Report], path: str | os.PathLike) -> No
 
 
 def plot_core(core: Report, path: str | os.PathLike) -> None:
-    """Plot the centered accuracy of each task with its interval, the control with corrupted inputs, and the mean.
+    """Plot the centered accuracy of each task with its interval, and the mean.
 
     Args:
         core (`dict`): the result of the CORE metric.
         path (path): where the PNG goes; a PDF is written next to it.
     """
-    mean = {"centered": core["score"], "corrupted_centered": core["corrupted_score"]}
-    rows = core["tasks"] | {"mean": mean | {"low": core["low"], "high": core["high"]}}
-    of_model = [(row["centered"], row["low"], row["high"]) for row in rows.values()]
-    of_control = [(row["corrupted_centered"], None, None) for row in rows.values()]
+    rows = core["tasks"] | {"mean": core | {"centered": core["score"]}}
+    points = [(row["centered"], row["low"], row["high"]) for row in rows.values()]
     with paper_figure(path, 1.1 + 0.2 * len(rows)) as (figure, (axes,)):
         axes.axvline(0, color="gray", linewidth=0.8)
         axes.axhline(len(rows) - 1.5, color="black", linewidth=0.5)
-        draw_rows(axes, list(rows), (of_model, of_control), _QUESTIONS, shift=0)
+        draw_rows(axes, list(rows), [points], [{"color": "#0072B2", "label": "model, 95% interval"}])
         axes.get_yticklabels()[-1].set_fontweight("bold")
         figure.suptitle(f"{core['name']}, {core['baselines']} baselines", fontsize=8)
         axes.set_xlabel("centered accuracy (0 is chance)")

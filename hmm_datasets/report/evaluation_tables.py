@@ -151,8 +151,7 @@ def _core_sentence(core: Report) -> str:
     warning = "" if core["complete"] else " The score of a subset can only be compared with that of the same subset."
     return (
         f"{core['name']}: {core['score']:.4f}{_interval(core['low'], core['high'])}, "
-        f"{core['baselines']} baselines; with corrupted inputs {figure_text(core['corrupted_score'])}.{warning}"
-        f"{_cut_prompts(core)}"
+        f"{core['baselines']} baselines.{warning}{_cut_prompts(core)}"
     )
 
 
@@ -302,13 +301,11 @@ def _text(text: Report) -> list[Table]:
 
 def _core(core: Report) -> list[Table]:
     rows = []
-    mean = {"centered": core["score"], "corrupted_centered": core["corrupted_score"]}
-    for label, task in [*core["tasks"].items(), (core["name"], core | mean)]:
+    for label, task in [*core["tasks"].items(), (core["name"], core | {"centered": core["score"]})]:
         facts = [task["type"], str(task["shots"]), f"{task['items']:,}"] if "type" in task else [""] * 3
         figures = [figure_text(task.get(key)) for key in ("accuracy", "baseline", "centered")]
-        control = figure_text(task["corrupted_centered"])
-        rows.append([label, *facts, *figures, interval_text(task["low"], task["high"]), control])
-    header = ["task", "type", "shots", "items", "accuracy", "baseline", "centered", "95% interval", "corrupted"]
+        rows.append([label, *facts, *figures, interval_text(task["low"], task["high"])])
+    header = ["task", "type", "shots", "items", "accuracy", "baseline", "centered", "95% interval"]
     missing = f"; not measured: {', '.join(core['missing'])}" if core["missing"] else ""
     return [Table("Accuracy by task", header, rows, f"baselines {core['baselines']}{missing}")]
 

@@ -39,7 +39,7 @@ _FIGURES = {
     "vectors": ("beliefs", "True predictive vectors and probed ones on held-out sequences, by the principal "
                 "components of the true ones; the color is a further component."),
     "beliefs_training": ("beliefs", "Held-out R² of a linear probe of all layers, by checkpoint."),
-    "core": ("core", "Centered accuracy by task with 95% intervals; crosses are the control with corrupted inputs."),
+    "core": ("core", "Centered accuracy by task with 95% intervals."),
 }  # fmt: skip
 
 

@@ -67,6 +67,8 @@ SIGNATURES: dict[str, str | dict[str, str]] = {
     "transformers: masking_utils.is_tracing": {"<5.18": "tensor"},
     "transformers: masking_utils.is_torchdynamo_exporting": {">=5.18": ""},
     "gguf: get_tensor_name_map": "arch n_blocks",
+    "gguf: GGUFReader._get": "self offset dtype count override_order",
+    "gguf: GGUFReader._get_field_parts": "self orig_offs raw_type",
     # What stands between ours and the Trainer.
     "trl: SFTTrainer._save_checkpoint": "self model trial",
     "trl: SFTTrainer._set_signature_columns_if_needed": "self",

@@ -6,10 +6,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation.chat.answers import Question, answer, questions_of
-from hmm_datasets.text.corpora.story_questions import story_question
+from hmm_datasets.text.corpora.loading import load_corpus
 from hmm_datasets.text.tokenizers.bpe import train_bpe
 
-ROWS = [story_question(index, "test") for index in range(12)]
+ROWS = list(load_corpus("story-questions", split="test").take(12))
 
 
 @pytest.fixture(scope="module")

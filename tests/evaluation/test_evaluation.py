@@ -190,6 +190,14 @@ def test_of_a_file_that_was_trained_on_only_held_out_documents_are_scored(tmp_pa
     assert unknown == [row["text"] for split, row in read_splits(file, kind="text") if split == "test"]
 
 
+def test_a_folder_of_splits_is_measured_on_its_test_split_not_on_a_share_of_what_was_trained_on(tmp_path):
+    """A share of the files for training was taken, as of a folder without splits."""
+    for split in ("train", "test"):
+        (tmp_path / f"{split}.txt").write_text(f"{split} one<|endoftext|>{split} two")
+    assert open_target(str(tmp_path)).texts == ["test one", "test two"]
+    assert open_target(str(tmp_path), test_fraction=1).texts == ["train one", "train two"]
+
+
 @pytest.mark.thorough
 def test_a_model_with_a_tokenizer_completes_prompts(writer, tmp_path):
     assert main(["evaluate", str(writer / "model"), "--output_dir", str(tmp_path)]) == 0

@@ -6,11 +6,11 @@ import subprocess
 import sys
 
 import pytest
+from word_level import word_level_tokenizer
 
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.causal_lm import HMMForCausalLM
 from hmm_datasets.hmm.model import HMM
-from hmm_datasets.text.tokenizers.words import word_tokenizer
 
 WORDS = ("the", "cat", "sat", "on", "mat", ".")
 
@@ -66,7 +66,7 @@ def test_transformers_loads_a_folder_of_either_kind_and_saves_it_again(hmm, chil
     "a task of the harness on local files, without a network",
     "a YAML file of ten lines measures a folder of this package on local JSON Lines, offline",
 )
-@pytest.mark.parametrize("tokenizer", [None, word_tokenizer(WORDS)], ids=["its own", "of words"])
+@pytest.mark.parametrize("tokenizer", [None, word_level_tokenizer(WORDS)], ids=["its own", "of words"])
 def test_the_evaluation_harness_finds_the_likelihood_of_the_hmm(tokenizer, hmm, child_environment, tmp_path):
     tokens = hmm.sample(20, 30, seed=1)
     rows = ({"text": " ".join(WORDS[symbol] for symbol in row)} for row in tokens)

@@ -11,7 +11,6 @@ from hmm_datasets.hmm.generalized import GeneralizedHMM
 from hmm_datasets.hmm.named_tokens import symbols_of_names
 from hmm_datasets.hmm.token_files import is_token_file, read_token_rows
 from hmm_datasets.text.tokenizers.imports import import_gpt2
-from hmm_datasets.text.tokenizers.words import word_tokenizer
 
 ROWS = [[0, 1, 2], [2, 0], [1, 1, 0, 2]]
 WEATHER = ("rain", "snow", "sun")
@@ -167,7 +166,6 @@ def test_two_equal_symbols_of_a_vocabulary_are_refused_wherever_one_is_given(nam
     takers = (
         lambda: HMM(transition=np.full((2, 2), 0.5), emission=table, vocabulary=names),
         lambda: GeneralizedHMM(np.full((symbols, 1, 1), 1 / symbols), vocabulary=names),
-        lambda: word_tokenizer([".", *names]),
         lambda: fit_hmm([names], num_states=1, vocabulary=names, max_epochs=1, show_progress=False),
     )
     for take in takers:

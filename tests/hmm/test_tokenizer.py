@@ -4,6 +4,7 @@ import json
 
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
+from word_level import word_level_tokenizer
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import digest_problems
@@ -12,7 +13,6 @@ from hmm_datasets.hmm.causal_lm import HMMForCausalLM
 from hmm_datasets.hmm.model import HMM
 from hmm_datasets.hmm.tilted import TiltedHMM
 from hmm_datasets.hmm.tokenizer import check_symbols, hmm_tokenizer, reads_symbols
-from hmm_datasets.text.tokenizers.words import word_tokenizer
 from hmm_datasets.training.pretrained import tokenizer_of
 
 
@@ -110,7 +110,7 @@ def test_it_is_told_apart_from_tokenizers_of_text_when_saved_again_too(tmp_path)
     assert again("")["input_ids"] == [3]
     assert reads_symbols(again)
     assert tokenizer_of(str(tmp_path / "again")) is None
-    word_tokenizer(["a", "b"]).save_pretrained(tmp_path / "words")
+    word_level_tokenizer(["a", "b"]).save_pretrained(tmp_path / "words")
     assert tokenizer_of(str(tmp_path / "words")) is not None
 
 

@@ -37,8 +37,6 @@ MAKE = """
                      root / "tokens" / "text" / split, vocab_size=len(tokenizer), eos_id=tokenizer.eos_token_id,
                      tokenizer_hash=tokenizer_hash(tokenizer), corpus="animals", shard_tokens=60)
     build_word_corpus(texts, k=9, test_fraction=0.3).save(root / "words")
-    with open(root / "stories.jsonl", "w") as file:
-        file.writelines(json.dumps({"text": f"{text} {number}"}) + "\\n" for number, text in enumerate(texts * 4))
 
     run = root / "run"
     for seed, folder in enumerate((run / "checkpoint-1", run / "checkpoint-20", run)):
@@ -52,10 +50,6 @@ MAKE = """
     hmm.save_pretrained(fit / "hmm")
     write_json(fit / "run.json", {"settings": {"corpus": "weather"}})
     write_json(fit / "summary.json", {"epochs": 3})
-
-    from hmm_datasets import EvaluationSettings, evaluate_model
-    evaluate_model(EvaluationSettings(str(run), targets=[str(root / "hmm")], output_dir=str(root / "evaluation"),
-                                      length=8, num_sequences=8, tasks=["optimum"]))
     print(json.dumps(True))
 """
 
@@ -66,10 +60,8 @@ KINDS = {
     "data set of a family": "family_dataset",
     "token stream": "tokens/text",
     "word corpus": "words",
-    "text corpus": "stories.jsonl",
     "model with checkpoints": "run",
     "fit": "fit",
-    "evaluation": "evaluation",
 }
 """What is pushed, and its path below the root."""
 
@@ -80,7 +72,7 @@ PUSH = """
     found = {}
     for kind, path in kinds.items():
         said = []
-        settings = PushSettings(include_checkpoints=kind.startswith("model"), license="cc0-1.0", tag="v1")
+        settings = PushSettings(include_checkpoints=kind.startswith("model"), license="cc0-1.0")
         repo = "tester/kinds-" + path.replace("/", "-").partition(".")[0]
         results = push_path(f"{root}/{path}", repo, settings, say=said.append)
         again = push_path(f"{root}/{path}", results[-1].repo_id, settings, say=lambda line: None)
@@ -107,7 +99,7 @@ PLAIN = """
         return {name: table.tolist() for name, table in load_file(hf_hub_download(repo, "model.safetensors")).items()}
 
     def model(repo):
-        revisions = ("step-1", "step-20", "main", "v1")
+        revisions = ("step-1", "step-20", "main")
         models = [AutoModelForCausalLM.from_pretrained(repo, revision=name) for name in revisions]
         return [next(model.parameters()).flatten()[:8].tolist() for model in models]
 
@@ -116,8 +108,7 @@ PLAIN = """
         "family": lambda repo: json.load(open(hf_hub_download(repo, "family.json")))["fingerprint"],
         "data set of an HMM": lambda repo: [rows(repo), rows(repo, "oracle")],
         "data set of a family": lambda repo: [rows(repo), rows(repo, "oracle")],
-        "token stream": rows, "word corpus": rows, "text corpus": rows, "model with checkpoints": model,
-        "evaluation": lambda repo: rows(repo, *get_dataset_config_names(repo)[:1]),
+        "token stream": rows, "word corpus": rows, "model with checkpoints": model,
     }
     found = {}
     for kind, repo in json.loads(sys.argv[1]).items():
@@ -135,7 +126,7 @@ OURS = """
     from datasets import load_dataset
     from transformers import AutoModelForCausalLM
     import hmm_datasets
-    from hmm_datasets import HMM, TokenStream, load_corpus, load_source
+    from hmm_datasets import HMM, TokenStream, load_source
     from hmm_datasets.text.tokenizers.words import WordCorpus
 
     root, repos = Path(sys.argv[1]), json.loads(sys.argv[2])
@@ -170,30 +161,18 @@ OURS = """
         loaded = load_dataset("words", data_files=f"hf://datasets/{repo}/words.json", columns=["input_ids", "text"])
         return {name: list(split) for name, split in loaded.items()}
 
-    def corpus(repo):
-        found = {}
-        for split in ("train", "test"):
-            found[split] = list(load_corpus(repo, split=split))
-            assert found[split] == list(load_corpus(root / "stories.jsonl", split=split))
-        return found
-
     def model(repo):
-        folders = [root / "run" / "checkpoint-1", root / "run" / "checkpoint-20", root / "run", root / "run"]
+        folders = [root / "run" / "checkpoint-1", root / "run" / "checkpoint-20", root / "run"]
         models = [AutoModelForCausalLM.from_pretrained(folder) for folder in folders]
         return [next(model.parameters()).flatten()[:8].tolist() for model in models]
 
-    def evaluation(repo):
-        rows = [json.loads(line) for line in open(root / "evaluation" / "items" / "optimum.jsonl")]
-        return {"test": rows}
-
     ways = {
         "HMM": lambda repo: tables(HMM.from_pretrained(repo)),
-        "fit": lambda repo: tables(HMM.from_pretrained(repo, revision="v1")),
+        "fit": lambda repo: tables(HMM.from_pretrained(repo, revision="main")),
         "family": lambda repo: load_source(repo).fingerprint(),
         "data set of an HMM": lambda repo: sequences(repo, "hmm"),
         "data set of a family": lambda repo: sequences(repo, "family"),
-        "token stream": tokens, "word corpus": words, "text corpus": corpus, "model with checkpoints": model,
-        "evaluation": evaluation,
+        "token stream": tokens, "word corpus": words, "model with checkpoints": model,
     }
     print(json.dumps({kind: ways[kind](repo) for kind, repo in repos.items()}))
 """

@@ -81,25 +81,8 @@ FACTS = {
         "details": [{"name": "Vocabulary", "value": "2,048 tokens"}],
         "load": "from hmm_datasets import TokenStream",
     },
-    "evaluation": {
-        "name": "Mess3 38M, evaluated",
-        "summary": "0.01 nats above the optimum.",
-        "license": "apache-2.0",
-        "model": "me/mess3",
-        "sha256": "0123456789abcdef",
-        "tables": ["| predictor | nats |\n|---|---:|\n| model | 1.1 |"],
-        "plots": ["plots/positions.png"],
-        "configs": [
-            {
-                "name": "optimum",
-                "splits": [{"split": "test", "path": "data/optimum/test-*", "rows": 8, "tokens": None}],
-            }
-        ],
-        "command": "hmm-datasets evaluate --model me/mess3",
-        "versions": {"torch": "2.13.0"},
-    },
 }
-CARD = {"model": ModelCard, "hmm": ModelCard, "dataset": DatasetCard, "text": DatasetCard, "evaluation": DatasetCard}
+CARD = {"model": ModelCard, "hmm": ModelCard, "dataset": DatasetCard, "text": DatasetCard}
 KINDS = sorted(FACTS)
 
 

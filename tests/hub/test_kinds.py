@@ -61,23 +61,27 @@ def test_a_branch_of_a_checkpoint_has_the_model_alone(found, local_hub):
 def test_a_dry_run_names_every_file_and_pushes_nothing(tmp_path):
     processes.mess3(0.15, 0.6).save_pretrained(tmp_path / "hmm")
     said = []
-    settings = PushSettings(dry_run=True, private=True, tag="v1", revision="try")
+    settings = PushSettings(dry_run=True, private=True, revision="try")
     assert push_path(tmp_path / "hmm", "me/mess3", settings, endpoint="http://127.0.0.1:9", say=said.append) == []
     assert said[0].startswith(f"{tmp_path / 'hmm'}: HMM; 6 files, ")
-    assert said[1] == "to the model repository me/mess3 (a new one: private), branch try, tag v1"
+    assert said[1] == "to the model repository me/mess3 (a new one: private), branch try"
     assert "  model.safetensors" in said
     assert said[-1] == "nothing was pushed (dry run)"
 
 
 def test_what_cannot_be_pushed_is_named(tmp_path):
-    with pytest.raises(InputError, match="expected a folder or file to push, found nothing"):
+    with pytest.raises(InputError, match="expected a folder to push, found nothing"):
         detect_kind(tmp_path / "missing")
-    (tmp_path / "picture.png").touch()
-    with pytest.raises(InputError, match="or a file of documents"):
-        detect_kind(tmp_path / "picture.png")
-    (tmp_path / "stories.jsonl").write_text("{}")
-    with pytest.raises(InputError, match="is a text corpus, whose repository is a dataset, not a model; leave out"):
-        detect_kind(tmp_path / "stories.jsonl", "model")
+    (tmp_path / "stories").mkdir()
+    (tmp_path / "stories" / "train.jsonl").write_text("{}")
+    for path in (tmp_path / "stories" / "train.jsonl", tmp_path / "stories"):
+        with pytest.raises(InputError, match="expected a folder to push, of other files than documents"):
+            detect_kind(path)
+    assert detect_kind(tmp_path / "stories", "dataset").files.keys() == {"train.jsonl"}
+    (tmp_path / "words").mkdir()
+    (tmp_path / "words" / "words.json").write_text("{}")
+    with pytest.raises(InputError, match="is a word corpus, whose repository is a dataset, not a model; leave out"):
+        detect_kind(tmp_path / "words", "model")
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="no files to push"):
         push_path(tmp_path / "empty", "me/x")

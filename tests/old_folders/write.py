@@ -184,13 +184,12 @@ def write_text(folder: Path) -> dict[str, Any]:
 
     from hmm_datasets.text.stream import tokenize_corpus
     from hmm_datasets.text.tokenizers.bpe import train_bpe
-    from hmm_datasets.text.tokenizers.words import build_word_corpus, word_tokenizer
+    from hmm_datasets.text.tokenizers.words import build_word_corpus
 
     words = build_word_corpus(SENTENCES, k=12, test_fraction=0.3)
     tokenizers = {
         "bpe": train_bpe(SENTENCES, 270, show_progress=False),
         "characters": character_tokenizer(SENTENCES),
-        "words": word_tokenizer(words.vocabulary),
     }
     for name, tokenizer in tokenizers.items():
         tokenizer.save_pretrained(folder / "tokenizers" / name)

@@ -4,11 +4,11 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 from experiments import load
+from word_level import word_level_tokenizer
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.text.corpora.loading import load_corpus
 from hmm_datasets.text.tokenizers.bpe import train_bpe
-from hmm_datasets.text.tokenizers.words import word_tokenizer
 
 compression = load("leaky_tokenizer", "measure")
 
@@ -132,7 +132,7 @@ def test_the_same_tokenizer_has_no_token_from_the_test_text(large):
 
 
 def test_what_cannot_be_compared_is_refused(small):
-    assert "not byte-level" in message(compression.measure, word_tokenizer([".", "a"]), ["a"])
+    assert "not byte-level" in message(compression.measure, word_level_tokenizer([".", "a"]), ["a"])
     assert "level=1" in message(compression.compare, small, small, ["a"], level=1)
     assert "resamples=0" in message(compression.compare, small, small, ["a"], resamples=0)
     assert "train_texts or test_texts are empty" in message(compression.tokens_from_test, small, small, [], ["a"])

@@ -137,8 +137,8 @@ def core(*, accuracy=0.6, items=50) -> tuple[dict, list[dict]]:
     """Three tasks of the same size."""
     tasks, rows = {}, []
     for number, (label, baseline) in enumerate(TASKS.items()):
-        rights = np.random.default_rng([number, round(1000 * accuracy)]).random((2, items)) < [[accuracy], [baseline]]
-        found, corrupted = rights.mean(axis=1).tolist()
+        rights = np.random.default_rng([number, round(1000 * accuracy)]).random(items) < accuracy
+        found = float(rights.mean())
         center = 1 / (1 - baseline)
         tasks[label] = {
             "type": "language_modeling" if baseline == 0 else "multiple_choice",
@@ -149,14 +149,9 @@ def core(*, accuracy=0.6, items=50) -> tuple[dict, list[dict]]:
             "centered": (found - baseline) * center,
             "low": (found - baseline - 0.13) * center,
             "high": (found - baseline + 0.13) * center,
-            "corrupted_accuracy": corrupted,
-            "corrupted_centered": (corrupted - baseline) * center,
             "sha256": f"{number:064x}",
         }
-        rows += [
-            {"task": label, "item": k, "correct": bool(right), "corrupted": {"correct": bool(wrong)}}
-            for k, (right, wrong) in enumerate(rights.T)
-        ]
+        rows += [{"task": label, "item": k, "correct": bool(right)} for k, right in enumerate(rights)]
     score = float(np.mean([task["centered"] for task in tasks.values()]))
     return {
         "name": "CORE subset (3 of 22 tasks)",
@@ -165,7 +160,6 @@ def core(*, accuracy=0.6, items=50) -> tuple[dict, list[dict]]:
         "high": score + 0.1,
         "complete": False,
         "baselines": "v1",
-        "corrupted_score": float(np.mean([task["corrupted_centered"] for task in tasks.values()])),
         "max_per_task": items,
         "tasks": tasks,
         "missing": ["piqa", "boolq"],

@@ -105,16 +105,13 @@ def test_a_report_of_one_task_has_only_the_figures_and_tables_of_that_task(tmp_p
 
 @pytest.mark.thorough
 def test_a_report_with_missing_values_is_drawn_and_printed(tmp_path):
-    """A model equal to the distribution, a single sequence, no control of the questions."""
+    """A model equal to the distribution, and a single sequence."""
     report, _ = made_up.report()
     optimum, core = report["optimum"], report["core"]
     for result in (*optimum["cross_entropy"].values(), *optimum["kl"].values(), optimum["bayes_gap"]):
         result["standard_error"] = None
         result["by_position_error"] = [None] * optimum["length"]
     optimum["kl"]["bayes"]["by_position"] = [0.0] * optimum["length"]
-    core["corrupted_score"] = None
-    for task in core["tasks"].values():
-        task["corrupted_accuracy"] = task["corrupted_centered"] = None
     found = {name: report[name] for name in ("model", "time", "optimum", "core")}
     plot_core(core, tmp_path / "core.png")
     plot_kl_positions(optimum, tmp_path / "kl_positions.png")

@@ -187,15 +187,13 @@ def test_a_fault_is_one_line_that_says_how_to_mend_it(fault, file, tmp_path):
         expected = f"{tmp_path}: has no config.json and 2 GGUF files, .*name one of them, such as {tmp_path}/a.gguf"
     elif fault == "truncated":
         path.write_bytes(content[:-100])
-        expected = (
-            f"{path}: expected {len(content):,} bytes by its header, found {len(content) - 100:,}; copy it again"
-        )
+        expected = f"{path}: not a whole GGUF file .expected at least .* found {len(content) - 100:,}.; copy it again"
     elif fault == "cut off":
         path.write_bytes(content[:900])
-        expected = f"{path}: expected a GGUF file, found 900 bytes that do not begin as one .*copy it again"
+        expected = f"{path}: not a whole GGUF file .* copy it again"
     elif fault == "other":
         path.write_bytes(b"{}" * 99)
-        expected = f"{path}: expected a GGUF file, found 198 bytes that do not begin as one .*copy it again"
+        expected = f"{path}: not a whole GGUF file .GGUF magic invalid.; copy it again"
     else:
         import gguf
 

@@ -24,7 +24,7 @@ class BenchmarkSettings:
         `InputError`: a setting has a value that it cannot have, or does not fit to the model.
     """
 
-    model: str | None = argument("MODEL", "causal language model, or folder with one for each process", default=None)
+    model: str = argument("MODEL", "causal language model, or folder with one for each process")
     data: str | None = option(None, "DATA", "folder or Hub name of the data set; computed by default")
     process: list[str] = option([], "NAME", "a process, by default all; may be repeated", repeated=True)
     track: Track | None = option(None, None, "default text if the model has a tokenizer")

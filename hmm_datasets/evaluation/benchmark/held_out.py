@@ -146,7 +146,10 @@ def _folder_of(data: str) -> tuple[Path, str | None]:
 
 def _compare(held_out: HeldOut, folder: Path) -> None:
     """Raise [`InputError`] if the data set has another process of this name."""
-    remedy = "it is another version of the benchmark; leave out --data, or write it anew with --write_data"
+    remedy = (
+        "it is another version of the benchmark; leave out --data, or write it anew with "
+        "recipes/experiments/benchmark_models/data_set.py"
+    )
     published = folder / PROCESSES_NAME / held_out.name
     if not published.is_dir():
         raise InputError(f"{published}: no such folder, so this is not the benchmark's data set; {remedy}")

@@ -28,7 +28,7 @@ from ...intervals import wilson
 from ...paired_differences import ratio_interval
 from ...report.tables import SHARES
 from ...text.corpora.conversations import conversation_text
-from ...text.corpora.filters import document_digest
+from ...text.corpora.document_digest import document_digest
 from ...text.tokenizers.chat_encoding import encode_marked
 from ...text.tokenizers.chat_templates import marked_template, stop_tokens
 from ...training.fused_loss import next_labels

@@ -13,8 +13,8 @@ item of the third type is correct if each scored token is the most likely one af
 DCLM's (arXiv:2406.11794), as nanochat computes it.
 
 The common beginning of an item's prompts (solved examples and question) is run once (see
-[`~hmm_datasets.evaluation.continuations`]). The cost is that of the tokens of the prompts, twice with the control;
-memory is that of a batch and of the prompts of some hundred items.
+[`~hmm_datasets.evaluation.continuations`]). The cost is that of the tokens of the prompts; memory is that of a batch
+and of the prompts of some hundred items.
 """
 
 from collections.abc import Iterable, Sequence
@@ -47,7 +47,6 @@ def score_core(
     tasks: Sequence[str] | None = None,
     max_per_task: int | None = None,
     batch_size: int = 32,
-    corrupted: bool = True,
 ) -> dict[str, Any]:
     """The CORE score of a model, or the score of a subset if files of some tasks are missing.
 
@@ -65,18 +64,14 @@ def score_core(
         max_per_task (`int`, *optional*): maximum number of items per task, taken after the shuffle; solved examples
             are drawn from these items.
         batch_size (`int`, *optional*, defaults to 32): prompts per rank in one forward pass.
-        corrupted (`bool`, *optional*, defaults to `True`): also score every item with the question of another item,
-            see [`~hmm_datasets.evaluation.core.questions.Questions.corrupted`]; this at most doubles the work.
 
     Returns:
-        `dict`: the result of the metric `core`, with `corrupted_score`, `max_per_task`, `max_length` and `beginning`
-        (`BOS`, `EOS` or None); `prompts`, how many were read, `prompts_cut`, how many of these were cut to
-        `max_length`, so that solved examples or a part of the question are missing, and `longest_prompt`, in tokens
-        before it was cut. In `tasks` each task also has `type`, `shots`, `sha256` of its file,
-        `corrupted_accuracy` and `corrupted_centered`. `items` has for each item its task, its number after the
-        shuffle, `gold` and `predicted` or `target`, the `losses` of its options in nats per token, whether it is
-        `correct`, and the same for the control under `corrupted`. A task of one item has no control. The result is
-        empty on ranks other than the main one.
+        `dict`: the result of the metric `core`, with `max_per_task`, `max_length` and `beginning` (`BOS`, `EOS` or
+        None); `prompts`, how many were read, `prompts_cut`, how many of these were cut to `max_length`, so that solved
+        examples or a part of the question are missing, and `longest_prompt`, in tokens before it was cut. In `tasks`
+        each task also has `type`, `shots` and `sha256` of its file. `items` has for each item its task, its number
+        after the shuffle, `gold` and `predicted` or `target`, the `losses` of its options in nats per token, and
+        whether it is `correct`. The result is empty on ranks other than the main one.
 
     Raises:
         `InputError`: see [`find_questions`]; also an unknown task, or a token that the model does not know.
@@ -87,22 +82,10 @@ def score_core(
     with progress_bar(sum(len(of.rows) for of in questions), " questions", desc="core") as bar:
         for of in questions:
             bar.set_postfix_str(of.task.label)
-            has_control = corrupted and len(of.rows) > 1
-            versions = [of.rows, of.corrupted()] if has_control else [of.rows]
             for first in range(0, len(of.rows), _BLOCK):
                 numbers = range(first, min(first + _BLOCK, len(of.rows)))
-                options = encoder.options(of, versions, numbers)
-                groups = [[row for version in item for row in version] for item in options]
-                if of.task.shots == 0:  # without solved examples the versions of an item have no common beginning
-                    groups = [version for item in options for version in item]
-                share = len(numbers) / len(groups)
-                scores = score_rows(
-                    model,
-                    groups,
-                    accelerator,
-                    batch_size=batch_size,
-                    progress=lambda done, share=share: bar.update(done * share),
-                )
+                options = encoder.options(of, numbers)
+                scores = score_rows(model, options, accelerator, batch_size=batch_size, progress=bar.update)
                 items += _items(of, numbers, options, scores)
     if not accelerator.is_main_process:
         return {}
@@ -119,12 +102,12 @@ class _Encoder:
         self.prompts = self.cut = self.longest = 0
         self.beginning, self.kind = beginning_token(tokenizer)
 
-    def options(self, of: Questions, asked: list[list[dict]], numbers: Iterable[int]) -> list[list[list[Row]]]:
-        """The rows of the options of each item, for each version of the question."""
-        texts = [[of.prompts(rows[number], number) for rows in asked] for number in numbers]
-        tokens = iter(encode_texts(self.tokenizer, [text for item in texts for version in item for text in version]))
+    def options(self, of: Questions, numbers: Iterable[int]) -> list[list[Row]]:
+        """The rows of the options of each item."""
+        texts = [of.prompts(number) for number in numbers]
+        tokens = iter(encode_texts(self.tokenizer, [text for item in texts for text in item]))
         begun = [] if self.beginning is None else [self.beginning]
-        return [[self._rows(of.task, [begun + next(tokens) for _ in version]) for version in item] for item in texts]
+        return [self._rows(of.task, [begun + next(tokens) for _ in item]) for item in texts]
 
     def _rows(self, task: CoreTask, prompts: list[list[int]]) -> list[Row]:
         """The prompts and the first scored token of each; the last token is always scored, the very first never."""
@@ -148,49 +131,36 @@ class _Encoder:
         return Row(prompt[lost:], max(1, first - lost))
 
 
-def _items(of: Questions, numbers: Iterable[int], options: list, scores: ContinuationScores) -> list[dict[str, Any]]:
+def _items(
+    of: Questions, numbers: Iterable[int], options: list[list[Row]], scores: ContinuationScores
+) -> list[dict[str, Any]]:
     """The result of each item; the scores are in the order of the options."""
     nats, greedy = iter(scores.nats.tolist()), iter(scores.greedy.tolist())
     items = []
-    for number, versions in zip(numbers, options, strict=True):
+    for number, rows in zip(numbers, options, strict=True):
         row = of.rows[number]
         item = {"task": of.task.label, "item": number}
         item |= {"target": row["continuation"]} if of.task.type == LANGUAGE_MODELING else {"gold": row["gold"]}
-        answers = []
-        for rows in versions:
-            losses = [next(nats) / (len(tokens) - first) for tokens, first in rows]
-            # Equal prompts get equal losses, so that rounding does not decide between them.
-            losses = [losses[rows.index(option)] for option in rows]
-            likeliest = [next(greedy) for _ in rows]
-            if of.task.type == LANGUAGE_MODELING:
-                answers.append({"losses": losses, "correct": all(likeliest)})
-            else:
-                predicted = losses.index(min(losses))
-                answers.append({"losses": losses, "predicted": predicted, "correct": predicted == row["gold"]})
-        item |= answers[0]
-        if len(answers) > 1:
-            item["corrupted"] = answers[1]
+        losses = [next(nats) / (len(tokens) - first) for tokens, first in rows]
+        # Equal prompts get equal losses, so that rounding does not decide between them.
+        losses = [losses[rows.index(option)] for option in rows]
+        likeliest = [next(greedy) for _ in rows]
+        if of.task.type == LANGUAGE_MODELING:
+            item |= {"losses": losses, "correct": all(likeliest)}
+        else:
+            predicted = losses.index(min(losses))
+            item |= {"losses": losses, "predicted": predicted, "correct": predicted == row["gold"]}
         items.append(item)
     return items
 
 
 def _summary(questions: list[Questions], items: list[dict[str, Any]], max_per_task: int | None) -> dict[str, Any]:
-    """The scores of the items, and of their control."""
+    """The scores of the items."""
     labels = [item["task"] for item in items]
     scores = core_score(predictions=[int(item["correct"]) for item in items], references=labels)
     if max_per_task is not None:
         scores["name"] += f", at most {max_per_task} items per task"
         scores["complete"] = False
-    controls = [item for item in items if "corrupted" in item]
-    control = {"score": None, "tasks": {}}
-    if controls:
-        control = core_score(
-            predictions=[int(item["corrupted"]["correct"]) for item in controls],
-            references=[item["task"] for item in controls],
-        )
     for of in questions:
-        task = scores["tasks"][of.task.label]
-        other = control["tasks"].get(of.task.label, {})
-        task |= {"type": of.task.type, "shots": of.task.shots, "sha256": of.sha256}
-        task |= {f"corrupted_{name}": other.get(name) for name in ("accuracy", "centered")}
-    return scores | {"corrupted_score": control["score"]}
+        scores["tasks"][of.task.label] |= {"type": of.task.type, "shots": of.task.shots, "sha256": of.sha256}
+    return scores

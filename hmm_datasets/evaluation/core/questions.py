@@ -29,15 +29,13 @@ from ...text.corpora.keys import UnusedKeys, unused_keys
 from ...text.corpora.local_files import check_text, shorten
 from .task import LANGUAGE_MODELING, MULTIPLE_CHOICE, SCHEMA, CoreTask
 
-_ORDER_SEED, _EXAMPLES_SEED, _SWAP_SEED = 1337, 1234, 4321
+_ORDER_SEED, _EXAMPLES_SEED = 1337, 1234
 _OPTIONS = {MULTIPLE_CHOICE: "choices", SCHEMA: "context_options"}
 _TEXTS = {
     MULTIPLE_CHOICE: ("query",),
     SCHEMA: ("continuation",),
     LANGUAGE_MODELING: ("context", "continuation"),
 }
-_ASKED = {MULTIPLE_CHOICE: "query", SCHEMA: "continuation", LANGUAGE_MODELING: "context"}
-"""The field that determines the right answer; a corrupted item takes it from another item."""
 
 
 @dataclass(frozen=True)
@@ -61,26 +59,9 @@ class Questions:
         drawn = generator.sample(range(len(self.rows) - 1), self.task.shots)
         return [self.rows[index + (index >= item)] for index in drawn]
 
-    def corrupted(self) -> list[dict[str, Any]]:
-        """The rows, each with the question of another row.
-
-        Each item gets the query (`multiple_choice`), continuation (`schema`) or context (`language_modeling`) of
-        another item. Its choices, contexts or continuation stay, and so does which of them counts as right. A seeded
-        cycle through all items (Sattolo's algorithm) ensures that no item keeps its own question. The question then
-        has no information about the right answer, so accuracy falls to what the options alone give away, which is
-        about chance.
-        """
-        order = list(range(len(self.rows)))
-        generator = random.Random(_SWAP_SEED)
-        for last in range(len(order) - 1, 0, -1):
-            other = generator.randrange(last)
-            order[last], order[other] = order[other], order[last]
-        field = _ASKED[self.task.type]
-        return [row | {field: self.rows[other][field]} for row, other in zip(self.rows, order, strict=True)]
-
-    def prompts(self, row: dict[str, Any], item: int) -> list[str]:
-        """The prompts of a row that is used as item number `item`."""
-        task, gap = self.task, "\n\n"
+    def prompts(self, item: int) -> list[str]:
+        """The prompts of an item."""
+        task, row, gap = self.task, self.rows[item], "\n\n"
         shown = "".join(solved(task, example) + gap for example in self.examples(item))
         if task.type == MULTIPLE_CHOICE:
             return [shown + row["query"] + task.delimiter + choice for choice in row["choices"]]

@@ -43,8 +43,8 @@ def push_path(
     """Recognize what a path is, say what of it is pushed, and push it.
 
     Args:
-        path (path): a run, HMM, family, fit, data set of an HMM, token stream, word corpus, evaluation, folder or file
-            of documents, or any other folder; or the name of a process, such as `"process:mess3(x=0.05)"`.
+        path (path): a run, HMM, family, fit, data set of an HMM, token stream, word corpus, or any other
+            folder; or the name of a process, such as `"process:mess3(x=0.05)"`.
         repo_id (`str`): `"USER/NAME"`, or `"NAME"` for the token's own user.
         settings ([`PushSettings`], *optional*): which type of repository, branch and so on.
         token (`str`, *optional*): a token with write access; by default the token of huggingface_hub.
@@ -95,7 +95,6 @@ def push_path(
             repo_id,
             folder=contents.folder,
             revision=settings.revision,
-            tag=settings.tag,
             message=settings.message,
             **target,
         )
@@ -131,8 +130,7 @@ def plan_lines(path: str | os.PathLike, contents: Contents, repo_id: str, settin
     where = f"branch {settings.revision}" if settings.revision else "the main branch"
     lines = [
         f"{path}: {contents.kind}; {' and '.join(parts)}",
-        f"to the {contents.repo_type} repository {repo_id} (a new one: {visibility}), {where}"
-        + (f", tag {settings.tag}" if settings.tag else ""),
+        f"to the {contents.repo_type} repository {repo_id} (a new one: {visibility}), {where}",
     ]
     if settings.include_checkpoints and not contents.checkpoints:
         raise InputError(f"{path}: has no checkpoint-N folders; leave out --include_checkpoints")

@@ -7,7 +7,6 @@ for the Hub: Parquet, by which `load_dataset` reads a data set without this pack
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from ...hmm.loading import load_source
 from ...hmm.process_storage import FAMILY_NAME, PROCESS_NAME
 from ...hmm.storage import CONFIG_NAME
 from ...runtime.run_records import read_run_record
-from ...text.corpora.local_files import SUFFIXES, has_rows
+from ...text.corpora.local_files import has_rows
 from ...text.stream.index import INDEX_NAME
 from ...text.stream.reader import TokenStream
 from ...text.tokenizers import words
@@ -25,13 +24,10 @@ from ..cards import CARD_NAME
 from ..contents import DEFAULT_IGNORE, files_in
 from ..download import RepoType
 from ..weights import has_weights, refuse_stopped, saved_checkpoints
-from .evaluation import write_evaluation_dataset
 from .process import SETTINGS_NAME, write_hmm_dataset, write_process_card
-from .text import write_corpus_dataset, write_token_dataset, write_word_dataset
+from .text import write_token_dataset, write_word_dataset
 
 Make = Callable[..., None]
-
-_REPORT_NAME = "report.json"
 
 
 @dataclass(frozen=True)
@@ -61,7 +57,7 @@ def detect_kind(path: str | os.PathLike, repo_type: RepoType | None = None) -> C
     """Find out what a path is and which of its files are pushed.
 
     Args:
-        path (path): a folder, or a file of documents.
+        path (path): a folder.
         repo_type (`str`, *optional*): type of the repository. By default that of the kind. A process with
             `"dataset"` becomes a data set of its sequences.
 
@@ -70,10 +66,9 @@ def detect_kind(path: str | os.PathLike, repo_type: RepoType | None = None) -> C
     """
     path = Path(path)
     if not path.exists():
-        raise InputError(f"{path}: expected a folder or file to push, found nothing")
+        raise InputError(f"{path}: expected a folder to push, found nothing")
     # Functions from a folder to its contents, None if it is of another kind; the first that gives some is right.
-    kinds = (_benchmark, _dataset, _process, _fit, _words, _tokens, _evaluation, _model, _corpus)
-    for contents_of in (_corpus,) if path.is_file() else kinds:
+    for contents_of in (_benchmark, _dataset, _process, _fit, _words, _tokens, _model):
         contents = contents_of(path, repo_type)
         if contents is None:
             continue
@@ -83,9 +78,15 @@ def detect_kind(path: str | os.PathLike, repo_type: RepoType | None = None) -> C
                 f"{repo_type}; leave out --repo_type"
             )
         return contents
-    if path.is_file():
-        raise InputError(f"{path}: expected a folder to push, or a file of documents ({', '.join(SUFFIXES)})")
-    return Contents("folder", repo_type or "model", path, files_in(path, DEFAULT_IGNORE))
+    files = {} if path.is_file() else files_in(path, DEFAULT_IGNORE)
+    # JSON may be anything.
+    are_documents = all(has_rows(name) and not name.endswith(".json") for name in files.keys() - {CARD_NAME})
+    if path.is_file() or (repo_type is None and files and are_documents):
+        raise InputError(
+            f"{path}: expected a folder to push, of other files than documents; push documents with "
+            "load_corpus(..., streaming=False).push_to_hub(...), or a folder of them as it is with --repo_type dataset"
+        )
+    return Contents("folder", repo_type or "model", path, files)
 
 
 def _process(path: Path, repo_type: RepoType | None) -> Contents | None:
@@ -185,24 +186,6 @@ def _words(path: Path, repo_type: RepoType | None) -> Contents | None:
 
     files = files_in(path, DEFAULT_IGNORE)
     return Contents("word corpus", "dataset", path, files, make, "Parquet files of the sentences and a card")
-
-
-def _evaluation(path: Path, repo_type: RepoType | None) -> Contents | None:
-    if not (path / _REPORT_NAME).is_file() or not (path / "items").is_dir():
-        return None
-    make, files = partial(write_evaluation_dataset, path), files_in(path, DEFAULT_IGNORE)
-    return Contents("evaluation", "dataset", path, files, make, "Parquet files of the items and a card")
-
-
-def _corpus(path: Path, repo_type: RepoType | None) -> Contents | None:
-    folder, names = path.parent, [path.name]
-    if path.is_dir():
-        folder, names = path, [entry.name for entry in path.iterdir() if not entry.name.startswith(".")]
-    names = [name for name in names if name != "README.md"]
-    if not names or not all(map(has_rows, names)):
-        return None
-    make = partial(write_corpus_dataset, path)
-    return Contents("text corpus", "dataset", folder, {}, make, "Parquet files of the documents and a card")
 
 
 def _dataset(path: Path, repo_type: RepoType | None) -> Contents | None:

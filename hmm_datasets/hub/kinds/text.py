@@ -1,33 +1,24 @@
-"""Data sets of text for the Hub: token streams, word corpora and documents as Parquet, each with a card.
+"""Data sets of text for the Hub: token streams and word corpora as Parquet, each with a card.
 
 The functions write what a repository has besides the files that are there already: the Parquet files, which
 `load_dataset("USER/NAME")` reads without this package, and the card. Each returns nothing and writes into a folder
 that exists.
 """
 
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
-
-import datasets
-import pyarrow as pa
+from typing import Any
 
 from ...data.builders.token_shards import TokenExamples, document_tables
 from ...data.builders.words import WordExamples
 from ...display import format_bytes
-from ...errors import InputError
 from ...runtime.progress import progress_bar
-from ...text.corpora.loading import load_corpus
-from ...text.corpora.local_files import has_rows
 from ...text.corpora.presets import corpus_licence
 from ...text.stream.reader import TokenStream
 from ...text.tokenizers.words import WordCorpus
 from ..cards import write_card
 from ..parquet import MAX_SHARD_BYTES, write_split
 
-_ROWS = 1024  # documents in a table
 _WORDS = 20  # of a vocabulary that the card lists
 _ON_HUB = {"odc-by-1.0": "odc-by"}  # identifiers that the Hub has under another name than SPDX
 
@@ -148,40 +139,6 @@ def write_word_dataset(
     )
 
 
-def write_corpus_dataset(
-    source: str | os.PathLike, folder: Path, *, name: str, licence: str | None = None, repo_id: str | None = None
-) -> None:
-    """Write a corpus of texts, conversations or preferences as Parquet, and the card.
-
-    Rows and splits are those of [`~hmm_datasets.load_corpus`]. For the other arguments see [`write_token_dataset`].
-
-    Args:
-        source (path): a file or folder that [`~hmm_datasets.load_corpus`] reads.
-    """
-    parts, columns = [], []
-    with progress_bar(None, " documents", desc="Parquet") as bar:
-        for split in ("train", "test"):
-            try:
-                rows = load_corpus(source, split=split, streaming=True)
-            except InputError:
-                if not parts:
-                    raise
-                continue  # so few documents that none is held out
-            features = cast(datasets.Features, rows.features)
-            columns, before = list(features), bar.n
-            write_split(folder, split, _tables(rows, features), features, on_rows=bar.update)
-            parts.append(_split(split, "data", int(bar.n - before), None))
-    files = sorted(Path(source).iterdir()) if Path(source).is_dir() else [source]
-    _write_card(
-        *(folder, name, licence, repo_id, [os.fspath(file) for file in files if has_rows(Path(file).name)]),
-        summary="Documents with " + " and ".join(f"`{column}`" for column in columns) + ".",
-        configs=[{"name": "default", "splits": parts}],
-        details=[],
-        load="from hmm_datasets import load_corpus\n\n"
-        f'documents = load_corpus("{repo_id or "USER/NAME"}", split="train")',
-    )
-
-
 def _write_card(
     folder: Path,
     name: str,
@@ -201,12 +158,6 @@ def _write_card(
     limits = [] if licence else ["The licence of the text is not known to the package that wrote this card."]
     facts |= {"name": name, "license": licence, "repo_id": repo_id, "details": details, "limits": limits}
     write_card("text", folder, facts)
-
-
-def _tables(rows: Iterable[dict], features: datasets.Features) -> Iterator[pa.Table]:
-    remaining = iter(rows)
-    while batch := list(islice(remaining, _ROWS)):
-        yield pa.Table.from_pylist(batch, schema=features.arrow_schema)
 
 
 def _split(split: str, prefix: str, rows: int, tokens: int | None) -> dict[str, Any]:

@@ -38,7 +38,7 @@ import contextlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
@@ -116,12 +116,15 @@ class Format:
         kind (`str`): kind of the rows: `"text"`, `"conversations"` or `"preferences"`.
         columns (`tuple[str, ...]`): required columns.
         read (callable): takes a row and the opening words of an error; returns the converted row.
+        kept (mapping of `str` to `str`): further columns that documents keep as they are, and their types in
+            `datasets`.
     """
 
     name: str
     kind: Kind
     columns: tuple[str, ...]
     read: Callable[[Mapping[str, Any], str], dict[str, Any]]
+    kept: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def optional(self) -> tuple[str, ...]:
@@ -177,8 +180,9 @@ class Format:
             row (mapping): a row with the required columns.
             where (`str`): opening words of an error.
         """
+        kept = {name: row.get(name) for name in self.kept}
         if self.kind == "text":
-            return self.read(row, where)
+            return self.read(row, where) | kept
         refuse_unreadable(row, where)
         if self.labels and is_rejected(row, where):
             return REJECTED
@@ -196,14 +200,14 @@ class Format:
                     f"{where}: a turn of preferences has weight 0, but both answers count; drop the weight or the row"
                 )
             document["weights"] = weights[first]
-        return document
+        return document | kept
 
-    def unused(self, row: Mapping[str, Any], filtered: Iterable[str] = ()) -> Iterator[str]:
-        """What a row has beside what is read of it; `filtered` are the columns that it was selected by."""
+    def unused(self, row: Mapping[str, Any]) -> Iterator[str]:
+        """What a row has beside what is read of it."""
         columns = self.columns_of(row)
         if self.kind == "text":
-            return unused_keys(row, {*columns, *filtered}, ())
-        return unused_keys(row, {*columns, *filtered, *CONTEXT, *self.labels}, columns)
+            return unused_keys(row, {*columns, *self.kept}, ())
+        return unused_keys(row, {*columns, *self.kept, *CONTEXT, *self.labels}, columns)
 
 
 def normalize_messages(messages: Any, where: str = "messages") -> Messages:

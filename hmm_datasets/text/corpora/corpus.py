@@ -1,8 +1,7 @@
 """The source of a corpus, and how it is read."""
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from .conversations import Format
 
@@ -13,7 +12,7 @@ class Corpus:
 
     Attributes:
         name (`str`): name for [`load_corpus`].
-        path (`str`): id of a data set on the Hub, or path of a file.
+        path (`str`): id of a data set on the Hub, or path of a file, or of a folder with a file for each split.
         kind (`str`, *optional*): `"text"` or `"conversations"`; if None, decided by the names of the columns.
         licence (`str`): SPDX identifier, or the terms in a few words.
         config (`str`, *optional*): name of the configuration of the data set on the Hub.
@@ -22,13 +21,10 @@ class Corpus:
         format (`Format`, *optional*): how rows are read, if it takes several columns; `column` is one of them.
         data_files (`str`, *optional*): file name of a split in the repository on the Hub, for data sets with a loading
             script, which `datasets` refuses to run.
-        bundled (`bool`): whether the file is part of this package.
+        bundled (`bool`): whether the files are part of this package.
         documents (`int`, *optional*), tokens (`int`, *optional*): approximate size of the train split; None if
             unknown.
-        test_fraction (`float`, *optional*): share held out by hash if the data set on the Hub has no test split. For a
-            computed corpus, share of the facts that only its test split has.
-        compute (callable, *optional*): for a corpus that is computed when it is read, a function that yields the rows
-            of a `split` for a `test_fraction`; they have the column `messages`.
+        test_fraction (`float`, *optional*): share held out by hash if the data set on the Hub has no test split.
     """
 
     name: str
@@ -45,4 +41,3 @@ class Corpus:
     documents: int | None = None
     tokens: int | None = None
     test_fraction: float | None = None
-    compute: Callable[..., Iterator[dict[str, Any]]] | None = None

@@ -34,9 +34,8 @@ from ...errors import InputError, first_line, path_errors
 from ...hub.download import reading_hub, why_unreachable
 from ...hub.foreign_formats import foreign_data, refuse_foreign
 from ...runtime import environment
-from .conversations import Format, Kind, column_format, conversation_text, num_characters
+from .conversations import Format, Kind, column_format, conversation_text
 from .corpus import Corpus
-from .filters import DocumentFilter, FirstSeen
 from .formats import FORMATS, PROMPT_FORMATS, format_of_row
 from .keys import LABELS, OBEYED, UnusedKeys
 from .local_files import SUFFIXES, files_of_folder, has_rows, local_files, read_rows, shorten, without_fillers
@@ -77,7 +76,6 @@ def load_corpus(
     messages_column: str | None = None,
     test_fraction: float | None = None,
     max_documents: int | None = None,
-    filters: DocumentFilter | None = None,
 ) -> "datasets.IterableDataset | datasets.Dataset":
     """Read a corpus of texts, conversations or preferences. Empty documents are left out.
 
@@ -106,9 +104,7 @@ def load_corpus(
             folders keep their own splits by default; if it is given, their train split is split by it. Splits of the
             Hub may share documents; splits by hash never do.
         max_documents (`int`, *optional*):
-            Maximum number of rows of the source to read, counted before rows are filtered or split.
-        filters ([`~hmm_datasets.text.corpora.filters.DocumentFilter`], *optional*):
-            Conditions on length and columns, and removal of duplicates; by default all documents are kept.
+            Maximum number of rows of the source to read, counted before rows are split.
 
     Returns:
         `datasets.IterableDataset` or `datasets.Dataset` with the column `text` (`str`), the column `messages` (list
@@ -116,7 +112,7 @@ def load_corpus(
         A `Dataset` of conversations also has the column `weights` (list of 0 or 1, for each message) if there are
         turns without a loss, see [`~hmm_datasets.text.corpora.keys`]. What is not used of the rows is printed with its
         count on stderr: of a file when it has been read to its end, of a stream from the Hub where it first occurs. A
-        computed corpus (`story-questions`) keeps its other columns.
+        named corpus keeps the columns that its `Format.kept` names.
 
     Raises:
         `InputError`: the name is unknown; a file, column or split is missing; the corpus is of another kind; a row
@@ -138,7 +134,7 @@ def load_corpus(
         expected = "text" if text_column else "conversations"
         named = replace(source.corpus, kind=expected, column=text_column or messages_column, format=None)
         source = replace(source, corpus=named)
-    selection = _Selection(split, source.test_fraction, filters or DocumentFilter(), max_documents)
+    selection = _Selection(split, source.test_fraction, max_documents)
     return _load(source, selection, streaming, config)
 
 
@@ -159,7 +155,7 @@ def load_prompts(
         `InputError`: for the reasons of [`load_corpus`], or a column has values of several types.
     """
     source = _source(os.fspath(name_or_path), "conversations", test_fraction)
-    selection = _Selection(split, source.test_fraction, DocumentFilter(), None, keeps_columns=True)
+    selection = _Selection(split, source.test_fraction, None, keeps_columns=True)
     rows = _load(source, selection, streaming=False, config=None)
     if _COLUMNS not in rows.column_names:
         return rows
@@ -180,8 +176,6 @@ def load_prompts(
 def _load(
     source: "_Source", selection: "_Selection", streaming: bool, config: str | None
 ) -> "datasets.IterableDataset | datasets.Dataset":
-    if source.corpus.compute is not None:
-        return _load_computed(source, selection, streaming)
     if source.files or source.splits:
         return _load_files(source, selection, streaming)
     source = replace(source, corpus=replace(source.corpus, config=config or source.corpus.config))
@@ -211,14 +205,6 @@ def read_splits(
     source = _source(os.fspath(name_or_path), kind, test_fraction)
     if not source.test_fraction:
         raise InputError(f"{source.corpus.name}: is not split by hash; pass test_fraction= above 0 and below 1")
-    if source.corpus.compute is not None:  # each split is computed separately, with its own facts
-        return (
-            (split, document)
-            for split in ("test", "train")
-            for document in load_corpus(
-                name_or_path, split=split, kind=kind, test_fraction=test_fraction, max_documents=max_documents
-            )
-        )
     rows = load_corpus(name_or_path, kind=kind, test_fraction=0.0, max_documents=max_documents)
     return divided(rows, source.test_fraction, by_position=bool(source.files))
 
@@ -283,14 +269,15 @@ def _source(name: str, kind: Kind | None, test_fraction: float | None) -> _Sourc
         raise InputError(f"test_fraction={test_fraction}: expected at least 0 and below 1")
     with path_errors(name):
         corpus, files = find_corpus(name)
-    if files and Path(name).is_dir():
-        _, unread = files_of_folder(Path(name))
+    folder = Path(corpus.path)
+    if files and folder.is_dir():
+        _, unread = files_of_folder(folder)
         if unread:
-            names = [str(path.relative_to(name)) for path in unread]
+            names = [str(path.relative_to(folder)) for path in unread]
             _print_once(
                 f"{name}: not read: {', '.join(names[:8])}" + f" and {len(names) - 8:,} more" * (len(names) > 8)
             )
-        splits = _named_splits(Path(name), files)
+        splits = named_splits(folder, files)
         if splits:
             return _Source(corpus, splits.get("train", ()), kind, test_fraction, splits)
     if test_fraction is None:
@@ -298,12 +285,16 @@ def _source(name: str, kind: Kind | None, test_fraction: float | None) -> _Sourc
     return _Source(corpus, files, kind, test_fraction)
 
 
-def _named_splits(folder: Path, files: Sequence[Path]) -> dict[str, tuple[Path, ...]]:
+def named_splits(folder: Path, files: Sequence[Path]) -> dict[str, tuple[Path, ...]]:
     """The files of each split of a folder by their names, as `datasets` divides them; none if all are in train.
+
+    What is no folder has none.
 
     Raises:
         `InputError`: some names are those of splits, but a file is in none or several of them.
     """
+    if not folder.is_dir():
+        return {}
     base = glob.escape(str(folder.absolute()))
     try:
         named = DataFilesDict.from_patterns(get_data_patterns(base), base_path=base)
@@ -332,7 +323,7 @@ def find_corpus(name: str) -> tuple[Corpus, tuple[Path, ...]]:
     """
     named = named_corpus(name)
     if named is not None:
-        return named, (Path(named.path),) if named.bundled else ()
+        return named, local_files(named.path) if named.bundled else ()
     corpus = Corpus(name, name, kind=None, licence="unknown", test_split="test", column=None)
     refuse_foreign(name, foreign_data, "text, conversations or preferences")
     with path_errors(name):
@@ -341,7 +332,7 @@ def find_corpus(name: str) -> tuple[Corpus, tuple[Path, ...]]:
         return corpus, files
     known, colon, file = name.partition(":")
     named = named_corpus(known) if colon else None
-    if named is not None and named.compute is None:
+    if named is not None:
         files = local_files(file)
         if not files:
             raise InputError(f"{name}: {file!r} is no file; expected {known}:FILE, a file of the form of {known}")
@@ -359,26 +350,16 @@ class _Selection:
 
     split: str
     test_fraction: float | None
-    filters: DocumentFilter
     max_documents: int | None
     keeps_columns: bool = False
 
-    def is_long_enough(self, document: dict[str, Any]) -> bool:
-        """Whether a normalized row is not empty, and its length is within the bounds of the filters."""
-        return bool(conversation_text(document)) and self.filters.keeps_length(num_characters(document))
-
     def __call__(self, documents: Iterable[dict[str, Any]], *, by_position: bool = False) -> Iterator[dict[str, Any]]:
-        """The normalized rows that are selected, apart from the removal of duplicates; see `divided`."""
-        documents = filter(self.is_long_enough, documents)
+        """The normalized rows that are selected, which are not empty; see `divided`."""
+        documents = filter(conversation_text, documents)
         if not self.test_fraction:  # without hashing
             return documents if self.test_fraction is None or self.split == "train" else iter(())
         pairs = divided(documents, self.test_fraction, by_position=by_position)
         return (document for split, document in pairs if split == self.split)
-
-
-def _first_seen(documents: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    new = FirstSeen()
-    return (document for document in documents if new(conversation_text(document)))
 
 
 def _format(source: _Source, row: dict[str, Any], formats: Sequence[Format] = FORMATS) -> Format:
@@ -422,10 +403,13 @@ def _other_kind(corpus: Corpus, present: str, columns: Iterable[str], wanted: st
     return InputError(f"{corpus.name}: contains {present} ({names}), expected {wanted}; name another corpus")
 
 
-def _features(kind: str, *, weights: bool = False, notes: bool = False, columns: bool = False) -> "datasets.Features":
+def _features(
+    form: Format, *, weights: bool = False, notes: bool = False, columns: bool = False
+) -> "datasets.Features":
     """The columns of documents; those of weights only for conversations."""
-    string = datasets.Value("string")
+    string, kind = datasets.Value("string"), form.kind
     spare = ({_NOTES: string} if notes else {}) | ({_COLUMNS: string} if columns else {})
+    spare |= {name: datasets.Value(dtype) for name, dtype in form.kept.items()}
     if kind == "text":
         return datasets.Features({"text": string} | spare)
     if weights and kind == "conversations":
@@ -448,8 +432,7 @@ def _load_files(
         raise InputError(
             f"{corpus.name}: split={selection.split!r}, but a file has only 'train' and 'test' (see test_fraction)"
         )
-    named = {*filter(None, [corpus.column]), *selection.filters.equal, *selection.filters.at_least}
-    wanted = None if selection.keeps_columns else _READ | named
+    wanted = None if selection.keeps_columns else _READ | {*filter(None, [corpus.column])}
     settings = {"corpus": corpus, "files": files, "selection": selection, "wanted": wanted}
     first = next(_rows(files, wanted), None)
     if first is None:
@@ -462,10 +445,10 @@ def _load_files(
     if next(_documents(**settings), None) is None:
         fraction = selection.test_fraction
         raise InputError(
-            f"{corpus.name}: no documents in split {selection.split!r} with test_fraction={fraction} and its filters; "
-            "change these, or add documents"
+            f"{corpus.name}: no documents in split {selection.split!r} with test_fraction={fraction}; change it, or "
+            "add documents"
         )
-    return _rows_of(_documents, settings["format"].kind, streaming, settings)
+    return _rows_of(streaming, settings)
 
 
 def _message_columns(source: _Source, row: dict[str, Any]) -> MessageColumns | None:
@@ -487,29 +470,6 @@ def _rows(files: tuple[Path, ...], wanted: set[str] | None) -> Iterator[tuple[st
     return chain.from_iterable(read_rows(file, wanted) for file in files)
 
 
-def _load_computed(
-    source: _Source, selection: _Selection, streaming: bool
-) -> "datasets.IterableDataset | datasets.Dataset":
-    corpus = source.corpus
-    if selection.split not in ("train", "test"):
-        raise InputError(f"{corpus.name}: split={selection.split!r}, but it has only 'train' and 'test'")
-    _format(source, next(corpus.compute(selection.split, test_fraction=selection.test_fraction)))
-    settings = {"corpus": corpus, "selection": selection}
-    if next(_computed_documents(**settings), None) is None:
-        raise InputError(f"{corpus.name}: its filters keep no document of split {selection.split!r}")
-    others = {"kind": datasets.Value("string"), "chance": datasets.Value("float64")}
-    return _rows_of(_computed_documents, corpus.kind, streaming, settings, others)
-
-
-def _computed_documents(corpus: Corpus, selection: _Selection) -> Iterator[dict[str, Any]]:
-    """The rows of a split, which the corpus has computed with `test_fraction`."""
-    rows = corpus.compute(selection.split, test_fraction=selection.test_fraction)
-    rows = islice(rows, selection.max_documents)
-    kept = (row for row in rows if selection.filters.keeps_row(row, corpus.name))
-    documents = replace(selection, test_fraction=None)(kept)
-    return _first_seen(documents) if selection.filters.unique else documents
-
-
 def _documents(
     corpus: Corpus,
     files: tuple[Path, ...],
@@ -524,8 +484,7 @@ def _documents(
         _print_once(*(f"{corpus.name}: {line}" for line in lines))
         rows = iter(conversations)
     rows = islice(rows, selection.max_documents)
-    documents = selection(_normalized(corpus, rows, format, selection), by_position=True)
-    return _first_seen(documents) if selection.filters.unique else documents
+    return selection(_normalized(corpus, rows, format, selection), by_position=True)
 
 
 def _normalized(
@@ -537,8 +496,7 @@ def _normalized(
         for column in format.columns:
             if column not in row:
                 raise InputError(f"{where}: no column {column!r}, found {', '.join(row)}")
-        if selection.filters.keeps_row(row, where):
-            yield from _read_row(format, row, where, selection, unused)
+        yield from _read_row(format, row, where, selection, unused)
     _print_once(*unused.lines(corpus.name))
 
 
@@ -549,14 +507,14 @@ def _read_row(
     row = format.unfolded(row, where)
     document = format.document(row, where)
     unused.rows += 1
-    filters, kept = selection.filters, {}
+    kept = {}
     if isinstance(document, str):
         unused.left_out[document] += 1
     elif selection.keeps_columns:
-        read = {*format.columns_of(row), *(OBEYED - {*LABELS}), *format.labels, *_features(format.kind, weights=True)}
+        read = {*format.columns_of(row), *(OBEYED - {*LABELS}), *format.labels, *_features(format, weights=True)}
         kept = {name: value for name, value in row.items() if name not in read}
         document[_COLUMNS] = json.dumps(kept, default=str)
-    unused.update(name for name in format.unused(row, (*filters.equal, *filters.at_least)) if name not in kept)
+    unused.update(name for name in format.unused(row) if name not in kept)
     return [] if isinstance(document, str) else [document]
 
 
@@ -611,17 +569,9 @@ def _load_hub(
         batch_size=_BATCH_ROWS,
         with_indices=True,
         remove_columns=list(first),
-        features=_features(form.kind, **parts),
+        features=_features(form, **parts),
     )
-    if not streaming:
-        data = _without_notes(data, source.corpus.name)
-    if not selection.filters.unique:
-        return data
-    if streaming:  # a generator, so that every pass starts with an empty set of documents seen
-        settings = {"documents": data}
-        return datasets.IterableDataset.from_generator(_first_seen, features=_features(form.kind), gen_kwargs=settings)
-    new = FirstSeen()
-    return data.select([number for number, document in enumerate(data) if new(conversation_text(document))])
+    return data if streaming else _without_notes(data, source.corpus.name)
 
 
 def _opened_on_hub(
@@ -664,9 +614,9 @@ def _first_rows(
     count = selection.max_documents
     if isinstance(data, Dataset):
         return data if count is None else data.take(min(count, len(data)))
-    if count is None and not selection.filters.unique:
+    if count is None:
         return data
-    # Which rows are the first, and which are new, is known of all of them alone, so one worker reads the stream.
+    # Which rows are the first is known of all of them alone, so one worker reads the stream.
     return datasets.IterableDataset.from_generator(_all_rows, gen_kwargs={"stream": data, "count": count})
 
 
@@ -713,7 +663,7 @@ def _chosen_rows(
     types: Features | None,
     streaming: bool,
 ) -> dict[str, list]:
-    """The documents of some rows of a data set that are selected, apart from the removal of duplicates.
+    """The documents of some rows of a data set that are selected.
 
     What is not used is written beside the last of them, since the result of a batch may come from a cache. If there is
     none, an empty document has it. A stream has no end to print counts at, so there each name is printed when it first
@@ -722,18 +672,16 @@ def _chosen_rows(
     documents, unused = [], UnusedKeys()
     for index, row in zip(indices, _rows_of_columns(columns), strict=True):
         where = f"{name}: row {index}"
-        if selection.filters.keeps_row(row, where):
-            row = without_fillers(row, types)
-            documents += _read_row(format, row, where, selection, unused)
+        documents += _read_row(format, without_fillers(row, types), where, selection, unused)
     documents = list(selection(documents))
     if streaming:
         _print_first(name, unused)
-        names = list(_features(format.kind))
+        names = list(_features(format))
         return {column: [_of_stream(document, name)[column] for document in documents] for column in names}
     note = json.dumps({"counts": unused, "rows": unused.rows, "left_out": unused.left_out})
     documents = documents or [{}]
     documents[-1] = {**documents[-1], _NOTES: note}
-    names = _features(format.kind, weights=True, notes=True, columns=selection.keeps_columns)
+    names = _features(format, weights=True, notes=True, columns=selection.keeps_columns)
     return {column: [document.get(column) for document in documents] for column in names}
 
 
@@ -777,22 +725,15 @@ def _of_stream(document: dict[str, Any], where: str) -> dict[str, Any]:
     return document
 
 
-def _rows_of(
-    documents: Callable[..., Iterator[dict]],
-    kind: Kind,
-    streaming: bool,
-    settings: dict[str, Any],
-    others: dict[str, Any] | None = None,
-) -> IterableDataset | Dataset:
-    """The rows that `documents(**settings)` yields, as a stream or in memory, with the features of `others` too."""
+def _rows_of(streaming: bool, settings: dict[str, Any]) -> IterableDataset | Dataset:
+    """The rows that `_documents(**settings)` yields, as a stream or in memory."""
     if not streaming:
-        rows = list(documents(**settings))
+        rows = list(_documents(**settings))
         parts = {"weights": any("weights" in row for row in rows), "columns": any(_COLUMNS in row for row in rows)}
-        return Dataset.from_list(rows, features=Features(_features(kind, **parts) | (others or {})))
-    features = Features(_features(kind) | (others or {}))
-    settings = {"documents": documents, "name": settings["corpus"].name, **settings}
+        return Dataset.from_list(rows, features=_features(settings["format"], **parts))
+    features = _features(settings["format"])
     return IterableDataset(TypedExamples(_numbered, settings, features), info=DatasetInfo(features=features))
 
 
-def _numbered(documents: Callable[..., Iterator[dict]], name: str, **settings: Any) -> Iterator[tuple[int, dict]]:
-    return enumerate(_of_stream(document, name) for document in documents(**settings))
+def _numbered(corpus: Corpus, **settings: Any) -> Iterator[tuple[int, dict]]:
+    return enumerate(_of_stream(document, corpus.name) for document in _documents(corpus, **settings))

@@ -6,15 +6,16 @@ Other distributions register a [`~hmm_datasets.text.corpora.corpus.Corpus`] as a
 
 import filecmp
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from ... import plugins
 from ...errors import InputError
+from .conversations import column_format
 from .corpus import Corpus
 from .formats import question_and_answer, texts_in_turn
-from .story_questions import NUM_TRAIN, story_questions
 
 SAMPLES = Path(__file__).parent / "samples"
 """The folder of the bundled corpora."""
@@ -77,11 +78,11 @@ _CORPORA = (
         documents=1_100,
     ),
     Corpus(
-        *("story-questions", "story-questions", "conversations", "Apache-2.0"),
+        *("story-questions", str(SAMPLES / "story_questions"), "conversations", "Apache-2.0"),
         column="messages",
-        documents=NUM_TRAIN,
-        test_fraction=0.1,
-        compute=story_questions,
+        format=replace(column_format("messages", "conversations"), kept={"kind": "string", "chance": "float64"}),
+        bundled=True,
+        documents=20_000,
     ),
 )
 CORPORA: Mapping[str, Corpus] = MappingProxyType({corpus.name: corpus for corpus in _CORPORA})
@@ -146,7 +147,7 @@ def corpus_rows() -> list[dict[str, Any]]:
         {
             "name": corpus.name,
             "kind": corpus.kind,
-            "source": "computed" if corpus.compute else "bundled" if corpus.bundled else corpus.path,
+            "source": "bundled" if corpus.bundled else corpus.path,
             "licence": corpus.licence,
             "documents": corpus.documents,
             "tokens": corpus.tokens,

@@ -11,7 +11,7 @@ from itertools import chain, islice
 from typing import Any
 
 from .conversations import as_prompt
-from .filters import document_digest
+from .document_digest import document_digest
 
 
 def held_out(text: str, test_fraction: float) -> bool:

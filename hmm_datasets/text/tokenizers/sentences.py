@@ -116,11 +116,6 @@ def pattern_of(vocabulary: Iterable[str]) -> str | None:
     return None
 
 
-def words_of(text: str, pattern: str) -> list[str]:
-    """The words and marks of a text, by [`CHARACTERS`] or [`RUNS`]."""
-    return regex.findall(pattern, fold(text))
-
-
 def as_text(words: Iterable[str]) -> str:
     """Words as they are read: no space before a mark, nor between characters of scripts without spaces.
 

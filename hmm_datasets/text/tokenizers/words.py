@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Int64, UInt16
@@ -26,21 +26,7 @@ from ...records import Count, Finite, read_record
 from ...shuffle import epoch_order
 from ..corpora.splits import held_out
 from ..stream import check_replaceable
-from .sentences import (
-    CHARACTERS,
-    FULL_STOP,
-    FULL_STOPS,
-    REPLACED,
-    RUNS,
-    Segmenter,
-    is_mark,
-    pattern_of,
-    split_sentences,
-    words_of,
-)
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+from .sentences import CHARACTERS, FULL_STOP, FULL_STOPS, Segmenter, is_mark, pattern_of, split_sentences
 
 FORMAT_VERSION = 2
 """Version of the format. It must change when older folders would be read wrongly, or when the same documents give
@@ -48,9 +34,6 @@ other sentences."""
 
 _READ_VERSIONS = (1, FORMAT_VERSION)
 """Versions that are read; sentences of version 1 had letters and digits without combining marks."""
-
-SPECIAL_TOKENS = ("<bos>", "<eos>", "<pad>", "<unk>")
-"""Special tokens that [`word_tokenizer`] adds after the words, in this order."""
 
 INDEX_NAME = "words.json"
 ARRAYS_NAME = "sentences.safetensors"
@@ -340,54 +323,6 @@ def sentences_of(text: str, vocabulary: Sequence[str]) -> tuple[list[UInt16[np.n
     sentences = list(split_sentences(text, marks=marks, segmenter=segmenter))
     kept = [words for words, lack in sentences if lack is None and all(word in symbol_of for word in words)]
     return [np.array([symbol_of[word] for word in words], np.uint16) for words in kept], len(sentences)
-
-
-def word_tokenizer(vocabulary: Sequence[str]) -> "PreTrainedTokenizerFast":
-    """A tokenizer whose ids are the symbols of an HMM over `vocabulary`.
-
-    It cuts text into words as [`build_word_corpus`] does. Word `i` has id `i`. Then come `<bos>`, `<eos>`, `<pad>` and
-    `<unk>`; encoding does not add them. Decoding puts one space between words.
-
-    Args:
-        vocabulary (sequence of `str`):
-            The words, for example [`WordCorpus.vocabulary`].
-
-    Raises:
-        `InputError`: a word occurs twice, or [`build_word_corpus`] would cut or change it.
-
-    ```python
-    >>> tokenizer = word_tokenizer((".", "cat", "the", "sat"))
-    >>> tokenizer("The cat sat.")["input_ids"], tokenizer.decode([2, 1, 3, 0])
-    ([2, 1, 3, 0], 'the cat sat .')
-
-    ```
-    """
-    from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    ids = {word: number for number, word in enumerate(vocabulary)}
-    check_distinct("vocabulary", vocabulary)
-    pattern = pattern_of(vocabulary)
-    if pattern is None:
-        word = next((word for word in vocabulary if words_of(word, RUNS) != [word]), vocabulary[0])
-        raise InputError(f"vocabulary: {word!r} is not one lower-case word or mark; take it from build_word_corpus")
-    ids |= {token: len(vocabulary) + number for number, token in enumerate(SPECIAL_TOKENS)}
-    bos, eos, pad, unk = SPECIAL_TOKENS
-    tokenizer = Tokenizer(models.WordLevel(ids, unk_token=unk))
-    replaced = [normalizers.Replace(*pair) for pair in REPLACED]
-    tokenizer.normalizer = normalizers.Sequence(
-        [*replaced, normalizers.NFC(), normalizers.Lowercase(), normalizers.NFC()]
-    )
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "removed", invert=True)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        bos_token=bos,
-        eos_token=eos,
-        pad_token=pad,
-        unk_token=unk,
-        clean_up_tokenization_spaces=False,
-        model_input_names=["input_ids", "attention_mask"],
-    )
 
 
 def _most_frequent(counts: Counter[str], k: int) -> tuple[str, ...]:

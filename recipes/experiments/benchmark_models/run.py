@@ -28,7 +28,8 @@ class BenchmarkModelsSettings:
 
 def main(settings: BenchmarkModelsSettings) -> None:
     """Write the data, train the models, score them."""
-    from hmm_datasets.evaluation.benchmark.repository import write_benchmark
+    from data_set import write_benchmark
+
     from hmm_datasets.files import write_json
     from hmm_datasets.operations.stages import run_or_exit
 

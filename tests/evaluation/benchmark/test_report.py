@@ -87,7 +87,7 @@ def coin_model(vocab_size: int, bos: int) -> LlamaForCausalLM:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "give a MODEL to score, or --write_data FOLDER"),
+        ([], "the following arguments are required: MODEL"),
         (["{exact}", "--track", "text"], "has no tokenizer to read text with; choose --track ids"),
         (["{exact}/mess3/config"], "neither in a folder nor on the Hub"),
     ],

@@ -9,14 +9,16 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from experiments import load
 from huggingface_hub import DatasetCard
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation.benchmark.held_out import open_benchmark, parquet_path
 from hmm_datasets.evaluation.benchmark.processes import KINDS, benchmark_processes
-from hmm_datasets.evaluation.benchmark.repository import write_benchmark
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.families import load_source
+
+write_benchmark = load("benchmark_models", "data_set").write_benchmark
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""CORE compared with its definition item by item, its control, its invariances, and bad input."""
+"""CORE compared with its definition item by item, its invariances, and bad input."""
 
 import json
 import os
@@ -14,14 +14,11 @@ from transformers import (
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
-    PreTrainedModel,
     PreTrainedTokenizerFast,
 )
-from transformers.modeling_outputs import CausalLMOutput
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation.core.measure import score_core
-from hmm_datasets.evaluation.core.questions import Questions
 from hmm_datasets.evaluation.core.tasks import CORE_TASKS
 from hmm_datasets.report.evaluation_tables import _cut_prompts
 from hmm_datasets.text.tokenizers.bpe import train_bpe
@@ -120,7 +117,7 @@ def test_every_item_is_answered_as_the_definition_says(model, tokenizer, folder,
 @pytest.mark.parametrize("limit", [11, 40])
 def test_long_prompts_are_cut_on_the_left(model, tokenizer, folder, accelerator, monkeypatch, limit):
     monkeypatch.setattr(model.config, "max_position_embeddings", limit)
-    found = score_core(model, tokenizer, folder, accelerator, corrupted=False)
+    found = score_core(model, tokenizer, folder, accelerator)
     compare(found, model, tokenizer, folder, 1e-9, beginning=[tokenizer.bos_token_id], limit=limit)
 
 
@@ -147,13 +144,13 @@ def test_the_default_limit_is_that_of_the_model(tokenizer, folder, accelerator):
     "a sentence beside the score, with the number of prompts that were cut",
 )
 def test_prompts_that_are_cut_are_counted_and_reported(model, tokenizer, folder, accelerator, monkeypatch):
-    whole = score_core(model, tokenizer, folder, accelerator, corrupted=False)
+    whole = score_core(model, tokenizer, folder, accelerator)
     assert (whole["prompts_cut"], _cut_prompts(whole)) == (0, "")
     longest = whole["longest_prompt"]
     monkeypatch.setattr(model.config, "max_position_embeddings", longest)
-    assert score_core(model, tokenizer, folder, accelerator, corrupted=False)["prompts_cut"] == 0
+    assert score_core(model, tokenizer, folder, accelerator)["prompts_cut"] == 0
     monkeypatch.setattr(model.config, "max_position_embeddings", longest - 1)
-    short = score_core(model, tokenizer, folder, accelerator, corrupted=False)
+    short = score_core(model, tokenizer, folder, accelerator)
     assert 0 < short["prompts_cut"] < short["prompts"] == whole["prompts"]
     told = _cut_prompts(short)
     assert f"{short['prompts_cut']} of {short['prompts']} prompts were longer than the {longest - 1} tokens" in told
@@ -187,7 +184,7 @@ def test_the_true_questions_are_answered_as_the_definition_says(accelerator):
     shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
     config = LlamaConfig(vocab_size=len(tokenizer), initializer_range=0.1, max_position_embeddings=800, **shape)
     model = LlamaForCausalLM(config).eval()
-    found = score_core(model, tokenizer, DATA, accelerator, max_per_task=15, corrupted=False)
+    found = score_core(model, tokenizer, DATA, accelerator, max_per_task=15)
     compare(found, model, tokenizer, DATA, 1e-5, beginning=[tokenizer.bos_token_id], limit=800, cap=15)
 
 
@@ -214,7 +211,6 @@ def test_items_do_not_depend_on_the_batch_size(model, tokenizer, folder, acceler
     one, many = (score_core(model, tokenizer, folder, accelerator, batch_size=size) for size in (1, 64))
     for first, second in zip(one["items"], many["items"], strict=True):
         assert first["losses"] == pytest.approx(second["losses"], abs=1e-9)
-        assert first["corrupted"]["losses"] == pytest.approx(second["corrupted"]["losses"], abs=1e-9)
         assert first["correct"] == second["correct"]
     assert one["score"] == many["score"]
 
@@ -263,54 +259,6 @@ def test_results_do_not_depend_on_the_number_of_processes(model, tokenizer, fold
         assert done.returncode == 0, done.stderr
         found.append(json.loads(to.read_text()))
     assert found[0] == found[1] == found[2]
-
-
-# The control
-
-
-class CountingModel(PreTrainedModel):
-    """A model that predicts repetitions: the odds of a token grow with its count in the prompt."""
-
-    config_class = LlamaConfig
-
-    def __init__(self, config):
-        super().__init__(config)
-        self.weight = torch.nn.Parameter(torch.tensor(3.0))
-        self.post_init()
-
-    def forward(self, input_ids, attention_mask=None, use_cache=None):
-        seen = torch.nn.functional.one_hot(input_ids, self.config.vocab_size)
-        return CausalLMOutput(logits=self.weight * seen.cumsum(dim=1).clamp(max=1))
-
-
-@pytest.mark.thorough
-def test_with_the_questions_swapped_accuracy_falls_to_chance(tmp_path, tokenizer, accelerator):
-    """A model that picks the option named in the question is always right; with another question it is right half the
-    time."""
-    rows = []
-    for number in range(400):
-        said, other = RANDOM.sample([word for word in WORDS if len(word) > 2], 2)
-        choices = [f"{said}", f"{other}"][:: RANDOM.choice((1, -1))]
-        rows.append({"query": f"# {said} {number} #", "choices": choices, "gold": choices.index(said)})
-    (tmp_path / "copa.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    model = CountingModel(LlamaConfig(vocab_size=len(tokenizer)))
-    found = score_core(model, tokenizer, tmp_path, accelerator)["tasks"]["copa"]
-    assert found["accuracy"] == 1
-    # Four standard deviations for 400 coin flips.
-    assert abs(found["corrupted_accuracy"] - 0.5) < 0.1
-
-
-@pytest.mark.parametrize("label", ["arc_easy", "winograd", "lambada_openai"])
-def test_the_control_gives_each_item_the_question_of_another(label):
-    task = CORE_TASKS[label]
-    make = {"arc_easy": choice_row, "winograd": schema_row, "lambada_openai": text_row}[label]
-    rows = [make() for _ in range(30)]
-    swapped = Questions(task, rows, "").corrupted()
-    field = {"arc_easy": "query", "winograd": "continuation", "lambada_openai": "context"}[label]
-    assert sorted(row[field] for row in swapped) == sorted(row[field] for row in rows)
-    assert all(new[field] != old[field] for new, old in zip(swapped, rows, strict=True))
-    assert all(new | {field: old[field]} == old for new, old in zip(swapped, rows, strict=True))
-    assert Questions(task, rows, "").corrupted() == swapped
 
 
 # What is refused

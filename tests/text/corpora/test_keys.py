@@ -11,7 +11,6 @@ from pyarrow import parquet
 from hmm_datasets.errors import InputError
 from hmm_datasets.text.corpora import loading
 from hmm_datasets.text.corpora.conversations import TOOLS_BEGIN
-from hmm_datasets.text.corpora.filters import DocumentFilter
 from hmm_datasets.text.corpora.loading import load_corpus, load_prompts
 from hmm_datasets.training.post_training.conversations import conversation_splits, preference_splits, prompts_of
 from hmm_datasets.training.sources import PreferenceSettings
@@ -305,9 +304,9 @@ def test_a_meaning_that_cannot_be_obeyed_is_refused_in_one_line(row, words, tmp_
 def test_every_key_that_is_not_used_is_named_with_its_count(tmp_path, capsys):
     talk = [user("Q?") | {"name": "Ann"}, assistant("A.", tool_calls=[{"id": "c1", "function": {"name": "f"}}])]
     rows = [{"messages": talk, "id": 1, "score": 2}, {"messages": ASKED, "id": 2, "url": None}]
-    read(tmp_path, *rows, filters=DocumentFilter(at_least={"id": 0}))
+    read(tmp_path, *rows)
     line = capsys.readouterr().err.splitlines()[-1]
-    assert line.endswith("not used, of 2 rows: messages.name (1), messages.tool_calls.id (1), score (1)")
+    assert line.endswith("not used, of 2 rows: id (2), messages.name (1), messages.tool_calls.id (1), score (1)")
     read(tmp_path, {"text": "Once", "url": "x"}, {"text": "upon", "url": "y", "label": False})
     assert capsys.readouterr().err.endswith("rows.jsonl: not used, of 2 rows: label (1), url (2)\n")
     read(tmp_path, PAIR | {"score_chosen": 4.0})

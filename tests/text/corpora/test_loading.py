@@ -17,8 +17,7 @@ from torch.utils.data import DataLoader
 from hmm_datasets.errors import InputError
 from hmm_datasets.foreign import sizes as foreign_sizes
 from hmm_datasets.text.corpora.conversations import normalize_messages
-from hmm_datasets.text.corpora.filters import DocumentFilter
-from hmm_datasets.text.corpora.loading import load_corpus, read_splits
+from hmm_datasets.text.corpora.loading import load_corpus, load_prompts, read_splits
 from hmm_datasets.text.corpora.local_files import normalize_text
 from hmm_datasets.text.corpora.presets import CORPORA, SAMPLES, corpus_rows
 from hmm_datasets.text.corpora.splits import held_out
@@ -79,7 +78,7 @@ def test_the_instructions_sample_puts_the_input_after_a_blank_line():
 
 def test_the_readme_names_every_sample():
     readme = (SAMPLES / "README.md").read_text()
-    assert all(file.name in readme for file in SAMPLES.glob("*.gz"))
+    assert all(file.name in readme for file in SAMPLES.rglob("*.gz"))
     assert "CDLA-Sharing-1.0" in readme
     assert "Apache-2.0" in readme
 
@@ -237,9 +236,7 @@ def test_columns_of_parquet_that_nobody_wants_are_not_read(tmp_path, capsys):
     parquet.write_table(rows, tmp_path / "odd.parquet")
     assert texts(tmp_path / "odd.parquet", test_fraction=0.0) == STORIES[:9]
     assert "not used, of 9 rows: empty (9), place (9), when (9), zone (9)" in capsys.readouterr().err
-    assert "row 0: not Parquet that can be read" in message(
-        texts, tmp_path / "odd.parquet", test_fraction=0.0, filters=DocumentFilter(equal={"when": 1})
-    )
+    assert "row 0: not Parquet that can be read" in message(load_prompts, tmp_path / "odd.parquet")
     parquet.write_table(rows.select(["when"]), tmp_path / "none.parquet")
     assert "no column 'text' or 'messages', found when" in message(texts, tmp_path / "none.parquet")
 
@@ -368,49 +365,6 @@ def test_a_preset_without_a_test_split_holds_one_out_by_itself(hub):
     assert test
 
 
-# Filters
-
-
-FILTERED = [
-    {"text": "A cat sat.", "language": "en", "score": 3.5},
-    {"text": "Eine Katze sass.", "language": "de", "score": 4.0},
-    {"text": "A  cat sat.", "language": "en", "score": 5.0},
-    {"text": "A dog ran.", "language": "en", "score": None},
-    {"text": "No.", "language": "en", "score": 3.0},
-    {"text": "A bird sang.", "language": "en", "score": 3.0},
-]
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("streaming", [True, False])
-@pytest.mark.parametrize("source", ["file", "hub"])
-def test_filters_keep_the_same_documents_of_a_file_and_of_the_hub(hub, source, streaming):
-    path = write_jsonl(hub / "a.jsonl", FILTERED)
-    if source == "hub":
-        path = "someone/filtered"
-        (hub / path).mkdir(parents=True)
-        parquet.write_table(pa.Table.from_pylist(FILTERED), hub / path / "train.parquet")
-
-    def kept(**settings):
-        rows = load_corpus(path, streaming=streaming, test_fraction=0.0, filters=DocumentFilter(**settings))
-        once = [row["text"] for row in rows]
-        assert [row["text"] for row in rows] == once, "a second pass begins with nothing seen"
-        return once
-
-    every = [row["text"] for row in FILTERED]
-    assert kept() == every
-    assert kept(unique=True) == [every[0], every[1], *every[3:]]
-    assert kept(equal={"language": "en"}, at_least={"score": 3}) == [every[0], every[2], every[4], every[5]]
-    assert kept(min_characters=10, max_characters=12, unique=True) == [every[0], every[3], every[5]]
-    assert "no column 'lang' to filter by, found" in message(kept, equal={"lang": "en"})
-
-
-def test_the_length_of_a_conversation_is_that_of_its_messages(tmp_path):
-    file = write_jsonl(tmp_path / "a.jsonl", [{"messages": CHAT}])
-    assert len(list(load_corpus(file, test_fraction=0.0, filters=DocumentFilter(max_characters=7)))) == 1
-    assert "no documents" in message(load_corpus, file, test_fraction=0.0, filters=DocumentFilter(max_characters=6))
-
-
 # Skipping
 
 
@@ -420,10 +374,9 @@ def test_the_length_of_a_conversation_is_that_of_its_messages(tmp_path):
     [
         ({}, 4),
         ({"test_fraction": 0.2}, 4),
-        ({"filters": DocumentFilter(unique=True)}, 1),
         ({"max_documents": 120}, 1),
     ],
-    ids=["as it is", "split by hash", "unique", "first rows"],
+    ids=["as it is", "split by hash", "first rows"],
 )
 def test_workers_and_ranks_divide_a_stream_of_the_hub_and_lose_or_repeat_nothing(hub, settings, shards):
     (hub / "someone/stories").mkdir(parents=True)
@@ -452,8 +405,7 @@ def test_workers_and_ranks_divide_a_stream_of_the_hub_and_lose_or_repeat_nothing
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.txt", "a.parquet"])
-@pytest.mark.parametrize("filters", [DocumentFilter(), DocumentFilter(min_characters=24, unique=True)])
-def test_skipping_gives_the_rest(tmp_path, name, filters):
+def test_skipping_gives_the_rest(tmp_path, name):
     rows = [{"text": text} for text in STORIES + STORIES[:50]]
     file = tmp_path / name
     if name == "a.txt":
@@ -463,7 +415,7 @@ def test_skipping_gives_the_rest(tmp_path, name, filters):
     else:
         data = "".join(json.dumps(row) + "\n" for row in rows).encode()
         file.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
-    stream = load_corpus(file, test_fraction=0.2, filters=filters)
+    stream = load_corpus(file, test_fraction=0.2)
     whole = [row["text"] for row in stream]
     for number in (0, 1, 57, len(whole) - 1, len(whole)):
         assert list(stream.skip(number)["text"]) == whole[number:]
@@ -482,7 +434,7 @@ def test_an_unreachable_hub_is_reported_in_one_line():
     for name in ("lima", "nobody/nothing"):
         program = f"""
 from hmm_datasets.runtime.one_line_errors import one_line_errors
-from hmm_datasets.text.corpora.loading import load_corpus, read_splits
+from hmm_datasets.text.corpora.loading import load_corpus, load_prompts, read_splits
 with one_line_errors():
     load_corpus({name!r})
 """
@@ -550,7 +502,6 @@ def test_a_file_can_be_read_as_a_named_corpus(tmp_path):
     assert message(load_corpus, "gsm8k:none.jsonl") == (
         "gsm8k:none.jsonl: 'none.jsonl' is no file; expected gsm8k:FILE, a file of the form of gsm8k"
     )
-    assert message(load_corpus, f"story-questions:{file}").startswith(f"story-questions:{file}: no such file")
 
 
 def test_an_unknown_name_lists_the_presets():

@@ -1,14 +1,18 @@
 """Story questions: answers agree with another reading of the stories, and test facts never occur in training."""
 
+import gzip
 import itertools
+import json
 import re
 
 import pytest
+from story_questions import NUM_TEST, split_file, story_question, story_questions
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.text.corpora.filters import DocumentFilter
-from hmm_datasets.text.corpora.loading import load_corpus
-from hmm_datasets.text.corpora.story_questions import NUM_TEST, story_question, story_questions
+from hmm_datasets.evaluation.targets import held_out_part
+from hmm_datasets.evaluation.trained_on import TrainedOn
+from hmm_datasets.text.corpora.loading import load_corpus, load_prompts, read_splits
+from hmm_datasets.text.corpora.presets import CORPORA, SAMPLES
 
 NUMBERS = ("none", "one", "two", "three", "four")
 
@@ -88,21 +92,46 @@ def test_a_larger_test_fraction_only_moves_facts_from_train_to_test():
     assert train.isdisjoint(small | large)
 
 
-def test_it_is_a_corpus_like_others():
+@pytest.mark.thorough
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_the_bundled_files_are_what_the_program_writes(split):
+    assert gzip.decompress((SAMPLES / "story_questions" / f"{split}.jsonl.gz").read_bytes()) == split_file(split)
+    assert CORPORA["story-questions"].documents == split_file("train").count(b"\n")
+
+
+def test_it_is_a_corpus_like_others(capsys):
     test = load_corpus("story-questions", split="test")
     assert next(iter(test)) == story_question(0, "test")
     assert list(test.skip(5).take(2)) == [story_question(5, "test"), story_question(6, "test")]
     held = load_corpus("story-questions", split="test", streaming=False)
     assert (len(held), held[7]) == (NUM_TEST, story_question(7, "test"))
-    kept = load_corpus("story-questions", split="test", filters=DocumentFilter(equal={"kind": "order"}, unique=True))
+    assert load_prompts("story-questions", split="test")[7] == held[7]
+    kept = load_corpus("story-questions", split="test").filter(lambda row: row["kind"] == "order")
     assert {row["kind"] for row in kept.take(20)} == {"order"}
+    assert "not used" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("given", [None, 0.05])
+def test_models_are_measured_on_its_own_test_split_whatever_share_of_texts_was_held_out(given):
+    assert held_out_part("story-questions", given, TrainedOn(test_fraction=0.1)) == {"split": "test"}
+
+
+def test_token_streams_have_no_row_of_its_test_split():
+    rows = read_splits("story-questions", kind="conversations", test_fraction=0.3, max_documents=50)
+    assert [row for _, row in rows] == [story_question(index) for index in range(50)]
+
+
+def test_a_file_is_read_as_it(tmp_path):
+    path = tmp_path / "mine.jsonl"
+    path.write_text("".join(json.dumps(story_question(index)) + "\n" for index in range(9)))
+    rows = load_corpus(f"story-questions:{path}", test_fraction=0.0, streaming=False)
+    assert list(rows) == [story_question(index) for index in range(9)]
 
 
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"split": "validation"}, "has only 'train' and 'test'"),
-        ({"split": "test", "test_fraction": 0.001}, "test_fraction=0.001"),
+        ({"split": "validation"}, "split='validation', but its files have the splits train, test"),
         ({"split": "train", "messages_column": "chat"}, "no column 'chat'"),
     ],
 )

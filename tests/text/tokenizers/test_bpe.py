@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from needed_versions import needs
+from word_level import word_level_tokenizer
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.text.corpora.loading import load_corpus
 from hmm_datasets.text.stream import tokenizer_hash
 from hmm_datasets.text.tokenizers.bpe import MIN_VOCAB_SIZE, SPECIAL_TOKENS, SPLIT_PATTERNS, train_bpe
 from hmm_datasets.text.tokenizers.text_sizes import token_bytes
-from hmm_datasets.text.tokenizers.words import word_tokenizer
 
 
 def stories() -> list[str]:
@@ -253,4 +253,4 @@ def test_special_tokens_stand_for_no_bytes_and_all_others_for_at_least_one(token
 
 
 def test_bytes_of_a_tokenizer_of_words_are_refused():
-    assert "not byte-level" in message(token_bytes, word_tokenizer([".", "the"]))
+    assert "not byte-level" in message(token_bytes, word_level_tokenizer([".", "the"]))

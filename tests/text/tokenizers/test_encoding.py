@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
+from word_level import word_level_tokenizer
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.text.corpora.loading import load_corpus
 from hmm_datasets.text.tokenizers.bpe import SPECIAL_TOKENS, train_bpe
 from hmm_datasets.text.tokenizers.encoding import Encoder
 from hmm_datasets.text.tokenizers.imports import import_tiktoken
-from hmm_datasets.text.tokenizers.words import word_tokenizer
 
 AWKWARD = [
     "",
@@ -136,7 +136,7 @@ def test_one_long_document_is_encoded_as_it_is_whole(tokenizer, encoder):
 
 
 def test_a_tokenizer_that_fastokens_does_not_take_is_done_by_tokenizers(caplog):
-    tokenizer = word_tokenizer([".", "a", "cat"])
+    tokenizer = word_level_tokenizer([".", "a", "cat"])
     encoder = Encoder(tokenizer)
     assert encoder.backend == "tokenizers"
     assert len(caplog.records) == 1
@@ -167,7 +167,9 @@ def test_a_difference_on_a_runs_own_text_is_noticed(caplog):
 def test_what_is_not_text_is_reported_by_its_number(encoder):
     assert message(encoder.encode_batch, ["a", None]).startswith("text 1: expected text, found None")
     assert "text 2: half a surrogate pair at character 1" in message(encoder.encode_batch, ["a", "b", "c\ud83d"])
-    assert message(Encoder(word_tokenizer(["."])).encode_batch, ["a", 3]).startswith("text 1: expected text, found 3")
+    assert message(Encoder(word_level_tokenizer(["."])).encode_batch, ["a", 3]).startswith(
+        "text 1: expected text, found 3"
+    )
 
 
 @pytest.mark.thorough

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hmm_datasets.errors import InputError
@@ -14,11 +14,9 @@ from hmm_datasets.text.tokenizers.sentences import split_sentences
 from hmm_datasets.text.tokenizers.words import (
     ARRAYS_NAME,
     INDEX_NAME,
-    SPECIAL_TOKENS,
     Sentences,
     WordCorpus,
     build_word_corpus,
-    word_tokenizer,
 )
 
 
@@ -244,93 +242,6 @@ def test_impossible_corpora_are_refused():
     assert "',' is no mark" not in told
     assert "'a' is no mark inside sentences" in message(build_word_corpus, ["A b."], k=2, marks=",a")
     assert "'।' is no mark inside sentences" in message(build_word_corpus, ["A b."], k=2, marks="।")
-
-
-# The tokenizer
-
-
-def test_ids_of_words_are_symbols_and_special_tokens_follow(corpus):
-    tokenizer = word_tokenizer(corpus.vocabulary)
-    k = len(corpus.vocabulary)
-    assert tokenizer.convert_tokens_to_ids(list(corpus.vocabulary)) == list(range(k))
-    assert tokenizer.convert_tokens_to_ids(list(SPECIAL_TOKENS)) == [k, k + 1, k + 2, k + 3]
-    assert (tokenizer.bos_token_id, tokenizer.eos_token_id) == (k, k + 1)
-    assert (tokenizer.pad_token_id, tokenizer.unk_token_id, len(tokenizer)) == (k + 2, k + 3, k + 4)
-    assert set(tokenizer("He ran.")) == {"input_ids", "attention_mask"}
-
-
-def test_text_and_symbols_come_back_through_the_tokenizer(corpus, stories):
-    tokenizer = word_tokenizer(corpus.vocabulary)
-    for sentence in corpus.train:
-        text = tokenizer.decode(sentence.tolist())
-        assert tokenizer.encode(text) == sentence.tolist()
-    symbols = {word: symbol for symbol, word in enumerate(corpus.vocabulary)}
-    for story in stories[:200]:
-        words = [word for words, _ in split_sentences(story) for word in words]
-        assert tokenizer.encode(story) == [symbols.get(word, tokenizer.unk_token_id) for word in words]
-
-
-@settings(deadline=None)
-@given(st.text("aZéΣσçßİ9²½_.,'’\"-— \n\t"))
-def test_the_tokenizer_cuts_text_as_the_pipeline_does(text):
-    tokenizer = word_tokenizer(["a", "."]).backend_tokenizer
-    pieces = tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(text))
-    assert [piece for piece, _ in pieces] == [word for words, _ in split_sentences(text) for word in words]
-
-
-def test_a_saved_tokenizer_comes_back_the_same(corpus, tmp_path):
-    from transformers import AutoTokenizer
-
-    tokenizer = word_tokenizer(corpus.vocabulary)
-    tokenizer.save_pretrained(tmp_path)
-    loaded = AutoTokenizer.from_pretrained(tmp_path)
-    assert loaded.get_vocab() == tokenizer.get_vocab()
-    assert loaded.special_tokens_map == tokenizer.special_tokens_map
-    assert loaded("Once upon a time, she RAN.")["input_ids"] == tokenizer("Once upon a time, she RAN.")["input_ids"]
-    assert loaded.decode([5, 0]) == tokenizer.decode([5, 0])
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("k", [100, 300, 500])
-def test_the_file_of_a_saved_tokenizer_is_one_of_the_tokenizers_library(stories, tmp_path, k):
-    from tokenizers import Tokenizer
-
-    corpus = build_word_corpus(stories, k=k)
-    word_tokenizer(corpus.vocabulary).save_pretrained(tmp_path)
-    loaded = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
-    assert [loaded.token_to_id(word) for word in (*corpus.vocabulary, *SPECIAL_TOKENS)] == list(range(k + 4))
-    assert loaded.get_vocab_size() == k + 4
-    for sentences in (corpus.train, corpus.test, corpus.unique):
-        for number in range(0, len(sentences), 97):
-            text = " ".join(corpus.vocabulary[symbol] for symbol in sentences[number])
-            assert loaded.encode(text).ids == sentences[number].tolist()
-
-
-def test_special_tokens_have_their_parts_after_saving(corpus, tmp_path):
-    from transformers import AutoTokenizer
-
-    word_tokenizer(corpus.vocabulary).save_pretrained(tmp_path)
-    loaded = AutoTokenizer.from_pretrained(tmp_path)
-    assert (loaded.bos_token, loaded.eos_token, loaded.pad_token, loaded.unk_token) == SPECIAL_TOKENS
-    assert set(loaded.all_special_tokens) == set(SPECIAL_TOKENS)
-    batch = loaded(["He ran.", "Zyx"], padding=True)
-    assert batch["input_ids"][1] == [loaded.unk_token_id, loaded.pad_token_id, loaded.pad_token_id]
-    assert batch["attention_mask"][1] == [1, 0, 0]
-    assert loaded.decode([loaded.bos_token_id, 0, loaded.eos_token_id], skip_special_tokens=True) == loaded.decode([0])
-
-
-@pytest.mark.parametrize(
-    ("vocabulary", "told"),
-    [
-        ([".", "a", "a"], "vocabulary[1] and vocabulary[2] are both 'a'"),
-        ([".", "A"], "'A' is not one lower-case word"),
-        ([".", "new york"], "'new york' is not one lower-case word"),
-        ([".", "<bos>"], "'<bos>' is not one lower-case word"),
-        ([".", ""], "'' is not one lower-case word"),
-    ],
-)
-def test_a_vocabulary_the_pipeline_would_not_give_is_refused(vocabulary, told):
-    assert told in message(word_tokenizer, vocabulary)
 
 
 def test_words_in_a_folder_of_which_two_are_equal_are_refused(tmp_path):

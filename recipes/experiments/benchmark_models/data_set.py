@@ -6,11 +6,14 @@ There a task may name only scorers that are built into inspect-ai, and none of t
 `inspect eval hf/USER/NAME` computes is how often a model guesses the last letter. The scores above the optimum come
 from `hmm-datasets benchmark`.
 
-The same version of the package writes the same bytes each time.
+The same version of the package writes the same bytes each time:
+
+    python recipes/experiments/benchmark_models/data_set.py FOLDER
 """
 
 import os
 import shutil
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,14 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from ...files import atomic_folder, write_digests
-from ...hmm.analysis.stationary import entropy
-from ...hmm.storage import FORMAT_VERSION
-from ...runtime.shipped import shipped
-from ...statistics import clustered_mean
-from ...text.stream.unfinished import check_replaceable
-from . import SCORED, TRACKS, Track
-from .held_out import (
+from hmm_datasets.evaluation.benchmark import SCORED, TRACKS, Track
+from hmm_datasets.evaluation.benchmark.held_out import (
     BASELINES,
     DATA_NAME,
     EVAL_NAME,
@@ -37,9 +34,16 @@ from .held_out import (
     open_benchmark,
     parquet_path,
 )
-from .processes import KINDS, LETTERS, mixture
-from .scoring import excess_of_baselines, mean_of
-from .tracks import first_scored
+from hmm_datasets.evaluation.benchmark.processes import KINDS, LETTERS, mixture
+from hmm_datasets.evaluation.benchmark.scoring import excess_of_baselines, mean_of
+from hmm_datasets.evaluation.benchmark.tracks import first_scored
+from hmm_datasets.files import atomic_folder, write_digests
+from hmm_datasets.hmm.analysis.stationary import entropy
+from hmm_datasets.hmm.storage import FORMAT_VERSION
+from hmm_datasets.runtime.one_line_errors import one_line_errors
+from hmm_datasets.runtime.shipped import shipped
+from hmm_datasets.statistics import clustered_mean
+from hmm_datasets.text.stream.unfinished import check_replaceable
 
 MIXTURE_NAME, CARD_NAME = "mixture", "README.md"
 
@@ -75,7 +79,7 @@ def _write_parquet(held_out: HeldOut, folder: Path) -> None:
     import datasets
     import pyarrow as pa
 
-    from ...hub.parquet import write_split
+    from hmm_datasets.hub.parquet import write_split
 
     lists = pa.list_(pa.float32())
     entropies = entropy(held_out.probs)
@@ -127,3 +131,8 @@ def _card(processes: list[HeldOut], scores: Mapping[str, Mapping[str, Any]]) -> 
         letters=LETTERS,
         accuracy=float(np.mean(guesses)),
     )
+
+
+if __name__ == "__main__":
+    with one_line_errors():
+        write_benchmark(sys.argv[1])
