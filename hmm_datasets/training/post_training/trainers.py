@@ -198,11 +198,16 @@ class PolicyTuner(AdapterTrainer, OpenGRPOTrainer):
     left, so a run that continues on the same number of processes uses those of an undisturbed one. On another number
     a rollout under way is drawn anew for the updates that are left. Tokens are those of prompts and completions,
     counted when they are generated. FLOPs are those of the updates, without the generation.
+
+    Raises:
+        `InputError`: tools that the model may call, which prompts do not declare here.
     """
 
     stage = "reinforcement learning"
 
-    def __init__(self, *args, **kwargs):
+    def __init__(self, *args, tools=None, **kwargs):
+        if tools:
+            raise InputError("tools are given; expected none here, train with TRL's GRPOTrainer to use them")
         self._flops = 0
         super().__init__(*args, **kwargs)
 

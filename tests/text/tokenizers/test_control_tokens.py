@@ -6,6 +6,7 @@ from datasets import Dataset
 from tokenizers import AddedToken
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation.chat.answers import Question, generate_answers
 from hmm_datasets.evaluation.chat.measures import conversation_losses
 from hmm_datasets.text.corpora.conversations import declare_tools, normalize_messages
@@ -148,7 +149,8 @@ def test_rows_of_trainers_rollouts_and_evaluations_have_no_control_token_that_a_
     tuner = PolicyTuner(model=model, args=args, reward_funcs=[lambda completions, **_: [0.0] * len(completions)],
                         train_dataset=rows, processing_class=default)  # fmt: skip
     assert tuner._tokenize_prompts([chat[:1]])[0][0].count(end) == 1
-    assert tuner._get_tool_suffix_ids([{"role": "tool", "name": "f", "content": text}]).count(end) == 1
+    with pytest.raises(InputError, match="tools are given; expected none here, train with TRL's GRPOTrainer"):
+        PolicyTuner(model=model, args=args, tools=[print])
     asked = []
     model.register_forward_pre_hook(
         lambda _, args, kwargs: asked.append(kwargs["input_ids"].clone()), with_kwargs=True
