@@ -331,8 +331,6 @@ def _read_launch(name: str, arguments: list[str], program: str, trains: bool = F
     path = launch_config(name)
     config = read_yaml(path)
     kind = config.get("distributed_type")
-    if kind in ("XLA", "TPU"):
-        refuse("one process computes on all chips of a TPU; leave --launch out")
     if kind == "DEEPSPEED":
         with needing_extra("deepspeed", f"--launch {name}"):
             importlib.metadata.version("deepspeed")  # importing it takes seconds
