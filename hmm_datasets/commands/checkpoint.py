@@ -9,6 +9,7 @@ from typing import Literal
 from ..display import format_bytes
 from ..errors import InputError
 from ..files import size_of
+from ..operations.checkpoints.slim import checkpoints_to_prune, slim
 from ..report.tables import text_table
 from ..runtime.lock import exclusive_lock
 from ..runtime.set_aside import list_set_aside, restore
@@ -86,8 +87,6 @@ class CheckpointSlimCommand:
 
 def slim_command(arguments: CheckpointSlimCommand) -> int:
     """Make the checkpoints of a run fewer and smaller."""
-    from ..operations.checkpoints.slim import checkpoints_to_prune, slim
-
     path = arguments.path
     if not path.is_dir():
         raise InputError(f"{path}: no such folder")
