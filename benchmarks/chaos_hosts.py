@@ -154,7 +154,7 @@ class Cluster:
     def start(self, host: Host) -> None:
         """Start the supervisor of a host."""
         own = ["unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c"]
-        flags = {"first_delay": 1, "max_delay": 8, "hang_after": HANG_AFTER, "pause_after": HANG_AFTER}
+        flags = {"first_delay": 1, "max_delay": 8, "hang_after": HANG_AFTER}
         flags |= {"start_after": 120, "patience": 3, "max_failures": 20}
         supervise = [str(word) for name, value in flags.items() for word in (f"--{name}", value)]
         command = [

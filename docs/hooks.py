@@ -243,7 +243,7 @@ def trainer_settings_page() -> str:
         "have those of TRL. The table lists the ones that reach a training step or its evaluations. What does not "
         f"work is refused before data are read.\n\n{support_table()}\n\n"
         "## Settings without effect beside others\n\n"
-        "Of all commands, as `hmm-datasets --settings` prints them; beside these a setting is refused.\n\n"
+        "Of all commands; beside these a setting is refused.\n\n"
         f"{voids}\n"
     )
 

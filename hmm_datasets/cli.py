@@ -17,20 +17,16 @@ from .operations.experiments import experiment_names, experiment_script, name_of
 from .operations.launching import (
     command_of,
     declared_kinds,
-    installed_recipes,
-    recipe_commands,
     recipe_of,
     start,
 )
-from .operations.preflight.versions import environment_report
-from .report.tables import text_table
 from .runtime import environment
 from .runtime.credentials import remember_words
 from .runtime.once import one_command
 from .runtime.one_line_errors import one_line_errors
 from .runtime.plain_output import plain_output
 from .runtime.recipe_commands import RECIPE_COMMANDS
-from .runtime.setting_rules import VOID_HEADER, checked, void_rows
+from .runtime.setting_rules import checked
 from .runtime.settings import SettingsParser, settings_from, takes_rest, underscored
 
 COMMANDS = {
@@ -83,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if name == ["experiment"] and rest and not rest[0].startswith("-"):
                 return start(name_of(experiment_script(rest[0])), rest[1:])
             recipe = recipe_of(name[0], rest) if name else ""
-            if recipe.endswith(".py") or recipe in RECIPE_COMMANDS or recipe in _installed():
+            if recipe.endswith(".py") or recipe in RECIPE_COMMANDS:
                 return start(recipe, rest)
             return _run(argv)
     except BrokenPipeError:
@@ -98,14 +94,8 @@ def _run(argv: list[str]) -> int:
     """Parse the settings of a command of this package and call it."""
     words, after = split(argv)
     parser, parsers = build_parsers()
-    if words and not words[0].startswith("-"):
+    if words and words[0] not in ("-h", "--help", "--version"):
         _check_name(words[0])
-    if words == ["--env"]:
-        print(environment_report())
-        return 0
-    if words == ["--settings"]:
-        print(text_table(VOID_HEADER, void_rows(settings_of_commands()), left=range(len(VOID_HEADER))))
-        return 0
     arguments, flags = parser.parse(words)
     run, kind, used = arguments.chosen
     if flags and not takes_rest(kind, "flags"):
@@ -127,7 +117,7 @@ def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _check_name(name: str) -> None:
     """Raise an error that names the nearest command, if there is none of this name."""
-    known = [command for commands in _headings().values() for command in commands]
+    known = [command for commands in HEADINGS.values() for command in commands]
     if name.replace("_", "-") in experiment_names():
         raise InputError(f"{name}: no such command, but an experiment; run hmm-datasets experiment {name}")
     if name not in known:
@@ -144,10 +134,8 @@ def build_parsers() -> tuple[SettingsParser, dict[str, SettingsParser]]:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    parser.add_argument("--env", action="store_true", help="what a report of a bug needs: versions, system, GPUs")
-    parser.add_argument("--settings", action="store_true", help="which settings have no effect beside others")
     commands = parser.add_subparsers(prog="hmm-datasets", metavar="COMMAND", required=True, help=argparse.SUPPRESS)
-    for name, recipe in recipe_commands().items():
+    for name, recipe in RECIPE_COMMANDS.items():
         if " " not in name and name not in COMMANDS:  # with a space, a flag of another command chooses it
             commands.add_parser(name, description=f"{recipe.summary}.", add_help=False)
     actions = {}
@@ -187,25 +175,10 @@ def settings_of_commands() -> dict[str, Sequence[type]]:
     return own | {name: declared_kinds(script) for name, script in scripts.items()}
 
 
-def _headings() -> dict[str, tuple[str, ...]]:
-    """[`HEADINGS`], and the recipes of other distributions."""
-    return HEADINGS | ({"installed": _installed()} if _installed() else {})
-
-
-def _installed() -> tuple[str, ...]:
-    """The recipes of other distributions, none of which has the name of a command."""
-    names = installed_recipes()
-    for name in names.keys() & {command.partition(" ")[0] for command in COMMANDS}:
-        raise InputError(
-            f"{names[name].script}: registered as the recipe {name}, a command of this package; uninstall it"
-        )
-    return tuple(names)
-
-
 def commands_text(parsers: dict[str, SettingsParser]) -> str:
     """The commands by their headings, each with its sentence."""
     lines = []
-    for heading, names in _headings().items():
+    for heading, names in HEADINGS.items():
         lines += [f"{heading}:"]
         for name in names:
             lines += [f"  {name:12}{_phrase(parsers[name].description or '')}"]

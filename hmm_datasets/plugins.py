@@ -24,7 +24,6 @@ GROUPS = {
     "hmm_datasets.processes": "process",
     "hmm_datasets.metrics": "metric",
     "hmm_datasets.components": "component",
-    "hmm_datasets.recipes": "recipe",
     "hmm_datasets.corpora": "corpus",
 }
 """What a part of each group is."""

@@ -26,7 +26,6 @@ from warm_python.compile_once import compile_each_kernel_once
 _home = tempfile.mkdtemp(prefix="hmm-datasets-tests-")
 atexit.register(shutil.rmtree, _home, ignore_errors=True)
 os.environ |= {"HF_HOME": _home, "HF_UPDATE_DOWNLOAD_COUNTS": "0", "HF_HUB_DISABLE_TELEMETRY": "1"}
-os.environ["USE_TORCH_XLA"] = "0"  # where it is installed, tests/training/test_xla.py alone uses it
 for name in ("HF_DATASETS_CACHE", "HF_EVALUATE_CACHE", "HF_METRICS_CACHE", "HF_MODULES_CACHE", "HF_HUB_CACHE"):
     os.environ.pop(name, None)
 _environment = dict(os.environ)  # before what runs in this process sets variables that the warm Python lacks

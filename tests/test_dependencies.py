@@ -45,7 +45,7 @@ def packages_of(tree: ast.Module) -> set[str]:
     return names
 
 
-BY_HAND = {"torch_xla", "torchtitan", "torchtune"}
+BY_HAND = {"torchtitan", "torchtune"}
 """What a few users install beside the package, by commands of the guides and of recipes/torchtitan/README.md."""
 
 

@@ -128,12 +128,12 @@ def words_of(line: str) -> tuple[list[str], dict[str, str]]:
 def how_tried(words: list[str]) -> str:
     """`run` if it ends in seconds and reads no file, `planned`, `parsed`, or `named` if it is not ours."""
     if words[0] != "hmm-datasets":
-        own = {"accelerate", "sbatch", "qsub", "mpiexec"} | ({"python"} if "recipes" in " ".join(words) else set())
+        own = {"accelerate", "sbatch", "qsub"} | ({"python"} if "recipes" in " ".join(words) else set())
         return "parsed" if words[0] in own else "named"
     reads = [word for word in words[2:] if re.match(r"(outputs|my)/|.*\.(txt|npy|jsonl)$", word)]
     if words[1] in RUN and (words[2:3] == ["copy"] or not reads):
         return "planned" if words[1] == "plan" else "run"
-    return "run" if words[1:] in (["experiment"], ["--help"], ["--version"], ["--env"]) else "parsed"
+    return "run" if words[1:] in (["experiment"], ["--help"], ["--version"]) else "parsed"
 
 
 def check_words(words: list[str], variables: dict[str, str]) -> None:
@@ -162,16 +162,13 @@ def check_words(words: list[str], variables: dict[str, str]) -> None:
         assert (ROOT / words[-1]).is_file(), words[-1]
         script, *flags = shlex.split(variables["RUN"])
         check_recipe(script, flags)
-    elif words[:1] == ["mpiexec"]:
-        script = words.index("python") + 1
-        check_recipe(words[script], words[script + 1 :])
     elif words[:1] == ["make"]:
         assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)
 
 
 def check_command(name: str, words: list[str]) -> None:
     """A subcommand of `hmm-datasets`, with its arguments."""
-    if name in ("--help", "--version", "--env"):
+    if name in ("--help", "--version"):
         return
     if name == "experiment" and not words:
         return

@@ -1,4 +1,4 @@
-"""A distribution from outside adds a process, a metric, a component, a recipe and a corpus, all known by name."""
+"""A distribution from outside adds a process, a metric, a component and a corpus, all known by name."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from hmm_datasets.hmm.process_storage import kinds
 PACKAGE = Path(__file__).parent / "outside_package"
 
 USE = """
-    import json, shutil, sys
+    import importlib.util, json, shutil, sys
     from pathlib import Path
     from hmm_datasets import load_corpus, load_source
     from hmm_datasets.cli import main
@@ -29,7 +29,7 @@ USE = """
     for words in (
         ["describe", "loaded_dice(six=0.9)", "dice"],
         ["sample", "dice", "--num_sequences", "3", "--output", str(folder / "rows.npy")],
-        ["roll", "--throws", "4"],
+        [importlib.util.find_spec("outside_dice.roll").origin, "--throws", "4"],
         ["pretrain", *data, *sizes, "--components", "count_steps", "--output_dir", run],
         ["evaluate", run, *measured, "--metrics", "worst_token", "bayes_gap"],
         ["push", str(folder / "run" / "process"), "tester/dice"],
@@ -71,7 +71,7 @@ def site(tmp_path_factory) -> Path:
 @pytest.mark.outside(
     "https://github.com/EleutherAI/lm-evaluation-harness/issues/3282",
     "extend the program by an installed package, without changing its source tree",
-    "entry points of an installed distribution add processes, metrics, components, recipes and corpora",
+    "entry points of an installed distribution add processes, metrics, components and corpora",
 )
 def test_what_an_installed_distribution_registers_is_found_by_name(site, local_hub, tmp_path):
     path = os.pathsep.join([str(site), local_hub.environment(tmp_path)["PYTHONPATH"]])

@@ -2,20 +2,21 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING, asdict, dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 from ..display import format_bytes
 from ..errors import InputError
 from ..files import size_of
+from ..operations.checkpoints.slim import checkpoints_to_prune, slim
 from ..report.tables import text_table
 from ..runtime.lock import exclusive_lock
 from ..runtime.set_aside import list_set_aside, restore
 from ..runtime.setting_rules import Void
 from ..runtime.settings import argument, option
-from ..training.checkpoints.inspection import LARGE_RATIO, good_checkpoints
-from ..training.checkpoints.parts import MEGATRON, resuming_names
+from ..training.checkpoints.inspection import good_checkpoints
+from ..training.checkpoints.parts import resuming_names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,20 +33,17 @@ def list_command(arguments: CheckpointListCommand) -> int:
 
     infos = list_run(arguments.path)
     if arguments.json:
-        print(json.dumps([info.to_dict() for info in infos], indent=2))
+        print(json.dumps([asdict(info) for info in infos], indent=2))
         return 0
     print(text_table(HEADER, [info.cells() for info in infos]))
-    for info in (info for info in infos if info.set_aside is None):
+    for info in infos:
         for problem in info.problems:
             print(f"{Path(info.folder).name}: {problem}")
-        if info.ratio is not None and info.ratio > LARGE_RATIO:
-            what = "large; if tensors are stored with more than they use, this writes it anew"
-            print(f"{Path(info.folder).name}: {what}: hmm-datasets checkpoint slim {info.folder}")
     entries = list_set_aside(arguments.path)
     for entry in entries:
         print(f"set aside {entry.folder.name}: {_listed(entry.names)}: {format_bytes(entry.size())}, {entry.reason}")
     if entries:
-        print(f"bring back: hmm-datasets checkpoint restore {arguments.path} DATE")
+        print(f"bring back: hmm-datasets checkpoint restore {arguments.path}")
     return 0
 
 
@@ -53,9 +51,7 @@ def list_command(arguments: CheckpointListCommand) -> int:
 class CheckpointConvertCommand:
     """Write a checkpoint for another framework, or as a model, on the CPU."""
 
-    path: Path = argument(
-        "CHECKPOINT", "checkpoint-N of a run; with hf also a GGUF file, or global_step* of Megatron-DeepSpeed"
-    )
+    path: Path = argument("CHECKPOINT", "checkpoint-N of a run; with hf also global_step* of Megatron-DeepSpeed")
     destination: Path = argument("DEST", "folder of a new run; with hf, folder of the model")
     to: Literal["hf", "plain", "zero", "fsdp"] = option(
         MISSING,
@@ -79,53 +75,37 @@ def convert_command(arguments: CheckpointConvertCommand) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointSlimCommand:
-    """Remove what only resuming needs, storage that no tensor uses and, with --keep, old checkpoints."""
+    """Remove what only resuming needs and, with --keep, old checkpoints."""
 
-    path: Path = argument(
-        "RUN|CHECKPOINT", "output folder of a run, one checkpoint-N, or global_step* of Megatron-DeepSpeed"
-    )
+    path: Path = argument("RUN", "output folder of a run")
     keep: int | None = option(None, "N", "keep the newest N complete checkpoints, and no others", least=1)
     every: int | None = option(None, "STEPS", "keep those whose step is a multiple of this, too", least=1)
     keep_newest: int | None = option(None, "N", "leave the newest N resumable, default 1; 0 for none")
 
-    voids = (Void("keep keep_newest", "if path is a checkpoint"), Void("every", "without keep"))
-    void_facts: ClassVar = {"path is a checkpoint": lambda get: not _is_run(get("path"))}
-
-
-def _is_run(path: Path) -> bool:
-    return not path.resolve().name.startswith("checkpoint-") and not any(path.glob(MEGATRON))
+    voids = (Void("every", "without keep"),)
 
 
 def slim_command(arguments: CheckpointSlimCommand) -> int:
-    """Make the checkpoints of a run fewer and smaller, or one checkpoint smaller."""
-    from ..operations.checkpoints.slim import checkpoints_to_prune, slim
-
+    """Make the checkpoints of a run fewer and smaller."""
     path = arguments.path
-    is_run = _is_run(path)
     if not path.is_dir():
         raise InputError(f"{path}: no such folder")
-    folder = path if path.name else path.resolve()  # "." has no name
-    with exclusive_lock(path if is_run else path.resolve().parent):
+    with exclusive_lock(path):
         pruned = [] if arguments.keep is None else checkpoints_to_prune(path, arguments.keep, arguments.every)
-        folders = [each for each in good_checkpoints(path) if each not in pruned] if is_run else [folder]
+        folders = [each for each in good_checkpoints(path) if each not in pruned]
         if not folders:
             raise InputError(
                 f"{path}: has no complete checkpoint-N; hmm-datasets checkpoint list {path} prints what it has"
             )
         count = 1 if arguments.keep_newest is None else arguments.keep_newest
-        resumable = [each for each in folders if resuming_names(each)][:count] if is_run else []
+        resumable = [each for each in folders if resuming_names(each)][:count]
         results, aside = slim(folders, resumable=resumable, pruned=pruned)
     for result in results:
-        parts = [
-            *(f"without {name}" for name in result.removed),
-            *(f"{name} written anew" for name in result.rewritten),
-        ]
+        parts = [f"without {name}" for name in result.removed]
         print(
             f"{result.folder}: {result.before:,} bytes before, {result.after:,} after"
             + (f" ({', '.join(parts)})" if parts else " (as it was)")
         )
-        for name in result.unread:
-            print(f"{result.folder / name}: has more than data in it, so it is left as it is")
     for each in pruned:
         print(f"{each}: moved aside")
     if aside is None:
@@ -133,17 +113,16 @@ def slim_command(arguments: CheckpointSlimCommand) -> int:
     else:
         print(
             f"{format_bytes(aside.size())} are set aside and stay on the disk; bring back: hmm-datasets checkpoint "
-            f"restore {aside.owner} {aside.folder.name}; to free the space, delete {aside.folder}"
+            f"restore {aside.owner}; to free the space, delete {aside.folder}"
         )
     return 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointRestoreCommand:
-    """Bring back what has been moved aside from a run."""
+    """Bring back what has been moved aside last from a run; each further call brings back what was moved before."""
 
     path: Path = argument("RUN", "output folder of the run")
-    date: str | None = argument("DATE", "name of a folder in set_aside/, default the newest", default=None)
 
 
 def restore_command(arguments: CheckpointRestoreCommand) -> int:
@@ -155,12 +134,8 @@ def restore_command(arguments: CheckpointRestoreCommand) -> int:
         entries = list_set_aside(run)
         if not entries:
             raise InputError(f"{run}: nothing is set aside from it, so nothing can be brought back")
-        chosen = [entry for entry in entries if arguments.date in (None, entry.folder.name)]
-        if not chosen:
-            dates = ", ".join(entry.folder.name for entry in entries)
-            raise InputError(f"{arguments.date}: nothing was set aside then; give one of {dates}")
-        moved = restore(chosen[0])
-        print(f"{run}: brought back {_listed(moved) or 'nothing'} from {chosen[0].folder}")
+        moved = restore(entries[0])
+        print(f"{run}: brought back {_listed(moved) or 'nothing'} from {entries[0].folder}")
     return 0
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..errors import InputError
 from ..operations.experiments import gallery
-from ..operations.launching import command_of, launch_config, recipe_commands
+from ..operations.launching import command_of, launch_config
 from ..report.plan_tables import plan_text
 from ..runtime.progress import announce_imports
 from ..runtime.recipe_commands import RECIPE_COMMANDS
@@ -24,7 +24,7 @@ class ConfigsCommand:
 def configs_command(arguments: ConfigsCommand) -> int:
     """List the shipped recipes and settings."""
     print("Recipes, started by `hmm-datasets NAME`:")
-    for name, recipe in recipe_commands().items():
+    for name, recipe in RECIPE_COMMANDS.items():
         print(f"  {' '.join(command_of(name)):<28} {recipe.summary}")
     print("\nExperiments, started by `hmm-datasets experiment NAME`:")
     for entry in gallery():

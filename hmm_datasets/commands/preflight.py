@@ -50,9 +50,7 @@ def preflight_command(arguments: PreflightCommand) -> int:
     end_with_launcher()
     if arguments.flags:
         raise InputError(f"preflight: unknown flag {arguments.flags[0]}; `preflight --help` lists all")
-    problem = environment.read_mpi_variables()
-    if problem is not None:
-        raise InputError(problem)
+    environment.check_alone()
     if environment.world_size() == 1:
         return 1 if run_preflight(arguments.output_dir, arguments) else 0
     with exit_without_teardown():  # a thread that hangs in a collective would abort the teardown

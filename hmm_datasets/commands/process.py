@@ -4,7 +4,7 @@ import contextlib
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO
@@ -16,11 +16,9 @@ from ..runtime.progress import progress_bar
 from ..runtime.setting_rules import Void
 from ..runtime.settings import argument, option
 from ..text.corpora.presets import corpus_rows
-from ..training.pretrained import symbol_model
 
 if TYPE_CHECKING:
     import numpy as np
-    from transformers import PreTrainedModel
 
     from ..hmm.process import Process
 
@@ -41,22 +39,12 @@ class SampleCommand:
     output: Path | None = option(
         None,
         "FILE",
-        ".npy, .bin (raw little-endian), .txt (one line per sequence) or .parquet; by default text to stdout",
-    )
-    columns: list[str] = option(
-        [],
-        "NAME",
-        "input_ids, states, beliefs, next_token_probs, log_probs, entropies and other columns of "
-        "load_dataset; by default all but large ones",
+        ".npy or .txt (one line per sequence); by default text to stdout",
     )
     text: bool = option(False, None, "write the names of symbols, as words, not their numbers")
 
-    voids = (
-        Void("columns", "unless output is a .parquet file"),
-        Void("text", "if output is another file than a .txt file", "names of symbols are text"),
-    )
+    voids = (Void("text", "if output is another file than a .txt file", "names of symbols are text"),)
     void_facts: ClassVar = {
-        "output is a .parquet file": lambda get: get("output") is not None and get("output").suffix == ".parquet",
         "output is another file than a .txt file": lambda get: get("output") and get("output").suffix != ".txt",
     }
 
@@ -66,11 +54,9 @@ def sample_command(arguments: SampleCommand) -> int:
     import numpy as np
 
     count, length, output = arguments.num_sequences, arguments.length, arguments.output
-    if output is not None and output.suffix not in (".npy", ".bin", ".txt", ".parquet"):
-        raise InputError(f"--output {output}: expected a file name that ends in .npy, .bin, .txt or .parquet")
-    if output is not None and output.suffix == ".parquet":
-        return _write_parquet(arguments, output)
-    source = _drawable(arguments.hmm)
+    if output is not None and output.suffix not in (".npy", ".txt"):
+        raise InputError(f"--output {output}: expected a file name that ends in .npy or .txt")
+    source = _load(arguments.hmm)
     if arguments.text and source.vocabulary is None:
         raise InputError(f"--text: the symbols of {arguments.hmm} have no names; leave it out to get their numbers")
     if output is None:
@@ -88,50 +74,13 @@ def sample_command(arguments: SampleCommand) -> int:
                 _write_lines(lines, chunk, source.vocabulary if arguments.text else None)
         else:
             file = files.enter_context(temporary.open("wb"))
-            if output.suffix == ".npy":
-                header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False}
-                np.lib.format.write_array_header_1_0(file, header | {"shape": (count, length)})
+            header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False}
+            np.lib.format.write_array_header_1_0(file, header | {"shape": (count, length)})
             for chunk in _chunks(source, arguments):
                 file.write(chunk.astype(dtype, copy=False).tobytes())
     what = f"{count:,} sequences of {length:,} tokens"
-    print(f"{output}: {what}, {dtype.name}, {source.name}")
+    print(f"{output}: {what}, {dtype.name}, {type(source).__name__} {source.fingerprint()}")
     return 0
-
-
-def _write_parquet(arguments: SampleCommand, output: Path) -> int:
-    """Write sequences, and what is known of each token, as columns of a Parquet file."""
-    from ..data.builders.hmm import HMMExamples
-    from ..hub.kinds.process import oracle_columns
-    from ..hub.parquet import write_rows
-
-    process = _load(arguments.hmm)
-    columns = arguments.columns or ["input_ids", *oracle_columns(process)]
-    count, length = arguments.num_sequences, arguments.length
-    rows = HMMExamples(process, length, arguments.seed, arguments.first, count, 1, False, 1, columns=columns)
-    with atomic_file(output) as temporary, progress_bar(count, " rows") as bar:
-        write_rows(temporary, rows.tables(), rows.features, bar.update)
-    print(f"{output}: {count:,} sequences of {length:,} tokens, {', '.join(columns)}")
-    return 0
-
-
-@dataclass(frozen=True)
-class _Drawable:
-    """What sequences are drawn from: a process, or a model that was trained on one."""
-
-    name: str
-    num_symbols: int
-    vocabulary: Sequence[str] | None
-    draw: "Callable[[int, int, int, int], np.ndarray]"
-
-
-def _drawable(name_or_path: str) -> _Drawable:
-    loaded = symbol_model(name_or_path)
-    if loaded is not None:
-        model, vocabulary = loaded
-        return _Drawable(f"model {name_or_path}", len(vocabulary), vocabulary, _drawn_by_model(model, len(vocabulary)))
-    source = _load(name_or_path)
-    name = f"{type(source).__name__} {source.fingerprint()}"
-    return _Drawable(name, source.num_symbols, source.vocabulary, source.sample)
 
 
 def _write_lines(file: "TextIO", tokens: "np.ndarray", vocabulary: Sequence[str] | None) -> None:
@@ -212,28 +161,13 @@ def _load(name_or_path: str) -> "Process":
     return load_source(name_or_path)
 
 
-def _drawn_by_model(model: "PreTrainedModel", num_symbols: int) -> "Callable[[int, int, int, int], np.ndarray]":
-    """A function that draws from a model; a chunk is drawn from the seed and the index of its first sequence."""
-
-    def draw(count: int, length: int, seed: int, first: int) -> "np.ndarray":
-        import torch
-
-        from ..evaluation.policy import draw_from_policy
-
-        torch.manual_seed(hash((seed, first)))
-        with torch.inference_mode():
-            return draw_from_policy(model, count, length, num_symbols).cpu().numpy()
-
-    return draw
-
-
-def _chunks(source: _Drawable, arguments: "SampleCommand") -> "Iterator[np.ndarray]":
+def _chunks(source: "Process", arguments: "SampleCommand") -> "Iterator[np.ndarray]":
     count, length = arguments.num_sequences, arguments.length
     rows = max(1, _CHUNK_TOKENS // max(length, 1))
     with contextlib.closing(progress_bar(count * length, " tokens")) as bar:
         # Even without sequences one empty draw is made, which checks the arguments.
         for start in range(0, max(count, 1), rows):
-            chunk = source.draw(
+            chunk = source.sample(
                 min(rows, count - start), length, arguments.seed, (arguments.first + start) % (1 << 64)
             )
             yield chunk

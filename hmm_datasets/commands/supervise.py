@@ -36,7 +36,7 @@ class SuperviseCommand(SupervisionSettings, HangFlags):
     )
     supervised: list[str] = rest("after")
 
-    voids = (Void("first_delay max_delay patience hang_after pause_after start_after", "with requeue"),)
+    voids = (Void("first_delay max_delay patience hang_after start_after", "with requeue"),)
 
 
 def supervise_command(arguments: SuperviseCommand) -> int:
@@ -49,7 +49,7 @@ def supervise_command(arguments: SuperviseCommand) -> int:
     if not words:
         raise InputError("supervise: no command; give it after --: hmm-datasets supervise -- accelerate launch ...")
     folder = _folder(arguments)
-    limits = Limits(step=arguments.hang_after, start=arguments.start_after, pause=arguments.pause_after)
+    limits = Limits(step=arguments.hang_after, start=arguments.start_after, pause=6 * arguments.hang_after)
     return Supervisor(words, folder, arguments, limits).run()
 
 

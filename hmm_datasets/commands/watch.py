@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from ..operations.alerts import AlertSettings, alert
 from ..operations.diagnosis import Limits
 from ..operations.run_state import FINISHED, RunObserver, format_state
-from ..operations.stacks import read_stacks
 from ..runtime import environment
 from ..runtime.setting_rules import Void
 from ..runtime.settings import argument, option
@@ -28,13 +27,8 @@ class HangFlags:
     hang_after: float = option(
         300.0,
         "SECONDS",
-        "a phase of a step that takes longer hangs, unless a tenth of it was usual; default 300",
-        above=0,
-    )
-    pause_after: float = option(
-        1800.0,
-        "SECONDS",
-        "a save or an evaluation that takes longer hangs, unless a tenth of it was usual; default 1800",
+        "a phase of a step that takes longer hangs, or a save or an evaluation that takes six times as long, unless a "
+        "tenth of it was usual; default 300",
         above=0,
     )
 
@@ -50,18 +44,15 @@ class WatchCommand(AlertSettings, HangFlags):
     follow: bool = option(False, None, "repeat until the run is finished; in a terminal as a live view")
     every: float = option(10.0, "SECONDS", "interval, default 10", above=0, most=1e6)
     json: bool = option(False, None, "JSON instead of a table")
-    stacks: bool = option(False, None, "print the Python stacks of the ranks at fault, or else of all")
     replay: int | None = option(
         None,
         "STEP",
         "instead, compute the loss of a step again, row by row, from the newest checkpoint before it",
         least=1,
     )
-    before_rollback: bool = option(False, None, "the step as it was before the run went back at it")
 
     voids = (
-        Void("command quiet hang_after pause_after follow every json stacks", "with replay"),
-        Void("before_rollback", "without replay"),
+        Void("command quiet hang_after follow every json", "with replay"),
         Void("every", "without follow"),
         Void("quiet", "without command"),
     )
@@ -71,7 +62,7 @@ def watch_command(arguments: WatchCommand) -> int:
     """Print the state of a run and alert if asked; fail if it needs somebody."""
     if arguments.replay is not None:
         return _replay(arguments, arguments.replay)
-    limits = Limits(step=arguments.hang_after, pause=arguments.pause_after)
+    limits = Limits(step=arguments.hang_after, pause=6 * arguments.hang_after)
     observer = RunObserver(arguments.path, limits)
 
     def look(twice: bool = False) -> "RunState":
@@ -84,7 +75,7 @@ def watch_command(arguments: WatchCommand) -> int:
     if not arguments.follow:
         state = look(twice=True)
         _print(state, arguments)
-    elif sys.stdout.isatty() and not arguments.json and not arguments.stacks:
+    elif sys.stdout.isatty() and not arguments.json:
         from ..operations.live_view import live_view
 
         with live_view() as draw:
@@ -103,7 +94,7 @@ def _replay(arguments: WatchCommand, step: int) -> int:
     from ..operations.replay import replay, replay_text
 
     set_verbosity_error()  # a tokenizer that differs from the configuration was named when the run was started
-    print(replay_text(replay(arguments.path, step, before_rollback=arguments.before_rollback)))
+    print(replay_text(replay(arguments.path, step)))
     return 0
 
 
@@ -118,8 +109,4 @@ def _follow(look: "Callable[[], RunState]", draw: "Callable[[RunState], None]", 
 def _print(state: "RunState", arguments: WatchCommand, end: str = "") -> None:
     record = asdict(state) | {"ok": state.trouble is None}
     print(json.dumps(record, ensure_ascii=False, default=str) if arguments.json else format_state(state))
-    ranks = () if not arguments.stacks or state.diagnosis is None else state.diagnosis.blamed or state.diagnosis.ranks
-    for rank, text in sorted(read_stacks(state.folder, ranks).items()):
-        place = next(status.beat.place for status in ranks if status.beat.rank == rank)
-        print(f"\n{place}\n{text.rstrip()}")
     print(end=end, flush=True)

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
-from ..compat.torch_xla import use_all_chips
 from ..files import write_json, write_jsonl, written_with_digests
 from ..hub.cards import CARD_NAME
 from ..hub.licences import stated_licence
@@ -45,7 +44,6 @@ def evaluate_model(settings: EvaluationSettings) -> dict[str, Any]:
     Raises:
         `InputError`: a name that is not found, or a task that does not apply.
     """
-    use_all_chips()
     accelerator = Accelerator(cpu=not torch.accelerator.is_available())
     context = open_context(settings)
     context.tasks = chosen_tasks(context)

@@ -20,7 +20,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from .. import plugins
 from ..compat.accelerate import read_launcher_flags
 from ..errors import InputError, needing_extra
 from ..files import read_yaml
@@ -64,21 +63,9 @@ _ONLY_LAUNCHED = {"--num_processes", "--num_machines", "--machine_rank", "--main
 _ONLY_LAUNCHED |= {"--mixed_precision"}
 
 
-def recipe_commands() -> dict[str, RecipeCommand]:
-    """All recipes by name: those of this package, then those that other distributions register."""
-    return RECIPE_COMMANDS | installed_recipes()
-
-
-@cache
-def installed_recipes() -> dict[str, RecipeCommand]:
-    """The recipes of other distributions, whose modules are found and read, but not imported."""
-    entries = plugins.parts("hmm_datasets.recipes", reserved={*RECIPE_COMMANDS, *experiment_names()})
-    return {name: RecipeCommand(str(plugins.file_of(entry))) for name, entry in entries.items()}
-
-
 def recipe_names() -> list[str]:
     """The names of all recipes and experiments, which share one set of names."""
-    return [*recipe_commands(), *experiment_names()]
+    return [*RECIPE_COMMANDS, *experiment_names()]
 
 
 def recipe_command(name: str) -> RecipeCommand:
@@ -87,8 +74,8 @@ def recipe_command(name: str) -> RecipeCommand:
     Raises:
         `InputError`: there is neither.
     """
-    if name in recipe_commands():
-        return recipe_commands()[name]
+    if name in RECIPE_COMMANDS:
+        return RECIPE_COMMANDS[name]
     script = experiment_script(name)
     settings = [field.name for kind in declared_kinds(script) for field in fields(kind)]
     return RecipeCommand(
@@ -128,7 +115,7 @@ def _module(path: Path) -> types.ModuleType:
 def command_of(name: str) -> list[str]:
     """The words after `hmm-datasets` that start a recipe or an experiment."""
     further = {"tokenize --executor": ["tokenize", "--executor", "local"], "push --config": ["push"]}
-    return further.get(name) or ([name] if name in recipe_commands() else ["experiment", name])
+    return further.get(name) or ([name] if name in RECIPE_COMMANDS else ["experiment", name])
 
 
 def split_command(words: Sequence[str]) -> tuple[str, list[str]] | None:
@@ -162,7 +149,7 @@ def start(name: str, arguments: Sequence[str]) -> int:
     script = command.path
     launch, arguments = _split(name, list(arguments))
     if not {"-h", "--help", "--help_all"}.isdisjoint(map(underscored, arguments)):
-        is_known = script.resolve().is_relative_to(shipped("recipes").resolve()) or name in installed_recipes()
+        is_known = script.resolve().is_relative_to(shipped("recipes").resolve())
         if "--help_all" not in map(underscored, arguments) and is_known and declared_kinds(script):
             print(help_of(name))
             return 0
@@ -331,8 +318,6 @@ def _read_launch(name: str, arguments: list[str], program: str, trains: bool = F
     path = launch_config(name)
     config = read_yaml(path)
     kind = config.get("distributed_type")
-    if kind in ("XLA", "TPU"):
-        refuse("one process computes on all chips of a TPU; leave --launch out")
     if kind == "DEEPSPEED":
         with needing_extra("deepspeed", f"--launch {name}"):
             importlib.metadata.version("deepspeed")  # importing it takes seconds

@@ -1,7 +1,6 @@
 """The status of a run, computed from its `history.jsonl` alone.
 
 The rate is the median over the latest intervals between rows, so one slow evaluation or a restart does not affect it.
-Spikes of the loss are found as a running one finds them (see `hmm_datasets.training.step.spike_detector`).
 """
 
 import math
@@ -20,12 +19,10 @@ from ..records import Finite, is_record
 from ..report.curves import loss_unit
 from ..runtime.events import seconds_since
 from ..runtime.run_records import read_history
-from ..training.step.spike_detector import SpikeDetector
 
 HISTORY_NAME = "history.jsonl"
 
-_SPIKE_DEVIATIONS = 8.0  # robust standard deviations above the median, from which a loss is a spike
-_WINDOW = 50  # latest rows from which the rate and the usual deviations are computed
+_WINDOW = 50  # latest rows from which the rate is computed
 
 
 @dataclass(frozen=True)
@@ -46,7 +43,6 @@ class RunStatus:
         seconds_silent (`float`): seconds since the latest row.
         host (`str`, *optional*): host that wrote the latest row.
         not_finite (`tuple` of rows): steps whose loss is NaN or infinite, with their hosts.
-        spikes (`tuple` of rows): steps whose loss is a spike, with their hosts.
     """
 
     step: int
@@ -63,7 +59,6 @@ class RunStatus:
     seconds_silent: float
     host: str | None
     not_finite: tuple[tuple[int, float, str | None], ...]
-    spikes: tuple[tuple[int, float, str | None], ...]
 
     @property
     def finished(self) -> bool:
@@ -108,7 +103,6 @@ def summarize(rows: list[dict[str, Any]], now: float) -> RunStatus:
     if max_steps is not None and (done is None or last["step"] >= max_steps):
         done, whole = min(last["step"], max_steps), max_steps
     left = None if done is None or rate is None else (whole - done) / rate
-    spikes = SpikeDetector(_SPIKE_DEVIATIONS, _WINDOW)
     return RunStatus(
         step=int(last["step"]),
         max_steps=max_steps,
@@ -124,7 +118,6 @@ def summarize(rows: list[dict[str, Any]], now: float) -> RunStatus:
         seconds_silent=seconds_since(last["time"], now),
         host=last.get("host"),
         not_finite=tuple(row for row in losses if not math.isfinite(row[1])),
-        spikes=tuple(row for row in losses if spikes.add(row[1]) is not None),
     )
 
 
@@ -147,7 +140,6 @@ def status_rows(status: RunStatus) -> list[tuple[str, str]]:
         ("time left", "finished" if status.finished else left),
         ("last row", f"{format_duration(status.seconds_silent)} ago" + (f", on {status.host}" if status.host else "")),
         ("NaN or infinite", _list(status.not_finite)),
-        ("spikes", _list(status.spikes)),
     ]
     if status.reward is not None:
         rows.insert(1, ("reward", f"{status.reward:.4f}"))

@@ -5,8 +5,8 @@ one process, with the recorded settings and the same micro-batches, up to its fo
 the run. A run of one process on the same machine gives the logged loss bit for bit in float32; for several processes,
 whose sums are in another order, it agrees to rounding.
 
-Runs of pretraining and midtraining can be replayed. Checkpoints of ZeRO and FSDP2, whose optimizer state is divided,
-give the step right after them.
+Runs of pretraining and midtraining under plain data parallelism can be replayed. A run that went back at the step has
+the rows as they were in the event of the spike, and their loss; here they are those of afterwards.
 """
 
 import contextlib
@@ -19,12 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, PrinterCallback, default_data_collator, set_seed
 
 from ..data.interleaving import InterleavedRows
 from ..data.packing import PackedWindows
-from ..data.skipped_rows import RemainingRows
 from ..data.windows import TokenWindows
 from ..errors import InputError
 from ..files import check_digests
@@ -34,11 +32,11 @@ from ..runtime.events import read_events
 from ..runtime.run_identity import IDENTITY_NAME, read_identity
 from ..runtime.run_records import RunRecord, read_history, read_run_record
 from ..training.checkpoints.curve import replayed
+from ..training.checkpoints.frameworks import FRAMEWORKS
 from ..training.checkpoints.inspection import Writer
 from ..training.checkpoints.resuming import Start, possible_starts
 from ..training.checkpoints.skipped_rows import Rollback, rollbacks_of, skipped_rows_of
 from ..training.model_configs import ModelSettings, new_model
-from ..training.plan.batch_schedule import BatchSchedule
 from ..training.plan.plan import make_plan
 from ..training.pretrained import load_pretrained
 from ..training.record import HISTORY_NAME, RECORD_NAME
@@ -97,14 +95,12 @@ class Replay:
         return sum(row.loss * row.tokens for row in self.rows) / sum(row.tokens for row in self.rows)
 
 
-def replay(run: str | Path, step: int, *, before_rollback: bool = False) -> Replay:
+def replay(run: str | Path, step: int) -> Replay:
     """Compute the loss of a step again.
 
     Args:
         run (path): folder of the run.
         step (`int`): the step, counted from 1.
-        before_rollback (`bool`, *optional*, defaults to `False`): the step as it was when the run went back at it; by
-            default as it was afterwards, without the rows that are skipped.
 
     Raises:
         `InputError`: no run of pretraining or midtraining, no such step, or no checkpoint from which it can be
@@ -112,7 +108,7 @@ def replay(run: str | Path, step: int, *, before_rollback: bool = False) -> Repl
     """
     run = Path(run)
     record = read_run_record(run / RECORD_NAME)
-    rollbacks = _rollbacks(run, step, before_rollback)
+    rollbacks = rollbacks_of(run)
     history = [row for row in read_history(run / HISTORY_NAME) if "loss" in row]
     last = max([row["step"] for row in [*history, *read_events(run)] if "step" in row], default=0)
     if not 1 <= step <= last:
@@ -124,19 +120,15 @@ def replay(run: str | Path, step: int, *, before_rollback: bool = False) -> Repl
     max_steps = next((int(row["max_steps"]) for row in reversed(history)), record.settings["max_steps"])
     with tempfile.TemporaryDirectory() as folder:
         trainer = _replayer(run, record, folder, max_steps, rollbacks)
-        if start is None or _framework(start) == "plain data parallelism":
-            trainer.begin(record.data | trainer.plan.data.identity, start, rollbacks)
-            trainer.compute(step, start)
-        elif start.step == step - 1:
-            trainer.begin_right_after(start, rollbacks)
-            trainer.compute(1)
-        else:
+        if start is not None and _framework(start) != FRAMEWORKS["plain"]:
             raise InputError(
-                f"{start.folder}: written under {_framework(start)}, so one process reads its weights, but not its "
-                f"optimizer state; replay step {start.step + 1}, the one right after it"
+                f"{start.folder}: written under {_framework(start)}, so one process cannot read its optimizer state; "
+                "look into events.jsonl, which has the rows of a spike"
             )
+        trainer.begin(record.data | trainer.plan.data.identity, start, rollbacks)
+        trainer.compute(step, start)
         rows = _described(trainer)
-    logged = _logged(run, history, step, before_rollback)
+    logged = _logged(history, step)
     return Replay(step, 0 if start is None else start.step, rows, trainer.step_loss.loss, logged)
 
 
@@ -206,20 +198,6 @@ class _Replayer(Pretrainer):
         # Methods after the gradient are called from the last to the first: after the loss is known, before its check.
         self.components.insert(self.components.index(self.step_loss), self.part)
 
-    def begin_right_after(self, start: Start, rollbacks: Sequence[Rollback]) -> None:
-        """Begin with the weights of a checkpoint, and at the rows after it, as if they were those of step 1."""
-        weights: dict[str, torch.Tensor] = {}
-        for path in sorted(start.folder.glob("model*.safetensors")):
-            weights |= load_file(path)
-        if not weights:
-            raise InputError(f"{start.folder}: has no model*.safetensors, so one process cannot read its weights")
-        self.model.load_state_dict(weights, strict=False)  # the file has only one of two tied weights
-        size = self.schedule.size(start.step)
-        rows = self.schedule.rows_before(start.step) if start.rows is None else start.rows
-        self.schedule = BatchSchedule(((size, 1),), self.args.global_batch_size).reaching(rows, 0)
-        self.skipped_rows, self.all_rows = skipped_rows_of(rollbacks), self.train_dataset
-        self.train_dataset = RemainingRows(self.all_rows, self.skipped_rows, rows)
-
     def compute(self, step: int, start: Start | None = None) -> None:
         """Train until the losses of a step are computed."""
         self.part.step = step
@@ -285,23 +263,8 @@ def _framework(start: Start) -> str:
     return as_record(written_by, Writer, start.folder / IDENTITY_NAME).framework
 
 
-def _rollbacks(run: Path, step: int, before: bool) -> list[Rollback]:
-    """The rollbacks by which the rows of a step are found: all, or those before the run went back at this step."""
-    rollbacks = rollbacks_of(run)
-    if not before:
-        return rollbacks
-    steps = [rollback.step for rollback in rollbacks]
-    if step not in steps:
-        others = ", ".join(map(str, steps)) or "none"
-        raise InputError(f"{run}: did not go back at step {step}; the steps at which it did: {others}")
-    return rollbacks[: len(steps) - 1 - steps[::-1].index(step)]
-
-
-def _logged(run: Path, history: list[dict[str, Any]], step: int, before_rollback: bool) -> float | None:
+def _logged(history: list[dict[str, Any]], step: int) -> float | None:
     """The loss that the run logged for a step alone; None if it logged a mean over several."""
-    if before_rollback:
-        spikes = [event for event in read_events(run) if event["kind"] == "spike" and event.get("step") == step]
-        return spikes[-1].get("loss") if spikes else None
     losses = {row["step"]: row["loss"] for row in history}
     return losses.get(step) if step == 1 or step - 1 in losses else None
 

@@ -39,6 +39,7 @@ from ..runtime.children import Children, SignalHandler, exit_code, signals, wait
 from ..runtime.credentials import masked_arguments
 from ..runtime.events import append_event, read_events
 from ..runtime.rank_heartbeats import (
+    SHOW_STACKS,
     fatal_error_path,
     heartbeat_path,
     read_heartbeats,
@@ -49,7 +50,6 @@ from ..runtime.supervisors import SupervisorHeartbeat
 from ..training.checkpoints.inspection import list_steps
 from .diagnosis import HANGING, Diagnosis, Limits, Observer
 from .exits import ExitReason, classify_exit
-from .stacks import read_stacks
 
 _LOOK_EVERY = 1.0  # seconds
 _END_WITHIN = 60.0  # seconds that a command is given to end, before it is killed
@@ -172,7 +172,7 @@ class Supervisor:
                 break
         settled = self._settled()
         for beat in [rank.beat for rank in settled.ranks if rank.beat.is_here] if settled is not None else []:
-            with contextlib.suppress(OSError):  # only a fatal signal such as SIGSEGV leaves stacks
+            with contextlib.suppress(OSError):  # only a fatal signal such as SIGSEGV, or a hang, leaves stacks
                 path = fatal_error_path(self.folder, beat.host, beat.process)
                 text = path.read_text(encoding="utf-8", errors="replace")
                 print(f"{beat.place}: {text}" if text else "", end="", flush=True)
@@ -202,20 +202,15 @@ class Supervisor:
         return diagnosis
 
     def _end_hang(self, diagnosis: Diagnosis) -> ExitReason:
-        """Write down who hangs where, and kill the processes of the run on this machine."""
+        """Kill the processes of the run on this machine, once they have written their stacks."""
+        alive = [rank.beat.process for rank in diagnosis.ranks if rank.beat.is_alive_here]
+        for number in (SHOW_STACKS, signal.SIGKILL):
+            for process in alive:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, number)
+            time.sleep(_LOOK_EVERY)
         blamed = diagnosis.blamed[0].beat if diagnosis.blamed else None
-        path = self.folder / f"stacks-{time.strftime('%Y%m%d-%H%M%S')}.txt"
-        stacks = read_stacks(self.folder, diagnosis.ranks if len(diagnosis.ranks) <= 8 else diagnosis.blamed[:8])
-        text = "\n\n".join(f"rank {rank}\n{stack}" for rank, stack in sorted(stacks.items()))
-        try:
-            path.write_text(f"{diagnosis.reason}\n\n{text}\n", encoding="utf-8")
-            where = f"stacks are in {path.name}"
-        except OSError as error:  # a full disk is no reason to let it hang
-            where = f"its stacks could not be written ({error.strerror})"
-        for rank in diagnosis.ranks:
-            if rank.beat.is_alive_here:
-                os.kill(rank.beat.process, signal.SIGKILL)
-        return ExitReason("hang", f"{diagnosis.reason}; ended; {where}", True, blamed)
+        return ExitReason("hang", f"{diagnosis.reason}; ended, its stacks are in the supervisor's log", True, blamed)
 
     def _end_child(self, child: subprocess.Popen) -> int:
         """The exit code of the command, whose processes have ended; it is ended if it does not end by itself."""

@@ -104,7 +104,7 @@ class CommandLine:
             for hint in [hints[field.name]]
         }
         refuse_masks(self.content, str(self.file))
-        return dict(self._checked(name, value, hints, kinds) for name, value in self.content.items() if name != "env")
+        return dict(self._checked(name, value, hints, kinds) for name, value in self.content.items())
 
     def _checked(self, name: Any, value: Any, hints: dict[str, Any], kinds: Sequence[type]) -> tuple[str, Any]:
         if name not in hints:
@@ -122,7 +122,7 @@ class CommandLine:
             ) from None
 
     def settings(self, *kinds: type) -> tuple:
-        """The settings as objects of the classes `kinds`; variables in `env` of the file are set.
+        """The settings as objects of the classes `kinds`.
 
         Raises:
             `InputError`: as [`values`], and for what the classes refuse.
@@ -132,10 +132,6 @@ class CommandLine:
                 f"--config {self.named}: no such file here; using the shipped {self.file}", file=sys.stderr, flush=True
             )
         values = self.values(*kinds)
-        variables = self.content.get("env") or {}
-        if not isinstance(variables, dict):
-            raise InputError(f"{self.file}: env is {variables!r}; expected a mapping of variables")
-        os.environ.update({str(name): str(value) for name, value in variables.items()})
         _find_deepspeed_file()
         shard_on_cpu()
         try:
@@ -162,7 +158,7 @@ def parse_settings(*kinds: type, arguments: Sequence[str]) -> tuple:
 def parse_values(*kinds: type, arguments: Sequence[str]) -> dict[str, Any]:
     """The values of which [`parse_settings`] makes objects, with the defaults; no objects are made.
 
-    So nothing is set up for a trainer, and `env` in the file is not set.
+    So nothing is set up for a trainer.
     """
     return defaults_of(_fields(kinds)) | CommandLine.read(arguments).values(*kinds)
 

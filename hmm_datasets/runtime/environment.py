@@ -1,20 +1,13 @@
-"""Rank and world size of this process, from the variables that `accelerate launch` and `torchrun` set.
-
-[`read_mpi_variables`] sets these variables in a process that `mpiexec` or `srun` started directly.
-"""
+"""Rank and world size of this process, from the variables that `accelerate launch` and `torchrun` set."""
 
 import contextlib
 import importlib.metadata
 import os
 import socket
-import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from ..errors import InputError
-
-DEFAULT_PORT = "29500"
-"""Port at which ranks find each other if none is set; that of torch's launchers."""
 
 SUPERVISED = "HMM_DATASETS_SUPERVISED"
 """Number of this start of a run that is supervised; set by the supervisor."""
@@ -22,17 +15,9 @@ SUPERVISED = "HMM_DATASETS_SUPERVISED"
 FIRST_START = "HMM_DATASETS_FIRST_START"
 """Host and process that first started this command, and the time, by the monotonic clock of the host."""
 
-_MPI = (
-    # rank, number of ranks, rank on its host, number of ranks on its host
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
-    ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"),
-    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),  # MPICH and Intel MPI
-    ("PMI_RANK", "PMI_SIZE", "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE"),  # MPICH of HPE Cray
-    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", ""),
-)
+_TASKS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+"""Numbers of processes that `mpiexec` and `srun` have started."""
 
-
-_taken: tuple[str, ...] | None = None
 _began: float | None = None
 
 
@@ -57,20 +42,18 @@ def _number(name: str, default: int) -> int:
     return int(text) if text.isdecimal() else default
 
 
-def check_ranks(names: Sequence[str] = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")) -> None:
+def check_ranks() -> None:
     """Refuse variables of a launcher by which processes would take each other for rank 0, or none would.
-
-    Args:
-        names (sequence of `str`, *optional*): the rank, the number of ranks, and both on this machine.
 
     Raises:
         `InputError`: a variable is no integer, or a rank is not less than the number of ranks.
     """
-    for name in filter(None, names):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
         text = os.environ.get(name)
         if text is not None and not text.isdecimal():
             raise InputError(f"the variable {name} is {text!r}; expected an integer, 0 or more, or no such variable")
-    for name, size_name in ((names[0], names[1]), (names[2], names[3] if names[3] in os.environ else names[1])):
+    of_host = "LOCAL_WORLD_SIZE" if "LOCAL_WORLD_SIZE" in os.environ else "WORLD_SIZE"
+    for name, size_name in (("RANK", "WORLD_SIZE"), ("LOCAL_RANK", of_host)):
         size = _number(size_name, 1)
         if _number(name, 0) >= size:
             is_set = f"is {size}" if size_name in os.environ else "is not set"
@@ -113,57 +96,19 @@ def package_version(package: str) -> str | None:
         return None
 
 
-def read_mpi_variables() -> str | None:
-    """Set RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT in a process that `mpiexec` or `srun` started.
-
-    Nothing is set in a process that torch's launcher started, or that is the only one. One that was typed into a shell
-    that `srun` started (its input is a terminal) is alone too, and its variables are deleted. Ranks on one host find
-    each other there; ranks on several hosts need MASTER_ADDR from the user, because MPI gives no process the
-    address of another one.
-
-    Returns:
-        `str`, *optional*: what is missing, with the remedy, if ranks could not find each other.
+def check_alone() -> None:
+    """Refuse to be one of several processes without a launcher: all would take themselves for rank 0.
 
     Raises:
-        `InputError`: see [`check_ranks`].
+        `InputError`: `mpiexec` or `srun` started them; or see [`check_ranks`].
     """
-    global _taken
     check_ranks()
-    if "RANK" in os.environ:
-        return None
-    variables = next((names for names in _MPI if all(name in os.environ for name in names if name)), None)
-    if variables is None or os.environ[variables[1]] in ("0", "1"):
-        return None
-    check_ranks(variables)
-    if sys.stdin is not None and sys.stdin.isatty():
-        print(
-            f"{variables[1]} is {os.environ[variables[1]]}, but this is typed into a shell: it runs alone",
-            file=sys.stderr,
+    name = next((name for name in _TASKS if os.environ.get(name, "1") not in ("0", "1")), None)
+    if name is not None and "RANK" not in os.environ:
+        raise InputError(
+            f"the variable {name} is {os.environ[name]}, so mpiexec or srun started several processes, which have no "
+            "ranks; start one process per machine with --launch, or, to run one alone, unset it"
         )
-        for name in (name for names in _MPI for name in names if not name.startswith("SLURM_")):
-            os.environ.pop(name, None)  # accelerate would take them
-        return None
-    _taken = variables
-    rank_name, size_name, local_rank_name, local_size_name = variables
-    size = os.environ[size_name]
-    os.environ |= {"RANK": os.environ[rank_name], "WORLD_SIZE": size, "LOCAL_RANK": os.environ[local_rank_name]}
-    if local_size_name:
-        os.environ["LOCAL_WORLD_SIZE"] = os.environ[local_size_name]
-    on_one_host = os.environ.get(local_size_name) == size or os.environ.get("SLURM_STEP_NUM_NODES") == "1"
-    if "MASTER_ADDR" not in os.environ:
-        if not on_one_host:
-            return (
-                f"{size_name} is {size}, on several hosts, and MASTER_ADDR is not set; export it on every host, with "
-                "the address of the host of rank 0 (Open MPI: mpiexec -x MASTER_ADDR)"
-            )
-        os.environ["MASTER_ADDR"] = "127.0.0.1"
-    os.environ.setdefault("MASTER_PORT", DEFAULT_PORT)
-    return None
-
-
-def taken_from_mpi() -> tuple[str, ...] | None:
-    """The variables that [`read_mpi_variables`] took the rank from; None if it took none."""
-    return _taken
 
 
 def with_start(variables: Mapping[str, str]) -> dict[str, str]:

@@ -13,10 +13,8 @@ import contextlib
 import faulthandler
 import io
 import os
-import sys
 import threading
 import time
-import traceback
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -30,25 +28,23 @@ from .heartbeat_file import HeartbeatFile
 from .host_memory import read_host_memory
 from .process_identity import this_process
 from .rank_heartbeats import (
-    DUMP_STACKS,
     EARLIER_START_AFTER,
     FAILED,
     FATAL_SUFFIX,
     LOST_LOCK,
     PHASES,
+    SHOW_STACKS,
     SUPERVISOR_PREFIX,
     Heartbeat,
     fatal_error_path,
     heartbeat_path,
     number_of_start,
-    stacks_path,
 )
 
 BEAT_EVERY = 5.0
 """Seconds between two heartbeats of a process."""
 
 _LATEST_STEPS = 20  # over which the seconds of phases are averaged
-_MONITOR_THREADS = ("heartbeats", "exclusive-lock", "watch-launcher", "watch-rendezvous", "tqdm_monitor")
 
 
 class HeartbeatWriter:
@@ -82,12 +78,11 @@ class HeartbeatWriter:
         """Begin to write, in the first phase; see [`HeartbeatWriter`]."""
         self._run, self._identity = Path(folder), this_process()
         name = (folder, self._identity.host, self._identity.process)
-        self._path, self._stacks = heartbeat_path(*name), stacks_path(*name)
-        self._dumped = 0.0
+        self._path = heartbeat_path(*name)
         self._clear()
         self._fatal = _fatal_error_file(fatal_error_path(*name))
         self._start = number_of_start(self._path)
-        file = self._file = HeartbeatFile(self._path, self._record, every, "heartbeats")
+        file = self._file = HeartbeatFile(self._path, self._now, every, "heartbeats")
         file.write_now()
         file.start()
 
@@ -161,6 +156,7 @@ class HeartbeatWriter:
         self._message, self._error = message, error
         if self._fatal is not None:
             with contextlib.suppress(OSError, io.UnsupportedOperation):
+                faulthandler.unregister(SHOW_STACKS)
                 faulthandler.enable()  # on stderr again
                 self._fatal.close()
                 os.unlink(self._fatal.name)
@@ -176,7 +172,6 @@ class HeartbeatWriter:
                     if not path.name.startswith(SUPERVISOR_PREFIX):
                         path.unlink(missing_ok=True)
             if is_removed:
-                self._stacks.unlink(missing_ok=True)
                 self._path.unlink(missing_ok=True)
                 self._path.parent.rmdir()
                 self._run.rmdir()
@@ -194,23 +189,7 @@ class HeartbeatWriter:
                 overwrite(self._path, self._now(1).to_bytes())
                 return
             self._path.unlink(missing_ok=True)
-            self._stacks.unlink(missing_ok=True)
             self._path.parent.rmdir()
-
-    def _record(self, number: int) -> Heartbeat:
-        if number > 1 and self._file is not None and not self._file.has_ended:  # in the thread of heartbeats
-            with contextlib.suppress(OSError):
-                self._dump_stacks()
-        return self._now(number)
-
-    def _dump_stacks(self) -> None:
-        """Write the stacks of all threads, once per request."""
-        requested = (self._path.parent / DUMP_STACKS).stat().st_mtime
-        if requested != self._dumped:
-            self._dumped = requested
-            unfinished = self._stacks.with_suffix(".tmp")
-            unfinished.write_text(_stacks_of_threads(), encoding="utf-8")
-            unfinished.rename(self._stacks)
 
     def _now(self, number: int) -> Heartbeat:
         with self._changing:
@@ -224,11 +203,9 @@ class HeartbeatWriter:
         return Heartbeat(
             **asdict(self._identity),
             rank=environment.rank(),
-            local_rank=environment.local_rank(),
             world_size=environment.world_size(),
             device=self._device[:100],
             started=self._started,
-            time=time.time(),
             beat=number,
             phase=phase,
             phase_seconds=round(now - since, 3),
@@ -247,28 +224,19 @@ class HeartbeatWriter:
 
 
 def _fatal_error_file(path: Path) -> IO[str] | None:
-    """The file into which `faulthandler` writes, of a process with a supervisor, which shows it; else None."""
+    """The file into which `faulthandler` writes, of a process with a supervisor, which shows it; else None.
+
+    It writes the stacks of all threads there when a fatal signal ends the process, or when it is sent [`SHOW_STACKS`].
+    """
     if environment.SUPERVISED not in os.environ:
         return None
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("w", encoding="utf-8")
         faulthandler.enable(file)
+        faulthandler.register(SHOW_STACKS, file)
         return file
     return None
-
-
-def _stacks_of_threads() -> str:
-    """The Python stacks of the threads of this process, the main thread first, without those that only keep watch."""
-    frames = sys._current_frames()
-    threads = [thread for thread in threading.enumerate() if thread.name not in _MONITOR_THREADS]
-    threads.sort(key=lambda thread: thread is not threading.main_thread())
-    parts = [
-        f"thread {thread.name}\n{''.join(traceback.format_stack(frames[thread.ident]))}"
-        for thread in threads
-        if thread.ident in frames
-    ]
-    return "\n".join(parts)
 
 
 def _mean(steps: list[dict[str, float]]) -> dict[str, float]:

@@ -1,19 +1,11 @@
-"""Which process this is, and where: host, process id and start time, and with them rank and device.
-
-With `HMM_DATASETS_PRINT_PLACES=1` every process of a recipe prints its place at the start, so that the log of a job
-shows which GPU of which host every rank had.
-"""
+"""Which process this is, and where: host, process id and start time, and with them rank and device."""
 
 import os
-import sys
 from dataclasses import asdict, dataclass
 
 from ..process_state import machine_id, start_time
 from ..records import Count, Finite
 from . import environment
-
-PRINT_PLACES = "HMM_DATASETS_PRINT_PLACES"
-"""Environment variable that asks every process to print its place."""
 
 
 @dataclass(frozen=True)
@@ -74,12 +66,6 @@ class Place(ProcessIdentity):
         """Rank, host and device, as messages name them."""
         return f"rank {self.rank} on {self.host}, {self.device_with_uuid}"
 
-    def __str__(self) -> str:
-        return (
-            f"rank {self.rank} of {self.world_size}: local rank {self.local_rank}, host {self.host}, "
-            f"device {self.device_with_uuid}, process {self.process}"
-        )
-
 
 def this_place(local_rank: int | None = None) -> Place:
     """The place of this process, which is on the GPU of its local rank.
@@ -97,14 +83,6 @@ def this_place(local_rank: int | None = None) -> Place:
         device=device,
         uuid=uuid,
     )
-
-
-def print_place() -> None:
-    """Print the place of this process to stderr, if the environment asks for it."""
-    if os.environ.get(PRINT_PLACES, "0") not in ("", "0"):
-        # In one write, since print writes the end of the line by itself, and lines of ranks would be mixed.
-        sys.stderr.write(f"{this_place()}\n")
-        sys.stderr.flush()
 
 
 def uses_gpu() -> bool:

@@ -31,7 +31,6 @@ from .once import one_command
 from .one_line_errors import one_line_errors
 from .parent_watch import end_forks_with_this_process, end_with_launcher
 from .plain_output import plain_output
-from .process_identity import print_place
 from .rendezvous import announce_waits
 from .setting_rules import check_output_dir
 from .settings import complete, settings_help
@@ -120,10 +119,9 @@ def run(main: Callable[..., None]) -> None:
 
     `--help` describes the settings that its annotations declare, and `--help_all` those of other libraries too. While
     `main` runs, its `output_dir` is locked. From the start of the process until its end there are heartbeats. A
-    process started by a launcher ends when the launcher has ended. A process that `mpiexec` or `srun` started
-    directly takes its rank from their variables. With `HMM_DATASETS_PRINT_PLACES=1` every process first prints its
-    place. If the run goes back to an earlier checkpoint, this process and those of all other ranks start the command
-    again. Recipes import what several experiments share from `recipes/common`.
+    process started by a launcher ends when the launcher has ended. If the run goes back to an earlier checkpoint, this
+    process and those of all other ranks start the command again. Recipes import what several experiments share from
+    `recipes/common`.
 
     Args:
         main (callable): each of its arguments is annotated with a dataclass of settings.
@@ -135,9 +133,7 @@ def run(main: Callable[..., None]) -> None:
     with contextlib.suppress(io.UnsupportedOperation):  # stderr is not a file, for example in a notebook
         faulthandler.enable()  # prints a traceback when a signal kills the process
     with environment.begun() as variables, plain_output(), exit_without_teardown(), one_line_errors(), one_command():
-        problem = environment.read_mpi_variables()
-        if problem is not None:
-            raise InputError(problem)
+        environment.check_alone()
         remember_words(sys.argv)
         command = CommandLine.read(sys.argv[1:])
         if not {*_HELP, _HELP_ALL}.isdisjoint(command.words):
@@ -175,7 +171,6 @@ def _silence_libraries() -> None:
 def _run(main: Callable[..., None], command: CommandLine, variables: dict[str, str]) -> None:
     import torch
 
-    print_place()
     announce_waits()
     environment.silence_missing_gpu_warnings()
     kinds = [*map(complete, declared_settings(main))]

@@ -7,6 +7,7 @@ records why it ended.
 
 import contextlib
 import os
+import signal
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -22,9 +23,6 @@ FOLDER_NAME = ".heartbeats"
 
 SUPERVISOR_PREFIX = "supervisor-"
 """How the names of the files of supervisors begin, which are in that folder too."""
-
-DUMP_STACKS = "dump-stacks"
-"""Name of a file in that folder that asks the processes for their stacks."""
 
 PHASES = (
     "import",
@@ -57,6 +55,10 @@ STOPPED, FAILED = "stopped", "failed"
 
 FATAL_SUFFIX = ".fatal.txt"
 """How the names of files with the stacks of fatal errors end."""
+
+SHOW_STACKS = getattr(signal, "SIGUSR2", None)
+"""Signal on which a supervised process writes its stacks into that file; Windows, which supervises none, lacks it."""
+
 EARLIER_START_AFTER = 30.0
 """Seconds without a write after which a file belongs to an earlier start."""
 
@@ -69,10 +71,9 @@ class Heartbeat(ProcessHeartbeat):
     """What a process is doing.
 
     Attributes:
-        rank (`int`), local_rank (`int`), world_size (`int`): its place.
+        rank (`int`), world_size (`int`): its place.
         device (`str`): name of its device, such as `cuda:1 NVIDIA H200 (GPU-1a2b)`; empty until it is known.
         started (`float`): time at which it started, in seconds since 1970, by the clock of its host.
-        time (`float`): time of this heartbeat, by the same clock.
         start (`int`): number of the start of the run that the process belongs to, by which the latest start is known
             when a clock was wrong.
         phase (`str`): one of [`PHASES`], or `stopped` or `failed`.
@@ -93,11 +94,9 @@ class Heartbeat(ProcessHeartbeat):
     """
 
     rank: Count
-    local_rank: Count
     world_size: Count
     device: str
     started: Finite
-    time: Finite
     phase: str
     phase_seconds: Finite
     step: Count | None = None
@@ -177,13 +176,8 @@ def heartbeat_path(folder: str | os.PathLike, host: str, process: int) -> Path:
     return Path(folder) / FOLDER_NAME / f"{host}-{process}.json"
 
 
-def stacks_path(folder: str | os.PathLike, host: str, process: int) -> Path:
-    """The file with the stacks of a process, if it was asked for them."""
-    return Path(folder) / FOLDER_NAME / f"{host}-{process}.stacks.txt"
-
-
 def fatal_error_path(folder: str | os.PathLike, host: str, process: int) -> Path:
-    """The file with the stacks of a supervised process that a signal such as SIGABRT or SIGSEGV has ended."""
+    """The file with the stacks of a supervised process that a signal such as SIGSEGV has ended, or that hung."""
     return Path(folder) / FOLDER_NAME / f"{host}-{process}{FATAL_SUFFIX}"
 
 

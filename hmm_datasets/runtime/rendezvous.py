@@ -12,7 +12,6 @@ from . import environment
 SAY_AFTER = 10.0
 """Seconds that the other ranks are given before it is printed."""
 
-_PRINT_AGAIN = 300.0  # seconds
 _LOOK_EVERY = 0.5
 _DEFAULT = timedelta(minutes=30)  # of torch
 
@@ -24,7 +23,7 @@ def announce_waits() -> None:
 
 
 def _watch() -> None:
-    since, printed = None, 0.0
+    since = None
     while True:
         time.sleep(_LOOK_EVERY)
         torch = sys.modules.get("torch")
@@ -32,23 +31,15 @@ def _watch() -> None:
             return
         timeout, now = _timeout_of_wait(), time.monotonic()
         since = None if timeout is None else since or now
-        if timeout is None or since is None or now - since < SAY_AFTER or (printed and now - printed < _PRINT_AGAIN):
+        if timeout is None or since is None or now - since < SAY_AFTER:
             continue
-        printed = now
         place = f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
-        names = environment.taken_from_mpi()
-        alone = ""
-        if names is not None:
-            unset = " ".join(f"-u {name}" for name in names if name)
-            alone = (
-                f"; so says {names[1]}={os.environ[names[1]]}, as in a shell within srun or mpiexec: to run one "
-                f"process alone there, begin the command with: env {unset}"
-            )
         line = (
             f"rank {environment.rank()} on {environment.host()}: waiting at {place} for the others of "
-            f"{environment.world_size()} ranks, for up to {format_duration(timeout)}{alone}"
+            f"{environment.world_size()} ranks, for up to {format_duration(timeout)}"
         )
         print(line, file=sys.stderr, flush=True)
+        return
 
 
 def _timeout_of_wait() -> float | None:

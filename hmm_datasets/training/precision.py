@@ -6,9 +6,6 @@ or `fp16` with `enabled` true or false). If nobody has said anything, a GPU with
 else in float32. A launcher gives its processes "no" also when nobody has asked it for anything, so its "no" counts as
 nothing said. What is found is then written into the settings, so records, cards and checkpoints name what was used.
 
-With torch_xla it is float32. accelerate would make every number on a TPU a bfloat16 one, weights, moments and losses
-too (XLA_USE_BF16), and torch_xla's autocast leaves attention out.
-
 In every precision the loss is computed and reported in float32.
 
 Weights, and with them the moments of the optimizer, are float32 in every precision, also of a model that was published
@@ -29,7 +26,6 @@ import torch
 from accelerate.utils import is_peft_model
 from transformers.utils import is_torch_bf16_gpu_available
 
-from ..compat.torch_xla import xla_device
 from ..display import describe_weights
 from ..errors import InputError
 from ..files import read_json
@@ -54,7 +50,7 @@ def find_precision(settings: Any) -> tuple[str, str]:
     Raises:
         `InputError`: two precisions are asked for, or one that the device or this package does not have.
     """
-    on_cpu, on_xla = settings.use_cpu or not torch.accelerator.is_available(), xla_device() is not None
+    on_cpu = settings.use_cpu or not torch.accelerator.is_available()
     if settings.bf16 and settings.fp16:
         raise InputError("bf16 and fp16 are both true; set one of them")
     json, enabled = _deepspeed_json()
@@ -70,19 +66,14 @@ def find_precision(settings: Any) -> tuple[str, str]:
         precision = next((name for name, is_on in enabled.items() if is_on), "no")
         origin = f"set by {json}"
     else:
-        precision = "bf16" if not on_xla and not on_cpu and has_bfloat16() else "no"
-        origin = f"the default on {'XLA' if on_xla else 'a CPU' if on_cpu else _accelerator()}"
+        precision = "bf16" if not on_cpu and has_bfloat16() else "no"
+        origin = f"the default on {'a CPU' if on_cpu else _accelerator()}"
     for name, is_on in enabled.items():
         if is_on != (precision == name):
             raise InputError(
                 f"{json}: {name} is {str(is_on).lower()}, but {_LONG_NAMES[precision]} is {origin}; write "
                 f'"enabled": "auto" for {name} in it'
             )
-    if on_xla and precision != "no":
-        raise InputError(
-            f"{precision} is {origin}, but torch_xla has no autocast for attention; leave it out: a TPU multiplies "
-            "float32 matrices in bfloat16, and keeps weights in float32"
-        )
     if precision == "bf16" and not on_cpu and not has_bfloat16():
         raise InputError(
             f"bf16 is {origin}, but {_accelerator()} has no bfloat16; set fp16 true, or bf16 false for float32"

@@ -28,7 +28,7 @@ from ..runtime import environment
 from ..runtime.once import one_command
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
 
 _RESIZED = re.compile(
     r"size mismatch for (?P<name>\S*(?:embed|lm_head|wte)\S*): .*?Size\(\[(?P<file>\d+).*?Size\(\[(?P<model>\d+)",
@@ -269,18 +269,3 @@ def tokenizer_of(name_or_path: str, *, symbols: bool = False) -> "PreTrainedToke
             raise
         return None  # of a repository without a tokenizer
     return tokenizer if symbols or not reads_symbols(tokenizer) else None
-
-
-def symbol_model(name_or_path: str) -> "tuple[PreTrainedModel, tuple[str, ...]] | None":
-    """A model in a folder that was trained on the symbols of an HMM, and their names; None for anything else."""
-    config = Path(name_or_path) / "config.json"
-    if not config.exists() or "format_version" in read_json(config):  # the latter is an HMM itself
-        return None
-    environment.silence_missing_gpu_warnings()
-    from transformers import AutoModelForCausalLM
-
-    tokenizer = tokenizer_of(name_or_path, symbols=True)
-    if tokenizer is None or not reads_symbols(tokenizer):
-        return None
-    model = load_pretrained(AutoModelForCausalLM, name_or_path).eval()
-    return model, tuple(tokenizer.convert_ids_to_tokens(range(len(tokenizer) - 1)))  # the last is the beginning token

@@ -8,7 +8,6 @@ from transformers import PreTrainedModel, TrainingArguments
 from trl import DPOConfig, GRPOConfig, SFTConfig
 
 from ..compat.checkpointing import checkpointing_settings
-from ..compat.torch_xla import use_all_chips, xla_device
 from ..data.skipped_rows import SkippedRows
 from ..errors import InputError
 from ..runtime import environment
@@ -265,9 +264,6 @@ class GRPOSettings(RunSettings, GRPOFields, GRPOConfig):
 
 def _fit_to_machine(settings: TrainingArguments) -> None:
     """Without a GPU, tell the Trainer so; otherwise its ranks would not find each other."""
-    if xla_device() is not None:
-        _fit_to_xla(settings)
-        return
     if torch.accelerator.is_available():
         return
     settings.dataloader_pin_memory = False
@@ -275,25 +271,3 @@ def _fit_to_machine(settings: TrainingArguments) -> None:
         settings.ddp_backend = "gloo"  # accelerate does not use DeepSpeed if use_cpu is set
     else:
         settings.use_cpu = True
-
-
-def _fit_to_xla(settings: TrainingArguments) -> None:
-    """Compute on all chips of a TPU from this process, whose batches they divide among them."""
-    if environment.world_size() > 1 or settings.use_cpu:
-        what = "use_cpu is set" if settings.use_cpu else f"{environment.world_size()} processes were started"
-        raise InputError(
-            f"{what}, but torch_xla is installed, which computes on all chips of a TPU from one process; export "
-            "USE_TORCH_XLA=0 for GPUs or a CPU, or leave it and --launch out"
-        )
-    settings.dataloader_pin_memory = False
-    chips, rows = use_all_chips(), settings.per_device_train_batch_size
-    if rows % chips:
-        raise InputError(
-            f"per_device_train_batch_size is {rows}, but {chips} chips of {xla_device()} divide these rows among "
-            f"them; expected a multiple of {chips}"
-        )
-    if settings.activation_checkpointing:
-        raise InputError("activation_checkpointing is set, but torch's does not know XLA; leave it out")
-    settings.activation_checkpointing = False  # which TRL's settings have as a default
-    if settings.optim == "adamw_torch_fused":  # the default of transformers, which XLA does not have either
-        settings.optim = "adamw_torch"

@@ -39,8 +39,7 @@ def shard_sizes(trainer: Trainer) -> list[dict]:
         optimized=sum(map(_local_size, _optimized(trainer.optimizer))),
         total=sum(map(parameter_size, parameters)),
     )
-    # accelerate cannot gather objects on a TPU, where this is the only process.
-    return [asdict(sizes)] if trainer.args.world_size == 1 else gather_object([asdict(sizes)])
+    return gather_object([asdict(sizes)])
 
 
 def _optimized(optimizer) -> list:

@@ -17,7 +17,6 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.utils.generic import is_flash_attention_requested
 
 from ..compat.deepspeed import reduce_whole_gradients
-from ..compat.torch_xla import dataset_of, divide_rows
 from ..compat.transformers import TrainingLength
 from ..compat.transformers_models import unpacked_rows
 from ..data.packing import document_bounds
@@ -175,14 +174,6 @@ class StepTrainer(ShardedTrainer):
         """Create the accelerator, before any model is wrapped, a reference too."""
         super().create_accelerator_and_postprocess()
         keep_loss_in_float32(self.accelerator)
-
-    def get_train_dataloader(self):
-        """The loader of the rows, which chips of a TPU divide among them."""
-        return divide_rows(super().get_train_dataloader())
-
-    def get_eval_dataloader(self, eval_dataset=None):
-        """The loader of held-out rows, which chips of a TPU divide among them."""
-        return divide_rows(super().get_eval_dataloader(eval_dataset))
 
     def _plan(self) -> Plan | None:
         """The plan to use if none was given."""
@@ -455,7 +446,7 @@ class StepTrainer(ShardedTrainer):
         with during("evaluating"):
             output = super().evaluation_loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)
         for component in reversed(self.components):
-            component.after_evaluation(dataset_of(dataloader), output.metrics, metric_key_prefix)
+            component.after_evaluation(dataloader.dataset, output.metrics, metric_key_prefix)
         return output
 
     # Checkpoints, models, uploads.

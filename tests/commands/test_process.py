@@ -1,14 +1,10 @@
-"""`sample` of HMMs of words and of trained models."""
+"""`sample` of HMMs of words."""
 
 import pytest
-import torch
-from transformers import LlamaForCausalLM
 
 from hmm_datasets.cli import main
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.model import HMM
-from hmm_datasets.hmm.tokenizer import hmm_tokenizer
-from hmm_datasets.training.model_configs import model_config
 
 MESS3 = processes.mess3(0.15, 0.6)
 WORDS = ("the", "cat", "sat", ".")
@@ -48,21 +44,3 @@ def test_text_is_sampled_by_the_names_of_symbols(worded, folder, tmp_path, capsy
     assert "names of symbols are text" in failing(
         capsys, "sample", words, "--text", "--output", str(tmp_path / "t.npy")
     )
-
-
-@pytest.mark.thorough
-def test_a_model_of_symbols_is_sampled_as_text(tmp_path, capsys):
-    folder = tmp_path / "model"
-    torch.manual_seed(0)
-    LlamaForCausalLM(model_config("d2", vocab_size=5, max_length=16, bos_token_id=4)).save_pretrained(folder)
-    hmm_tokenizer(WORDS, 4, bos=True, prepend_bos=True).save_pretrained(folder)
-    capsys.readouterr()  # saving imports DeepSpeed, which may write of its device
-    arguments = ["sample", str(folder), "--text", "--num_sequences", "3", "--length", "8"]
-    assert main([*arguments, "--seed", "1"]) == 0
-    printed = capsys.readouterr().out
-    assert [len(line.replace(".", " .").split()) for line in printed.splitlines()] == [8] * 3
-    assert set(printed.replace(".", " .").split()) <= set(WORDS)
-    assert main([*arguments, "--seed", "1"]) == 0
-    assert capsys.readouterr().out == printed
-    assert main([*arguments, "--seed", "2"]) == 0
-    assert capsys.readouterr().out != printed

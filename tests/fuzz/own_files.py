@@ -155,7 +155,7 @@ def write_watched(folder: Path) -> None:
     for rank in range(2):
         beat = {
             "host": "h", "process": 12345 + rank, "machine": "m", "process_started": 1.5, "rank": rank,
-            "local_rank": rank, "world_size": 2, "device": "CPU", "started": now - 60, "time": now, "beat": 50,
+            "world_size": 2, "device": "CPU", "started": now - 60, "beat": 50,
             "phase": "data", "phase_seconds": 1.0, "step": 4, "visits": 3, "longest": 2.0, "seconds": {"data": 0.1},
             "tokens_per_second": 10.0, "job": None, "start": 1, "compiling": 0.0,
         }  # fmt: skip

@@ -25,11 +25,9 @@ def beat_of(rank: int, *, world_size: int = 4, **changes) -> Heartbeat:
         "machine": f"machine {rank // 2}",
         "process_started": 1.0,
         "rank": rank,
-        "local_rank": rank % 2,
         "world_size": world_size,
         "device": f"cuda:{rank % 2}",
         "started": 1000.0,
-        "time": 2000.0,
         "beat": 200,
         "phase": "backward",
         "phase_seconds": 0.3,
@@ -139,7 +137,7 @@ def test_a_run_is_starting_until_its_last_rank_has_opened_its_data():
 
 def test_the_first_rank_that_failed_is_blamed_and_not_those_that_lost_it():
     lost = {"phase": "failed", "message": "lost another process", "error": "LostPeer"}
-    own = {"phase": "failed", "message": "step 50: the loss is nan", "time": 1999.0}
+    own = {"phase": "failed", "message": "step 50: the loss is nan"}
     found = diagnosis(r0=lost, r1=lost, r2=own, r3=lost)
     assert (found.state, blamed(found)) == (DEAD, [2])
     assert found.reason.endswith("failed: step 50: the loss is nan")

@@ -103,19 +103,3 @@ def test_what_cannot_be_converted_is_refused_and_leaves_nothing(model, tmp_path)
     with pytest.raises(InputError, match="cannot be read as tensors"):
         convert(folder, tmp_path / "hf", "hf")
     assert not (tmp_path / "hf").exists()
-
-
-def test_a_slimmed_folder_has_no_optimizer_and_is_converted_as_before(model, tmp_path, capsys):
-    folder = tmp_path / "global_step7"
-    write(folder, model, 2)
-    (folder / "config.json").write_text(f'{{"n_head": {HEADS}}}')
-    for rank in range(2):
-        torch.save({"moments": torch.ones(5000)}, folder / f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt")
-    before = convert(folder, tmp_path / "before", "hf")
-    assert main(["checkpoint", "slim", str(folder)]) == 0
-    assert f"{folder}: " in capsys.readouterr().out
-    assert not list(folder.glob("*optim_states.pt"))
-    after = convert(folder, tmp_path / "after", "hf")
-    assert (before / "model.safetensors").read_bytes() == (after / "model.safetensors").read_bytes()
-    assert main(["checkpoint", "restore", str(tmp_path)]) == 0
-    assert len(list(folder.glob("*optim_states.pt"))) == 2

@@ -4,7 +4,6 @@ import io
 import json
 import os
 import re
-import subprocess
 import sys
 import time
 
@@ -186,32 +185,6 @@ def test_the_live_view_is_drawn_in_a_terminal_until_the_run_is_finished(run, chi
     child.expect(pexpect.EOF)
     child.close()
     assert child.exitstatus == 0
-
-
-@pytest.mark.thorough
-def test_a_process_writes_its_stacks_when_asked_and_one_that_cannot_is_named_for_py_spy(tmp_path, child_environment):
-    program = (
-        "import sys, time; from hmm_datasets.runtime import heartbeats\n"
-        "def waiting_for_rows():\n"
-        "    heartbeats.enter('data', 12); print('in', flush=True); time.sleep(120)\n"
-        "with heartbeats.heartbeat(sys.argv[1], every=0.2):\n"
-        "    waiting_for_rows()\n"
-    )
-    child = subprocess.Popen([sys.executable, "-c", program, tmp_path], stdout=subprocess.PIPE, env=child_environment)
-    try:
-        child.stdout.readline()
-        command = [sys.executable, "-m", "hmm_datasets.cli", "watch", str(tmp_path), "--stacks"]
-        said = subprocess.run(command, env=child_environment, capture_output=True, text=True, timeout=500).stdout
-        assert f"rank 0 on {os.uname().nodename} (process {child.pid})\nthread MainThread\n" in said
-        assert "in waiting_for_rows" in said
-        assert not (tmp_path / FOLDER_NAME / "dump-stacks").exists()
-        os.kill(child.pid, 19)
-        said = subprocess.run(command, env=child_environment, capture_output=True, text=True, timeout=500).stdout
-        assert "hanging: rank 0" in said
-        assert f"py-spy dump --nonblocking --pid {child.pid}" in said
-    finally:
-        child.kill()
-        child.wait()
 
 
 @pytest.mark.parametrize("alive", [True, False])

@@ -315,8 +315,8 @@ def test_a_sweep_is_an_array_and_only_what_is_unfinished_is_submitted_again(slur
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_tasks_of_srun_are_ranks(slurm):
-    quick = ("--min_disk_gib", 0)
-    program = (sys.executable, "-m", "hmm_datasets.commands.preflight", slurm.folder, *quick)
-    said = slurm.run("srun", "--nodes=1", "--ntasks=2", *program, timeout=500)
-    assert "preflight of 2 ranks on 1 host: a run can start" in said
+def test_tasks_of_srun_without_a_launcher_are_refused(slurm):
+    program = (sys.executable, "-m", "hmm_datasets.commands.preflight", slurm.folder)
+    command = ["srun", "--nodes=1", "--ntasks=2", *map(str, program)]
+    done = subprocess.run(command, env=slurm.environment, capture_output=True, text=True, timeout=500)
+    assert "the variable SLURM_STEP_NUM_TASKS is 2, so mpiexec or srun started several processes" in done.stderr

@@ -138,13 +138,14 @@ def test_the_same_error_at_the_same_step_is_not_tried_a_third_time(supervised):
 
 
 @pytest.mark.thorough
-def test_a_hang_is_ended_with_its_stacks_kept(supervised, tmp_path):
+def test_a_hang_is_ended_and_its_stacks_are_printed(supervised, tmp_path, capfd):
     code, events = supervised("hang", "finish", limits=Limits(step=0.3))
     assert (code, kinds(events)) == (0, ["hang", "finished"])
     assert "in phase data of step 10 for " in events[0]["message"]
-    (stacks,) = (tmp_path / "run").glob("stacks-*.txt")
-    assert "time.sleep(600)" in stacks.read_text()
-    assert stacks.name in events[0]["message"]
+    assert events[0]["message"].endswith("; ended, its stacks are in the supervisor's log")
+    line = 1 + PROGRAM.splitlines().index("        time.sleep(600)")
+    assert f'File "{tmp_path / "program.py"}", line {line} in <module>' in capfd.readouterr().out
+    assert not (tmp_path / "run" / FOLDER_NAME).exists()
 
 
 @pytest.mark.thorough

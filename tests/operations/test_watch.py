@@ -27,7 +27,6 @@ def test_the_status_of_a_healthy_run_is_that_of_its_last_row():
     assert status.tokens_per_second == pytest.approx(500)
     assert status.seconds_left == pytest.approx(100)
     assert not status.finished
-    assert not status.spikes
 
 
 def test_one_long_pause_or_a_restart_does_not_change_the_rate():
@@ -70,26 +69,6 @@ def test_nan_and_infinite_losses_are_found_with_their_step_and_host():
     assert [(step, host) for step, _, host in status.not_finite] == [(35, "node7"), (45, "node7")]
 
 
-def test_a_spike_is_found_and_a_slow_change_is_not_a_spike():
-    rows = rows_of(60)
-    for index, row in enumerate(rows):
-        row["loss"] = 3 + 0.02 * math.sin(7 * index) - 0.01 * index
-    assert status_of(rows).spikes == ()
-    rows[40]["loss"] += 0.8
-    assert [step for step, _, _ in status_of(rows).spikes] == [205]
-    for row in rows[41:]:
-        row["loss"] += 0.8  # and it stays there: still told
-    assert status_of(rows).spikes[0][0] == 205
-
-
-def test_a_constant_loss_with_rounding_is_no_spike():
-    rows = rows_of(30)
-    for row in rows:
-        row["loss"] = 1.0
-    rows[20]["loss"] = 1.0001
-    assert status_of(rows).spikes == ()
-
-
 def test_one_row_is_enough_for_a_status():
     status = status_of(rows_of(1), now=1e9)
     assert status.steps_per_second is None
@@ -100,14 +79,12 @@ def test_one_row_is_enough_for_a_status():
 def test_the_table_names_what_is_wrong():
     rows = rows_of(30, max_steps=1000)
     rows[-1]["loss"] = math.nan
-    rows[-5]["loss"] = 50.0
     table = two_columns(status_rows(status_of(rows, now=rows[-1]["time"] + 90_061)))
     assert "step             150 of 1,000 (15.0%)" in table
     assert "0.5 steps per second, 500 tokens per second" in table
     assert "time left        28.3 min" in table
     assert "1 d 1 h ago, on node7" in table
     assert "nan at step 150 on node7" in table
-    assert "50 at step 130 on node7" in table
 
 
 def test_rows_without_step_and_a_truncated_last_line_of_a_history_are_ignored(tmp_path):

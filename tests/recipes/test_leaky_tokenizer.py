@@ -47,7 +47,7 @@ def test_the_hours_of_all_models_are_those_of_their_flops_on_each_device(tmp_pat
         "300",
         "--devices",
         "T4:0.3:0.35",
-        "TPU v3-8:0.5",
+        "A100:0.5",
         "H200",
     ]
     chosen = settings("full.yaml", "--output_dir", str(tmp_path / "leaky"), *small)
@@ -56,7 +56,7 @@ def test_the_hours_of_all_models_are_those_of_their_flops_on_each_device(tmp_pat
     with torch.device("meta"):
         per_token, per_pair = unit_flops(new_model(config))
     one = (per_token + 63 * per_pair) * 1_638_400_000 / 3600
-    expected = {"T4": (0.3, 65e12), "TPU v3-8": (0.5, 492e12), "H200": (0.4, 989.4e12)}
+    expected = {"T4": (0.3, 65e12), "A100": (0.5, 312e12), "H200": (0.4, 989.4e12)}
     for row, (device, (share, peak)) in zip(table, expected.items(), strict=True):
         rate, hours, all_hours, cost = re.split(r"  +", row.strip())
         assert rate == f"{device} at {share:.0%} MFU"

@@ -6,24 +6,28 @@ import shlex
 from pathlib import Path
 
 import pytest
+import torch
 from experiments import load
+from transformers import LlamaForCausalLM
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json, write_json, write_yaml
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.fitting.fit import fit_hmm
 from hmm_datasets.hmm.fitting.settings import FitSettings
+from hmm_datasets.hmm.tokenizer import hmm_tokenizer
 from hmm_datasets.operations.launching import recipe_settings
 from hmm_datasets.operations.stage_inputs import check_cells
 from hmm_datasets.operations.sweeps.file import read_sweep
 from hmm_datasets.runtime.command_line import CommandLine, parse_settings, settings_parser
 from hmm_datasets.runtime.shipped import EXPERIMENTS, shipped
+from hmm_datasets.training.model_configs import model_config
 
 FOLDER = shipped(EXPERIMENTS) / "tinystories_hmm"
 
 
 RECIPE, COMPARE = load("tinystories_hmm"), load("tinystories_hmm", "compare")
-EMISSIONS = load("tinystories_hmm", "emissions")
+EMISSIONS, SENTENCES = load("tinystories_hmm", "emissions"), load("tinystories_hmm", "sentences")
 
 
 def settings(config: str, *flags: str):
@@ -81,9 +85,22 @@ def test_commands_of_stages_have_flags_that_exist(tmp_path):
         "sample",
         "pretrain",
         "evaluate",
-        "sample",
+        "sentences.py",
     ]
     assert str(tmp_path / "with space" / "llama") in commands[4]
+
+
+def test_what_a_model_of_words_writes_are_lines_of_its_words(tmp_path):
+    words, folder = ("the", "cat", "sat", "."), tmp_path / "model"
+    torch.manual_seed(0)
+    LlamaForCausalLM(model_config("d2", vocab_size=5, max_length=48, bos_token_id=4)).save_pretrained(folder)
+    hmm_tokenizer(words, 4, bos=True, prepend_bos=True).save_pretrained(folder)
+    for name in ("a.txt", "b.txt"):
+        SENTENCES.main(str(folder), str(tmp_path / name))
+    written = (tmp_path / "a.txt").read_text()
+    assert [len(line.replace(".", " .").split()) for line in written.splitlines()] == [40] * 40
+    assert set(written.replace(".", " .").split()) == set(words)
+    assert (tmp_path / "b.txt").read_text() == written
 
 
 @pytest.mark.thorough

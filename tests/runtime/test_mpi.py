@@ -1,9 +1,8 @@
-"""Ranks that mpiexec starts, directly and through the batch file for PBS."""
+"""The batch file for PBS, whose launchers mpiexec starts."""
 
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BATCH_FILES = sorted((ROOT / "recipes" / "pbs").glob("*.pbs"))
-HOST = socket.gethostname()
 MPIEXECS = {"Open MPI": "mpiexec.openmpi", "MPICH": "mpiexec.hydra"}
 """Debian's names of the programs; elsewhere there is one of the name `mpiexec`."""
 
@@ -50,37 +48,9 @@ def run(command, environment, timeout=500):
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout)
 
 
-def places_in(text):
-    """The places that ranks printed, without their process ids."""
-    return sorted(line.rpartition(",")[0] for line in text.splitlines() if line.startswith("rank "))
-
-
 @pytest.mark.parametrize("path", BATCH_FILES, ids=lambda path: path.stem)
 def test_a_batch_file_of_pbs_parses(path):
     subprocess.run(["bash", "-n", path], check=True)
-
-
-@pytest.mark.thorough
-def test_ranks_that_mpiexec_starts_are_ranks_of_a_run_and_print_their_places(
-    environment, recipe, warm_python, tmp_path
-):
-    environment |= {"HMM_DATASETS_PRINT_PLACES": "1", "CUDA_VISIBLE_DEVICES": ""}
-    result = run([mpiexec("Open MPI"), "-n", 2, warm_python, *recipe], environment)
-    assert result.returncode == 0, result.stderr[-3000:]
-    assert places_in(result.stderr) == [
-        f"rank {rank} of 2: local rank {rank}, host {HOST}, device CPU" for rank in (0, 1)
-    ]
-    assert json.loads((tmp_path / "run" / "summary.json").read_text())["world_size"] == 2
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", MPIEXECS)
-def test_preflight_runs_under_mpiexec(name, environment, warm_python, tmp_path):
-    quick = ("--min_disk_gib", 0, "--timeout", 100)
-    command = [mpiexec(name), "-n", 2, warm_python, "-m", "hmm_datasets.commands.preflight", tmp_path, *quick]
-    result = run(command, environment)
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert "preflight of 2 ranks on 1 host: a run can start" in result.stdout
 
 
 @pytest.mark.thorough
@@ -101,5 +71,4 @@ def test_the_batch_file_of_pbs_starts_a_launcher_on_each_machine(name, environme
     }
     result = run(["bash", BATCH_FILES[0]], environment)
     assert result.returncode == 0, result.stderr[-3000:]
-    assert places_in(result.stderr) == [f"rank {rank} of 2: local rank 0, host {HOST}, device CPU" for rank in (0, 1)]
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["world_size"] == 2

@@ -13,7 +13,6 @@ from hmm_datasets.evaluation.evaluation import evaluate_model
 from hmm_datasets.evaluation.settings import EvaluationSettings
 from hmm_datasets.files import file_digest, read_json
 from hmm_datasets.hub.download import ModelName
-from hmm_datasets.operations.checkpoints.convert import convert
 from hmm_datasets.text.tokenizers.bpe import train_bpe
 from hmm_datasets.text.tokenizers.chat_templates import load_tokenizer
 from hmm_datasets.training.lineage import licence_of
@@ -94,22 +93,11 @@ def test_what_lies_beside_the_file_is_not_read(file, tmp_path, tokenizer):
     assert tokenizer_of(str(tmp_path / "tiny.gguf")).encode(TEXT) == tokenizer.encode(TEXT)
 
 
-def test_a_converted_file_is_the_folder_of_the_model(file, model, tokenizer, tmp_path):
-    folder = convert(file, tmp_path / "converted", "hf")
-    loaded = AutoModelForCausalLM.from_pretrained(folder)
-    assert all(torch.equal(weight, loaded.state_dict()[name]) for name, weight in model.state_dict().items())
-    assert AutoTokenizer.from_pretrained(folder).encode(TEXT) == tokenizer.encode(TEXT)
-    assert read_json(folder / "digests.json")["sha256"]["model.safetensors"]
-    assert licence_of(str(folder)) == {"license": "mit"}
-    with pytest.raises(InputError, match=r"converted: exists; give another folder to convert .*tiny\.gguf to"):
-        convert(file, folder, "hf")
-    with pytest.raises(InputError, match="--to zero: takes a checkpoint of a run; use --to hf"):
-        convert(file, tmp_path / "zero", "zero")
-
-
 @pytest.mark.thorough
 def test_an_evaluation_of_the_file_is_that_of_the_folder(file, tmp_path):
-    folder = convert(file, tmp_path / "folder", "hf")
+    folder = tmp_path / "folder"
+    for kind in (AutoModelForCausalLM, AutoTokenizer):
+        load_pretrained(kind, str(file)).save_pretrained(folder)
     (tmp_path / "held.jsonl").write_text(json.dumps({"text": TEXT}) + "\n")
     given = {"targets": [str(tmp_path / "held.jsonl")], "test_fraction": 1.0, "tasks": ["text"], "window": 16}
     found = [

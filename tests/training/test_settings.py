@@ -1,4 +1,3 @@
-import os
 from dataclasses import dataclass, field
 
 import pytest
@@ -80,13 +79,12 @@ def test_a_file_fills_several_dataclasses(config, tmp_path):
     assert (training.max_steps, training.global_batch_size, training.output_dir) == (3, 32, str(tmp_path))
 
 
-def test_variables_of_the_file_are_set(config, monkeypatch):
-    monkeypatch.setenv("HMM_DATASETS_TEST_VARIABLE", "before")
-    parse(config("corpus: a\nenv:\n  HMM_DATASETS_TEST_VARIABLE: after"))
-    assert os.environ["HMM_DATASETS_TEST_VARIABLE"] == "after"
-
-
 # Bad input
+
+
+def test_variables_of_the_environment_are_no_settings(config):
+    file = config("corpus: a\nenv:\n  HMM_DATASETS_TEST_VARIABLE: after")
+    assert error(file).endswith("settings.yaml: unknown setting 'env'")
 
 
 def test_a_missing_file_is_named(tmp_path):

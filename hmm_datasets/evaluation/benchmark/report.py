@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
-from ...compat.torch_xla import use_all_chips
 from ...errors import InputError
 from ...files import write_json, written_with_digests
 from ...hub.results import EVAL_RESULTS_NAME, write_eval_results
@@ -43,7 +42,6 @@ def run_benchmark(settings: BenchmarkSettings) -> dict[str, Any]:
         settings.data, processes=settings.process or None, num_sequences=settings.num_sequences or SCORED[track]
     )
     is_standard = settings.is_standard(track)
-    use_all_chips()
     accelerator = Accelerator(cpu=not torch.accelerator.is_available())
     models = load_models(name, [process.name for process in benchmark.processes], accelerator)
     report = provenance(name, list({id(model): model for model in models.values()}.values()))

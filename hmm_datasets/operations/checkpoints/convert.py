@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from huggingface_hub import save_torch_state_dict
 from torch import Tensor
-from transformers import CONFIG_NAME, AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import CONFIG_NAME, AutoConfig
 
 from ...compat.deepspeed import universal_model_state, universal_optimizer_state
 from ...compat.transformers import SCHEDULER_NAME
@@ -30,8 +30,6 @@ from ...files import (
     write_json,
     write_jsonl,
 )
-from ...hub.download import ModelName
-from ...hub.licences import write_licence
 from ...records import as_record
 from ...runtime.run_identity import IDENTITY_NAME, read_identity
 from ...runtime.run_records import read_checkpoint_state, read_history
@@ -45,8 +43,6 @@ from ...training.checkpoints.parts import (
     not_deleted,
     weight_names,
 )
-from ...training.lineage import licence_of
-from ...training.pretrained import load_pretrained
 from ...training.record import HISTORY_NAME, RECORD_NAME
 from .megatron import convert_megatron
 from .optimizer_state import WEIGHT, OptimizerState, read_optimizer_state
@@ -59,8 +55,7 @@ def convert(checkpoint: str | os.PathLike, destination: str | os.PathLike, to: s
     """Convert a checkpoint.
 
     Args:
-        checkpoint (path): `checkpoint-N` of a run; with `hf` also the name of a GGUF file, or a folder
-            `global_step*` of Megatron-DeepSpeed.
+        checkpoint (path): `checkpoint-N` of a run; with `hf` also a folder `global_step*` of Megatron-DeepSpeed.
         destination (path): with `hf` the folder of the model; else the folder of a run, or `checkpoint-N` in it.
         to (`str`): `hf`, `plain`, `zero` or `fsdp`.
 
@@ -71,17 +66,14 @@ def convert(checkpoint: str | os.PathLike, destination: str | os.PathLike, to: s
         `InputError`: the checkpoint is damaged or of a kind that cannot be converted, or the destination exists.
     """
     folder, target = Path(checkpoint), Path(destination)
-    is_gguf, is_of_megatron = ModelName.parse(checkpoint).gguf_file is not None, any(folder.glob(MEGATRON))
-    is_model = to == "hf"
-    if not is_model and (is_gguf or is_of_megatron):
+    is_of_megatron, is_model = any(folder.glob(MEGATRON)), to == "hf"
+    if is_of_megatron and not is_model:
         raise InputError(f"--to {to}: takes a checkpoint of a run; use --to hf to convert {folder}")
     if not is_model and target.name != folder.resolve().name:
         target = target / folder.resolve().name
     if target.exists():
         tidy(target.parent)  # of a process that was killed when it had just finished
         raise InputError(f"{target}: exists; give another folder to convert {folder} to")
-    if is_gguf:
-        return _convert_gguf(os.fspath(checkpoint), target)
     if is_of_megatron:
         return convert_megatron(folder, target)
     problems = verify_checkpoint(folder).problems or digest_problems(folder)
@@ -102,17 +94,6 @@ def convert(checkpoint: str | os.PathLike, destination: str | os.PathLike, to: s
         problems = verify_checkpoint(target).problems
         if problems:
             raise InputError(f"{target}: {problems[0]} after writing; delete it, and convert with more free space")
-    return target
-
-
-def _convert_gguf(name: str, target: Path) -> Path:
-    """Write the model and tokenizer of a GGUF file as a folder of transformers, with float32 weights."""
-    model, tokenizer = (load_pretrained(kind, name) for kind in (AutoModelForCausalLM, AutoTokenizer))
-    with atomic_folder(target, replace=False) as temporary:
-        model.save_pretrained(temporary)
-        tokenizer.save_pretrained(temporary)
-        write_licence(temporary, licence_of(name))
-        write_digests(temporary)
     return target
 
 

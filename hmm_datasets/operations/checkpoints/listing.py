@@ -1,22 +1,19 @@
 """The checkpoints of a run as a list: size, framework, loss, and whether each is complete."""
 
 import os
-import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from ...display import format_bytes, format_duration
+from ...display import format_bytes
 from ...errors import InputError
-from ...records import Count, Record, is_record, read_record
+from ...records import Record, is_record, read_record
 from ...runtime.run_identity import IDENTITY_NAME
 from ...runtime.run_records import CheckpointState, read_history
-from ...runtime.set_aside import list_set_aside
 from ...training.checkpoints.inspection import CheckpointReport, list_checkpoints
 from ...training.checkpoints.parts import STATE_NAME, resuming_names
 from ...training.record import HISTORY_NAME
 
-HEADER = ("step", "weights", "all", "ratio", "written by", "processes", "tokens", "loss", "age", "state")
+HEADER = ("step", "weights", "all", "written by", "tokens", "loss", "state")
 """Of the columns of a list of checkpoints."""
 
 _MEASURES = ("eval_reward", "reward", "eval_loss", "loss")  # the loss of a run on rewards says little
@@ -30,14 +27,12 @@ class CheckpointInfo:
         step (`int`): its step.
         folder (`str`): where it is.
         bytes (`int`), weight_bytes (`int`): of all its files, and of the weights in safetensors files.
-        framework (`str`, *optional*), processes (`int`, *optional*): who wrote it.
+        framework (`str`, *optional*): what wrote it.
         tokens (`int`, *optional*): tokens consumed by then.
         loss (`float`, *optional*), loss_name (`str`, *optional*): held-out loss at its step, or else training loss;
             of a run on rewards the reward.
-        age (`float`): seconds since it was written.
         can_resume (`bool`): whether it has the state of an optimizer.
         problems (`tuple[str, ...]`): what is wrong with it; empty if it is complete.
-        set_aside (`str`, *optional*): why it has been moved aside.
     """
 
     step: int
@@ -45,23 +40,11 @@ class CheckpointInfo:
     bytes: int
     weight_bytes: int
     framework: str | None
-    processes: int | None
     tokens: int | None
     loss: float | None
     loss_name: str | None
-    age: float
     can_resume: bool
     problems: tuple[str, ...]
-    set_aside: str | None = None
-
-    @property
-    def ratio(self) -> float | None:
-        """Bytes per byte of weights; None if no weights are in safetensors files."""
-        return self.bytes / self.weight_bytes if self.weight_bytes else None
-
-    def to_dict(self) -> dict[str, Any]:
-        """The values for JSON, with the bytes per byte of weights."""
-        return asdict(self) | {"bytes_per_byte_of_weights": self.ratio}
 
     def cells(self) -> list[str]:
         """The values as a row of [`HEADER`]."""
@@ -69,23 +52,19 @@ class CheckpointInfo:
         where = f"{'reward, ' * name.endswith('reward')}{'held out' if name.startswith('eval_') else 'train'}"
         loss = "-" if self.loss is None else f"{self.loss:z.4f} {where}"
         state = "incomplete" if self.problems else "complete" if self.can_resume else "weights only"
-        state += ", set aside" if self.set_aside else ""
         return [
             f"{self.step:,}",
             format_bytes(self.weight_bytes) if self.weight_bytes else "-",
             format_bytes(self.bytes),
-            "-" if self.ratio is None else f"{self.ratio:.1f}",
             self.framework or "-",
-            "-" if self.processes is None else str(self.processes),
             "-" if self.tokens is None else f"{self.tokens:,}",
             loss,
-            format_duration(self.age),
             state,
         ]
 
 
 def list_run(run: str | os.PathLike) -> list[CheckpointInfo]:
-    """The checkpoints of a run, newest first, and then those that have been moved aside.
+    """The checkpoints of a run, newest first.
 
     Raises:
         `InputError`: no such folder, or it has no checkpoints.
@@ -93,35 +72,27 @@ def list_run(run: str | os.PathLike) -> list[CheckpointInfo]:
     run = Path(run)
     losses = _losses(run)
     checkpoints = [_info(report, losses) for report in list_checkpoints(run)]
-    for entry in list_set_aside(run):
-        entry_losses = _losses(entry.folder) if HISTORY_NAME in entry.names else losses
-        reports = [report for report in list_checkpoints(entry.folder) if report.folder.name in entry.names]
-        checkpoints += [_info(report, entry_losses, entry.reason) for report in reports]
     if not checkpoints:
         raise InputError(f"{run}: has no checkpoint-N; name the output_dir of a run that saved some (save_steps)")
     return checkpoints
 
 
-def _info(report: CheckpointReport, losses: dict[int, tuple[str, float]], reason: str | None = None) -> CheckpointInfo:
+def _info(report: CheckpointReport, losses: dict[int, tuple[str, float]]) -> CheckpointInfo:
     folder = report.folder
     identity = _readable(folder / IDENTITY_NAME, _Identity, _Identity())
     writer = identity.written_by or identity.slimmed_from or _Writer()
     name, loss = losses.get(report.step, (None, None))
-    state = folder / STATE_NAME
     return CheckpointInfo(
         report.step,
         str(folder),
         report.total_bytes,
         report.tensor_bytes,
         writer.framework,
-        writer.processes,
-        _readable(state, CheckpointState, CheckpointState(0)).num_input_tokens_seen,
+        _readable(folder / STATE_NAME, CheckpointState, CheckpointState(0)).num_input_tokens_seen,
         loss,
         name,
-        max(0.0, time.time() - (state if state.is_file() else folder).stat().st_mtime),
         any(resuming.startswith(("optimizer", "global_step")) for resuming in resuming_names(folder)),
         report.problems,
-        reason,
     )
 
 
@@ -140,7 +111,6 @@ class _Writer:
     """Who wrote a checkpoint, as far as it is known."""
 
     framework: str | None = None
-    processes: Count | None = None
 
 
 @dataclass(frozen=True)

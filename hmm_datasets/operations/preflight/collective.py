@@ -34,8 +34,8 @@ def check_all_reduce(timeout: float, store: "Store") -> Check:
     backend = "nccl" if uses_gpu() else "gloo"
     outcome = within(timeout, lambda: _all_reduce(backend, timeout, store))
     problem = outcome.value if outcome.error is None else first_line(outcome.error)
-    if outcome.hangs_in is not None:
-        problem = f"no result in {timeout:g} s, hangs in {outcome.hangs_in}"
+    if outcome.hangs:
+        problem = f"no result in {timeout:g} s"
     if problem:
         return Check("all-reduce", False, f"{problem}; {_REMEDIES[backend]}")
     return Check("all-reduce", True, f"{_NUMBERS >> 18} MiB summed over {environment.world_size()} ranks by {backend}")

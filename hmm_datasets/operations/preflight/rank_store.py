@@ -2,7 +2,7 @@
 
 A collective needs all ranks, so it hangs when one does not come, and cannot name it. Here each rank writes its results
 under keys of its own into torch's `TCPStore`, and rank 0 reads those that are there. A rank that never writes is known
-by its number; one that wrote its place is known by host and process too, and by the check that it was busy with. The
+by its number; one that wrote its place is known by host and process too. The
 store is served by torch's launcher, or, if ranks were started without it, by rank 0. A store on a stopped host answers
 nothing, so each question is given up after its time.
 """
@@ -78,7 +78,7 @@ class RankStore:
 
     def _ask(self, seconds: float, question: Callable[[], Any]) -> Any:
         outcome = within(seconds + _GRACE, question)
-        if outcome.error is not None or outcome.hangs_in is not None:
+        if outcome.error is not None or outcome.hangs:
             raise StoreError("the store of rank 0 does not answer; see whether rank 0 and its launcher run")
         return outcome.value
 

@@ -1,7 +1,7 @@
 """Preflight on all ranks: each makes its own checks, then together the all-reduce; rank 0 reports.
 
 Before the all-reduce rank 0 reads the results of all ranks. If one is missing, the all-reduce is left out, and the
-rank is named with the check that it was busy with.
+rank is named.
 """
 
 import contextlib
@@ -65,13 +65,10 @@ def _own_checks(
     return checks
 
 
-def _own_report(
-    place: Place, checks: dict[str, Callable[[], Check]], begin: Callable[[str], None] = lambda name: None
-) -> RankReport:
-    """The results of a rank's checks; `begin` is called with the name of each before it begins."""
+def _own_report(place: Place, checks: dict[str, Callable[[], Check]]) -> RankReport:
+    """The results of a rank's checks."""
     report = RankReport(place, versions=versions_to_compare())
     for name, check in checks.items():
-        begin(name)
         try:
             report.checks.append(check())
         except Exception as error:  # a failure, which hides no other check
@@ -114,13 +111,11 @@ class _Preflight:
             store.post("path", path)
         elif self.place.local_rank == 0:
             checks["shared output"] = lambda: check_shared_output(store.wait("path", self.patience))
-        report = _own_report(self.place, checks, lambda name: store.post("busy", name))
-        store.post("busy", "waiting for the others")
+        report = _own_report(self.place, checks)
         reports = self._exchange("own checks", report)
         if leads:
             store.post("complete", all(found.versions for found in reports))
         if store.wait("complete", self.patience):
-            store.post("busy", "all-reduce")
             report.checks.append(check_all_reduce(self.settings.timeout, store.group_store))
             reports = self._exchange("all-reduce", report)
         return reports
@@ -131,21 +126,21 @@ class _Preflight:
         if self.place.rank != 0:
             return []
         answers = self.store.collect(stage, self.settings.timeout)
-        places, busy = self.store.collect("place", 0.0), self.store.collect("busy", 0.0)
+        places = self.store.collect("place", 0.0)
         reports = []
         for rank in range(self.place.world_size):
             if rank in answers:
                 reports.append(RankReport.from_dict(answers[rank]))
             elif rank in places:
-                reports.append(self._silent(Place(**places[rank]), stage, busy.get(rank)))
+                reports.append(self._silent(Place(**places[rank]), stage))
             else:
                 reports.append(self._absent(rank))
         return reports
 
-    def _silent(self, place: Place, stage: str, busy: str | None) -> RankReport:
+    def _silent(self, place: Place, stage: str) -> RankReport:
         detail = (
-            f"process {place.process} did not end {stage!r} within {self.settings.timeout:g} s after rank 0; it was "
-            f"busy with {busy!r}; see there whether it is stopped (ps -o stat {place.process}), or raise --timeout"
+            f"process {place.process} did not end {stage!r} within {self.settings.timeout:g} s after rank 0; "
+            f"see there whether it is stopped (ps -o stat {place.process}), or raise --timeout"
         )
         return RankReport(place, [Check("answer", False, detail)])
 

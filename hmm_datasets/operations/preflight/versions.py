@@ -1,17 +1,15 @@
-"""Versions: those that must be equal on all ranks, and what a bug report needs."""
+"""Versions, which must be equal on all ranks."""
 
 import hashlib
-import os
 import platform
 from functools import cache
 from pathlib import Path
 
 from ...compat.versions import LIBRARIES
-from ...runtime.environment import package_version, usable_cores
+from ...runtime.environment import package_version
 from .device import gpu_drivers
 
 _PACKAGES = ("torch", "tokenizers", "numpy", "numba", *LIBRARIES)
-_VARIABLES = ("ACCELERATE_", "CUDA_", "DS_", "FSDP_", "HF_", "NCCL_", "OMP_", "PYTORCH_", "SLURM_", "TORCH")
 
 
 @cache
@@ -28,21 +26,6 @@ def versions_to_compare() -> dict[str, str]:
         versions["NCCL"] = ".".join(map(str, torch.cuda.nccl.version())) if has_nccl else "none"
         versions["driver"] = next(iter(gpu_drivers()), "unknown")
     return versions
-
-
-def environment_report() -> str:
-    """What a report of a bug needs, as a list in Markdown: versions, the system, GPUs, and which variables are set.
-
-    Values of variables are left out, and so is the name of the host.
-    """
-    import torch
-
-    system = f"{platform.system()} {platform.release()}, {usable_cores()} cores"
-    items = {"hmm-datasets": package_version("hmm-datasets") or "a checkout", "system": system}
-    items |= versions_to_compare()
-    items["GPUs"] = ", ".join(map(torch.cuda.get_device_name, range(torch.cuda.device_count()))) or "none"
-    items["variables"] = ", ".join(sorted(name for name in os.environ if name.startswith(_VARIABLES))) or "none"
-    return "\n".join(f"- {name}: {value}" for name, value in items.items())
 
 
 def _sources_digest() -> str:

@@ -16,12 +16,10 @@ from .file import Cell
 
 
 def num_gpus() -> int:
-    """The number of GPUs of this machine; all chips of a TPU are one."""
-    import torch
+    """The number of GPUs of this machine."""
+    import torch  # slow
 
-    from ...compat.torch_xla import xla_device  # slow, as torch is
-
-    return torch.cuda.device_count() if xla_device() in (None, "CPU") else 1
+    return torch.cuda.device_count()
 
 
 def environments(num_gpus: int, *, jobs: int | None, processes: int, cells: int) -> list[dict[str, str]]:

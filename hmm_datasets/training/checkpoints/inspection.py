@@ -26,10 +26,6 @@ from ...runtime.set_aside import mend
 from .frameworks import FRAMEWORKS
 from .parts import STATE_NAME, UNIVERSAL_NAME
 
-LARGE_RATIO = 10.0
-"""Maximum plausible number of bytes on disk per byte of weights; above it something is stored more than once. bfloat16
-weights with float32 copies and Adam's two moments come to 7."""
-
 
 @dataclass(frozen=True)
 class Writer:

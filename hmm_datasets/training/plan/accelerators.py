@@ -2,12 +2,8 @@
 than guessed ones.
 
 Rates are those of dense tensor cores with float32 accumulation, from the manufacturers' data sheets (NVIDIA's give
-twice the number, for 2:4 sparsity), and for TPUs from Google's pages on their architectures
-(docs.cloud.google.com/tpu/docs/v6e and its neighbours). PCIe and SXM boards of one name are listed separately where
-they differ. Cards without bfloat16 units have no rate for bfloat16.
-
-A TPU is a chip, or of v2 and v3, whose chips have two cores, a core. One of these recipes computes on all of a host as
-one device with a copy of the weights on each: `TPU v3-8` has the rate of its eight cores and the memory of one.
+twice the number, for 2:4 sparsity). PCIe and SXM boards of one name are listed separately where they differ. Cards
+without bfloat16 units have no rate for bfloat16.
 
 Memory is that of the data sheets, the larger one where a card has two.
 """
@@ -17,8 +13,6 @@ from dataclasses import dataclass
 
 USABLE = 0.92
 """Share of a device's memory that is counted on: CUDA's context and fragmentation take some."""
-
-_GIB = (1 << 30) / 1e9
 
 _DEVICES = {
     r"\bB200\b": ("B200", 2250.0, 2250.0, 180),
@@ -44,15 +38,6 @@ _DEVICES = {
     r"P100.*SXM": ("P100 SXM", 21.2, None, 16),
     r"P100\b": ("P100 PCIe", 18.7, None, 16),
     r"MI300X": ("MI300X", 1307.4, 1307.4, 192),
-    r"TPU ?v2-8\b": ("TPU v2-8", 0.0, 180.0, 8 * _GIB),
-    r"TPU ?v3-8\b": ("TPU v3-8", 0.0, 492.0, 16 * _GIB),
-    r"TPU ?v5e-8\b": ("TPU v5e-8", 0.0, 1576.0, 16),
-    r"TPU ?v2\b(?!-)": ("TPU v2 core", 0.0, 22.5, 8 * _GIB),
-    r"TPU ?v3\b(?!-)": ("TPU v3 core", 0.0, 61.5, 16 * _GIB),
-    r"TPU ?v4\b(?!-)": ("TPU v4", 0.0, 275.0, 32 * _GIB),
-    r"TPU ?(v5e|v5 lite)\b(?!-(?!1\b))": ("TPU v5e", 0.0, 197.0, 16),
-    r"TPU ?v5p\b(?!-)": ("TPU v5p", 0.0, 459.0, 95),
-    r"TPU ?(v6e|v6 lite)\b(?!-(?!1\b))": ("TPU v6e", 0.0, 918.0, 32),
     # A card has two dies, each of which is a device of its own. AMD's data sheet gives both together: 383 TFLOP/s and
     # 128 GB.
     r"MI250X": ("MI250X die", 191.5, 191.5, 64),
@@ -70,7 +55,7 @@ class Device:
 
     Attributes:
         name (`str`): name in reports.
-        fp16 (`float`): peak in float16, FLOP/s; 0 if the device does not compute in float16.
+        fp16 (`float`): peak in float16, FLOP/s.
         bf16 (`float`, *optional*): peak in bfloat16, FLOP/s; None if the device has no bfloat16 units.
         memory (`int`): bytes.
     """
@@ -87,7 +72,7 @@ class Device:
         """
         if precision == "fp32" and self.name in _FLOAT32:
             return _FLOAT32[self.name] * 1e12
-        return (self.fp16 or self.bf16) if precision == "fp16" else (self.bf16 or self.fp16)
+        return self.fp16 if precision == "fp16" else (self.bf16 or self.fp16)
 
 
 def find_device(name: str) -> Device | None:
@@ -114,4 +99,4 @@ def peak_flops(name: str, precision: str) -> float | None:
         precision (`str`): `"bf16"`, `"fp16"` or another. float32 has no rate, since it may or may not use TF32.
     """
     device = find_device(name)
-    return getattr(device, precision) or None if device is not None and precision in ("bf16", "fp16") else None
+    return getattr(device, precision) if device is not None and precision in ("bf16", "fp16") else None

@@ -44,7 +44,7 @@ class LeakySettings:
     launcher: str | None = setting(None, "Launch configuration of each training; by default one process per model.")
     plan: bool = setting(False, "Print the plans, and end.")
     devices: list[str] = setting(
-        ["T4", "P100", "V100", "TPU v3-8", "A100", "H100", "H200"],
+        ["T4", "P100", "V100", "A100", "H100", "H200"],
         "Devices of the plan: T4, T4:0.3 for a share of its peak, T4:0.3:0.35 with a price per hour.",
     )
 

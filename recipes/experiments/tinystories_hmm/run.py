@@ -139,7 +139,8 @@ def on_the_best(settings: TinyStoriesSettings, best: Path) -> list[tuple[str, st
     launch = "" if settings.launcher is None else f" --launch {settings.launcher}"
     budget = f"--model {settings.model} --length {settings.pretrain_length} --train_tokens {settings.pretrain_tokens}"
     draw = "--text --num_sequences 40 --length 40 --seed 0 --output"
-    compare, emissions = (_quoted(Path(__file__).with_name(name)) for name in ("compare.py", "emissions.py"))
+    programs = map(Path(__file__).with_name, ("compare.py", "emissions.py", "sentences.py"))
+    compare, emissions, sentences = map(_quoted, programs)
     return [
         (
             "How the emissions of its most visited states changed over epochs",
@@ -156,7 +157,7 @@ def on_the_best(settings: TinyStoriesSettings, best: Path) -> list[tuple[str, st
             f"hmm-datasets evaluate {model}{launch} --targets {hmm} --tasks optimum training "
             f"--output_dir {_quoted(root / 'evaluation')}",
         ),
-        ("What the Llama says", f"hmm-datasets sample {model} {draw} {_quoted(root / 'said_by_llama.txt')}"),
+        ("What the Llama says", f"python {sentences} {model} {_quoted(root / 'said_by_llama.txt')}"),
         ("Everything together", f"python {compare} --experiment {_quoted(root)} --best {_quoted(best)}"),
     ]
 

@@ -25,15 +25,13 @@ def ranks(monkeypatch):
 
 
 @pytest.mark.thorough
-def test_rank_0_collects_what_is_there_and_knows_what_the_others_are_busy_with(ranks):
+def test_rank_0_collects_what_is_there(ranks):
     for rank in ranks:
-        rank.post("busy", "disk")
         rank.post("report", {"rank": rank.place.rank})
     assert ranks[0].collect("report", timeout=0.5) == {0: {"rank": 0}, 1: {"rank": 1}}
     places = ranks[0].collect("place", timeout=0)
     assert Place(**places[1]).process == 2
     assert places.keys() == {0, 1}
-    assert ranks[0].collect("busy", timeout=0)[1] == "disk"
 
 
 def test_a_rank_waits_for_rank_0_and_not_for_ever(ranks):

@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from hmm_datasets.cli import main
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import append_jsonl, read_json, read_jsonl, write_digests, write_json
+from hmm_datasets.operations.checkpoints.slim import slim
 from hmm_datasets.runtime.lock import exclusive_lock
 
 pytestmark = pytest.mark.usefixtures("no_waiting")
@@ -66,8 +67,8 @@ def test_list_says_sizes_writer_tokens_loss_and_what_is_wrong(run, capsys):
     newest, _, oldest = json.loads(capsys.readouterr().out)
     assert newest["tokens"] == 6 * 8 * 16
     assert newest["weight_bytes"] == 67_200
-    assert newest["bytes_per_byte_of_weights"] == pytest.approx(newest["bytes"] / 67_200)
-    assert (newest["framework"], newest["processes"], newest["loss"]) == ("plain data parallelism", 1, 1.5)
+    assert newest["bytes"] > 67_200
+    assert (newest["framework"], newest["loss"]) == ("plain data parallelism", 1.5)
     assert oldest["can_resume"]
     # Of a run on rewards the held-out loss is zero whatever it has learned.
     append_jsonl(run / "history.jsonl", {"step": 6, "eval_loss": 0.0, "eval_reward": 0.25})
@@ -97,7 +98,7 @@ def test_pruned_checkpoints_are_listed_and_brought_back(run, go_on, capsys):
     assert "checkpoint-2, checkpoint-4" in out
     (aside,) = (run / "set_aside").iterdir()
     assert steps(aside) == [2, 4]
-    command("restore", run, aside.name)
+    command("restore", run)
     assert content(run) == before
     assert not (run / "set_aside").exists()
     assert go_on(run)["resumed_from"] == "checkpoint-6"
@@ -119,7 +120,7 @@ def test_slim_keeps_what_it_is_asked_to_and_what_the_run_resumes_from(run, capsy
     command("restore", run)
     write_json(run / "checkpoint-6" / "trainer_state.json", state)
     write_digests(run / "checkpoint-6")
-    command("slim", run / "checkpoint-6")
+    slim([run / "checkpoint-6"])
     os.truncate(run / "checkpoint-4" / "optimizer.pt", 90)
     command("slim", run, "--keep", 1)
     assert steps(run) == [2, 6], "checkpoint-6 has weights only, and checkpoint-4 is torn"
@@ -161,7 +162,6 @@ def test_what_exists_again_is_not_overwritten_by_bringing_back(run, capsys):
     command("slim", run, "--keep", 1)
     shutil.copytree(run / "checkpoint-6", run / "checkpoint-2")
     assert "checkpoint-2: exists" in failing(capsys, "restore", run)
-    assert "2020: nothing was set aside then; give one of 2" in failing(capsys, "restore", run, "2020")
     (aside,) = (run / "set_aside").iterdir()
     assert steps(aside) == [2, 4]
     write_json(aside / "set_aside.json", {})
@@ -219,9 +219,8 @@ def test_what_slim_says_brings_everything_back(run, capsys):
     """It made an archive for each checkpoint, and named none of them."""
     before = content(run)
     command("slim", run, "--keep_newest", 0)
-    (entry,) = (run / "set_aside").iterdir()
     said = re.search(r"bring back: hmm-datasets checkpoint (restore .*?);", capsys.readouterr().out)[1]
-    assert said == f"restore {run} {entry.name}"
+    assert said == f"restore {run}"
     command(*said.split())
     assert content(run) == before
 

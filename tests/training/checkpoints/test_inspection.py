@@ -13,7 +13,6 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.operations.checkpoints.weights import read_weights
 from hmm_datasets.training.checkpoints import inspection
 from hmm_datasets.training.checkpoints.inspection import (
-    LARGE_RATIO,
     good_checkpoints,
     list_checkpoints,
     read_safetensors_sizes,
@@ -165,10 +164,10 @@ def test_a_view_saved_with_its_whole_storage_shows_in_the_ratio(tmp_path):
     save_file({"a": torch.zeros(1000)}, folder / "model.safetensors")
     torch.save({"a": torch.zeros(100_000)[:1000]}, folder / "optimizer.pt")
     report = verify_checkpoint(folder)
-    assert report.total_bytes > LARGE_RATIO * report.tensor_bytes
+    assert report.total_bytes > 10 * report.tensor_bytes
     torch.save({"a": torch.zeros(100_000)[:1000].clone()}, folder / "optimizer.pt")
     report = verify_checkpoint(folder)
-    assert report.total_bytes < LARGE_RATIO * report.tensor_bytes
+    assert report.total_bytes < 10 * report.tensor_bytes
 
 
 class Mine:

@@ -14,7 +14,6 @@ from hmm_datasets.cli import main
 PROGRAM = Path(__file__).with_name("killed_changes.py")
 COMMANDS = {
     "slim": ("slim", "RUN"),
-    "slim one": ("slim", "RUN/checkpoint-6"),
     "slim and prune": ("slim", "RUN", "--keep", "1", "--every", "4"),
     "restore": ("restore", "RUN"),
     "convert": ("convert", "RUN/checkpoint-6", "RUN/../model", "--to", "hf"),

@@ -232,16 +232,8 @@ def test_devices_have_the_memory_of_their_data_sheets():
     assert [find_device(name).memory for name in ("NVIDIA H200", "Tesla T4", "A100")] == [141e9, 16e9, 80e9]
 
 
-def test_names_of_tpus_are_those_that_people_and_drivers_write():
-    """Peaks of a chip in bfloat16, as Google's pages on their architectures have them."""
-    chips = {"v4": 275, "v5e": 197, "v5 lite": 197, "v5e-1": 197, "v5p": 459, "v6e": 918, "v6 lite": 918}
-    for name, peak in chips.items():
-        assert find_device(f"TPU {name}").bf16 == find_device(f"TPU{name}").bf16 == peak * 1e12
-    for host, part, parts in (("v2-8", "v2", 8), ("v3-8", "v3", 8), ("v5e-8", "v5e", 8)):
-        whole, one = find_device(f"TPU {host}"), find_device(f"TPU {part}")
-        assert (whole.bf16, whole.memory) == (parts * one.bf16, one.memory), "each part has all weights"
-    assert find_device("TPU v3-32") is find_device("TPU v6e-16") is find_device("TPU v9") is None
-    assert (find_device("TPU v3").peak("fp16"), find_device("T4").peak("bf16")) == (61.5e12, 65e12)
+def test_boards_have_the_peaks_of_their_units():
+    assert find_device("T4").peak("bf16") == 65e12
     for name in ("Tesla T4", "Tesla V100-SXM2-32GB", "Tesla P100-PCIE-16GB"):  # no TF32: 8, 8 and 2 times slower
         device = find_device(name)
         assert device.fp16 / device.peak("fp32") == pytest.approx(2 if "P100" in name else 8, rel=0.02)
