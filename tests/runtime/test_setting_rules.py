@@ -279,9 +279,9 @@ def test_a_flag_that_makes_a_setting_of_the_file_void_names_it_and_goes_on(tmp_p
 
 def test_help_prints_beside_what_a_setting_has_no_effect(capsys):
     with pytest.raises(SystemExit):
-        main(["benchmark", "--help"])
+        main(["chat", "--help"])
     text = " ".join(capsys.readouterr().out.split())
-    assert "(no effect without model)" in text
+    assert "(no effect if temperature is 0)" in text
 
 
 @pytest.mark.parametrize(

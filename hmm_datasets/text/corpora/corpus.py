@@ -21,7 +21,7 @@ class Corpus:
         format (`Format`, *optional*): how rows are read, if it takes several columns; `column` is one of them.
         data_files (`str`, *optional*): file name of a split in the repository on the Hub, for data sets with a loading
             script, which `datasets` refuses to run.
-        bundled (`bool`): whether the files are part of this package.
+        bundled (`bool`): whether the files are part of an installed package.
         documents (`int`, *optional*), tokens (`int`, *optional*): approximate size of the train split; None if
             unknown.
         test_fraction (`float`, *optional*): share held out by hash if the data set on the Hub has no test split.
