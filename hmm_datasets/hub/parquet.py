@@ -68,17 +68,6 @@ def write_split(
     return names
 
 
-def write_rows(
-    path: Path, tables: Iterable[pa.Table], features: datasets.Features, on_rows: Callable[[int], object]
-) -> None:
-    """Write all rows to one Parquet file; `on_rows` is called with the number of rows of each table."""
-    shard = _Shard(path, features.arrow_schema)
-    for table in tables:
-        shard.add(table)
-        on_rows(len(table))
-    shard.close()
-
-
 class _Shard:
     """A file that is being written; tables are collected until they fill a row group."""
 

@@ -26,7 +26,7 @@ from ...records import Count, Finite, read_record
 from ...shuffle import epoch_order
 from ..corpora.splits import held_out
 from ..stream import check_replaceable
-from .sentences import CHARACTERS, FULL_STOP, FULL_STOPS, Segmenter, is_mark, pattern_of, split_sentences
+from .sentences import FULL_STOP, FULL_STOPS, Segmenter, is_mark, split_sentences
 
 FORMAT_VERSION = 2
 """Version of the format. It must change when older folders would be read wrongly, or when the same documents give
@@ -303,26 +303,6 @@ def build_word_corpus(
         dropped=_in_order(dropped),
         corpus=corpus,
     )
-
-
-def sentences_of(text: str, vocabulary: Sequence[str]) -> tuple[list[UInt16[np.ndarray, "L"]], int]:
-    """The sentences of a text that consist of the words of a vocabulary only, and the number of all sentences.
-
-    Marks of the vocabulary are words of sentences too. Where its words are those of a segmenter, spaces must separate
-    the words of the text.
-
-    ```python
-    >>> sentences_of("The cat sat. The dog sat!", (".", "the", "cat", "sat"))
-    ([array([1, 2, 3, 0], dtype=uint16)], 2)
-
-    ```
-    """
-    symbol_of = {word: symbol for symbol, word in enumerate(vocabulary)}
-    marks = "".join(word for word in vocabulary if is_mark(word) and word not in FULL_STOPS)
-    segmenter = None if pattern_of(vocabulary) == CHARACTERS else lambda run: [run]
-    sentences = list(split_sentences(text, marks=marks, segmenter=segmenter))
-    kept = [words for words, lack in sentences if lack is None and all(word in symbol_of for word in words)]
-    return [np.array([symbol_of[word] for word in words], np.uint16) for words in kept], len(sentences)
 
 
 def _most_frequent(counts: Counter[str], k: int) -> tuple[str, ...]:

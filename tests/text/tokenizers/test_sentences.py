@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.text.tokenizers.sentences import as_text, fold, is_mark, split_sentences
-from hmm_datasets.text.tokenizers.words import build_word_corpus, sentences_of
+from hmm_datasets.text.tokenizers.words import build_word_corpus
 
 # Each has a plain sentence, a question, and another plain sentence.
 TEXTS = {
@@ -94,8 +94,7 @@ def test_a_corpus_has_no_word_in_two_forms(word):
     plain = fold(word)
     corpus = build_word_corpus([f"the {word} {plain}. a {plain} {word}."], 4, 0.0)
     assert sorted(corpus.vocabulary) == sorted({".", "the", "a", plain})
-    (symbols,), _ = sentences_of(f"the {word} {plain}.", corpus.vocabulary)
-    assert symbols.tolist() == corpus.train[0].tolist()
+    symbols = corpus.train[0]
     assert symbols[1] == symbols[2]
 
 
@@ -129,9 +128,7 @@ def test_marks_inside_sentences_are_words_if_they_are_named():
     corpus = build_word_corpus([text], 9, 0.0, marks=",،;")
     assert corpus.vocabulary[:3] == (".", ",", "cat")
     assert (len(corpus.train), corpus.dropped) == (2, {"a rarer word": 1})
-    sentences, count = sentences_of(text, corpus.vocabulary)
-    assert [sentence.tolist() for sentence in sentences] == [sentence.tolist() for sentence in corpus.train]
-    assert (count, as_text(["the", "cat", ",", "she", "sat", "."])) == (3, "the cat, she sat.")
+    assert as_text(["the", "cat", ",", "she", "sat", "."]) == "the cat, she sat."
 
 
 @pytest.mark.outside(
@@ -149,8 +146,5 @@ def test_a_segmenter_cuts_runs_of_scripts_without_spaces():
     corpus = build_word_corpus([text], 8, 0.0, segmenter=segmenter)
     assert plain(text, segmenter=segmenter) == ["小猫 坐 在 垫子 上 。", "openai 的 小猫 在 垫子 上 。"]
     assert "小猫" in corpus.vocabulary
-    sentence = corpus.train[0]
-    sentences, _ = sentences_of("小猫 坐 在 垫子 上。", corpus.vocabulary)
-    assert sentences[0].tolist() == sentence.tolist()
     with pytest.raises(InputError, match="expected words that together are the text"):
         plain(text, segmenter=lambda run: run[1:])
