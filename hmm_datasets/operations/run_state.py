@@ -1,8 +1,9 @@
 """The state of a run, from its history, its heartbeats, its events and the batch system."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from statistics import mean
@@ -100,6 +101,8 @@ class RunObserver:
                 if diagnosis is None:
                     raise
         events = tuple(read_events(self.folder))
+        if progress is not None:
+            progress = replace(progress, not_finite=(*progress.not_finite, *_not_logged(progress, events)))
         state, reason = self._state(diagnosis, progress, events)
         return RunState(self.folder, state, reason, progress, diagnosis, events)
 
@@ -124,6 +127,14 @@ class RunObserver:
         if progress is None:
             return DEAD, "neither heartbeats nor a history: nothing has started here, or it failed at once"
         return DEAD, f"no process has a heartbeat here; no row for {format_duration(progress.seconds_silent)}"
+
+
+def _not_logged(progress: RunStatus, events: Sequence[dict[str, Any]]) -> Iterator[tuple[int, float, str | None]]:
+    """The steps after the last row of the history that ended the run, since their loss was NaN or infinite."""
+    for event in events:
+        if event["kind"] == "nan" and event.get("step", 0) > progress.step:
+            loss = event.get("highest", {}).get("loss")
+            yield event["step"], loss if isinstance(loss, float) else math.nan, event["host"]
 
 
 def _is_supervised(folder: Path) -> bool:
