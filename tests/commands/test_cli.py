@@ -302,3 +302,24 @@ def test_flags_are_spelt_with_hyphens_or_underscores(folder, capsys):
     for flags in (["--num_sequences", "2"], ["--num_sequences", "2"], ["--num_sequences=2"]):
         assert main(["sample", folder, *flags, "--length=3"]) == 0
         assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+@pytest.mark.outside(
+    "https://github.com/invoke-ai/InvokeAI/pull/4216",
+    "flags that a program does not know, ignored in silence or named",
+    "a flag that has gone is refused by its name, before anything is done",
+)
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("describe", "mess3", "--sequences", "tokens.npy"),
+        ("sample", "mess3", "--columns", "states"),
+        ("watch", "run", "--stacks"),
+        ("supervise", "--pause_after", "3", "--", "true"),
+        ("push", "run", "me/run", "--tag", "v1"),
+        ("--env",),
+    ],
+)
+def test_a_flag_that_has_gone_is_refused_by_its_name(words, capsys):
+    flag = next(word for word in words if word.startswith("--"))
+    assert flag in failing(capsys, *words)

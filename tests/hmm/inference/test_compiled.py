@@ -5,6 +5,7 @@ import torch
 from brute_force import LEFT_TO_RIGHT, random_edges
 
 from hmm_datasets.hmm import inference, processes, viterbi
+from hmm_datasets.hmm.kernels import filter as filter_kernels
 
 HMMS = {
     "states": processes.random(5, 4, alpha=0.5, seed=1),
@@ -96,3 +97,19 @@ def test_a_gradient_is_computed_by_torch():
     assert not inference.serves(parameters)
     with torch.no_grad():
         assert inference.serves(parameters)
+
+
+@pytest.mark.outside(
+    "https://github.com/numba/numba/pull/9566",
+    "less time until a compiled function has run once, of functions that call one another",
+    "loops have no entry that nothing calls, and the filter is compiled once for beliefs, predictions and likelihoods",
+)
+def test_the_filter_is_compiled_once_for_all_that_it_gives():
+    hmm = processes.random(3, 4, seed=1)
+    tokens = hmm.sample(3, 5)
+    hmm.beliefs(tokens), hmm.next_token_probs(tokens), hmm.log_likelihood(tokens), hmm.posteriors(tokens)
+    forward = filter_kernels._forward
+    readouts = {str(signature[5]) for signature in forward.signatures}
+    assert "none" not in readouts
+    assert len(readouts) == len({str(signature[2]) for signature in forward.signatures}), "one for each type of tables"
+    assert forward.targetoptions["no_cfunc_wrapper"]
