@@ -49,7 +49,7 @@ def supervise_command(arguments: SuperviseCommand) -> int:
     if not words:
         raise InputError("supervise: no command; give it after --: hmm-datasets supervise -- accelerate launch ...")
     folder = _folder(arguments)
-    limits = Limits(step=arguments.hang_after, start=arguments.start_after, pause=6 * arguments.hang_after)
+    limits = Limits.hang_after(arguments.hang_after, start=arguments.start_after)
     return Supervisor(words, folder, arguments, limits).run()
 
 

@@ -62,7 +62,7 @@ def watch_command(arguments: WatchCommand) -> int:
     """Print the state of a run and alert if asked; fail if it needs somebody."""
     if arguments.replay is not None:
         return _replay(arguments, arguments.replay)
-    limits = Limits(step=arguments.hang_after, pause=6 * arguments.hang_after)
+    limits = Limits.hang_after(arguments.hang_after)
     observer = RunObserver(arguments.path, limits)
 
     def look(twice: bool = False) -> "RunState":

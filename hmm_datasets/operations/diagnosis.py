@@ -59,6 +59,12 @@ class Limits:
     setup: float = 7200.0
     pause: float = 1800.0
 
+    @classmethod
+    def hang_after(cls, seconds: float, **others: float) -> "Limits":
+        """The limits where a phase of a step hangs after these seconds, and a save or an evaluation after six times
+        as long; `others` are arguments."""
+        return cls(step=seconds, pause=6 * seconds, **others)
+
     def of(self, beat: Heartbeat) -> float:
         """The limit for the phase that a process is in."""
         if beat.phase in _STARTING:

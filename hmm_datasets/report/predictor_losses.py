@@ -37,9 +37,11 @@ def predictor_losses(process: Process, length: int, num_sequences: int, seed: in
     predictors, has_oracle = predictors_of(process), process.has_oracle
     parts = {name: [] for name in [*predictors, *["oracle"] * has_oracle]}
     leading = "uniform" if has_oracle else "bayes"  # the predictor whose distributions `stream` yields
-    # The loop that gives states too has been compiled for the entropy rate; the other one would take seconds.
-    draw = process.sample_with_states if process.has_states else lambda *sizes: (process.sample(*sizes),)
-    first, tokens = 0, draw(num_sequences, length, seed)[0]
+    if process.has_states:  # by the loop that is compiled for the entropy rate; the other one would take seconds
+        tokens, _ = process.sample_with_states(num_sequences, length, seed)
+    else:
+        tokens = process.sample(num_sequences, length, seed)
+    first = 0
     for batch, distributions in stream(predictors[leading], tokens):
         predicted = {name: predictor(batch) for name, predictor in predictors.items() if name != leading}
         predicted[leading] = distributions

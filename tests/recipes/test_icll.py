@@ -15,7 +15,7 @@ from hmm_datasets.runtime.shipped import EXPERIMENTS, shipped
 FOLDER = shipped(EXPERIMENTS) / "icll"
 
 
-RECIPE, COMPARE, COSTS = load("icll"), load("icll", "compare"), load("common", "sweep_costs")
+RECIPE, COMPARE, COSTS = load("icll"), load("icll", "compare"), load("icll", "sweep_costs")
 
 
 def settings(config: str, *flags: str):

@@ -38,13 +38,10 @@ _SPACED = rf"(?:(?![{_UNSPACED}]){_LETTER})+"
 _WORD = rf"{_SPACED}(?:['·׳״]{_SPACED})*"
 _CHARACTER = rf"(?=[{_UNSPACED}]){_LETTER}"
 _MARK = r"[^\s\u200b\u1361\u0f0b]"
-CHARACTERS = rf"{_WORD}|{_CHARACTER}|{_MARK}"
-"""Pattern of words and marks, in the syntax that `regex` and the library `tokenizers` share, where characters of
-scripts without spaces are words."""
-RUNS = rf"{_WORD}|(?:{_CHARACTER})+|{_MARK}"
+_BY_CHARACTER = regex.compile(rf"{_WORD}|{_CHARACTER}|{_MARK}")
+"""Words and marks, where characters of scripts without spaces are words."""
+_BY_RUN = regex.compile(rf"{_WORD}|(?:{_CHARACTER})+|{_MARK}")
 """The same, where spaces separate words in every script."""
-
-_BY_CHARACTER, _BY_RUN = regex.compile(CHARACTERS), regex.compile(RUNS)
 _ASCII = re.compile(r"[a-z0-9]+(?:'[a-z0-9]+)*|\S")  # the same in a third of the time
 _UNSPACED_RUN = regex.compile(rf"(?:{_CHARACTER})+")
 _UNSPACED_LETTER = regex.compile(rf"[{_UNSPACED}]")
@@ -105,15 +102,6 @@ def fold(text: str) -> str:
 def is_mark(word: str) -> bool:
     """Whether this is a mark, not a word."""
     return not word[0].isalnum()
-
-
-def pattern_of(vocabulary: Iterable[str]) -> str | None:
-    """[`CHARACTERS`] or, for words of a segmenter, [`RUNS`]: whichever leaves every word whole; None if none does."""
-    folded = [(word, fold(word)) for word in vocabulary]
-    for compiled in (_BY_CHARACTER, _BY_RUN):
-        if all(compiled.findall(text) == [word] for word, text in folded):
-            return compiled.pattern
-    return None
 
 
 def as_text(words: Iterable[str]) -> str:
