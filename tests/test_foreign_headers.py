@@ -4,11 +4,13 @@ import json
 import struct
 import zipfile
 
+import gguf
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
 
+from hmm_datasets.compat.gguf import GGUFHeaderReader
 from hmm_datasets.errors import InputError
 from hmm_datasets.foreign.arrays import load_archive, load_array
 from hmm_datasets.foreign.tensors import safetensors_header
@@ -104,6 +106,27 @@ def encrypted(path):
     for mark, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
         content[content.index(mark) + flags] |= 1
     path.write_bytes(content)
+
+
+@pytest.mark.outside(
+    "https://github.com/mybigday/llama.rn/pull/87",
+    "the metadata of a GGUF file without the time that its vocabulary takes",
+    "strings of arrays are passed over, and the fields beside them and the tensors are read",
+)
+def test_the_vocabulary_of_a_gguf_file_is_passed_over(tmp_path):
+    path = tmp_path / "model.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_token_list([f"word {number}" for number in range(5000)])
+    writer.add_block_count(1)
+    writer.add_tensor("output.weight", np.zeros((4, 8), np.float32))
+    for write in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file):
+        write()
+    writer.close()
+    reader = GGUFHeaderReader(path)
+    assert len(gguf.GGUFReader(path).fields["tokenizer.ggml.tokens"].data) == 5000
+    assert reader.fields["tokenizer.ggml.tokens"].data == []
+    assert reader.fields["llama.block_count"].contents() == 1, "which comes after it"
+    assert [tensor.name for tensor in reader.tensors] == ["output.weight"]
 
 
 @pytest.mark.parametrize(
