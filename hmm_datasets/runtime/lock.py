@@ -16,6 +16,7 @@ process ends at once and writes nothing.
 """
 
 import contextlib
+import errno
 import os
 import secrets
 import sys
@@ -48,7 +49,7 @@ PATIENCE = 10.0
 
 _LOOK_EVERY = 0.25
 _MESSAGE_AFTER = 2.0
-_GONE_AFTER = 1.0  # seconds; another process that tidies up may move a lock aside for a moment
+_GONE_AFTER = 1.0  # seconds; a heartbeat that is just being written may be read in part
 
 _held: "dict[Path, _Held | None]" = {}  # by this process, or by rank 0 for it; None if ranks were not connected then
 _ending = threading.Lock()
@@ -220,42 +221,81 @@ class _HeldLock(_Held):
 
 
 def _acquire(folder: Path, path: Path) -> _HeldLock:
-    began = time.monotonic()
-    has_reported = False
+    watch = _Watch(folder)
     made = None
-    watched: tuple[bytes, float] | None = None  # content of the lock, and the time when it was first seen
     while True:
         made = made if folder.exists() else folder  # the holder may have moved it away when it was done
         holder = Holder.this_process()
-        handle = _create(folder, path, holder)
+        handle = _take(folder, path, holder, watch)
         if handle is not None:
             for left in path.parent.glob(f"{path.name}.*"):
                 left.unlink(missing_ok=True)  # left by a process that was killed while taking this lock over
             return _HeldLock(path, holder, handle, made)
-        content, now = _read(path), time.monotonic()
-        if content is None:
-            continue  # it has just been released
+        time.sleep(_LOOK_EVERY)
+
+
+def _take(folder: Path, path: Path, holder: Holder, watch: "_Watch") -> int | None:
+    """Create a lock, or replace one whose holder is dead; `None` if neither was possible now.
+
+    Of several processes that find the same dead lock, one may replace it: the one that holds the lock of that lock,
+    which is named after its token. It is moved over the dead one, so that a lock is never away from its path. A
+    process that comes after that finds another content there, and takes its own attempt back.
+    """
+    handle = _create(folder, path, holder)
+    if handle is not None:
+        return handle
+    content = _read(path)
+    if content is None or not watch.is_dead(path, content):
+        return None
+    dead = read_heartbeat(content, Holder)
+    claim = path.with_name(f"{path.name}.{'unreadable' if dead is None else dead.token}")
+    handle = _take(folder, claim, holder, watch)
+    if handle is None:
+        return None
+    with contextlib.suppress(FileNotFoundError):  # removed by a process that has the lock by now
+        if _read(path) == content:
+            os.replace(claim, path)
+            return handle
+        claim.unlink()
+    os.close(handle)
+    return None
+
+
+class _Watch:
+    """What a process that waits for a lock has seen, to tell whether the holder is dead.
+
+    Args:
+        folder (`Path`): the protected folder.
+    """
+
+    def __init__(self, folder: Path):
+        self._folder, self._began = folder, time.monotonic()
+        self._seen: dict[Path, tuple[bytes, float]] = {}  # content of each lock, and the time when it was first seen
+        self._has_reported = False
+
+    def is_dead(self, path: Path, content: bytes) -> bool:
+        """Whether the holder of a lock is dead, by the content of its file; an `InputError` if it is running."""
+        now = time.monotonic()
         other = read_heartbeat(content, Holder)
+        before, since = self._seen.setdefault(path, (content, now))
         if other is not None and other.is_here:
             if not other.is_alive_here:
-                _remove(path, other.token)
-                continue
-            if other.process == os.getpid() or now - began > PATIENCE:
-                raise _refusal(folder, path, other, f"end it (kill {other.process})")
-        elif watched is None or content != watched[0]:
-            before = None if watched is None else read_heartbeat(watched[0], Holder)
-            if other is not None and before is not None and other.token == before.token:
-                raise _refusal(folder, path, other, "end it there")
-            watched = (content, now)
-        elif now - watched[1] > SILENCE:
-            _remove(path, None if other is None else other.token)
-            continue
-        if not has_reported and now - began > _MESSAGE_AFTER:
-            has_reported = True
+                return True
+            if other.process == os.getpid() or now - self._began > PATIENCE:
+                raise _refusal(self._folder, path, other, f"end it (kill {other.process})")
+        elif content != before:
+            earlier = read_heartbeat(before, Holder)
+            if other is not None and earlier is not None and other.token == earlier.token:
+                raise _refusal(self._folder, path, other, "end it there")
+            self._seen[path] = (content, now)
+        elif now - since > SILENCE:
+            return True
+        if not self._has_reported and now - self._began > _MESSAGE_AFTER:
+            self._has_reported = True
             writer = "another process" if other is None else f"process {other.process} on {other.host}"
-            waiting = f"{folder}: waiting up to {SILENCE:.0f} s to see whether {writer} still writes there"
+            waiting = f"{self._folder}: waiting up to {SILENCE:.0f} s to see whether {writer} still writes there"
             print(waiting, file=sys.stderr, flush=True)
-        time.sleep(_LOOK_EVERY)
+        return False
 
 
 def _create(folder: Path, path: Path, holder: Holder) -> int | None:
@@ -263,6 +303,11 @@ def _create(folder: Path, path: Path, holder: Holder) -> int | None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         path.parent.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise InputError(f"{folder}: is a file; choose another folder") from None
+    except OSError as error:
+        raise path_error(path, error) from error
+    try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
         try:
             os.write(handle, holder.to_bytes())
@@ -271,9 +316,7 @@ def _create(folder: Path, path: Path, holder: Holder) -> int | None:
             path.unlink()
             raise
     except FileExistsError:
-        if path.is_file():
-            return None
-        raise InputError(f"{folder}: is a file; choose another folder") from None
+        return None
     except OSError as error:
         if is_disk_full(error):
             raise disk_full(path, f"{FILE_BYTES} bytes") from error
@@ -282,27 +325,13 @@ def _create(folder: Path, path: Path, holder: Holder) -> int | None:
 
 
 def _read(path: Path) -> bytes | None:
+    """The content of a lock; `None` if it has just been released or replaced."""
     try:
         return path.read_bytes()
-    except OSError:
-        return None
-
-
-def _remove(path: Path, token: str | None) -> None:
-    """Delete a lock if it still has this token.
-
-    Two processes that find a dead lock at once must not delete the new lock of a third.
-    """
-    aside = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
-    try:
-        os.rename(path, aside)
-    except OSError:
-        return
-    holder = read_heartbeat(aside, Holder)
-    if holder is not None and holder.token != token:
-        with contextlib.suppress(OSError):
-            os.link(aside, path)
-    aside.unlink(missing_ok=True)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ESTALE):
+            return None
+        raise path_error(path, error) from error
 
 
 def _refusal(folder: Path, path: Path, holder: Holder, how: str) -> InputError:

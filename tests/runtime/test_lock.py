@@ -239,14 +239,22 @@ def test_a_second_lock_in_one_process_is_refused_unless_nested(tmp_path):
 
 
 def test_of_many_that_start_at_once_over_a_dead_lock_one_writes_at_a_time(tmp_path, hold, child_environment):
-    """Each adds one to a number in a file by reading and writing it: none is lost."""
+    """Each adds one to a number in a file by reading and writing it: none is lost.
+
+    They wait up to 20 ms before each call that touches a lock, so that they come between the calls of one another.
+    """
     dead = hold(60)
     dead.kill()
     dead.wait()
     count = tmp_path / "count"
     count.write_text("0")
     script = (
-        "import sys, time; from pathlib import Path; from hmm_datasets.runtime.lock import exclusive_lock\n"
+        "import random, sys, time; from pathlib import Path; from hmm_datasets.runtime.lock import exclusive_lock\n"
+        "calls = {'open', 'os.rename', 'os.link', 'os.remove'}\n"
+        "def delay(call, arguments):\n"
+        "    if call in calls and '.lock' in str(arguments[0]):\n"
+        "        time.sleep(random.random() / 50)\n"
+        "sys.addaudithook(delay)\n"
         "with exclusive_lock(sys.argv[1]):\n"
         "    path = Path(sys.argv[1], 'count'); n = int(path.read_text())\n"
         "    time.sleep(0.2); path.write_text(str(n + 1))"
@@ -256,6 +264,23 @@ def test_of_many_that_start_at_once_over_a_dead_lock_one_writes_at_a_time(tmp_pa
     assert [process.wait(60) for process in processes] == [0] * 8
     assert count.read_text() == "8"
     assert sorted(path.name for path in Path(tmp_path).iterdir()) == ["count"]
+
+
+def test_a_process_that_was_killed_while_it_took_a_lock_over_does_not_keep_the_next_out(tmp_path, monkeypatch):
+    ours = Holder.this_process()
+    dead, next_dead = (replace(ours, process_started=ours.process_started - 1, token=name) for name in "ab")
+    (tmp_path / LOCK_NAME).write_bytes(dead.to_bytes())
+    (tmp_path / f"{LOCK_NAME}.a").write_bytes(next_dead.to_bytes())
+    monkeypatch.setattr(module, "_LOOK_EVERY", None)  # so that it cannot wait
+    with exclusive_lock(tmp_path):
+        assert [path.name for path in tmp_path.iterdir()] == [LOCK_NAME]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_that_cannot_be_read_is_refused(tmp_path):
+    (tmp_path / LOCK_NAME).mkdir()
+    with pytest.raises(InputError, match=r"\.lock: cannot be used .Is a directory."), exclusive_lock(tmp_path):
+        pass
 
 
 def test_a_lock_is_a_heartbeat_that_is_written_through_the_open_file(tmp_path, monkeypatch):
