@@ -7,10 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..operations.alerts import AlertSettings, alert
 from ..operations.diagnosis import Limits
 from ..operations.run_state import FINISHED, RunObserver, format_state
-from ..runtime import environment
 from ..runtime.setting_rules import Void
 from ..runtime.settings import argument, option
 
@@ -34,8 +32,8 @@ class HangFlags:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WatchCommand(AlertSettings, HangFlags):
-    """Report the state of a run, live if asked, or the losses of a step.
+class WatchCommand(HangFlags):
+    """Report the state of a run, live if asked.
 
     Exit code 1 if the run hangs or is dead, or its loss is NaN or infinite.
     """
@@ -44,58 +42,25 @@ class WatchCommand(AlertSettings, HangFlags):
     follow: bool = option(False, None, "repeat until the run is finished; in a terminal as a live view")
     every: float = option(10.0, "SECONDS", "interval, default 10", above=0, most=1e6)
     json: bool = option(False, None, "JSON instead of a table")
-    replay: int | None = option(
-        None,
-        "STEP",
-        "instead, compute the loss of a step again, row by row, from the newest checkpoint before it",
-        least=1,
-    )
 
-    voids = (
-        Void("command quiet hang_after follow every json", "with replay"),
-        Void("every", "without follow"),
-        Void("quiet", "without command"),
-    )
+    voids = (Void("every", "without follow"),)
 
 
 def watch_command(arguments: WatchCommand) -> int:
-    """Print the state of a run and alert if asked; fail if it needs somebody."""
-    if arguments.replay is not None:
-        return _replay(arguments, arguments.replay)
-    limits = Limits.hang_after(arguments.hang_after)
-    observer = RunObserver(arguments.path, limits)
-
-    def look(twice: bool = False) -> "RunState":
-        state = observer.look(twice=twice)
-        line = alert(state, arguments) if arguments.command else None
-        if line is not None:
-            print(line, file=sys.stderr, flush=True)
-        return state
-
+    """Print the state of a run; fail if it needs somebody."""
+    observer = RunObserver(arguments.path, Limits.hang_after(arguments.hang_after))
     if not arguments.follow:
-        state = look(twice=True)
+        state = observer.look(twice=True)
         _print(state, arguments)
     elif sys.stdout.isatty() and not arguments.json:
         from ..operations.live_view import live_view
 
         with live_view() as draw:
-            state = _follow(look, draw, arguments.every)
+            state = _follow(observer.look, draw, arguments.every)
         _print(state, arguments)
     else:
-        state = _follow(look, lambda state: _print(state, arguments, end="\n"), arguments.every)
+        state = _follow(observer.look, lambda state: _print(state, arguments, end="\n"), arguments.every)
     return 0 if state.trouble is None else 1
-
-
-def _replay(arguments: WatchCommand, step: int) -> int:
-    """Print the rows of a step and their losses, largest first."""
-    environment.silence_missing_gpu_warnings()
-    from transformers.utils.logging import set_verbosity_error
-
-    from ..operations.replay import replay, replay_text
-
-    set_verbosity_error()  # a tokenizer that differs from the configuration was named when the run was started
-    print(replay_text(replay(arguments.path, step)))
-    return 0
 
 
 def _follow(look: "Callable[[], RunState]", draw: "Callable[[RunState], None]", every: float) -> "RunState":

@@ -22,8 +22,6 @@ from .slurm import waiting_job
 
 FINISHED, WAITING = "finished", "waiting in the queue"
 
-NOT_FINITE = "loss is not finite"
-
 _SUPERVISION = (
     *("start", "restart", "give up", "finished", "stopped", "settings", "killed", "lost", "error", "disk full"),
     *("hang", "unknown"),
@@ -64,7 +62,7 @@ class RunState:
         """What is wrong, in the same words as long as it is; None if nobody has to do anything."""
         if self.state in (HANGING, DEAD):
             return self.state
-        return NOT_FINITE if self.progress is not None and self.progress.not_finite else None
+        return "loss is not finite" if self.progress is not None and self.progress.not_finite else None
 
 
 class RunObserver:

@@ -4,7 +4,9 @@
 """
 
 import itertools
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,33 @@ from hmm_datasets.data.skipped_rows import RemainingRows, SkippedRows
 from hmm_datasets.data.windows import IGNORED
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json
-from hmm_datasets.operations.recorded_data import recorded_data
+from hmm_datasets.hmm.names import process_of_run
 from hmm_datasets.runtime.run_identity import check_identity
+from hmm_datasets.training.sources import DataSettings, MixtureSettings
 
 JOB_NAME = "job.json"
 """Name of the file with the shape of the model, the rows, and the settings of the training."""
+
+
+def recorded_data(run: str | os.PathLike, settings: Mapping[str, Any]) -> DataSettings | MixtureSettings:
+    """The settings of the data that a run trained on.
+
+    Args:
+        run (path): folder of the run, which may have a copy of its process.
+        settings (mapping): the settings in its `run.json`.
+
+    Raises:
+        `InputError`: they name neither a process nor token streams.
+    """
+    if all(settings.get(name) is None for name in ("streams", "hmm", "tokens")):
+        raise InputError(
+            f"{run}: run.json names neither an HMM nor token streams; only runs of pretrain and midtrain have them"
+        )
+    kind = DataSettings if settings.get("streams") is None else MixtureSettings
+    chosen = {field.name: settings[field.name] for field in fields(kind) if field.name in settings}
+    if chosen.get("hmm") is not None:
+        chosen["hmm"] = process_of_run(run, chosen["hmm"])
+    return kind(**chosen)
 
 
 def read_job(folder: Path) -> dict[str, Any]:

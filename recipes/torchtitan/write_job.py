@@ -13,14 +13,13 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
-from rows_of_job import JOB_NAME
+from rows_of_job import JOB_NAME, recorded_data
 from transformers import AutoConfig, PreTrainedConfig
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import atomic_folder, scratch_folder, write_digests, write_json
 from hmm_datasets.hmm.names import SAVED_NAME
 from hmm_datasets.operations.checkpoints.convert import convert
-from hmm_datasets.operations.recorded_data import recorded_data
 from hmm_datasets.runtime.program import run
 from hmm_datasets.runtime.run_identity import read_identity
 from hmm_datasets.runtime.run_records import read_run_record

@@ -271,13 +271,6 @@ def test_corpora_are_listed_with_size_and_licence(capsys):
     assert {row["name"] for row in rows} >= {"tinystories", "smoltalk", "ultrachat", "lima"}
 
 
-@pytest.mark.parametrize("flags", [["--follow"], ["--every", "5"], ["--hang_after", "9"]])
-def test_options_that_a_replay_does_not_use_are_refused(flags, tmp_path, capsys):
-    said = failing(capsys, "watch", str(tmp_path), "--replay", "3", *flags)
-    assert f"error: {flags[0]} is " in said
-    assert "has no effect with replay; leave one of them out" in said
-
-
 @pytest.mark.thorough
 def test_plan_tells_what_a_settings_file_asks_for_and_takes_the_recipes_flags(folder, tmp_path, capsys):
     path = tmp_path / "run.yaml"

@@ -55,7 +55,6 @@ pretrain --config {}/settings.yaml
 evaluate {}/run
 compare {}/run {}/run
 answers {}
-watch {}/run --replay 3
 experiment {}
 push {}/run
 push {}/none

@@ -37,7 +37,6 @@ from hmm_datasets.hmm.loading import load_source
 from hmm_datasets.hmm.model import HMM
 from hmm_datasets.hub.kinds.recognition import detect_kind
 from hmm_datasets.operations import live_view
-from hmm_datasets.operations.alerts import AlertSettings, alert
 from hmm_datasets.operations.checkpoints.listing import list_run
 from hmm_datasets.operations.checkpoints.slim import checkpoints_to_prune
 from hmm_datasets.operations.run_state import RunObserver, format_state
@@ -134,7 +133,7 @@ def _all_of(readers: Any) -> str:
 
 
 def write_watched(folder: Path) -> None:
-    """A run that is watched: its history, events, the last alert, and the heartbeats of two ranks."""
+    """A run that is watched: its history, events, and the heartbeats of two ranks."""
     now = time.time()
     for step in range(1, 13):
         row = {
@@ -151,7 +150,6 @@ def write_watched(folder: Path) -> None:
             folder / "events.jsonl",
             {"time": now - 50, "kind": kind, "host": "h", "rank": 1, "step": 3, "delay": 1.0, "message": "a word"},
         )
-    write_json(folder / ".alerts.json", {"state": "dead", "time": now})
     for rank in range(2):
         beat = {
             "host": "h", "process": 12345 + rank, "machine": "m", "process_started": 1.5, "rank": rank,
@@ -168,7 +166,6 @@ def watched(folder: Path) -> str:
     json.dumps(dataclasses.asdict(state), default=str)
     format_state(state)
     Console(file=io.StringIO(), width=100).print(live_view.render(state, 100, 40))
-    alert(state, AlertSettings(command="true", quiet=1e9))
     panels_of(read_history(folder / "history.jsonl"))
     return "read"
 

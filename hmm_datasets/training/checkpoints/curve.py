@@ -5,7 +5,6 @@ unless it is added here. What stands here can be changed whenever a run is conti
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any
 
@@ -59,16 +58,13 @@ WITHOUT_EFFECT = frozenset((
     *("ds3_gather_for_generation", "vllm_mode", "vllm_model_impl", "vllm_server_base_url", "vllm_server_host"),
     *("vllm_server_port", "vllm_server_timeout", "vllm_group_port", "vllm_gpu_memory_utilization"),
     *("vllm_tensor_parallel_size", "vllm_max_model_length", "vllm_enable_sleep_mode"),
-))  # fmt: skip
-"""Settings that cannot change the loss of a step."""
-
-ROUNDED = frozenset((
+    # Change the loss of a step by rounding alone.
     *("per_device_train_batch_size", "chunked_loss", "activation_checkpointing"),
     *("activation_checkpointing_kwargs", "torch_compile", "torch_compile_backend", "torch_compile_mode"),
     *("use_liger_kernel", "liger_kernel_config", "full_determinism", "padding_free", "pad_to_multiple_of"),
     *("precompute_ref_log_probs", "precompute_ref_batch_size"),
 ))  # fmt: skip
-"""Settings that change the loss of a step by rounding alone: not part of the identity, but a replay keeps them."""
+"""Settings that cannot change the loss of a step by more than rounding."""
 
 _SCOPE = {"settings": "all that change the loss by more than rounding"}
 
@@ -83,7 +79,7 @@ def curve_identity(run: "RunContext", data: dict[str, Any]) -> dict[str, Any]:
     ignored = ("_name_or_path", "transformers_version", "use_cache", "dtype")
     model = {name: value for name, value in run.model.config.to_diff_dict().items() if name not in ignored}
     settings = masked(run.args.to_dict())
-    settings = {name: value for name, value in settings.items() if name not in WITHOUT_EFFECT | ROUNDED}
+    settings = {name: value for name, value in settings.items() if name not in WITHOUT_EFFECT}
     return {"data": data, "model": model, "settings": settings, "scope": _SCOPE}
 
 
@@ -113,8 +109,3 @@ def comparable(before: Identity, now: Identity, kind: type) -> Identity:
 def _default(field: Any) -> Any:
     made = field.default if field.default_factory is MISSING else field.default_factory()
     return None if made is MISSING else json.loads(json.dumps(made, default=str))
-
-
-def replayed(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the recorded settings of a run that change the loss of a step, be it by rounding alone."""
-    return {name: value for name, value in settings.items() if name not in WITHOUT_EFFECT}
