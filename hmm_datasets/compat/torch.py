@@ -43,6 +43,12 @@ _CLASSES_OF_SHARDS = {
 }
 
 
+# A rank on a CPU is on `cpu:0`, to which torch moves no storage of a file. Before 5.18 transformers asks for it when a
+# run of several such ranks is resumed. This can be removed once 5.18 is the oldest version that is supported.
+torch.serialization.register_package(
+    0, lambda storage: None, lambda storage, place: storage if place == "cpu:0" else None
+)
+
 _waits = itertools.count()
 _muon: Any = getattr(torch.optim, "_muon", None)  # since 2.9
 _newton_schulz: Any = getattr(_muon, "_zeropower_via_newtonschulz", None)

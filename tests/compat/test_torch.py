@@ -38,3 +38,10 @@ def test_how_products_are_added_is_logged_once(monkeypatch, caplog, adds):
     (record,) = caplog.records
     assert record.levelname == ("INFO" if adds else "WARNING")
     assert ("here (no such kernel): the" in record.getMessage()) != adds
+
+
+def test_a_file_is_read_to_the_device_of_a_rank_on_a_cpu(tmp_path):
+    """Which transformers asks for when a run of several ranks is resumed, before 5.18."""
+    torch.save({"step": torch.arange(3)}, tmp_path / "optimizer.pt")
+    state = torch.load(tmp_path / "optimizer.pt", map_location=torch.device("cpu:0"), weights_only=True)
+    assert state["step"].tolist() == [0, 1, 2]

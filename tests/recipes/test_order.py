@@ -6,7 +6,6 @@ import subprocess
 import numpy as np
 import pytest
 from logged_runs import GLOBAL_BATCH, LENGTH, Runs, global_batches, indices_by_step, rows_of
-from needed_versions import needs
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +67,6 @@ def test_a_run_resumed_on_other_processes_trains_on_the_same_rows_as_an_uninterr
         assert run.losses() == pytest.approx(undisturbed.losses(), abs=2e-5)
 
 
-@needs("transformers>=5.18")
 def test_a_killed_run_resumed_on_the_same_processes_is_the_same_bit_for_bit(runs, undisturbed):
     run = runs("hmm")
     run.launch(9, processes=2, kill="7:1")

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from needed_versions import needs
 from safetensors.torch import load_file
 from tiny_runs import CONVERSATIONS, conversations
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, LlamaForCausalLM
@@ -115,7 +114,6 @@ def test_the_folder_has_the_adapter_a_card_and_where_generation_stops(base, undi
     assert load_pretrained(AutoConfig, str(folder)).hidden_size == load_pretrained(AutoConfig, base).hidden_size
 
 
-@needs("transformers>=5.18")
 def test_a_merged_model_computes_what_the_model_with_its_adapter_does(base, undisturbed):
     folder = undisturbed[0]
     merged = save_merged(folder)
@@ -126,7 +124,7 @@ def test_a_merged_model_computes_what_the_model_with_its_adapter_does(base, undi
         plain, adapted, whole = (model(tokens).logits for model in models)
     torch.testing.assert_close(whole, adapted, rtol=1e-4, atol=1e-5)
     assert (plain - whole).abs().max() > 0.01
-    assert GenerationConfig.from_pretrained(merged).eos_token_id == [0, 5]
+    assert {*GenerationConfig.from_pretrained(merged).eos_token_id} == {0, 5}  # transformers before 5.18 repeats one
     assert AutoTokenizer.from_pretrained(merged).chat_template is not None
 
 
