@@ -40,6 +40,11 @@ def test_how_products_are_added_is_logged_once(monkeypatch, caplog, adds):
     assert ("here (no such kernel): the" in record.getMessage()) != adds
 
 
+@pytest.mark.outside(
+    "https://github.com/SeungjunNah/DeepDeblur-PyTorch/issues/28",
+    "the state of an optimizer to be read to `cpu:0`, the device of a distributed process without a GPU",
+    "torch does not know that device for files; here it does",
+)
 def test_a_file_is_read_to_the_device_of_a_rank_on_a_cpu(tmp_path):
     """Which transformers asks for when a run of several ranks is resumed, before 5.18."""
     torch.save({"step": torch.arange(3)}, tmp_path / "optimizer.pt")

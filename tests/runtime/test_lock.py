@@ -238,6 +238,37 @@ def test_a_second_lock_in_one_process_is_refused_unless_nested(tmp_path):
     assert not (tmp_path / LOCK_NAME).exists()
 
 
+@pytest.mark.outside(
+    "https://github.com/moxystudio/node-proper-lockfile/issues/121",
+    "a process that was interrupted after it had found a stale lock to leave the lock of another that took it over",
+    "it claims the lock that it has seen, finds another in its place, and takes the claim back",
+)
+def test_a_process_interrupted_after_it_found_a_dead_lock_leaves_the_next_one_alone(tmp_path, hold, monkeypatch):
+    dead = replace(Holder.this_process(), process_started=1.0)
+    (tmp_path / LOCK_NAME).write_bytes(dead.to_bytes())
+    read, held = module._read, []
+
+    def interrupted(path):
+        content = read(path)
+        if not held:
+            held.append(hold(60))
+        return content
+
+    monkeypatch.setattr(module, "_read", interrupted)
+    monkeypatch.setattr(module, "PATIENCE", 0.0)
+    monkeypatch.setattr(module, "_LOOK_EVERY", 0.01)
+    with pytest.raises(InputError, match="has been writing there"), exclusive_lock(tmp_path):
+        pass
+    assert held[0].poll() is None
+    assert [path.name for path in tmp_path.iterdir()] == [LOCK_NAME]
+    assert read_heartbeat(tmp_path / LOCK_NAME, Holder).process == held[0].pid
+
+
+@pytest.mark.outside(
+    "https://github.com/npm/lockfile/issues/4",
+    "one of sixteen processes to take a stale lock over, however they are interrupted",
+    "it is replaced in one step by the one that holds the lock of the lock",
+)
 def test_of_many_that_start_at_once_over_a_dead_lock_one_writes_at_a_time(tmp_path, hold, child_environment):
     """Each adds one to a number in a file by reading and writing it: none is lost.
 
