@@ -35,12 +35,11 @@ transformers configuration: a folder with `config.json`, a JSON file, a GGUF fil
 """
 
 import contextlib
-import json
 import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..compat.transformers_models import (
     attention_kinds,
@@ -82,12 +81,6 @@ PRESETS = {
     "13b": (40, 5120),
 }
 """Layers and width of each size."""
-_SIZES: dict[str, dict[str, Any]] = {
-    "llama": {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 256},
-    "mamba": {"model_type": "mamba", "hidden_size": 64},
-}
-"""A small configuration of each of [`ARCHITECTURES`], but for the number of layers."""
-
 ATTENTION = ("sdpa", "eager", "flex_attention", "flash_attention_2", "flash_attention_3")
 """Implementations of attention in transformers; all keep packed documents apart.
 
@@ -287,15 +280,10 @@ def _layers_and_width(preset: str) -> tuple[int, int]:
     depth = _DEPTH.fullmatch(preset)
     if depth is not None:
         return int(depth[1]), 64 * int(depth[1])
-    if preset in _SIZES:
-        raise InputError(
-            f"model {preset!r} is an architecture, without sizes; give a JSON file with them, such as "
-            f"{json.dumps({**_SIZES[preset], 'num_hidden_layers': 2})}, or a preset such as d2, which is a Llama"
-        )
     if preset not in PRESETS:
         raise InputError(
             f"model preset {preset!r} is unknown; expected one of {', '.join(PRESETS)}, a depth such as d12, or a "
-            "transformers configuration: a folder, a JSON file, or owner/name on the Hub"
+            "transformers configuration: a folder, a JSON file with model_type, or owner/name on the Hub"
         )
     return PRESETS[preset]
 

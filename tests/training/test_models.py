@@ -227,15 +227,3 @@ def test_loading_from_a_disk_draws_no_bar(tmp_path, capfd):
     capfd.readouterr()
     load_pretrained(AutoModelForCausalLM, str(tmp_path))
     assert capfd.readouterr().err == ""
-
-
-@pytest.mark.parametrize("kind", ["llama", "mamba"])
-def test_the_name_of_an_architecture_is_answered_with_a_file_that_works(tmp_path, kind):
-    with pytest.raises(
-        InputError, match=f"^model '{kind}' is an architecture, without sizes; give a JSON file"
-    ) as error:
-        model_config(kind, vocab_size=5, max_length=8)
-    (tmp_path / "sizes.json").write_text(re.search(r"such as (\{.*\}), or a preset", str(error.value))[1])
-    model = new_model(model_config(str(tmp_path / "sizes.json"), vocab_size=5, max_length=8))
-    assert model(torch.zeros(1, 3, dtype=torch.long)).logits.shape == (1, 3, 5)
-    assert model.config.num_hidden_layers == 2
