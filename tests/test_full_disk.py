@@ -147,8 +147,10 @@ def save_tensors(folder):
 @pytest.mark.thorough
 @pytest.mark.parametrize("action", [fit, save, sample, words, evaluate, save_tensors])
 def test_a_limit_on_the_size_of_files_is_named_in_one_line(action, tmp_path, capsys):
-    folder = tmp_path / "folder"
-    folder.mkdir()
+    for name in ("first", "folder"):
+        (tmp_path / name / "in").mkdir(parents=True)
+    action(tmp_path / "first" / "in")  # which compiles the loops, and keeps them in files of their own
+    folder = tmp_path / "folder" / "in"
     with limited(2_000):
         line = told(capsys, lambda: action(folder))
     assert "(files may have 2.0 kB at most: raise it by ulimit -f unlimited)" in line
