@@ -16,9 +16,12 @@ together. The controls show what a probe finds without learning: in an untrained
 positions, and from the last one, two or three symbols alone (Markov order).
 
 `beliefs.png` in the folder shows the true beliefs beside those probed from the last layer and from all, and the share
-of their variance explained by each layer; `result.md` has the numbers. The report in `PROCESS/evaluation` has all
-figures; that in `PROCESS/checkpoints` shows how the probe improves during training. When started again the experiment
-continues where it stopped.
+of their variance explained by each layer; `result.md` has the numbers, and the report in `PROCESS/evaluation` all
+figures. How the probe improves during training is shown by
+
+    hmm-datasets evaluate FOLDER/PROCESS/pretrain --tasks beliefs training --checkpoints true
+
+When started again the experiment continues where it stopped.
 """
 
 import shlex
