@@ -119,7 +119,7 @@ def plain_help(parser) -> str:
 
 
 def anchor(name: str) -> str:
-    """The anchor of a command, whose name may have a flag: `push --config`."""
+    """The anchor of a command, whose name may have a flag: `tokenize --executor`."""
     return name.replace(" --", "-")
 
 

@@ -24,6 +24,8 @@ from hmm_datasets.runtime.program import run
 from hmm_datasets.runtime.setting_rules import Void, check_object
 from hmm_datasets.runtime.settings import setting
 
+SPLITS = ["train", "test"]
+
 
 @dataclass
 class ClusterSettings:
@@ -32,7 +34,6 @@ class ClusterSettings:
     output_dir: str = setting(MISSING, "Output folder of splits and datatrove's logs, on a disk that all nodes share.")
     tokenizer: str = setting(MISSING, "Folder of a tokenizer, on a disk that all nodes share.")
     corpus: str = setting("tinystories-sample", "A text corpus: name, file or Hub data set.")
-    splits: list[str] = setting(["train", "test"], "Splits to tokenize.")
     test_fraction: float | None = setting(
         None, "Share of the documents that is held out, where the corpus has no test split.", above=0, below=1
     )
@@ -40,14 +41,13 @@ class ClusterSettings:
     executor: str = setting("local", "Executor of datatrove: local, slurm or ray.")
     tasks: int = setting(1, "Number of tasks, and so of shards, per split.", least=1)
     workers: int = setting(-1, "Number of tasks that run at once; -1 for all.", least=-1)
-    cpus_per_task: int = setting(1, "CPU cores per task under Slurm and Ray.", least=1)
-    mem_per_cpu_gb: int = setting(2, "Memory per CPU core in GB, under Slurm and Ray.", least=1)
+    mem_per_cpu_gb: int = setting(2, "Memory of a task, which has one CPU core, in GB, under Slurm and Ray.", least=1)
     partition: str | None = setting(None, "Partition of Slurm.")
     time: str | None = setting(None, "Time limit of a task under Slurm, such as 4:00:00.")
     env_command: str | None = setting(None, "Shell command that a Slurm node runs before Python.")
 
     voids = (
-        Void("cpus_per_task mem_per_cpu_gb", "if executor is local"),
+        Void("mem_per_cpu_gb", "if executor is local"),
         Void("partition time env_command", "unless executor is slurm"),
     )
 
@@ -76,13 +76,14 @@ def main(settings: ClusterSettings) -> None:
 
     output, tokenizer_file = Path(settings.output_dir).resolve(), Path(settings.tokenizer).resolve() / "tokenizer.json"
     tokenizer = load_tokenizer(tokenizer_file.parent)
-    names = ("corpus", "splits", "test_fraction", "max_documents", "tasks")
-    data = {name: getattr(settings, name) for name in names} | {"tokenizer_hash": tokenizer_hash(tokenizer)}
+    names = ("corpus", "test_fraction", "max_documents", "tasks")
+    data = {name: getattr(settings, name) for name in names} | {"splits": SPLITS}
+    data["tokenizer_hash"] = tokenizer_hash(tokenizer)
     limits = {"test_fraction": settings.test_fraction, "max_documents": settings.max_documents}
-    for split in settings.splits:
+    for split in SPLITS:
         load_corpus(settings.corpus, kind="text", split=split, **limits)  # an error occurs here and not in a task
-    write_record(output, asdict(settings), data, accepted=None, made=[f"{split}/*.ds" for split in settings.splits])
-    for split in settings.splits:
+    write_record(output, asdict(settings), data, accepted=None, made=[f"{split}/*.ds" for split in SPLITS])
+    for split in SPLITS:
         folder, logs = output / split, output / "datatrove" / split
         writer = PlainTextTokenizer(str(folder), str(tokenizer_file), tokenizer.eos_token)
         reader = partial(read_corpus, settings.corpus, {"split": split, **limits})
@@ -105,7 +106,7 @@ def executor(settings: ClusterSettings, pipeline: list, tasks: int, logging_dir:
 
         preload_in_fork_server(multiprocess)
         return LocalPipelineExecutor(pipeline, **common)
-    common |= {"cpus_per_task": settings.cpus_per_task, "mem_per_cpu_gb": settings.mem_per_cpu_gb}
+    common["mem_per_cpu_gb"] = settings.mem_per_cpu_gb
     if settings.executor == "ray":
         from datatrove.executor import RayPipelineExecutor
 

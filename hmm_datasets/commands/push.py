@@ -9,10 +9,7 @@ from ..runtime.settings import argument
 
 @dataclass(frozen=True, kw_only=True)
 class PushCommand(PushSettings):
-    """Push a run, HMM, data set or anything else to the Hub, in one commit.
-
-    With --config FILE.yaml instead of PATH it pushes several folders: `configs copy push.py`.
-    """
+    """Push a run, HMM, data set or anything else to the Hub, in one commit."""
 
     path: Path = argument("PATH", "folder, or 'process:mess3(x=0.05, a=0.85)'")
     repo_id: str = argument("REPO_ID", "USER/NAME")

@@ -114,8 +114,9 @@ def _module(path: Path) -> types.ModuleType:
 
 def command_of(name: str) -> list[str]:
     """The words after `hmm-datasets` that start a recipe or an experiment."""
-    further = {"tokenize --executor": ["tokenize", "--executor", "local"], "push --config": ["push"]}
-    return further.get(name) or ([name] if name in RECIPE_COMMANDS else ["experiment", name])
+    if name == "tokenize --executor":
+        return ["tokenize", "--executor", "local"]
+    return [name] if name in RECIPE_COMMANDS else ["experiment", name]
 
 
 def split_command(words: Sequence[str]) -> tuple[str, list[str]] | None:
@@ -126,11 +127,9 @@ def split_command(words: Sequence[str]) -> tuple[str, list[str]] | None:
 
 
 def recipe_of(name: str, arguments: Sequence[str]) -> str:
-    """The recipe that a command starts: `tokenize` on a cluster and `push` of several folders start their own."""
-    flags = {flag_of(word) for word in arguments}
-    if name == "tokenize" and "--executor" in flags:
-        return "tokenize --executor"
-    return "push --config" if name == "push" and "--config" in flags else name
+    """The recipe that a command starts: `tokenize` on a cluster starts its own."""
+    is_on_cluster = name == "tokenize" and "--executor" in map(flag_of, arguments)
+    return "tokenize --executor" if is_on_cluster else name
 
 
 def start(name: str, arguments: Sequence[str]) -> int:

@@ -21,7 +21,6 @@ RECIPE_COMMANDS = {
     "grpo": RecipeCommand("grpo.py", **_TRAINER | {"has_plan": False}),  # how long answers will be is not known
     "dpo": RecipeCommand("dpo.py", **_TRAINER),
     "evaluate": RecipeCommand("evaluate_model.py", "measure", first="--model"),
-    "push --config": RecipeCommand("push.py", launches=False),
 }
 """The recipes by the commands that start them."""
 

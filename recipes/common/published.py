@@ -8,7 +8,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,41 +32,6 @@ class Paper:
     title: str
     arxiv: str
     figures: str
-
-
-@dataclass(frozen=True)
-class Published:
-    """A number of a paper, and the settings of the task for which it stands.
-
-    Args:
-        value (`float` or `str`): the number, or a bound in words.
-        where (`str`): where the paper states it.
-        settings (mapping): settings of the task by name, with the paper's values.
-    """
-
-    value: float | str
-    where: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
-
-    def beside(self, difference: str = "", **actual: Any) -> dict[str, Any]:
-        """The fields `published`, `where` and `difference` of a [`Finding`] measured under the actual settings.
-
-        Under other settings than the paper's the number is named in `difference` and not compared.
-
-        ```python
-        >>> paper = Published("0.003", "table 1", {"symbols": 20})
-        >>> paper.beside(symbols=20)["published"], paper.beside(symbols=24)["difference"]
-        ('0.003', 'not compared with 0.003 (table 1), which is for symbols 20 and not 24')
-
-        ```
-        """
-        others = [
-            f"{name} {value} and not {actual[name]}" for name, value in self.settings.items() if actual[name] != value
-        ]
-        if not others:
-            return {"published": self.value, "where": self.where, "difference": difference}
-        named = f"not compared with {self.value} ({self.where}), which is for {', '.join(others)}"
-        return {"difference": "; ".join(filter(None, [named, difference]))}
 
 
 @dataclass(frozen=True)

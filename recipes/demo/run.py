@@ -28,7 +28,6 @@ STAGES = (
     ("Bits per byte of held-out stories", RECIPE.format("evaluate", "evaluate_text")),
     ("Fine-tuning on story questions, on two processes", RECIPE.format("sft", "sft") + " --launch cpu2"),
     ("Report", f"{REPORT} --experiment outputs/demo --license cdla-sharing-1.0"),
-    ("Push", RECIPE.format("push", "push")),
 )
 
 

@@ -173,7 +173,7 @@ def test_a_program_that_reads_its_arguments_itself_describes_them(tmp_path, caps
 
 @pytest.mark.thorough
 def test_the_help_of_every_recipe_and_experiment_names_its_settings_on_one_screen(capsys):
-    for name in (name for name in recipe_names() if name != "push --config"):  # whose help is that of push
+    for name in recipe_names():
         declared = declared_kinds(ROOT / "recipes" / recipe_command(name).script)
         if name == "demo":
             assert not declared, "it describes its arguments itself; see the test above"
@@ -225,8 +225,8 @@ def test_a_script_is_started_like_a_recipe(tmp_path, monkeypatch, capsys):
     assert main(["own.py", "--flag", "1"]) == 0
     assert capsys.readouterr().out == f"['{tmp_path / 'own.py'}', '--flag', '1']\n"
     assert failing(capsys, "nowhere.py").startswith("error: nowhere.py: no such script; `hmm-datasets configs` lists")
-    assert failing(capsys, "recipes/push.py", "--launch", "cpu2").startswith(
-        "error: --launch cpu2: recipes/push.py runs"
+    assert failing(capsys, "recipes/tokenize_corpus.py", "--launch", "cpu2").startswith(
+        "error: --launch cpu2: recipes/tokenize_corpus.py runs"
     )
     assert failing(capsys, "recipes/pretrain.py", "--hm", "x") == "error: unknown flag --hm; did you mean --hmm?"
 

@@ -30,7 +30,7 @@ def model(tmp_path_factory):
 
 
 def settings(model, folder, **others):
-    small = {"length": 16, "max_steps": 4, "global_batch_size": 4, "num_sequences": 6, "seeds": [0, 1]}
+    small = {"length": 16, "max_steps": 4, "num_sequences": 6, "seeds": [0, 1]}
     return RECIPE.AfterPretrainingSettings(model=str(model), output_dir=str(folder), **{**small, **others})
 
 
@@ -46,7 +46,7 @@ def test_windows_of_the_streams_are_the_sequences(model, tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(model)
     assert [tokenizer.decode([token]) for token in own] == [" A", " B", " C"]
     assert np.vectorize(own.get)(rows).tolist() == RECIPE.held_out(chosen, process).tolist()
-    assert TokenWindows(TokenStream(tmp_path / "sequences" / "train"), 16).num_windows == 8
+    assert TokenWindows(TokenStream(tmp_path / "sequences" / "train"), 16).num_windows == 16
 
 
 def test_new_models_have_the_configuration_and_other_weights(model, tmp_path):
@@ -84,18 +84,16 @@ def test_the_report_subtracts_the_optimum(model, tmp_path, capsys):
         write_json(tmp_path / "evaluation" / name / "report.json", report)
     RECIPE.report(chosen, process, 1.0)
     curves = read_json(tmp_path / "report.json")["curves"]
-    assert [row["symbols"] for row in curves["new_1"]] == [0, 32, 128]
+    assert [row["symbols"] for row in curves["new_1"]] == [0, 64, 256]
     assert [row["excess"] for row in curves["new_1"]] == pytest.approx([0.3] * 3)
     said = (tmp_path / "report.md").read_text()
-    assert "| 128 | 0.100 | 0.200 | 0.300 | 6.000 |" in said
+    assert "| 256 | 0.100 | 0.200 | 0.300 | 6.000 |" in said
     assert "| facts | 11 of 20 | 7 of 20 |" in said
     assert "11 of 20" in capsys.readouterr().out
     assert (tmp_path / "after_pretraining.png").stat().st_size > 5_000
 
 
 def test_wrong_settings_are_refused(model, tmp_path):
-    with pytest.raises(InputError, match="global_batch_size is 3; expected an even number"):
-        settings(model, tmp_path, global_batch_size=3)
     with pytest.raises(InputError, match="num_sequences is 1"):
         settings(model, tmp_path, num_sequences=1)
 
@@ -104,10 +102,10 @@ def test_wrong_settings_are_refused(model, tmp_path):
 @pytest.mark.slow
 def test_the_experiment_runs_to_its_report(program, succeeded, model, tmp_path):
     command = ("recipes/experiments/after_pretraining/run.py", "--model", model, "--output_dir", tmp_path)
-    sizes = ("--max_steps", 4, "--seeds", 0, "--length", 16, "--num_sequences", 6, "--global_batch_size", 4)
+    sizes = ("--max_steps", 4, "--seeds", 0, "--length", 16, "--num_sequences", 6)
     said = succeeded(program.run(*command, *sizes, timeout=600)).stdout
     curves = read_json(tmp_path / "report.json")["curves"]
     assert [row["symbols"] for row in curves["pretrained"]] == [row["symbols"] for row in curves["new_0"]]
     assert curves["pretrained"][0]["symbols"] == 0
-    assert curves["pretrained"][-1]["symbols"] == 4 * 2 * 16
+    assert curves["pretrained"][-1]["symbols"] == 4 * 4 * 16
     assert "What the pretrained model knows" in said

@@ -9,8 +9,7 @@ from experiments import load
 
 from hmm_datasets.hmm.families.automata import RandomAutomata
 
-TINY = ("--architectures", "gru", "--recall_widths", 4, 8, "--automata_widths", 8, "--batch_size", 4)
-TINY += ("--recall_steps", 2, "--automata_steps", 2, "--num_sequences", 8, "--automata_length", 16, "--num_pairs", 2)
+TINY = ("--architectures", "gru", "--steps", 2, "--num_sequences", 8)
 
 
 @pytest.fixture(scope="module")
@@ -37,14 +36,13 @@ def test_the_experiment_runs_to_its_report(program, succeeded, tmp_path):
     said = succeeded(program.run("recipes/experiments/architectures/run.py", *config, *TINY)).stdout
     result = json.loads((tmp_path / "result.json").read_text())
     assert [one["quantity"].split(":")[0] for one in result["findings"]] == [
-        "recall, gru of width 4",
-        "recall, gru of width 8",
-        "automata, gru of width 8",
-        "automata, gru of width 8",
+        *(f"recall, gru of width {width}" for width in (16, 32, 64, 128)),
+        "automata, gru of width 64",
+        "automata, gru of width 64",
         "recall, a guess among the values of the row",
         "automata, a token at random",
         *(f"automata, {name} of the row" for name in ("unigram", "bigram", "trigram")),
     ]
-    assert result["tokens"] == 2 * 4 * (9 + 9 + 17)
+    assert result["tokens"] == 2 * 64 * (4 * 25 + 65)
     assert (tmp_path / "architectures.png").read_bytes()[:4] == b"\x89PNG"
     assert "2401.12973" in said

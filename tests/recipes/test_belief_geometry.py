@@ -88,8 +88,7 @@ def test_wrong_processes_are_refused():
 @pytest.mark.thorough
 @pytest.mark.slow
 def test_a_tiny_experiment_ends_in_its_result(program, succeeded, tmp_path):
-    tiny = ("--processes", "rrxor", "--train_sequences", 640, "--num_sequences", 64, "--checkpoints", "false")
-    tiny += ("--length", 12, "--seed", 5)
+    tiny = ("--processes", "rrxor", "--train_sequences", 640, "--num_sequences", 64, "--seed", 5)
     succeeded(
         program.run("recipes/experiments/belief_geometry/run.py", *tiny, "--launch", "", "--output_dir", tmp_path)
     )
@@ -97,8 +96,8 @@ def test_a_tiny_experiment_ends_in_its_result(program, succeeded, tmp_path):
     assert set(content["layers"]["rrxor"]) == {"0", "1", "2", "3", "all"}
     assert all("mess3" not in one["quantity"] for one in content["findings"])
     data = read_json(tmp_path / "rrxor" / "pretrain" / "run.json")["data"]
-    assert (data["length"], data["seed"]) == (12, 5)
-    assert "12 (rrxor) symbols" in content["protocol"]
+    assert (data["length"], data["seed"]) == (10, 5)
+    assert "10 (rrxor) symbols" in content["protocol"]
     assert (tmp_path / "beliefs.png").stat().st_size > 10_000
 
 

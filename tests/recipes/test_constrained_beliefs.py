@@ -100,19 +100,18 @@ def test_settings_of_both_sizes_are_read(name):
     (settings,) = parse_settings(
         *recipe_settings("constrained-beliefs"), arguments=["--config", str(FOLDER / f"{name}.yaml")]
     )
-    assert settings.context == 10
     assert min(settings.values) < 1 / 3 < max(settings.values)  # eigenvalues of both signs
 
 
 @pytest.mark.thorough
 def test_a_tiny_experiment_has_its_report_and_picture(program, succeeded, tmp_path):
     command = ["-m", "hmm_datasets.cli", "experiment", "constrained-beliefs", "--config", str(FOLDER / "small.yaml")]
-    command += ["--output_dir", str(tmp_path), "--context", "4", "--steps", "5"]
+    command += ["--output_dir", str(tmp_path), "--steps", "5"]
     said = succeeded(program.run(*command, "--values", "0.5")).stdout
     assert "x = 0.5, heads 2: after attention R2" in said
     result = read_json(tmp_path / "result.json")
     assert [row["heads"] for row in result["models"]] == [1, 2]
     for row in result["models"]:
-        assert len(row["weights"]) == 4
+        assert len(row["weights"]) == 10
         assert row["eigenvalue"] == pytest.approx(-0.5)
     assert (tmp_path / "constrained_beliefs.png").stat().st_size > 10_000

@@ -155,20 +155,6 @@ def test_a_run_stopped_after_its_last_checkpoint_takes_no_further_step(program, 
     assert after["evaluation"]["loss"] == pytest.approx(before["evaluation"]["loss"], abs=1e-6)
 
 
-def test_without_a_hub_one_line_says_how_to_push(program, succeeded, experiment):
-    folder = experiment[0] / "hmm" / "hmm"
-    said = succeeded(
-        program.run(
-            *("recipes/push.py", "--folders", folder, "--names", "my-hmm", "--types", "model"),
-            HF_ENDPOINT="http://127.0.0.1:9",
-            HF_HUB_OFFLINE="0",
-            HF_TOKEN="hf_test",
-        )
-    ).stdout.strip()
-    assert said.startswith("not pushed (")
-    assert said.endswith(f"hmm-datasets push {folder} USER/my-hmm --repo_type model")
-
-
 def test_everything_is_pushed_to_a_hub_and_read_back(program, succeeded, experiment, tmp_path):
     root, _ = experiment
     hub = LocalHub(tmp_path / "hub")
@@ -179,14 +165,10 @@ def test_everything_is_pushed_to_a_hub_and_read_back(program, succeeded, experim
             "NO_PROXY": "127.0.0.1,localhost",
             "HF_HOME": str(tmp_path / "home"),
         }
-        said = succeeded(
-            program.run(
-                *("recipes/push.py", "--folders", root / "hmm" / "hmm", root / "dataset", root / "pretrain_hmm"),
-                *("--names", "hmm", "sequences", "llama", "--types", "model", "dataset", "model"),
-                **environment,
-            )
-        ).stdout
-        assert said.count("pushed ") == 3
+        for path, *target in (("hmm/hmm", "tester/hmm"), ("dataset", "tester/sequences", "--repo_type", "dataset"),
+                              ("pretrain_hmm", "tester/llama")):  # fmt: skip
+            command = ("-m", "hmm_datasets.cli", "push", root / path, *target)
+            assert hub.endpoint in succeeded(program.run(*command, **environment)).stdout
         check = f"""
 from datasets import load_dataset
 from huggingface_hub import HfApi

@@ -34,7 +34,7 @@ def test_every_model_has_its_own_seed_stream_and_folder(tmp_path):
 @pytest.mark.thorough
 @pytest.mark.slow
 def test_the_experiment_runs_to_its_report(program, succeeded, tmp_path):
-    small = ("--width", 16, "--train_tokens", 20_000, "--num_sequences", 8)
+    small = ("--train_tokens", 20_000)
     chosen = ("--processes", "golden_mean", "even", "--seeds", 0)
     command = (
         "recipes/experiments/excess/run.py",

@@ -32,7 +32,7 @@ def test_one_number_of_chains_and_one_step_can_be_drawn(tmp_path):
 
 @pytest.mark.thorough
 def test_the_experiment_runs_to_its_report(program, succeeded, tmp_path):
-    small = ("--steps", 2, "--batch_size", 4, "--num_sequences", 8, "--heads", 2)
+    small = ("--steps", 2, "--batch_size", 4, "--num_sequences", 8)
     command = (
         "-m",
         "hmm_datasets.cli",

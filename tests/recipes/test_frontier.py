@@ -134,7 +134,7 @@ def test_ppo_lands_on_the_frontier(tmp_path, monkeypatch):
 @pytest.mark.thorough
 def test_the_experiment_runs_to_its_report_and_goes_on(program, succeeded, tmp_path):
     words = ["recipes/experiments/frontier/run.py", "--config", "recipes/experiments/frontier/small.yaml"]
-    words += ["--output_dir", tmp_path, "--steps", 2, "--batch_size", 16]
+    words += ["--output_dir", tmp_path, "--steps", 2]
     words += ["--methods", "dpo", "--learning_rates", 0.02, 0.05]
     said = succeeded(program.run(*words)).stdout
     for title in ("What can be had", "The best of n", "Where trainers land", "Shares", "Wrong rewards, averaged"):

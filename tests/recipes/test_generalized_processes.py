@@ -74,14 +74,13 @@ def test_settings_of_both_sizes_are_read(name, models):
         *recipe_settings("generalized-processes"), arguments=["--config", str(FOLDER / f"{name}.yaml")]
     )
     assert len(settings.processes) * len(settings.architectures) == models
-    assert settings.context == 8
 
 
 @pytest.mark.thorough
 def test_a_tiny_experiment_has_its_report_and_picture(program, succeeded, tmp_path):
     command = ["-m", "hmm_datasets.cli", "experiment", "generalized-processes", "--config", str(FOLDER / "small.yaml")]
     command += ["--output_dir", str(tmp_path), "--processes", "moon()", "--architectures", "llama", "gru"]
-    command += ["--context", "4", "--layers", "1", "--steps", "5"]
+    command += ["--layers", "1", "--steps", "5"]
     said = succeeded(program.run(*command)).stdout
     assert "moon, gru: RMSE" in said
     result = read_json(tmp_path / "result.json")

@@ -8,6 +8,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from hmm_datasets.evaluation.benchmark.symbols import SymbolTokens, symbol_predictions
 from hmm_datasets.hmm.analysis.predictors import predictors_of
+from hmm_datasets.hmm.loading import load_source
 from hmm_datasets.runtime.command_line import parse_settings
 from hmm_datasets.runtime.shipped import EXPERIMENTS, shipped
 
@@ -21,7 +22,7 @@ def settings(*arguments: str):
 
 def test_without_settings_the_experiment_is_that_of_three_symbols():
     chosen = settings()
-    family = RECIPE.chains(chosen)
+    family = load_source(chosen.hmm)
     assert (family.num_symbols, family.alpha, family.start) == (3, 0.3, "uniform")
     (_, pretrain), (_, evaluate) = RECIPE.stages(chosen)
     assert "--hmm outputs/icl_transition/chains --length 96 --max_steps 600" in pretrain
@@ -34,7 +35,7 @@ def test_without_settings_the_experiment_is_that_of_three_symbols():
 )
 def test_variants_have_chains_and_a_folder_of_their_own(name, symbols, exact):
     chosen = settings("--config", str(FOLDER / f"{name}.yaml"))
-    family = RECIPE.chains(chosen)
+    family = load_source(chosen.hmm)
     assert (family.num_symbols, family.has_exact_distribution) == (symbols, exact)
     assert family.has_oracle
     assert chosen.output_dir == f"outputs/icl_transition_{name}"
@@ -50,7 +51,7 @@ def model() -> LlamaForCausalLM:
 
 def test_the_divergences_by_context_are_those_of_the_definition(model):
     """Symbols are token ids, so that the first one is scored too, and has no place among the contexts."""
-    family = RECIPE.chains(settings())
+    family = load_source(settings().hmm)
     tokens = family.sample(6, 12, seed=0)
     symbols = SymbolTokens.ids(3, 3)
     found = in_context.divergences(model, symbols, family, tokens, 2)

@@ -31,7 +31,17 @@ def sweep_of(content: dict, path):
 def test_the_full_experiment_is_planned_without_its_data(tmp_path):
     chosen = settings("full.yaml", "--output_dir", str(tmp_path / "icll"))
     assert len(sweep_of(RECIPE.models_sweep(chosen, tmp_path), tmp_path / "models.yaml").cells) == 3 * 2 * 3
-    one = settings("full.yaml", "--output_dir", str(tmp_path / "icll"), "--hmms", "H500-E200", "--kinds", "permuted")
+    one = settings(
+        "full.yaml",
+        "--output_dir",
+        str(tmp_path / "icll"),
+        "--hmms",
+        "H500-E200",
+        "--kinds",
+        "permuted",
+        "--plan",
+        "H200",
+    )
     RECIPE.stand_ins(one, tmp_path)  # the six sources cost the same
     found = COSTS.plans_of(sweep_of(RECIPE.models_sweep(one, tmp_path), tmp_path / "models.yaml"))
     assert len(found) == 3
@@ -94,7 +104,7 @@ def test_results_of_exact_and_inexact_sources_are_shown_together(tmp_path):
 @pytest.mark.thorough
 @pytest.mark.slow
 def test_the_small_experiment_ends_in_its_report(program, succeeded, tmp_path):
-    small = ("--hmms", "H4-E100", "H8-E100", "--fit_epochs", 4, "--train_tokens", 20_000, "--num_sequences", 16)
+    small = ("--hmms", "H4-E100", "H8-E100", "--train_tokens", 20_000, "--num_sequences", 16)
     command = (
         "recipes/experiments/icll/run.py",
         "--config",

@@ -5,7 +5,7 @@ import json
 import pytest
 
 pytestmark = pytest.mark.thorough
-TINY = ("--pretrain_tokens", 17 * 256, "--dpo_steps", 1, "--grpo_steps", 1)
+TINY = ("--pretrain_tokens", 17 * 256, "--steps", 1)
 TINY += ("--num_sequences", 16)
 
 
@@ -31,7 +31,7 @@ def test_the_experiment_runs_to_its_report(program, succeeded, tmp_path):
 @pytest.mark.slow
 def test_dpo_and_grpo_reach_the_optimum(program, succeeded, tmp_path):
     """Takes ten minutes and more on two cores."""
-    flags = ("--pretrain_tokens", 13_000_000, "--dpo_steps", 450, "--grpo_steps", 200, "--num_sequences", 8192)
+    flags = ("--pretrain_tokens", 13_000_000, "--steps", "none", "--num_sequences", 8192)
     experiment(program, succeeded, tmp_path, *flags, timeout=3600)
     trials = json.loads((tmp_path / "report.json").read_text())["trials"]
     found = {trial["name"]: trial["final"]["divergence"] + 2 * trial["final"]["standard_error"] for trial in trials}

@@ -45,7 +45,7 @@ def test_the_hours_of_all_models_are_those_of_their_flops_on_each_device(tmp_pat
         "63",
         "--vocab_size",
         "300",
-        "--devices",
+        "--plan",
         "T4:0.3:0.35",
         "A100:0.5",
         "H200",

@@ -105,10 +105,10 @@ def test_an_exponent_whose_interval_has_zero_is_no_power_law():
 
 @pytest.mark.parametrize("config", ["small.yaml", "full.yaml"])
 def test_the_settings_name_processes_with_exact_excess(config):
-    flags = ["--config", str(FOLDER / config), "--counts", "3", "5", "--mess3", "2"]
+    flags = ["--config", str(FOLDER / config), "--counts", "3", "5"]
     chosen = parse_settings(RECIPE.NonergodicSettings, arguments=flags)[0]
     sources = RECIPE.processes_of(chosen)
-    assert list(sources) == ["3 chains", "5 chains", "all chains", "2 Mess3"]
+    assert list(sources) == ["3 chains", "5 chains", "all chains", "64 Mess3"]
     assert all(source.has_exact_distribution and source.has_oracle for source in sources.values())
 
 
@@ -117,24 +117,22 @@ def test_wrong_settings_are_refused():
         RECIPE.NonergodicSettings("x", counts=[])
     with pytest.raises(InputError, match="2 or more, so that one is unknown"):
         RECIPE.NonergodicSettings("x", counts=[1, 8])
-    with pytest.raises(InputError, match="mess3 is 1"):
-        RECIPE.NonergodicSettings("x", mess3=1)
-    with pytest.raises(InputError, match="less than length 64"):
+    with pytest.raises(InputError, match="length is 64; expected 128 or more"):
         RECIPE.NonergodicSettings("x", length=64)
 
 
 @pytest.mark.slow
 @pytest.mark.thorough
 def test_the_experiment_ends_in_its_result(program, succeeded, tmp_path):
-    small = ("--counts", 4, 16, "--mess3", 2, "--length", 48, "--num_sequences", 64)
-    small += ("--fit_last", 32, "--train_tokens", 8_000, "--output_dir", tmp_path)
+    small = ("--counts", 4, 16, "--length", 128, "--num_sequences", 64)
+    small += ("--train_tokens", 8_000, "--output_dir", tmp_path)
     succeeded(
         program.run(
             "recipes/experiments/nonergodic/run.py", "--config", "recipes/experiments/nonergodic/small.yaml", *small
         )
     )
     content = read_json(tmp_path / "result.json")
-    assert set(content["excess"]) == {"4 chains", "16 chains", "all chains", "2 Mess3", "model"}
+    assert set(content["excess"]) == {"4 chains", "16 chains", "all chains", "64 Mess3", "model"}
     gained = next(one for one in content["findings"] if "at most 2.773" in one["quantity"])
     assert 0 < gained["measured"] < math.log(16)
     assert content["findings"][-1]["measured"] > 0, "the model is above the optimum"

@@ -232,7 +232,7 @@ def test_the_gradient_is_followed_to_the_stationary_point_that_is_reached_first(
 def test_the_experiment_runs_to_its_report_and_goes_on(program, succeeded, tmp_path):
     words = ["recipes/experiments/objectives/run.py", "--config", "recipes/experiments/objectives/small.yaml"]
     words += ["--output_dir", tmp_path, "--trials", "kto", "simpo", "online dpo", "top-p rollouts", "mask shifted"]
-    words += ["--steps", 2, "--batch_size", 8, "--search_steps", 1, "--learning_rates", 0.01, 0.05]
+    words += ["--steps", 2, "--learning_rates", 0.01, 0.05]
     said = succeeded(program.run(*words, "--seeds", 0)).stdout
     assert "Where objectives end" in said
     report = json.loads((tmp_path / "report.json").read_text())

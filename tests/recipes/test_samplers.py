@@ -378,7 +378,7 @@ def test_calibration_errors():
 @pytest.mark.thorough
 def test_the_experiment_runs_to_its_report_and_goes_on(program, succeeded, tmp_path):
     words = ["recipes/experiments/samplers/run.py", "--config", "recipes/experiments/samplers/small.yaml"]
-    words += ["--output_dir", tmp_path, "--num_hmms", 2, "--draws", 5, "--steps", 3]
+    words += ["--output_dir", tmp_path, "--draws", 5, "--steps", 3]
     parts = ["beams", "assisted", "unmasking"]
     said = succeeded(program.run(*words, "--parts", *parts)).stdout
     for title in ("The most likely sequence", "Assisted generation", "Filling in masks"):

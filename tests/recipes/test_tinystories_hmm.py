@@ -137,7 +137,7 @@ def test_emissions_over_a_fit_are_drawn(tmp_path, capsys):
 @pytest.mark.thorough
 @pytest.mark.slow
 def test_the_small_experiment_ends_in_its_report(program, succeeded, tmp_path):
-    small = ("--num_states", 8, "--length", 16, 32, "--max_epochs", 6, "--update_every", 1, 8, "--update_epochs", 4)
+    small = ("--num_states", 8, "--length", 16, 32, "--max_epochs", 6)
     small += ("--pretrain_tokens", 20_000, "--output_dir", tmp_path)
     command = (
         "recipes/experiments/tinystories_hmm/run.py",
@@ -146,7 +146,7 @@ def test_the_small_experiment_ends_in_its_report(program, succeeded, tmp_path):
     )
     said = succeeded(program.run(*command, *small, timeout=900)).stdout
     report = read_json(tmp_path / "report.json")
-    assert len(report["updates"]) == 5
+    assert len(report["updates"]) == 11
     assert [len(sentences) for sentences in report["sentences"].values()] == [10, 10]
     assert report["llama"]["kl"]["bayes"]["kl"] > 0
     fit = read_json(Path(report["best"]) / "summary.json")

@@ -95,14 +95,22 @@ def recipe(program, monkeypatch):
     return importlib.import_module("tokenize_with_datatrove")
 
 
+@pytest.mark.outside(
+    "https://github.com/NVIDIA/srt-slurm/pull/29",
+    "compute nodes whose jobs need another virtual environment than the login node",
+    "env_command of tokenize --executor slurm runs on the node before Python",
+)
 def test_the_slurm_executor_gets_what_it_needs(recipe, tmp_path):
     settings = recipe.ClusterSettings(
-        output_dir=str(tmp_path), tokenizer="t", executor="slurm", tasks=7, workers=3, partition="cpu", time="1:00:00"
+        **{"output_dir": str(tmp_path), "tokenizer": "t", "executor": "slurm", "tasks": 7, "workers": 3},
+        **{"partition": "cpu", "time": "1:00:00", "env_command": "source .venv-compute/bin/activate"},
     )
     executor = recipe.executor(settings, [], settings.tasks, str(tmp_path / "logs"))
     arguments = executor.get_sbatch_args()
     assert (arguments["partition"], arguments["time"]) == ("cpu", "1:00:00")
+    assert (arguments["cpus-per-task"], arguments["mem-per-cpu"]) == (1, "2G")
     assert (executor.world_size, executor.workers) == (7, 3)
+    assert "\nsource .venv-compute/bin/activate\nset -xe" in executor.get_launch_file_contents(arguments, "run")
 
 
 @pytest.mark.parametrize(

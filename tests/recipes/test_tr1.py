@@ -49,7 +49,7 @@ def test_two_jobs_consume_the_planned_tokens_on_the_ramp(program, succeeded, tmp
         "--output_dir",
         tmp_path / "out",
     )
-    said = succeeded(program.run(*command, "--max_documents", 400, "--job_time", "0:00:50", timeout=900)).stdout
+    said = succeeded(program.run(*command, "--job_time", "0:00:50", timeout=900)).stdout
     model = tmp_path / "out" / "model"
     plan, summary = read_json(model / "plan.json"), read_json(model / "summary.json")
     assert (summary["steps"], summary["tokens"]) == (plan["steps"], plan["tokens"])

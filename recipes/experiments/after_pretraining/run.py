@@ -26,8 +26,10 @@ from hmm_datasets.runtime.settings import setting
 if TYPE_CHECKING:
     from hmm_datasets.hmm.process import Process
 
-NEW_LEARNING_RATE = 1e-3
-"""Learning rate of the new models."""
+LEARNING_RATE, NEW_LEARNING_RATE = 1e-4, 1e-3
+"""Learning rates of the pretrained model and of the new ones."""
+BATCH_SIZE = 8
+"""Windows per step, half of them of the process."""
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 CORE_TASKS = "arc_easy copa winograd"
 
@@ -42,15 +44,11 @@ class AfterPretrainingSettings:
     text: str = setting("tinystories-sample", "A corpus: the text of the mixture.")
     length: int = setting(128, "Tokens per window, symbols per sequence.")
     max_steps: int = setting(64, "Optimizer steps of each model.")
-    global_batch_size: int = setting(8, "Windows per step, half of them of the process.")
     num_sequences: int = setting(32, "Held-out sequences, and windows of held-out text.")
     seeds: list[int] = setting([0, 1, 2], "Seeds of the new models.")
-    learning_rate: float = setting(1e-4, "Learning rate of the pretrained model.")
     core_data: str | None = setting(None, "Folder with the questions of CORE.")
 
     def __post_init__(self):
-        if self.global_batch_size % 2:
-            raise InputError(f"global_batch_size is {self.global_batch_size}; expected an even number")
         if self.num_sequences < 2:
             raise InputError(f"num_sequences is {self.num_sequences}; expected 2 or more, for a standard error")
 
@@ -90,7 +88,7 @@ def write_sequences(settings: AfterPretrainingSettings, process: "Process") -> N
     symbols = SymbolTokens.of(tokenizer, LETTERS[: process.num_symbols])
     if symbols.before:
         raise InputError(f"{settings.model}: its tokenizer does not write ' A' as one token")
-    rows = settings.max_steps * settings.global_batch_size // 2
+    rows = settings.max_steps * BATCH_SIZE // 2
     for split, tokens in (
         ("train", process.sample(rows, settings.length, seed=0)),
         ("test", held_out(settings, process)),
@@ -133,7 +131,7 @@ def stages(settings: AfterPretrainingSettings) -> list[tuple[str, str]]:
             f"hmm-datasets midtrain --config after_pretraining/midtrain.yaml --model {start} --learning_rate {rate} "
             f"--streams {root}/sequences {root}/tokens/text --length {settings.length} "
             f"--max_steps {settings.max_steps} "
-            f"--global_batch_size {settings.global_batch_size} --num_test_sequences {settings.num_sequences} "
+            f"--global_batch_size {BATCH_SIZE} --num_test_sequences {settings.num_sequences} "
             f"--seed {seed} --data_seed {seed} --output_dir {root}/{name}"
         )
 
@@ -143,7 +141,7 @@ def stages(settings: AfterPretrainingSettings) -> list[tuple[str, str]]:
         tasks += f" core --core_data {core_data} --core_tasks {CORE_TASKS} --core_max_per_task 60 --batch_size 8"
     return [
         ("Text as tokens", f"hmm-datasets tokenize --corpus {text} --tokenizer {model} --output_dir {root}/tokens"),
-        (f"{settings.model}, trained further", training(model, settings.learning_rate, 0, "pretrained")),
+        (f"{settings.model}, trained further", training(model, LEARNING_RATE, 0, "pretrained")),
         *(
             (
                 f"A new model, seed {seed}",
@@ -184,7 +182,7 @@ def report(settings: AfterPretrainingSettings, process: "Process", seconds: floa
     from hmm_datasets.report.tables import Table
 
     folder, losses = Path(settings.output_dir), optimum_and_baselines(settings, process)
-    per_step = settings.global_batch_size // 2 * settings.length
+    per_step = BATCH_SIZE // 2 * settings.length
     curves = {
         name: list(
             {

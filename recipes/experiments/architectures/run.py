@@ -30,6 +30,65 @@ LAYERS = 2
 """Layers of every model."""
 
 
+@dataclass(frozen=True)
+class Size:
+    """What is trained on, and how long: of recall, and of automata.
+
+    Attributes:
+        batch_size (`int`): rows per optimizer step.
+        lengths, widths, steps, learning_rates (`dict`): of each task the tokens per row, the widths of its models, the
+            optimizer steps and the peak learning rate.
+        num_keys, num_pairs (`int`): keys, as many values, and pairs in a row of the recall task.
+        num_states, alphabet (`tuple`): least and largest number of states of automata, and of letters of each.
+        num_letters (`int`): letters that alphabets are drawn from.
+        stop (`float`): probability that a string ends after a letter.
+    """
+
+    batch_size: int
+    lengths: dict[str, int]
+    widths: dict[str, list[int]]
+    steps: dict[str, int]
+    learning_rates: dict[str, float]
+    num_keys: int
+    num_pairs: int
+    num_states: tuple[int, int]
+    alphabet: tuple[int, int]
+    num_letters: int
+    stop: float
+
+
+SIZES = {
+    "small": Size(
+        batch_size=64,
+        lengths={"recall": 24, "automata": 64},
+        widths={"recall": [16, 32, 64, 128], "automata": [64]},
+        steps={"recall": 1600, "automata": 1000},
+        learning_rates={"recall": 3e-3, "automata": 5e-3},
+        num_keys=8,
+        num_pairs=6,
+        num_states=(4, 6),
+        alphabet=(4, 8),
+        num_letters=8,
+        stop=0.05,
+    ),
+    # The vocabulary of 8,192 and the widths of the paper on recall, and automata of the sizes of the paper on
+    # languages, in our reading of both; steps, batch and learning rates are ours.
+    "full": Size(
+        batch_size=256,
+        lengths={"recall": 64, "automata": 512},
+        widths={"recall": [64, 128, 256, 512], "automata": [64, 256]},
+        steps={"recall": 50_000, "automata": 20_000},
+        learning_rates={"recall": 1e-3, "automata": 1e-3},
+        num_keys=4096,
+        num_pairs=16,
+        num_states=(4, 12),
+        alphabet=(4, 18),
+        num_letters=18,
+        stop=0.04,
+    ),
+}
+
+
 @dataclass
 class ArchitectureSettings:
     """Settings of the experiment."""
@@ -37,26 +96,22 @@ class ArchitectureSettings:
     output_dir: str = setting(MISSING, "Output folder.")
     architectures: list[str] = setting(["llama", "lstm", "gru"], "Some of llama, lstm, gru, mamba.")
     seeds: list[int] = setting([0], "Seeds of models and rows.")
-    batch_size: int = setting(64, "Rows per optimizer step.")
+    size: str = setting("small", "Size of tasks and models: small, or full for those of the papers.")
+    steps: int | None = setting(None, "Optimizer steps of each model; by default those of the size.")
     num_sequences: int = setting(512, "Held-out rows that models are measured on.")
-    num_keys: int = setting(16, "Keys of the recall task, and its values.")
-    num_pairs: int = setting(8, "Pairs in a row of the recall task.")
-    recall_widths: list[int] = setting([16, 32, 64], "Widths of its models.")
-    recall_steps: int = setting(1000, "Optimizer steps on the recall task.")
-    recall_learning_rate: float = setting(5e-3, "Peak learning rate on the recall task.")
-    num_states: list[int] = setting([4, 6], "States of automata, from and to.")
-    num_letters: int = setting(8, "Letters that alphabets are drawn from.")
-    alphabet: list[int] = setting([4, 8], "Size of alphabets, from and to.")
-    stop: float = setting(0.05, "Probability that a string ends after a letter.")
-    automata_length: int = setting(128, "Tokens per row of strings.")
-    automata_widths: list[int] = setting([64], "Widths of models of automata.")
-    automata_steps: int = setting(600, "Optimizer steps on automata.")
-    automata_learning_rate: float = setting(5e-3, "Peak learning rate on automata.")
 
     def __post_init__(self):
-        for name in ("num_states", "alphabet"):
-            if len(getattr(self, name)) != 2:
-                raise InputError(f"{name} is {getattr(self, name)}; expected two numbers, the least and the largest")
+        if self.size not in SIZES:
+            raise InputError(f"size is {self.size!r}; expected {' or '.join(SIZES)}")
+
+    @property
+    def of_size(self) -> Size:
+        """What the size stands for."""
+        return SIZES[self.size]
+
+    def steps_of(self, task: str) -> int:
+        """Optimizer steps on a task."""
+        return self.of_size.steps[task] if self.steps is None else self.steps
 
 
 def main(settings: ArchitectureSettings) -> None:
@@ -71,23 +126,23 @@ def source_of(settings: ArchitectureSettings, task: str):
     from hmm_datasets.hmm.families.automata import RandomAutomata
     from hmm_datasets.hmm.families.episodic_tasks import AssociativeRecall
 
+    size = settings.of_size
     if task == "recall":
-        return AssociativeRecall(settings.num_keys, settings.num_keys, settings.num_pairs)
-    states, alphabet = tuple(settings.num_states), tuple(settings.alphabet)
-    return RandomAutomata(states, settings.num_letters, alphabet=alphabet, stop=settings.stop)
+        return AssociativeRecall(size.num_keys, size.num_keys, size.num_pairs)
+    return RandomAutomata(size.num_states, size.num_letters, alphabet=size.alphabet, stop=size.stop)
 
 
 def trials_of(settings: ArchitectureSettings) -> list[dict[str, Any]]:
     """What determines each model and its measurement."""
-    shared = {"layers": LAYERS, "batch_size": settings.batch_size, "num_sequences": settings.num_sequences}
-    lengths = {"recall": 4 * settings.num_pairs, "automata": settings.automata_length}
+    size = settings.of_size
+    shared = {"layers": LAYERS, "batch_size": size.batch_size, "num_sequences": settings.num_sequences}
     return [
-        {"task": task, "architecture": architecture, "width": width, "seed": seed, "length": lengths[task]}
-        | {name: getattr(settings, f"{task}_{name}") for name in ("steps", "learning_rate")}
+        {"task": task, "architecture": architecture, "width": width, "seed": seed, "length": size.lengths[task]}
+        | {"steps": settings.steps_of(task), "learning_rate": size.learning_rates[task]}
         | {"source": source_of(settings, task).fingerprint(), **shared}
         for task in TASKS
         for architecture in settings.architectures
-        for width in getattr(settings, f"{task}_widths")
+        for width in size.widths[task]
         for seed in settings.seeds
     ]
 
@@ -191,7 +246,11 @@ def findings(settings: ArchitectureSettings, trials: list[dict[str, Any]]) -> li
             label = f"{task}, {name} of width {width}: {figure}{unit}"
             entries.append(Finding(label, mean, error, difference=size))
     guess = "a guess among the values of the row"
-    return [*entries, Finding(f"recall, {guess}: accuracy", 1 / settings.num_pairs), *automata_baselines(settings)]
+    return [
+        *entries,
+        Finding(f"recall, {guess}: accuracy", 1 / settings.of_size.num_pairs),
+        *automata_baselines(settings),
+    ]
 
 
 def automata_baselines(settings: ArchitectureSettings) -> list:
@@ -204,7 +263,7 @@ def automata_baselines(settings: ArchitectureSettings) -> list:
     from hmm_datasets.hmm.analysis.predictors import ngram
 
     family = source_of(settings, "automata")
-    tokens = family.sample(settings.num_sequences, settings.automata_length, seed=0, first=TEST_FIRST)
+    tokens = family.sample(settings.num_sequences, settings.of_size.lengths["automata"], seed=0, first=TEST_FIRST)
     tokens = torch.from_numpy(tokens.astype(np.int64))
     oracle = family.oracle_next_token_probs(tokens, seed=0, first=TEST_FIRST)[:, :-1]
     entries = [Finding("automata, a token at random: accuracy", float((oracle > 0).double().mean()))]
@@ -219,12 +278,13 @@ def report(settings: ArchitectureSettings, trials: list[dict[str, Any]], seconds
     from architecture_panels import draw_panels
     from published import Paper, write_result
 
+    size = settings.of_size
     protocol = (
         f"{LAYERS} layers; the same width and steps for every architecture, not the same number of "
-        f"parameters; {len(settings.seeds)} seeds. Recall: {settings.num_keys} keys and values, {settings.num_pairs} "
-        f"pairs, {settings.recall_steps:,} steps of {settings.batch_size} rows. Automata: {settings.num_states[0]} to "
-        f"{settings.num_states[1]} states, {settings.num_letters} letters, {settings.automata_length} tokens, "
-        f"{settings.automata_steps:,} steps. The papers state their results as curves by width and by number of "
+        f"parameters; {len(settings.seeds)} seeds. Recall: {size.num_keys} keys and values, {size.num_pairs} "
+        f"pairs, {settings.steps_of('recall'):,} steps of {size.batch_size} rows. Automata: {size.num_states[0]} to "
+        f"{size.num_states[1]} states, {size.num_letters} letters, {size.lengths['automata']} tokens, "
+        f"{settings.steps_of('automata'):,} steps. The papers state their results as curves by width and by number of "
         "strings, so that no published number is beside ours."
     )
     write_result(
@@ -243,6 +303,8 @@ def panels_of(settings: ArchitectureSettings, trials: list[dict[str, Any]]) -> l
     import numpy as np
     from architecture_panels import ArchitecturePanel
 
+    size = settings.of_size
+
     def curves(task: str, values) -> dict[str, np.ndarray]:
         of = {
             name: [trial for trial in trials if (trial["task"], trial["architecture"]) == (task, name)]
@@ -251,15 +313,15 @@ def panels_of(settings: ArchitectureSettings, trials: list[dict[str, Any]]) -> l
         return {name: np.array([values(chosen, seed) for seed in settings.seeds]) for name, chosen in of.items()}
 
     by_width = curves("recall", lambda chosen, seed: [trial["accuracy"] for trial in chosen if trial["seed"] == seed])
-    title = f"recall of {settings.num_pairs} pairs"
+    title = f"recall of {size.num_pairs} pairs"
     axes = {
         "x_label": "width",
         "y_label": "accuracy",
         "log_x": True,
-        "levels": {"guess a value of the row": 1 / settings.num_pairs},
+        "levels": {"guess a value of the row": 1 / size.num_pairs},
     }
-    recall = ArchitecturePanel(title, settings.recall_widths, by_width, **axes)
-    widest = max(settings.automata_widths)
+    recall = ArchitecturePanel(title, size.widths["recall"], by_width, **axes)
+    widest = max(size.widths["automata"])
     smooth = np.ones(8) / 8
 
     def excess(chosen, seed):
@@ -267,7 +329,7 @@ def panels_of(settings: ArchitectureSettings, trials: list[dict[str, Any]]) -> l
         return np.convolve(trial["excess_by_token"], smooth, "valid")
 
     by_token = curves("automata", excess)
-    x = np.arange(settings.automata_length - 7) + 4.5
+    x = np.arange(size.lengths["automata"] - 7) + 4.5
     labels = {"x_label": "token (means of 8)", "y_label": "excess over the oracle\n(nats per token)"}
     automata = ArchitecturePanel(f"random automata, width {widest}", x, by_token, **labels)
     return [recall, automata]

@@ -16,9 +16,12 @@ together. The controls show what a probe finds without learning: in an untrained
 positions, and from the last one, two or three symbols alone (Markov order).
 
 `beliefs.png` in the folder shows the true beliefs beside those probed from the last layer and from all, and the share
-of their variance explained by each layer; `result.md` has the numbers. The report in `PROCESS/evaluation` has all
-figures; that in `PROCESS/checkpoints` shows how the probe improves during training. When started again the experiment
-continues where it stopped.
+of their variance explained by each layer; `result.md` has the numbers, and the report in `PROCESS/evaluation` all
+figures. How the probe improves during training is shown by
+
+    hmm-datasets evaluate FOLDER/PROCESS/pretrain --tasks beliefs training --checkpoints true
+
+When started again the experiment continues where it stopped.
 """
 
 import shlex
@@ -46,21 +49,13 @@ class BeliefGeometrySettings:
     )
     train_sequences: int = setting(80_000, "Sequences that each model is trained on.")
     num_sequences: int = setting(2048, "Held-out sequences that probes are fitted and tested on.")
-    checkpoints: bool = setting(False, "Also probe every checkpoint.")
     launch: str = setting("cpu2", "Launch configuration of all commands; empty for none.")
-    length: int | None = setting(None, f"Symbols per sequence; by default {LENGTHS['mess3']} and {LENGTHS['rrxor']}.")
     seed: int = setting(0, "Seed of the weights and of the sequences.")
 
     def __post_init__(self):
         unknown = sorted(set(self.processes) - LENGTHS.keys())
         if unknown or not self.processes:
             raise InputError(f"processes is {self.processes}; expected some of {', '.join(LENGTHS)}")
-        if self.length is not None and self.length < 2:
-            raise InputError(f"length is {self.length}; expected 2 symbols or more")
-
-    def length_of(self, name: str) -> int:
-        """Symbols per sequence of a process."""
-        return LENGTHS[name] if self.length is None else self.length
 
 
 def main(settings: BeliefGeometrySettings) -> None:
@@ -79,32 +74,26 @@ def main(settings: BeliefGeometrySettings) -> None:
 def stages(settings: BeliefGeometrySettings, folder: Path, name: str) -> list[tuple[str, str]]:
     """Title and command of what is done for one process."""
     launch = f"--launch {settings.launch} " if settings.launch else ""
-    where = {part: shlex.quote(str(folder / part)) for part in ("hmm", "pretrain", "evaluation", "checkpoints")}
+    where = {part: shlex.quote(str(folder / part)) for part in ("hmm", "pretrain", "evaluation")}
     evaluate = f"hmm-datasets evaluate {where['pretrain']} {launch}--num_sequences {settings.num_sequences} "
     training = (
         f"hmm-datasets pretrain {launch}--config belief_geometry/pretrain.yaml --hmm {where['hmm']} "
-        f"--length {settings.length_of(name)} --model {shlex.quote(settings.model)} --seed {settings.seed} "
+        f"--length {LENGTHS[name]} --model {shlex.quote(settings.model)} --seed {settings.seed} "
         f"--data_seed {settings.seed} "
         f"--train_tokens {trained_tokens(settings, name)} --output_dir {where['pretrain']}"
     )
-    commands = [
+    return [
         (f"A Llama on sequences of {name}", training),
         (
             f"{name}: its distance from the optimum, and probes for the beliefs",
             f"{evaluate}--tasks optimum beliefs training --output_dir {where['evaluation']}",
         ),
     ]
-    if settings.checkpoints:
-        chosen = "--tasks beliefs training --checkpoints true --checkpoint_sequences 512"
-        commands.append(
-            (f"{name}: probes at every checkpoint", f"{evaluate}{chosen} --output_dir {where['checkpoints']}")
-        )
-    return commands
 
 
 def trained_tokens(settings: BeliefGeometrySettings, name: str) -> int:
     """Tokens that the model of one process is trained on; every sequence has a beginning token too."""
-    return settings.train_sequences * (settings.length_of(name) + 1)
+    return settings.train_sequences * (LENGTHS[name] + 1)
 
 
 def report(settings: BeliefGeometrySettings, folder: Path, seconds: float) -> None:
@@ -120,7 +109,7 @@ def report(settings: BeliefGeometrySettings, folder: Path, seconds: float) -> No
         name: probed_beliefs(
             folder / name / "pretrain",
             folder / name / "hmm",
-            settings.length_of(name),
+            LENGTHS[name],
             settings.num_sequences,
             seed=settings.seed,
         )
@@ -146,7 +135,7 @@ def report(settings: BeliefGeometrySettings, folder: Path, seconds: float) -> No
         if name == "rrxor":
             for where, share in clouds[name].nearest().items():
                 findings.append(Finding(f"rrxor: share of positions nearest to their own belief, {where}", share))
-    lengths = " and ".join(f"{settings.length_of(name)} ({name})" for name in reports)
+    lengths = " and ".join(f"{LENGTHS[name]} ({name})" for name in reports)
     write_result(
         folder,
         Paper(

@@ -31,6 +31,8 @@ from typing import Any
 from hmm_datasets.runtime.program import run
 from hmm_datasets.runtime.settings import setting
 
+CONTEXT = 10
+"""Symbols that models predict the next one from, at most, as in the paper."""
 BATCH_SIZE = 128
 """Sequences per optimizer step."""
 HEADS = [1, 2]
@@ -46,7 +48,6 @@ class ConstrainedBeliefsSettings:
     output_dir: str = setting(MISSING, "Output folder.")
     values: list[float] = setting([0.05, 0.5], "Values of x of Mess3.")
     a: float = setting(0.85, "Share of the state's own symbol in Mess3.")
-    context: int = setting(10, "Symbols that models predict the next one from, at most.")
     steps: int = setting(1500, "Optimizer steps of each model.")
     learning_rate: float = setting(3e-3, "Peak learning rate.")
     seed: int = setting(0, "Seed of weights and sequences.")
@@ -62,7 +63,7 @@ def main(settings: ConstrainedBeliefsSettings) -> None:
     folder = Path(settings.output_dir)
     results, drawn = [], []
     for x in settings.values:
-        words = all_words(processes.mess3(x=x, a=settings.a), settings.context)
+        words = all_words(processes.mess3(x=x, a=settings.a), CONTEXT)
         for heads in HEADS:
             row, panels = measured(settings, folder, words, x, heads)
             print(
@@ -123,7 +124,7 @@ def measured(
     from hmm_datasets.training.model_configs import new_model
 
     process, bos = words.process, words.process.num_symbols
-    length = settings.context + 1
+    length = CONTEXT + 1
     sizes = {"width": WIDTH, "layers": 1, "heads": heads}
     config = architecture_config("llama", vocab_size=bos + 1, length=length + 1, bos_token_id=bos, **sizes)
     model = trained_model(
@@ -319,10 +320,10 @@ def write(
         protocol=(
             f"Llamas of one layer of width {WIDTH}, {settings.steps:,} steps of {BATCH_SIZE} "
             f"sequences of Mess3 with a = {settings.a:g}, AdamW at a peak of {settings.learning_rate:g}, one seed. "
-            f"Affine maps over all words of up to {settings.context} symbols, weighted by probability. A Llama has "
+            f"Affine maps over all words of up to {CONTEXT} symbols, weighted by probability. A Llama has "
             "rotary positions and a beginning token, which takes the attention that symbols leave."
         ),
-        tokens=len(results) * settings.steps * BATCH_SIZE * (settings.context + 2),
+        tokens=len(results) * settings.steps * BATCH_SIZE * (CONTEXT + 2),
         seconds=seconds,
         pictures=pictures,
         more={"models": results},

@@ -22,6 +22,10 @@ LAYERS = 4
 """Layers of the Llama."""
 HEADS = 4
 """Its attention heads."""
+WIDTH = 64
+"""Its width."""
+NUM_SEQUENCES = 256
+"""Held-out sequences per process."""
 
 
 @dataclass
@@ -31,9 +35,7 @@ class ExcessSettings:
     output_dir: str = setting(MISSING, "Output folder.")
     processes: list[str] = setting([], "Names in the benchmark; all by default.")
     seeds: list[int] = setting([0, 1, 2], "Seeds of models and data.")
-    width: int = setting(64, "Its width.")
     train_tokens: int = setting(5_000_000, "Tokens that each model is trained on.")
-    num_sequences: int = setting(256, "Held-out sequences per process.")
 
     def __post_init__(self):
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
@@ -62,8 +64,8 @@ def configuration(settings: ExcessSettings, length: int) -> dict[str, Any]:
     return {
         "model_type": "llama",
         "num_hidden_layers": LAYERS,
-        "hidden_size": settings.width,
-        "intermediate_size": 32 * round(8 * settings.width / 3 / 32),
+        "hidden_size": WIDTH,
+        "intermediate_size": 32 * round(8 * WIDTH / 3 / 32),
         "num_attention_heads": HEADS,
         "num_key_value_heads": HEADS,
         "max_position_embeddings": length + 1,
@@ -91,7 +93,7 @@ def report(settings: ExcessSettings, folder: Path, names: list[str], seconds: fl
     from hmm_datasets.statistics import clustered_mean
 
     accelerator = Accelerator()
-    held_out = open_benchmark(processes=names, num_sequences=settings.num_sequences).processes
+    held_out = open_benchmark(processes=names, num_sequences=NUM_SEQUENCES).processes
     by_seed = []
     for seed in settings.seeds:
         models = load_models(str(folder / f"seed-{seed}"), names, accelerator)
@@ -119,8 +121,8 @@ def report(settings: ExcessSettings, folder: Path, names: list[str], seconds: fl
         Paper("Markovian circuit tracing", "2605.20824", "mean excess loss"),
         [finding],
         protocol=(
-            f"One Llama per process of {LAYERS} layers and width {settings.width}, {settings.train_tokens:,} "
-            f"tokens each, seeds {', '.join(map(str, settings.seeds))}; scored on {settings.num_sequences} held-out "
+            f"One Llama per process of {LAYERS} layers and width {WIDTH}, {settings.train_tokens:,} "
+            f"tokens each, seeds {', '.join(map(str, settings.seeds))}; scored on {NUM_SEQUENCES} held-out "
             "sequences of 128 symbols per process. The error is over seeds."
         ),
         tokens=settings.train_tokens * excess.size,

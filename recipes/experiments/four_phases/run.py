@@ -25,6 +25,8 @@ LAYERS = 2
 """Layers of the models."""
 WIDTH = 64
 """Width of the models."""
+HEADS = 2
+"""Their attention heads."""
 
 
 @dataclass
@@ -36,7 +38,6 @@ class FourPhasesSettings:
     symbols: int = setting(10, "Symbols of a chain.")
     alpha: float = setting(1.0, "Concentration per symbol of the rows of a chain.")
     length: int = setting(64, "Symbols per sequence.")
-    heads: int = setting(2, "Attention heads.")
     steps: int = setting(600, "Optimizer steps.")
     batch_size: int = setting(32, "Sequences per optimizer step.")
     learning_rate: float = setting(3e-3, "Peak learning rate.")
@@ -55,7 +56,7 @@ def main(settings: FourPhasesSettings) -> None:
 
     folder = Path(settings.output_dir)
     sizes = {"vocab_size": settings.symbols + 1, "length": settings.length + 1, "bos_token_id": settings.symbols}
-    sizes |= {"width": WIDTH, "layers": LAYERS, "heads": settings.heads}
+    sizes |= {"width": WIDTH, "layers": LAYERS, "heads": HEADS}
     config = architecture_config("llama", **sizes)
     at = log_spaced_steps(settings.steps, MEASUREMENTS_PER_DOUBLING)
     results: dict[int, dict[str, Any]] = {}

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from methods import Method, Strength
     from rewards import Rewards
 
+BATCH_SIZE = 512
+"""Pairs or rollouts of each step."""
+
 
 @dataclass
 class FrontierSettings:
@@ -36,7 +39,6 @@ class FrontierSettings:
     methods: list[str] = setting([], "Names in methods.py; all by default.")
     seeds: list[int] = setting([0, 1, 2], "Seeds of data, rollouts and trainers.")
     steps: int = setting(200, "Optimizer steps of each policy, where they are not what is varied.")
-    batch_size: int = setting(512, "Pairs or rollouts of each step.")
     learning_rates: list[float] = setting([0.02, 0.05, 0.1], "Peaks to choose from, for each method once.")
 
     def __post_init__(self):
@@ -124,9 +126,9 @@ def landed(
     desk = Desk(
         replace(rewards.task, beta=strength.beta),
         reference=folder / "reference",
-        data=folder / "data" / f"{steps}x{settings.batch_size}",
+        data=folder / "data" / f"{steps}x{BATCH_SIZE}",
         output_dir=folder / "trainer",
-        budget=Budget(steps, settings.batch_size, rate, seed),
+        budget=Budget(steps, BATCH_SIZE, rate, seed),
     )
     recorded = trained(path, method.make, desk)
     outcome = rewards.outcome(torch.tensor(recorded["logits"], dtype=torch.float64))

@@ -27,6 +27,8 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.runtime.program import run
 from hmm_datasets.runtime.settings import setting
 
+CONTEXT = 8
+"""Symbols that models predict the next one from, at most, as in the paper."""
 WIDTH = 64
 """Width of all layers."""
 BATCH_SIZE = 128
@@ -55,7 +57,6 @@ class GeneralizedProcessesSettings:
     )
     architectures: list[str] = setting(["llama", "gru"], "Some of llama, lstm, gru, mamba.")
     layers: int = setting(2, "Number of layers.")
-    context: int = setting(8, "Symbols that models predict the next one from, at most.")
     steps: int = setting(2000, "Optimizer steps of each model.")
     learning_rate: float = setting(5e-3, "Peak learning rate.")
     seed: int = setting(0, "Seed of weights and sequences.")
@@ -77,7 +78,7 @@ def main(settings: GeneralizedProcessesSettings) -> None:
         name = (of_paper or call).partition("(")[0] if of_paper or call.endswith("()") else call
         if name in drawn:
             raise InputError(f"processes has {name} twice, as {call} the second time; expected different processes")
-        words = all_words(process, settings.context)
+        words = all_words(process, CONTEXT)
         if words.beliefs.std(0).max() < _CONSTANT:
             raise InputError(f"processes has {call}, whose predictive vectors are all the same; nothing can be probed")
         drawn[name] = {"words": words, "probed": {}, "of_paper": of_paper}
@@ -110,7 +111,7 @@ def measured(
 
     process, bos = words.process, words.process.num_symbols
     # One symbol more than the context, so that it is predicted from the whole context; and the beginning token.
-    length = settings.context + 1
+    length = CONTEXT + 1
     sizes = {"width": WIDTH, "layers": settings.layers}
     config = architecture_config(kind, vocab_size=bos + 1, length=length + 1, bos_token_id=bos, **sizes)
     place = re.sub(r"[^\w.,=()-]+", "", name)
@@ -278,11 +279,11 @@ def write(
             f"{', '.join(settings.architectures)} of {settings.layers} layers of width {WIDTH}, "
             f"{settings.steps:,} steps of {BATCH_SIZE} sequences, AdamW at a peak of "
             f"{settings.learning_rate:g}, one seed. Affine maps from all layers together, over all words of up to "
-            f"{settings.context} symbols. The paper's networks have 4 layers of width 64 (a transformer with learned "
+            f"{CONTEXT} symbols. The paper's networks have 4 layers of width 64 (a transformer with learned "
             "positions instead of a Llama, and an RNN instead of a Mamba), without a beginning token; they were "
             "trained for up to 4 million steps of 128 sequences."
         ),
-        tokens=models * settings.steps * BATCH_SIZE * (settings.context + 2),
+        tokens=models * settings.steps * BATCH_SIZE * (CONTEXT + 2),
         seconds=seconds,
         pictures=pictures,
         more={"models": results},

@@ -1,6 +1,6 @@
 """How accurate is in-context learning on GINC, by number and length of examples, and how accurate could it be?
 
-    hmm-datasets experiment ginc --config ginc/small.yaml [--example_lengths 3 10] [--num_examples 0 1 4]
+    hmm-datasets experiment ginc --config ginc/small.yaml [--num_prompts 100]
 
 Xie, Raghunathan, Liang and Ma, "An explanation of in-context learning as implicit Bayesian inference", ICLR 2022
 (arXiv 2111.02080). A model is trained on documents of five HMMs (concepts), then reads prompts: examples of one
@@ -30,7 +30,14 @@ from hmm_datasets.runtime.setting_rules import Void
 from hmm_datasets.runtime.settings import setting
 
 NOTEBOOK = "notebooks/plots.ipynb"
-PUBLISHED_EXAMPLES = (0, 1, 2, 4, 8, 16, 32, 64)
+EXAMPLE_LENGTHS = (3, 5, 8, 10)
+"""Tokens of an example, with its answer."""
+NUM_EXAMPLES = (0, 1, 2, 4, 8, 16, 32, 64)
+"""Examples before the one to answer."""
+LAYERS = 4
+"""Layers of the model, those of the authors' smallest."""
+BATCH_SIZE = 8
+"""Documents per optimizer step."""
 PUBLISHED = {
     ("gpt2", 3): (0.38456, 0.37056, 0.41360, 0.46000, 0.47424, 0.50376, 0.53592, 0.53656),
     ("gpt2", 5): (0.57696, 0.59136, 0.63448, 0.67160, 0.68376, 0.73216, 0.75368, 0.76768),
@@ -59,25 +66,17 @@ LEAK = 0.01
 class GINCSettings:
     """Settings of the experiment."""
 
-    voids = (Void("layers width batch_size learning_rate", "if steps is 0"),)
+    voids = (Void("width learning_rate", "if steps is 0"),)
 
     output_dir: str = setting(MISSING, "Output folder.")
-    example_lengths: list[int] = setting([3, 5, 8, 10], "Tokens of an example, with its answer.")
-    num_examples: list[int] = setting(list(PUBLISHED_EXAMPLES), "Examples before the one to answer.")
     num_prompts: int = setting(2500, "Prompts of each length and number of examples.")
     length: int = setting(1024, "Tokens of a document that the model is trained on.")
-    layers: int = setting(4, "Layers of the model.")
     width: int = setting(128, "Width of the model.")
     steps: int = setting(1000, "Optimizer steps; 0 trains no model.")
-    batch_size: int = setting(8, "Documents per optimizer step.")
     learning_rate: float = setting(3e-3, "Peak learning rate.")
     seed: int = setting(0, "Seed of the model, its documents, and the prompts.")
 
     def __post_init__(self):
-        if not self.example_lengths or min(self.example_lengths) < 2:
-            raise InputError(f"example_lengths is {self.example_lengths}; expected lengths of 2 tokens or more")
-        if not self.num_examples or min(self.num_examples) < 0:
-            raise InputError(f"num_examples is {self.num_examples}; expected numbers of 0 or more")
         if self.num_prompts < 1:
             raise InputError(f"num_prompts is {self.num_prompts}; expected 1 or more")
 
@@ -91,8 +90,8 @@ def main(settings: GINCSettings) -> None:
     exact = {"documents": documents, "leaky documents": ginc(leak=LEAK)}
     model = trained(settings, documents, folder / "model") if settings.steps else None
     accuracy: dict[str, Any] = {}
-    for length in settings.example_lengths:
-        for count in settings.num_examples:
+    for length in EXAMPLE_LENGTHS:
+        for count in NUM_EXAMPLES:
             cell = answered(settings, documents, exact, model, length, count)
             for who, right in cell.items():
                 accuracy.setdefault(who, {}).setdefault(length, {})[count] = right
@@ -107,10 +106,10 @@ def trained(settings: GINCSettings, documents: Any, folder: Path) -> Any:
     from small_runs import SmallRun, trained_model
 
     symbols = documents.num_symbols
-    longest = max((size + 1) * max(settings.num_examples) + size for size in settings.example_lengths)
-    sizes = {"width": settings.width, "layers": settings.layers, "length": max(settings.length, longest) + 1}
+    longest = max((size + 1) * max(NUM_EXAMPLES) + size for size in EXAMPLE_LENGTHS)
+    sizes = {"width": settings.width, "layers": LAYERS, "length": max(settings.length, longest) + 1}
     config = architecture_config("llama", vocab_size=symbols + 1, bos_token_id=symbols, **sizes)
-    return trained_model(folder, config, documents, SmallRun.of(settings))
+    return trained_model(folder, config, documents, SmallRun.of(settings, batch_size=BATCH_SIZE))
 
 
 def answered(
@@ -156,20 +155,17 @@ def draw(settings: GINCSettings, accuracy: dict[str, Any], path: Path) -> None:
         "gpt2": {"color": "#0072B2", "linestyle": "-.", "marker": "v", "label": "published, GPT-2 of 16 layers"},
         "lstm": {"color": "#D55E00", "linestyle": "-.", "marker": "P", "label": "published, LSTM"},
     }
-    lengths, counts = settings.example_lengths, sorted(settings.num_examples)
+    lengths, counts = EXAMPLE_LENGTHS, NUM_EXAMPLES
     with rc_context(PAPER):
-        figure = Figure(figsize=(2.0 * max(len(lengths), 2), 2.7), layout="constrained")
+        figure = Figure(figsize=(2.0 * len(lengths), 2.7), layout="constrained")
         panels = figure.subplots(1, len(lengths), squeeze=False, sharey=True)[0]
         for axes, length in zip(panels, lengths, strict=True):
             curves = {who: (counts, [cells[length][k].mean() for k in counts]) for who, cells in accuracy.items()}
-            for who in ("gpt2", "lstm"):
-                if (who, length) in PUBLISHED:
-                    curves[who] = (PUBLISHED_EXAMPLES, PUBLISHED[who, length])
+            curves |= {who: (counts, PUBLISHED[who, length]) for who in ("gpt2", "lstm")}
             for who, (x, y) in curves.items():
                 axes.plot(x, y, markersize=3, **{"label": WHO.get(who), **styles[who]})
             axes.set_xscale("symlog", base=2, linthresh=1)
-            ticks = sorted({*counts, *PUBLISHED_EXAMPLES})
-            axes.set_xticks(ticks, [str(tick) for tick in ticks])
+            axes.set_xticks(counts, [str(count) for count in counts])
             axes.minorticks_off()
             axes.set(title=f"examples of {length} tokens", xlabel="examples", ylim=(0, 1.02))
         panels[0].set_ylabel("accuracy")
@@ -186,14 +182,13 @@ def report(settings: GINCSettings, accuracy: dict[str, Any], folder: Path, secon
 
     from hmm_datasets.statistics import clustered_mean
 
-    findings, most = [], max(settings.num_examples)
-    for length in settings.example_lengths:
+    findings, most = [], max(NUM_EXAMPLES)
+    for length in EXAMPLE_LENGTHS:
         for who, cells in accuracy.items():
             mean, error, *_ = clustered_mean(cells[length][most][:, None].astype(float))
             stated = {}
-            if who == "model" and (("gpt2", length) in PUBLISHED) and most in PUBLISHED_EXAMPLES:
-                place = PUBLISHED_EXAMPLES.index(most)
-                gpt2, lstm = (PUBLISHED[other, length][place] for other in ("gpt2", "lstm"))
+            if who == "model":
+                gpt2, lstm = (PUBLISHED[other, length][-1] for other in ("gpt2", "lstm"))
                 stated = {"published": f"GPT-2 {gpt2:.3f}, LSTM {lstm:.3f}", "where": NOTEBOOK}
                 stated["difference"] = "other models, trained on 50 million tokens"
                 if (length + 1) * most + length > settings.length:
@@ -207,11 +202,11 @@ def report(settings: GINCSettings, accuracy: dict[str, Any], folder: Path, secon
         findings,
         protocol=(
             f"{settings.num_prompts:,} prompts of each length and number of examples, drawn as the authors' are; the "
-            f"leak is {LEAK:g} per token. The Llama has {settings.layers} layers of width {settings.width}, "
-            f"and was trained for {settings.steps:,} steps on {settings.batch_size} documents of {settings.length:,} "
+            f"leak is {LEAK:g} per token. The Llama has {LAYERS} layers of width {settings.width}, "
+            f"and was trained for {settings.steps:,} steps on {BATCH_SIZE} documents of {settings.length:,} "
             "tokens each. The authors' GPT-2 has 16 layers, the curves are means over five runs."
         ),
-        tokens=settings.steps * settings.batch_size * (settings.length + 1),
+        tokens=settings.steps * BATCH_SIZE * (settings.length + 1),
         seconds=seconds,
         pictures={"accuracy.png": partial(draw, settings, accuracy)},
         more={

@@ -1,6 +1,6 @@
 """From uniform to unigram to bigram to optimal: when does a model learn to count in its context?
 
-    hmm-datasets experiment icl-transition [--config icl_transition/doubly_stochastic.yaml] [--num_states 50 ...]
+    hmm-datasets experiment icl-transition [--config icl_transition/doubly_stochastic.yaml] [--hmm CALL ...]
 
 Every row comes from a different Markov chain over three symbols, whose transition rows are drawn from a Dirichlet
 distribution with concentration 0.3. So a model cannot learn the statistics of one chain; to predict well, it must
@@ -10,16 +10,16 @@ the context. Such a model stays near the unigram for a while, until attention he
 current symbol before; see Edelman, Edelman, Goel, Malach and Tsilivis, "The Evolution of Statistical Induction Heads:
 In-Context Learning Markov Chains", 2024.
 
-The settings vary the prior of the chains: 50 symbols (`fifty_symbols.yaml`), doubly stochastic tables, whose unigram
-says nothing (`doubly_stochastic.yaml`), rows of Zipf's law (`zipf.yaml`), a stationary first symbol
-(`stationary.yaml`). The optimum of the last three has no closed form; there the excess is over the oracle, which knows
+`hmm` varies the prior of the chains: 50 symbols (`fifty_symbols.yaml`), doubly stochastic tables, whose unigram says
+nothing (`doubly_stochastic.yaml`), rows of Zipf's law (`zipf.yaml`), a stationary first symbol (`stationary.yaml`).
+The optimum of the last three has no closed form; there the excess is over the oracle, which knows
 each chain.
 
 The report in `outputs/icl_transition/evaluation` shows the divergence from each predictor during training, and the
 steps at which the model is closest to a predictor and passes it. It takes some minutes on two cores; when started
 again it continues where it stopped.
 
-    hmm-datasets experiment icl-transition --models MODEL [MODEL ...] [--separator ', ']
+    hmm-datasets experiment icl-transition --models MODEL [MODEL ...]
 
 looks for the same transition inside one context of pretrained models, which are not trained: each reads chains as
 text, a letter for each symbol, and its divergence from each predictor is shown by the number of symbols read.
@@ -37,45 +37,35 @@ from hmm_datasets.runtime.settings import setting
 BATCH_SIZE = 4
 """With models: sequences of a forward pass."""
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+SEPARATOR = "\n"
+"""With models: the text between two symbols."""
 
 
 @dataclass
 class ICLTransitionSettings:
     """Settings of the experiment."""
 
-    voids = (
-        Void("alpha", "with zipf"),
-        Void("max_steps", "with models"),
-        Void("separator", "without models"),
-    )
+    voids = (Void("max_steps", "with models"),)
 
     output_dir: str = setting("outputs/icl_transition", "Output folder.")
-    num_states: int = setting(3, "Symbols of a chain.")
-    alpha: float | None = setting(None, "Concentration of the rows of a chain per symbol; 0.3 without zipf.")
-    zipf: float | None = setting(None, "Exponent of Zipf's law for the rows, instead of alpha.")
-    doubly_stochastic: bool = setting(False, "Columns of the tables sum to one too.")
-    start: str = setting("uniform", "Distribution of the first symbol: uniform or stationary.")
+    hmm: str = setting("random_chains(3, alpha=0.3)", "The chains: a family of processes, by name, folder or call.")
     length: int = setting(96, "Symbols per sequence.")
     max_steps: int = setting(600, "Optimizer steps.")
     num_sequences: int = setting(1024, "Held-out sequences that the model is measured on.")
     models: list[str] = setting([], "Folders or names of pretrained models to measure instead.")
     seed: int = setting(0, "Seed of the weights and of the sequences.")
-    separator: str = setting("\n", "With models: the text between two symbols.")
-
-    def __post_init__(self):
-        if self.models and self.num_states > len(LETTERS):
-            raise InputError(f"num_states is {self.num_states}; with models expected at most {len(LETTERS)} letters")
 
 
 def main(settings: ICLTransitionSettings) -> None:
     """Save the chains, train, evaluate; or measure the given models."""
+    from hmm_datasets.hmm.loading import load_source
     from hmm_datasets.operations.stages import run_or_exit
 
     folder = Path(settings.output_dir)
     if settings.models:
         measure(settings)
         return
-    chains(settings).save_pretrained(folder / "chains")
+    load_source(settings.hmm).save_pretrained(folder / "chains")
     run_or_exit(stages(settings))
 
 
@@ -88,16 +78,19 @@ def measure(settings: ICLTransitionSettings) -> None:
     from hmm_datasets.evaluation.benchmark.models import load_causal_lm
     from hmm_datasets.evaluation.benchmark.symbols import SymbolTokens
     from hmm_datasets.files import atomic_file, write_json
+    from hmm_datasets.hmm.loading import load_source
     from hmm_datasets.training.pretrained import load_pretrained
 
-    process = chains(settings)
+    process = load_source(settings.hmm)
+    if process.num_symbols > len(LETTERS):
+        raise InputError(f"hmm has {process.num_symbols} symbols; with models expected at most {len(LETTERS)} letters")
     tokens = process.sample(
         settings.num_sequences, settings.length, seed=settings.seed + 1
     )  # not the stream trained on
     measured, tables = {}, []
     for name in settings.models:
         symbols = SymbolTokens.of(
-            load_pretrained(AutoTokenizer, name), list(LETTERS[: settings.num_states]), settings.separator
+            load_pretrained(AutoTokenizer, name), list(LETTERS[: process.num_symbols]), SEPARATOR
         )
         model = load_causal_lm(name, Accelerator())
         measured[name] = summarize(divergences(model, symbols, process, tokens, BATCH_SIZE))
@@ -110,20 +103,6 @@ def measure(settings: ICLTransitionSettings) -> None:
         temporary.write_text("\n\n".join(part.markdown() for part in tables) + "\n", encoding="utf-8")
     draw({Path(name).name: rows for name, rows in measured.items()}, folder / "in_context.png")
     print(f"\n{folder / 'in_context.md'}: the tables; in_context.png: the picture")
-
-
-def chains(settings: ICLTransitionSettings):
-    """The family of chains that the settings describe."""
-    from hmm_datasets.hmm.families import RandomChains
-
-    alpha = 0.3 if settings.alpha is None and settings.zipf is None else settings.alpha
-    return RandomChains(
-        settings.num_states,
-        alpha=alpha,
-        zipf=settings.zipf,
-        doubly_stochastic=settings.doubly_stochastic,
-        start=settings.start,
-    )
 
 
 def stages(settings: ICLTransitionSettings) -> tuple[tuple[str, str], ...]:

@@ -1,6 +1,6 @@
 """In-context learning of languages: models on HMMs of words, and on HMMs whose emissions change with every sequence.
 
-    hmm-datasets experiment icll --config icll/small.yaml [--plan true] [--models 1m 3m ...]
+    hmm-datasets experiment icll --config icll/small.yaml [--plan H200] [--models 1m 3m ...]
 
 HMMs of several sizes are fitted to the words of TinyStories. For each there are two sources of sequences: the HMM
 itself, which a model can learn by heart, and the family in which the emission rows are shuffled among the states anew
@@ -10,7 +10,7 @@ predictors that only count in the context, and the models' excess over the optim
 
 A family of more than seven states has no Bayes-optimal predictor that could be computed. There the excess is over an
 oracle that knows the permutation, which no model can reach. When started again the experiment continues. With
-`--plan true` it only prints what it would cost, without data: the plan takes random HMMs of the same sizes.
+`--plan H200` it only prints what it would cost there, without data: the plan takes random HMMs of the same sizes.
 """
 
 import re
@@ -25,6 +25,8 @@ from hmm_datasets.runtime.program import run
 from hmm_datasets.runtime.settings import setting
 
 KINDS = ("plain", "permuted")
+FIT = {"length": 32, "max_epochs": 30, "pseudocount": 0.05}
+"""Words per window that HMMs are fitted to, the maximum number of epochs, and what is added to expected counts."""
 
 
 @dataclass
@@ -35,9 +37,6 @@ class ICLLSettings:
     corpus: str = setting("tinystories-sample", "A text corpus: name, file or Hub data set.")
     hmms: list[str] = setting(["H4-E100", "H8-E100", "H16-E100"], "Sizes of the HMMs, with H states and E words.")
     kinds: list[str] = setting(list(KINDS), "Some of plain, permuted.")
-    fit_length: int = setting(32, "Words per window that HMMs are fitted to.")
-    fit_epochs: int = setting(30, "Maximum number of epochs of a fit.")
-    pseudocount: float = setting(0.05, "Added to every expected count of a fit.")
     models: list[str] = setting(["1m"], "Sizes of the models.")
     seeds: list[int] = setting([0], "Seeds of the models.")
     length: int = setting(64, "Symbols per sequence of the models.")
@@ -45,10 +44,10 @@ class ICLLSettings:
     global_batch_size: int = setting(32, "Sequences per optimizer step.")
     per_device_train_batch_size: int = setting(16, "Sequences per process in one forward pass.")
     learning_rate: float = setting(3e-3, "Peak learning rate.")
-    bf16: bool | None = setting(None, "Compute in bfloat16; by default on GPUs that have it.")
     num_sequences: int = setting(256, "Held-out sequences that models are measured on.")
-    plan: bool = setting(False, "Print the plan of the models, and end.")
-    assumed_rate: str | None = setting(None, "Device that plans assume, such as H200, or H200:0.5; see pretrain.")
+    plan: str | None = setting(
+        None, "A device, such as H200, or H200:0.5: print the plan of the models on it, and end."
+    )
 
     def __post_init__(self):
         for name in self.hmms:
@@ -112,13 +111,11 @@ def main(settings: ICLLSettings) -> None:
 
 def fits_sweep(settings: ICLLSettings) -> dict[str, Any]:
     """The file of the sweep that fits the HMMs."""
-    shared = {"corpus": settings.corpus, "length": settings.fit_length, "max_epochs": settings.fit_epochs}
-    shared |= {"pseudocount": settings.pseudocount}
     sizes = [dict(zip(("num_states", "vocabulary_size"), size_of(name), strict=True)) for name in settings.hmms]
     return {
         "recipe": "fit",
         "output_dir": f"{settings.output_dir}/fits",
-        "settings": shared,
+        "settings": {"corpus": settings.corpus, **FIT},
         "cells": sizes,
         "table": {"values": ["test.cross_entropy", "test.final_token_cross_entropy", "entropy_rate"]},
     }
@@ -133,8 +130,7 @@ def models_sweep(settings: ICLLSettings, root: Path) -> dict[str, Any]:
         "per_device_train_batch_size": settings.per_device_train_batch_size,
         "learning_rate": settings.learning_rate,
     }
-    shared |= {} if settings.bf16 is None else {"bf16": settings.bf16}
-    shared |= {} if settings.assumed_rate is None else {"assumed_rate": settings.assumed_rate}
+    shared |= {} if settings.plan is None else {"assumed_rate": settings.plan, "bf16": True}
     sources = [str(root / "sources" / f"{name}-{kind}") for name in settings.hmms for kind in settings.kinds]
     return {
         "recipe": "pretrain",

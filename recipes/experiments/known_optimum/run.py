@@ -21,6 +21,8 @@ LENGTH = 16
 """Symbols per sequence."""
 REWARDS = [0.0, 0.3, -0.3]
 """Reward of each of the three symbols."""
+STEPS = {"dpo": 450, "grpo": 200}
+"""Optimizer steps."""
 BATCH_SIZES = {"dpo": 256, "grpo": 512}
 """Pairs or rollouts per optimizer step."""
 LEARNING_RATE = 1e-3
@@ -37,8 +39,7 @@ class KnownOptimumSettings:
     betas: list[float] = setting([1.0], "Weights of the divergence from the reference.")
     trials: list[str] = setting([], "Names in trials.yaml; all by default.")
     pretrain_tokens: int = setting(4_000_000, "Tokens to pretrain on.")
-    dpo_steps: int = setting(300, "Optimizer steps of DPO.")
-    grpo_steps: int = setting(125, "Optimizer steps of GRPO.")
+    steps: int | None = setting(None, "Optimizer steps of each policy; by default 450 of DPO and 200 of GRPO.")
     num_sequences: int = setting(4096, "Sequences drawn from each policy at the end.")
     seed: int = setting(0, "Seed of pairs, rollouts and trainers.")
 
@@ -97,7 +98,7 @@ def tried(settings: KnownOptimumSettings, folder: Path, name: str, beta: float, 
 
     method, base = trial["method"], folder / "pretrain"
     optimum = TiltedHMM(HMM.from_pretrained(folder / "hmm"), REWARDS, beta, LENGTH)
-    steps = {"dpo": settings.dpo_steps, "grpo": settings.grpo_steps}[method]
+    steps = STEPS[method] if settings.steps is None else settings.steps
     budget = {"steps": trial.get("steps", steps), "batch_size": BATCH_SIZES[method]}
     budget |= {"learning_rate": LEARNING_RATE, "seed": settings.seed}
     described = {"name": name, **trial, "beta": beta, "optimum": optimum.fingerprint(), **budget}

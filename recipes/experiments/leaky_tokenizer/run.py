@@ -1,12 +1,12 @@
 """A clean and a leaky tokenizer: what is gained by training a tokenizer on the test text too.
 
-    hmm-datasets experiment leaky-tokenizer --config leaky_tokenizer/small.yaml [--plan true] [--models 1m 3m ...]
+    hmm-datasets experiment leaky-tokenizer --config leaky_tokenizer/small.yaml [--plan T4] [--models 1m 3m ...]
 
 Two byte-level BPE tokenizers of the same size are trained, `clean` on the train text and `leaky` on train and test
 text, and both texts are tokenized with both. A sweep then trains, for each size and seed, the same model with the same
 initial weights on the same number of tokens with each tokenizer, and measures it in bits per byte on the held-out
 documents. The last stage compares them, see `compare.py`. When started again the experiment continues where it
-stopped. With `--plan true` it only prints the hours that the models would take on several devices, without data.
+stopped. With `--plan T4 H200` it only prints the hours that the models would take on these devices, without data.
 """
 
 import shlex
@@ -36,16 +36,13 @@ class LeakySettings:
     global_batch_size: int = setting(32, "Windows per optimizer step.")
     per_device_train_batch_size: int = setting(16, "Windows per process in one forward pass.")
     learning_rate: float = setting(3e-3, "Peak learning rate.")
-    lr_scheduler_type: str = setting("cosine_with_min_lr", "Schedule of the learning rate after the warm-up.")
-    warmup_steps: float = setting(0.05, "Steps of warm-up; below 1, a share of the run.")
-    bf16: bool | None = setting(None, "Compute in bfloat16; by default on GPUs that have it.")
     fp16: bool | None = setting(None, "Compute in float16, for GPUs without bfloat16.")
     seeds: list[int] = setting([0], "Seeds; one model per tokenizer, size and seed.")
     launcher: str | None = setting(None, "Launch configuration of each training; by default one process per model.")
-    plan: bool = setting(False, "Print the plans, and end.")
-    devices: list[str] = setting(
-        ["T4", "P100", "V100", "A100", "H100", "H200"],
-        "Devices of the plan: T4, T4:0.3 for a share of its peak, T4:0.3:0.35 with a price per hour.",
+    plan: list[str] = setting(
+        [],
+        "Devices, such as T4, T4:0.3 for a share of its peak, or T4:0.3:0.35 with a price per hour: print the hours "
+        "on each, and end.",
     )
 
 
@@ -95,9 +92,8 @@ def models_sweep(settings: LeakySettings) -> dict[str, Any]:
         "per_device_train_batch_size": settings.per_device_train_batch_size,
         "learning_rate": settings.learning_rate,
     }
-    shared |= {"lr_scheduler_type": settings.lr_scheduler_type, "warmup_steps": settings.warmup_steps}
     shared |= {"save_steps": 500, "save_total_limit": 1, "epochs_ok": 4}
-    shared |= {name: chosen for name in ("bf16", "fp16") if (chosen := getattr(settings, name)) is not None}
+    shared |= {} if settings.fp16 is None else {"fp16": settings.fp16}
     return {
         "recipe": "pretrain",
         "output_dir": f"{settings.output_dir}/models",
@@ -126,10 +122,11 @@ def hours_by_device(settings: LeakySettings) -> str:
     given = sweep["settings"] | sweep["cells"][0] | {"output_dir": settings.output_dir}
     runs = len(TOKENIZERS) * len(settings.seeds)
     table, notes = [], []
-    for device in settings.devices:
+    for device in settings.plan:
         name, share, price = (*device.split(":"), "", "")[:3]
         chosen = given | {"assumed_rate": ":".join(filter(None, (name, share)))}
         chosen |= {"price_per_hour": price} if price else {}
+        chosen |= {} if settings.fp16 else {"bf16": True}  # as on the device, which need not be here
         plans = []
         for model in settings.models:
             words = [word for key, value in (chosen | {"model": model}).items() for word in (f"--{key}", str(value))]

@@ -37,6 +37,8 @@ ALPHABET = "ABCDEFGHIJKLMNOP"
 """A character for each symbol."""
 SEPARATOR = " "
 """With MODEL: the text between two symbols."""
+BATCH_SYMBOLS = 2048
+"""Symbols of a forward pass, or one sequence if it is longer."""
 TRAIN_HMMS = 512
 """Random HMMs that it is trained on."""
 
@@ -54,7 +56,6 @@ class LLMOnHMMsSettings:
     noise: list[float] = setting([0.05, 0.3], "Probabilities that a state shows any symbol.")
     length: int = setting(256, "Symbols per sequence.")
     num_sequences: int = setting(64, "Sequences of each HMM.")
-    batch_size: int = setting(1, "Sequences of a forward pass.")
     seed: int = setting(0, "Seed of the HMMs and of their sequences.")
     train_tokens: int = setting(2_000_000, "Tokens that a model is trained on, without MODEL.")
 
@@ -148,6 +149,7 @@ def measure(settings: LLMOnHMMsSettings, name: str, hmms: dict[tuple[float, floa
     model = load_causal_lm(name, Accelerator())
     names = list(ALPHABET[: settings.states])
     symbols = SymbolTokens.of(load_pretrained(AutoTokenizer, name), names, SEPARATOR)
+    batch_size = max(1, BATCH_SYMBOLS // settings.length)
     results = {}
     for number, (key, hmm) in enumerate(hmms.items()):
         print(f"mixing {key[0]:g}, noise {key[1]:g}", flush=True)
@@ -155,7 +157,7 @@ def measure(settings: LLMOnHMMsSettings, name: str, hmms: dict[tuple[float, floa
         values = torch.from_numpy(tokens.astype(np.int64))
         exact = hmm.next_token_probs(values)[:, 1:-1].numpy()
         predictions = {
-            "model": symbol_predictions(model, symbols, tokens, batch_size=settings.batch_size).softmax(-1).numpy(),
+            "model": symbol_predictions(model, symbols, tokens, batch_size=batch_size).softmax(-1).numpy(),
             "bayes": exact,
             "viterbi": viterbi_predictions(hmm, tokens),
             "bigram": bigram(values, hmm.num_symbols)[:, 1:-1].numpy(),

@@ -28,6 +28,8 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.runtime.program import run
 from hmm_datasets.runtime.settings import setting
 
+MESS3 = 64
+"""Components of the mixture of Mess3 processes."""
 FIT_FIRST = 16
 """First position of the fitted power law."""
 
@@ -38,10 +40,8 @@ class NonergodicSettings:
 
     output_dir: str = setting(MISSING, "Output folder.")
     counts: list[int] = setting([16, 128, 1024], "Chains of each mixture.")
-    mess3: int = setting(64, "Components of the mixture of Mess3 processes; 0 for none.")
     length: int = setting(512, "Symbols per sequence.")
     num_sequences: int = setting(2048, "Held-out sequences of each process.")
-    fit_last: int = setting(128, "Last position of the fitted power law.")
     model: str = setting("recipes/experiments/nonergodic/llama.json", "A size or a configuration of transformers.")
     train_tokens: int = setting(2_000_000, "Tokens that the model is trained on.")
     global_batch_size: int = setting(8, "Sequences per optimizer step.")
@@ -51,12 +51,15 @@ class NonergodicSettings:
     def __post_init__(self):
         if not self.counts or min(self.counts) < 2:
             raise InputError(f"counts is {self.counts}; expected numbers of chains, 2 or more, so that one is unknown")
-        if self.mess3 == 1 or self.mess3 < 0:
-            raise InputError(f"mess3 is {self.mess3}; expected 2 components or more, or 0 for none")
-        if not 2 * FIT_FIRST <= self.fit_last < self.length:
+        if self.length < 8 * FIT_FIRST:
             raise InputError(
-                f"fit_last is {self.fit_last}; expected at least {2 * FIT_FIRST} and less than length {self.length}"
+                f"length is {self.length}; expected {8 * FIT_FIRST} or more, so that a power law can be fitted"
             )
+
+    @property
+    def fit_last(self) -> int:
+        """Last position of the fitted power law."""
+        return self.length // 4
 
 
 def main(settings: NonergodicSettings) -> None:
@@ -95,11 +98,10 @@ def processes_of(settings: NonergodicSettings) -> dict[str, Any]:
         f"{n:,} chains": random_chain_mixture(n, 2, seed=settings.seed) for n in settings.counts
     }
     sources["all chains"] = RandomChains(num_states=2, alpha=1.0)
-    if settings.mess3:
-        generator = np.random.default_rng(settings.seed)
-        drawn = generator.uniform((0.02, 0.4), (0.3, 0.98), size=(settings.mess3, 2)).tolist()
-        hmms = [processes.mess3(x=x, a=a) for x, a in drawn]
-        sources[f"{settings.mess3:,} Mess3"] = HMMMixture(hmms, [1 / len(hmms)] * len(hmms))
+    generator = np.random.default_rng(settings.seed)
+    drawn = generator.uniform((0.02, 0.4), (0.3, 0.98), size=(MESS3, 2)).tolist()
+    hmms = [processes.mess3(x=x, a=a) for x, a in drawn]
+    sources[f"{MESS3} Mess3"] = HMMMixture(hmms, [1 / len(hmms)] * len(hmms))
     return sources
 
 

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from theory import Task
     from torch import Tensor
 
+BATCH_SIZE = 512
+"""Pairs, sequences or rollouts of each step."""
+
 
 @dataclass
 class ObjectivesSettings:
@@ -32,9 +35,14 @@ class ObjectivesSettings:
     trials: list[str] = setting([], "Names in trials.py, other_libraries.py and faults.py; all by default.")
     seeds: list[int] = setting([0, 1, 2], "Seeds of data, rollouts and trainers.")
     steps: int = setting(200, "Optimizer steps of each policy.")
-    batch_size: int = setting(512, "Pairs, sequences or rollouts of each step.")
-    learning_rates: list[float] = setting([0.02, 0.05, 0.1], "Peaks to choose from.")
-    search_steps: int = setting(100, "Steps of each policy of the search, with a seed of its own.")
+    learning_rates: list[float] = setting(
+        [0.02, 0.05, 0.1], "Peaks to choose from, in half as many steps with a seed of their own."
+    )
+
+    @property
+    def search_steps(self) -> int:
+        """Steps of each policy of the search."""
+        return max(1, self.steps // 2)
 
     def __post_init__(self):
         if not self.seeds or len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
@@ -74,7 +82,7 @@ def main(settings: ObjectivesSettings) -> None:
     rows = {name: bench.tried(name) for name in clean}
     faults = [{"name": name, **bench.with_fault(name, rows[FAULTS[name].trial])} for name in faulty]
     bench.close()
-    write_report(folder, task, list(rows.values()), faults, vars(settings))
+    write_report(folder, task, list(rows.values()), faults, {**vars(settings), "batch_size": BATCH_SIZE})
 
 
 class Bench:
@@ -147,7 +155,7 @@ class Bench:
         import torch
         from trials import Budget, Desk, trained
 
-        folder, size = self._folder, self._settings.batch_size
+        folder, size = self._folder, BATCH_SIZE
         path = folder / "trials" / name.replace(" ", "_") / f"{steps}-{rate:g}-{seed}.json"
         places = {"reference": folder / "reference", "data": folder / "data" / f"{steps}x{size}"}
         desk = Desk(self._task, **places, output_dir=folder / "trainer", budget=Budget(steps, size, rate, seed))

@@ -24,6 +24,8 @@ PARTS = ("decoding", "beams", "assisted", "unmasking", "calibration")
 DECODED = {"num_states": 4, "num_symbols": 8, "alpha": 0.3}
 """The random HMMs that are decoded, sequences of five tokens: there are 32,768 of them."""
 DECODED_LENGTH, ASSISTED_LENGTH, UNMASKED_LENGTH = 5, 4, 8
+NUM_HMMS = 50
+"""HMMs of each seed whose most likely sequence is searched."""
 WIDTHS = (1, 2, 4, 8)
 """Beams."""
 ASSISTED: dict[str, tuple[str, str | None, dict[str, Any]]] = {
@@ -47,7 +49,6 @@ class SamplersSettings:
     output_dir: str = setting(MISSING, "Output folder.")
     parts: list[str] = setting([], f"Some of {', '.join(PARTS)}; all by default.")
     seeds: list[int] = setting([0, 1, 2], "Seeds of processes, models and draws.")
-    num_hmms: int = setting(50, "HMMs of each seed whose most likely sequence is searched.")
     draws: int = setting(2000, "Sequences of each trial of assisted generation.")
     steps: int = setting(2000, "Optimizer steps of each model.")
 
@@ -70,12 +71,12 @@ def main(settings: SamplersSettings) -> None:
     folder, results = Path(settings.output_dir), {}
     measured: dict[str, Callable[[int], Any]] = {
         "decoding": decoding,
-        "beams": partial(beams_of, settings.num_hmms),
+        "beams": beams_of,
         "assisted": partial(assisted_of, settings.draws, settings.steps, folder),
         "unmasking": partial(unmasking_of, settings.steps, folder),
         "calibration": calibration,
     }
-    budget = {"num_hmms": settings.num_hmms, "draws": settings.draws, "steps": settings.steps, "measures": 2}
+    budget = {"num_hmms": NUM_HMMS, "draws": settings.draws, "steps": settings.steps, "measures": 2}
     for part in settings.parts or PARTS:
         found = []
         for seed in settings.seeds:
@@ -121,11 +122,11 @@ def decoding(seed: int) -> list[dict[str, Any]]:
     return rows
 
 
-def beams_of(num_hmms: int, seed: int) -> list[dict[str, Any]]:
+def beams_of(seed: int) -> list[dict[str, Any]]:
     """A row for each width: how often the most likely sequence was found, and how far below it beams end."""
     from decoding import beams
 
-    gaps = beams(num_hmms, DECODED["num_states"], 5, 6, list(WIDTHS), first_seed=seed * num_hmms)
+    gaps = beams(NUM_HMMS, DECODED["num_states"], 5, 6, list(WIDTHS), first_seed=seed * NUM_HMMS)
     return [
         {"width": width, "found": float((found < 1e-9).mean()), "gap": float(found.mean()), "most": float(found.max())}
         for width, found in gaps.items()

@@ -20,8 +20,18 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.runtime.program import run
 from hmm_datasets.runtime.settings import setting
 
+PATIENCE = 5
+"""Epochs without a gain on held-out words after which a fit of a size stops."""
+SAVE_EVERY = 2
+"""Epochs between checkpoints, which the emissions show."""
 UPDATE_RULES = ["stochastic", "replace"]
-"""Rules of these updates."""
+UPDATE_EVERY = [1, 2, 8, 16, 32]
+"""Batches per update of the fits that compare updates, beside one per epoch."""
+UPDATE_FIT = {"vocabulary_size": 200, "num_states": 16, "length": 32, "max_documents": 10_000}
+UPDATE_FIT |= {"max_epochs": 20, "batch_size": 4, "patience": 20, "tolerance": 0.0}
+"""Settings of these fits. All run to the end, so that their curves can be compared."""
+PRETRAIN_LENGTH = 64
+"""Symbols per sequence that the Llama is trained on."""
 HELD_OUT = ("test", "unique_test")
 LOSSES = ("cross_entropy", "final_token_cross_entropy")
 
@@ -37,22 +47,11 @@ class TinyStoriesSettings:
     length: list[int] = setting([16, 32, 64], "L: symbols per window.")
     seeds: list[int] = setting([0], "Seeds of the fits.")
     max_epochs: int = setting(40, "Maximum number of passes over the data.")
-    patience: int = setting(5, "Stop after so many epochs without a gain on held-out words.")
     pseudocount: float = setting(0.05, "Added to every expected count.")
-    save_every: int = setting(2, "Epochs between checkpoints, which the emissions show.")
     time_limit: str | None = setting(None, "Each fit saves and stops before this time is up: 3:55:00 or 2-00:00:00.")
-    update_every: list[int] = setting([1, 2, 8, 16, 32], "Batches per update, beside one per epoch.")
-    update_epochs: int = setting(20, "Epochs of each fit that compares updates.")
-    update_batch_size: int = setting(4, "Windows per batch in these fits.")
-    update_sizes: list[int] = setting([200, 16, 32], "E, H and L of these fits.")
     model: str = setting("1m", "Size of the Llama that is pretrained on the best HMM.")
     pretrain_tokens: int = setting(500_000, "Tokens to pretrain it on.")
-    pretrain_length: int = setting(64, "Symbols per sequence that it is trained on.")
     launcher: str | None = setting(None, "Launch configuration of pretraining and evaluation, such as cpu2 or ddp.")
-
-    def __post_init__(self):
-        if len(self.update_sizes) != 3:
-            raise InputError(f"update_sizes has {len(self.update_sizes)} numbers; expected three: E, H and L")
 
 
 def main(settings: TinyStoriesSettings) -> None:
@@ -70,13 +69,13 @@ def main(settings: TinyStoriesSettings) -> None:
 def sweeps(settings: TinyStoriesSettings) -> dict[str, dict[str, Any]]:
     """The files of the two sweeps, by name."""
     shared = {"corpus": settings.corpus, "time_limit": settings.time_limit}
-    shared |= {"pseudocount": settings.pseudocount, "save_every": settings.save_every}
+    shared |= {"pseudocount": settings.pseudocount, "save_every": SAVE_EVERY}
     shared = {name: value for name, value in shared.items() if value is not None}
     values = ["train_log_likelihood", *(f"{split}.{loss}" for split in HELD_OUT for loss in LOSSES), "epochs"]
     sizes = {
         "recipe": "fit",
         "output_dir": f"{settings.output_dir}/sizes",
-        "settings": shared | {"max_epochs": settings.max_epochs, "patience": settings.patience},
+        "settings": shared | {"max_epochs": settings.max_epochs, "patience": PATIENCE},
         "grid": {
             "vocabulary_size": settings.vocabulary_size,
             "num_states": settings.num_states,
@@ -85,16 +84,11 @@ def sweeps(settings: TinyStoriesSettings) -> dict[str, dict[str, Any]]:
         },
         "table": {"values": values},
     }
-    words, states, length = settings.update_sizes
-    fixed = {"vocabulary_size": words, "num_states": states, "length": length}
-    fixed |= {"max_epochs": settings.update_epochs, "batch_size": settings.update_batch_size}
-    # All fits run to the end, so that their curves can be compared.
-    fixed |= {"patience": settings.update_epochs, "tolerance": 0.0}
-    cells = [{"update_every": every, "update_rule": rule} for rule in UPDATE_RULES for every in settings.update_every]
+    cells = [{"update_every": every, "update_rule": rule} for rule in UPDATE_RULES for every in UPDATE_EVERY]
     updates = {
         "recipe": "fit",
         "output_dir": f"{settings.output_dir}/updates",
-        "settings": shared | fixed,
+        "settings": shared | UPDATE_FIT,
         "cells": [*cells, {"update_every": None, "update_rule": "stochastic"}],
         "grid": {"seed": settings.seeds},
         "table": {"values": values},
@@ -137,7 +131,7 @@ def on_the_best(settings: TinyStoriesSettings, best: Path) -> list[tuple[str, st
     root = Path(settings.output_dir)
     hmm, model = _quoted(best / "hmm"), _quoted(root / "llama")
     launch = "" if settings.launcher is None else f" --launch {settings.launcher}"
-    budget = f"--model {settings.model} --length {settings.pretrain_length} --train_tokens {settings.pretrain_tokens}"
+    budget = f"--model {settings.model} --length {PRETRAIN_LENGTH} --train_tokens {settings.pretrain_tokens}"
     draw = "--text --num_sequences 40 --length 40 --seed 0 --output"
     programs = map(Path(__file__).with_name, ("compare.py", "emissions.py", "sentences.py"))
     compare, emissions, sentences = map(_quoted, programs)

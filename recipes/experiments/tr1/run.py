@@ -22,7 +22,6 @@ class TR1Settings:
 
     output_dir: str = setting("outputs/tr1_small", "Output folder.")
     corpus: str = setting("tinystories-sample", "A text corpus: name, file or Hub data set.")
-    max_documents: int | None = setting(None, "Maximum number of documents to read.")
     vocab_size: int = setting(2048, "Vocabulary size of the tokenizer.")
     pretrain: str = setting("", "Flags of the training, beyond tr1/1.3b.yaml.")
     launcher: str = setting("zero1", "Launch configuration: zero1, zero2, zero3, fsdp2 ...")
@@ -41,7 +40,6 @@ def main(settings: TR1Settings) -> None:
 def stages(settings: TR1Settings) -> list[tuple[str, str]]:
     """Title and command of every stage."""
     tokens, model = f"{settings.output_dir}/tokens", f"{settings.output_dir}/model"
-    limit = "" if settings.max_documents is None else f" --max_documents {settings.max_documents}"
     train = (
         f"hmm-datasets pretrain --launch {shlex.quote(settings.launcher)} --num_processes {settings.num_processes} "
         f"--config tr1/1.3b.yaml --tokens {shlex.quote(f'{tokens}/text')} "
@@ -58,7 +56,7 @@ def stages(settings: TR1Settings) -> list[tuple[str, str]]:
         (
             "The text as token streams",
             f"hmm-datasets tokenize --corpus {shlex.quote(settings.corpus)} --conversations none --vocab_size "
-            f"{settings.vocab_size}{limit} --output_dir {shlex.quote(tokens)}",
+            f"{settings.vocab_size} --output_dir {shlex.quote(tokens)}",
         ),
         *jobs,
         (

@@ -20,6 +20,8 @@ from hmm_datasets.runtime.settings import setting
 
 TEST_FRACTION = 0.1
 """Share of the text that is held out."""
+STRATEGY_STEPS = 40
+"""Optimizer steps under each of the strategies."""
 PROMPTS = ["The ", "What ", "I "]
 """Beginnings of the texts that it writes."""
 
@@ -28,7 +30,7 @@ PROMPTS = ["The ", "What ", "I "]
 class WordplaySettings:
     """Settings of the experiment."""
 
-    voids = (Void("num_processes bf16 strategy_steps", "without strategies"),)
+    voids = (Void("num_processes", "without strategies"),)
 
     text: str = setting(MISSING, "The text: a file, or the name of a corpus.")
     output_dir: str = setting("outputs/wordplay", "Output folder.")
@@ -41,8 +43,6 @@ class WordplaySettings:
     launcher: str = setting("cpu2", "Launch configuration of the training.")
     strategies: list[str] = setting([], "Launch configurations to compare: ddp zero1 zero2 zero3 fsdp2.")
     num_processes: int = setting(2, "Processes of each of the strategies.")
-    bf16: bool = setting(False, "Compute in bfloat16 under the strategies.")
-    strategy_steps: int = setting(40, "Optimizer steps under each of the strategies.")
 
 
 def main(settings: WordplaySettings) -> None:
@@ -81,15 +81,15 @@ def stages(settings: WordplaySettings) -> list[tuple[str, str]]:
     for name in settings.strategies:
         run_folder = shlex.quote(f"{folder}/strategies/{Path(name).stem}")
         result.append((
-            f"The same model on the same rows under {name}, {settings.strategy_steps} steps",
+            f"The same model on the same rows under {name}, {STRATEGY_STEPS} steps",
             f"hmm-datasets pretrain --launch {shlex.quote(name)} --num_processes {settings.num_processes} "
-            f"--bf16 {str(settings.bf16).lower()} {train} --max_steps {settings.strategy_steps} "
+            f"{train} --max_steps {STRATEGY_STEPS} "
             f"--train_tokens none --logging_steps 5 --save_strategy no --output_dir {run_folder}",
         ))  # fmt: skip
     names = " ".join(shlex.quote(Path(name).stem) for name in settings.strategies)
     written = f"--prompts {shlex.join(PROMPTS)}"
     script = shlex.quote(str(Path(__file__).with_name("written.py")))
-    compared = f" --strategies {names} --bf16 {str(settings.bf16).lower()}" if names else ""
+    compared = f" --strategies {names}" if names else ""
     command = f"python {script} {shlex.quote(folder)} {written}{compared}"
     return [*result, ("What it writes" + " and the strategies side by side" * bool(names), command)]
 

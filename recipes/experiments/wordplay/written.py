@@ -23,7 +23,6 @@ def main() -> None:
     parser.add_argument("--prompts", nargs="+", required=True)
     parser.add_argument("--temperature", type=float, default=0.8)
     parser.add_argument("--strategies", nargs="*", default=[])
-    parser.add_argument("--bf16", default="false", choices=("true", "false"))
     arguments = parser.parse_args()
     with one_line_errors():
         folder = arguments.folder
@@ -33,9 +32,7 @@ def main() -> None:
         lines = [f"{bits:.3f} bits per byte on the held-out text", *(f"```\n{text}\n```" for text in texts)]
         print("\n\n".join([lines[0], *texts]))
         if arguments.strategies:
-            report["strategies"] = [
-                measured(folder / "strategies" / name, arguments.bf16 == "true") for name in arguments.strategies
-            ]
+            report["strategies"] = [measured(folder / "strategies" / name) for name in arguments.strategies]
             table = strategy_table(report["strategies"])
             print(f"\n{table.text()}")
             lines.append(table.markdown())
@@ -68,7 +65,7 @@ def written(folder: Path, prompts: list[str], temperature: float) -> list[str]:
     return texts
 
 
-def measured(folder: Path, bf16: bool) -> dict[str, Any]:
+def measured(folder: Path) -> dict[str, Any]:
     """What a run under a strategy did: its rates, its memory and its losses."""
     from transformers import AutoConfig
 
@@ -95,6 +92,7 @@ def measured(folder: Path, bf16: bool) -> dict[str, Any]:
     if folder.name in STRATEGIES:
         config = load_pretrained(AutoConfig, str(folder))
         micro = record["settings"]["per_device_train_batch_size"]
+        low_precision = record["settings"]["bf16"]
         figures["planned_memory"] = memory_per_rank(
             folder.name,
             parameters=plan["parameters"],
@@ -103,11 +101,11 @@ def measured(folder: Path, bf16: bool) -> dict[str, Any]:
                 config,
                 micro_batch_size=micro,
                 length=plan["row_length"],
-                low_precision=bf16,
+                low_precision=low_precision,
                 low_weights=folder.name != "ddp",
             ),
             largest_layer=plan["parameters_without_embeddings"] // config.num_hidden_layers,
-            low_precision=bf16,
+            low_precision=low_precision,
             reduces_once=record["settings"]["gradient_accumulation_steps"] > 1,
         )["total"]
     return figures

@@ -22,6 +22,8 @@ from hmm_datasets.operations.launching import recipe_settings
 from hmm_datasets.runtime.program import run
 from hmm_datasets.runtime.settings import setting
 
+CHAT_DATA = "smoltalk"
+"""Conversations whose test split chat is measured on, unless the flags of evaluations have others."""
 STAGES = ("pretrain", "midtrain", "sft", "lima")
 
 
@@ -44,7 +46,6 @@ class ZacSettings:
     sft: str = setting("", "Flags of fine-tuning.")
     lima: str = setting("", "Flags of the stage on LIMA.")
     evaluate: str = setting("", "Flags of every evaluation.")
-    chat_data: str = setting("smoltalk", "Conversations whose test split chat is measured on.")
     core_data: str | None = setting(None, "Folder with the questions of CORE; without it CORE is not measured.")
     launcher: str = setting("ddp", "Launch configuration of every stage of training.")
     num_processes: int = setting(8, "Processes of every stage of training.")
@@ -123,7 +124,7 @@ def _evaluation(settings: ZacSettings, name: str) -> str:
     tasks = "text chat completions" + " core" * bool(settings.core_data)
     return (
         f"hmm-datasets evaluate {root}/{name} --targets {root}/tokens/text/test --tasks {tasks} "
-        f"--chat_data {shlex.quote(settings.chat_data)}{_core(settings)} {settings.evaluate} "
+        f"--chat_data {CHAT_DATA}{_core(settings)} {settings.evaluate} "
         f"--output_dir {root}/evaluation/{name}"
     )
 

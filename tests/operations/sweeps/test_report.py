@@ -100,12 +100,12 @@ def test_a_folder_of_something_else_is_not_taken_for_a_cell(sweep_of, tmp_path):
 
 def test_cells_of_an_experiment_start_it_by_its_name(sweep_of, tmp_path):
     sweep = sweep_of(
-        recipe="nonergodic", grid={"train_tokens": [10]}, then=["verify {output_dir}", "icll --plan true"]
+        recipe="nonergodic", grid={"train_tokens": [10]}, then=["verify {output_dir}", "icll --plan H200"]
     )
     (cell,) = sweep.cells
     first, _, last = CellState.read(cell.folder).commands
     assert first == ["hmm-datasets", "experiment", "nonergodic", "--config", str(cell.folder / "settings.yaml")]
-    assert last == ["hmm-datasets", "icll", "--plan", "true"]
+    assert last == ["hmm-datasets", "icll", "--plan", "H200"]
 
 
 @pytest.mark.parametrize(
