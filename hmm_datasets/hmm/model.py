@@ -21,10 +21,8 @@ from jaxtyping import Float, Int
 from ..errors import InputError
 from .analysis.causal_states import (
     StatisticalComplexity,
-    Synchronization,
     epsilon_machine,
     statistical_complexity,
-    synchronization,
 )
 from .analysis.mixed_states import mixed_states
 from .analysis.stationary import cesaro_limit
@@ -474,28 +472,6 @@ class HMM(Process):
         ```
         """
         return statistical_complexity(self)
-
-    def synchronization(self) -> "Synchronization":
-        """How fast an observer of the symbols finds out the state of the epsilon machine.
-
-        Definitions are those of James, Mahoney, Ellison and Crutchfield, "Many roads to synchrony" (Phys. Rev. E 89,
-        2014), sections II and III.
-
-        Returns:
-            [`~hmm_datasets.hmm.analysis.causal_states.Synchronization`]: `state_uncertainty` (L,) and `synchronized`
-            (L,) after each number of symbols, `information`, `mean_length`, `markov_order` and `error`.
-
-        Raises:
-            `InputError`: no finite epsilon machine is known; see [`HMM.epsilon_machine`].
-
-        ```python
-        >>> from hmm_datasets import processes
-        >>> processes.golden_mean().synchronization().markov_order, processes.even().synchronization().markov_order
-        (1.0, inf)
-
-        ```
-        """
-        return synchronization(self)
 
     def mixed_states(self, depth: int, *, max_states: int = 1_000_000) -> "MixedStates":
         """The distinct beliefs after at most `depth` tokens; see [`mixed_states`]."""
