@@ -29,7 +29,7 @@ from .analysis.stationary import cesaro_limit
 from .arrays import as_tables, checked_names, tokens_with_gaps
 from .named_tokens import symbols_of_names
 from .process import Process, Rows
-from .storage import load, load_tables, save
+from .storage import load, save
 
 if TYPE_CHECKING:
     import torch
@@ -519,11 +519,6 @@ class HMM(Process):
             `InputError`: there is no such folder, its format is another, or its tables do not match `config.json`.
         """
         return load(cls, name_or_path, revision)
-
-    @classmethod
-    def from_safetensors(cls, path: str | os.PathLike, *, vocabulary=None) -> "HMM":
-        """Read the tables alone, without the names of the symbols; raises the errors of [`HMM.from_pretrained`]."""
-        return load_tables(cls, path, vocabulary)
 
     def _infer(self, function, tokens, lengths, dtype):
         import torch
