@@ -176,5 +176,5 @@ def test_rows_of_text_are_named_by_their_documents(tmp_path):
     assert origins(packed, [0, 3]) == ["documents 0, 1", "documents 6, 7"]
     write_tokens(documents, tmp_path / "b" / "train", vocab_size=10, eos_id=9, tokenizer_hash="none", corpus="numbers")
     other = TokenWindows(TokenStream(tmp_path / "b" / "train"), 10)
-    mixture = InterleavedRows([windows, other], [0.5, 0.5], by="examples", exhausted="error", num_rows=10)
+    mixture = InterleavedRows([windows, other], [0.5, 0.5], by="examples", num_rows=10)
     assert origins(mixture, [0, 1]) == ["a: documents 0 to 1", "b: documents 0 to 1"]
