@@ -82,8 +82,14 @@ def _rates(process: Process, tokens: np.ndarray, threads: int) -> list[str]:
     return [
         _rate(lambda: process.sample(4096, 64, num_threads=threads), 1 << 18),
         _rate(lambda: process.log_likelihood(tokens), tokens.size),
-        _rate(lambda: process.factor_next_token_probs(tokens), tokens.size),
+        _rate(lambda: _by_factor(process, tokens), tokens.size),
     ]
+
+
+def _by_factor(process: FactoredProcess, tokens: np.ndarray) -> list[np.ndarray]:
+    """The distribution of each factor's next symbol."""
+    symbols = process.factor_tokens(tokens)
+    return [factor.next_token_probs(symbols[k]) for k, factor in enumerate(process.factors)]
 
 
 def _beside_hmm(name: str, process: Process, hmm: HMM, threads: int) -> list[list[str]]:

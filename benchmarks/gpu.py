@@ -68,7 +68,7 @@ PARTS = {
         ["benchmarks/training.py", "--part", "gpu"],
     ),
     "chunks": ("how large the chunks of the loss are best", ["benchmarks/gpu_training.py", "chunks"]),
-    "inference": ("filter, smoother and Viterbi of HMMs, and how fast", ["benchmarks/gpu_hmm.py", "inference"]),
+    "inference": ("filter and smoother of HMMs, and how fast", ["benchmarks/gpu_hmm.py", "inference"]),
     "generation": (
         "models generate and score in bfloat16, and how fast",
         ["benchmarks/gpu_training.py", "generation"],

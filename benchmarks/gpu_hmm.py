@@ -87,19 +87,19 @@ def _products(rows: int, states: int, device: torch.device, tiny: bool) -> float
 
 
 def inference(device: torch.device, tiny: bool) -> None:
-    """Tokens per second of the log-likelihood, posteriors and Viterbi paths of 4,096 sequences of 64, float32."""
+    """Tokens per second of the log-likelihood and posteriors of 4,096 sequences of 64, float32."""
     table = []
     for states in (3, 20) if tiny else (3, 20, 50, 200, 500):
         hmm = processes.random(states, max(states, 2), alpha=0.3, seed=1)
         tokens = torch.from_numpy(hmm.sample(64 if tiny else 4096, 64, seed=2).astype(np.int64)).to(device)
-        ways = (hmm.log_likelihood, hmm.posteriors, hmm.viterbi)
+        ways = (hmm.log_likelihood, hmm.posteriors)
         rates = [
             tokens.numel() / _seconds(lambda way=way, tokens=tokens: way(tokens, dtype=torch.float32), device, tiny)
             for way in ways
         ]
         table.append([states, *(f"{rate:,.0f}" for rate in rates)])
     print("Inference: 4,096 sequences of 64, H=E, float32, tokens per second\n")
-    print(text_table(["H", "log-likelihood", "posteriors", "Viterbi"], table))
+    print(text_table(["H", "log-likelihood", "posteriors"], table))
 
 
 def _seconds(job: Callable[[], object], device: torch.device, tiny: bool) -> float:

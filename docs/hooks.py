@@ -35,7 +35,6 @@ PICTURES = {
     "assets/generalized_processes.png": "recipes/experiments/generalized_processes/generalized_processes.png",
     "assets/llm_on_hmms.png": "recipes/experiments/llm_on_hmms/accuracy.png",
     "assets/ginc.png": "recipes/experiments/ginc/accuracy.png",
-    "assets/benchmark.png": "recipes/experiments/benchmark_models/models.png",
     "assets/smollm2.png": "recipes/experiments/llm_on_hmms/smollm2.png",
     "assets/architectures.png": "recipes/experiments/architectures/architectures.png",
     "assets/four_phases.png": "recipes/experiments/four_phases/four_phases.png",

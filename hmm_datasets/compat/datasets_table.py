@@ -3,8 +3,8 @@
 `datasets` no longer runs loading scripts, and has no entry points for builders. The builders it finds by a bare name
 are in `datasets.packaged_modules._PACKAGED_DATASETS_MODULES`, a dict from the name to `(module, hash)`. This module
 adds builders to it. `datasets` looks for the files of such a builder in `data_dir` before it makes the builder;
-`PackagedDatasetModuleFactory.get_module` is replaced by one that does not, where `data_dir` is no folder but what a
-builder understands by itself. If `datasets` is not imported yet, a finder does both right after its modules are
+`PackagedDatasetModuleFactory.get_module` is replaced by one that does not for a builder that understands `data_dir` by
+itself. If `datasets` is not imported yet, a finder does both right after its modules are
 imported and then removes itself. We know of no issue upstream. This can be removed once `datasets` finds builders by
 entry points, and lets them look for their files.
 
@@ -26,20 +26,17 @@ FACTORY_MODULE = "datasets.load"
 Entries = Callable[[], dict[str, tuple[str, str]]]
 
 
-def add_builders(entries: Entries, needs_no_files: Callable[[str, str | None], bool]) -> None:
+def add_builders(entries: Entries, without_files: str) -> None:
     """Add builders to the table, now or when `datasets` is imported. Calling it twice does no harm.
 
     Args:
         entries (callable): returns for each name the module of the builder, and a version of its data, which becomes
             part of the name of their cache.
-        needs_no_files (callable): takes the name of a builder and a `data_dir`, and returns whether it is passed to
-            the builder without looking for files.
+        without_files (`str`): name of the builder that gets `data_dir` without a look for files.
     """
     actions: dict[str, Callable[[ModuleType], None]] = {
         TABLE_MODULE: lambda module: module._PACKAGED_DATASETS_MODULES.update(entries()),
-        FACTORY_MODULE: lambda module: _replace_get_module(
-            module.PackagedDatasetModuleFactory, entries, needs_no_files
-        ),
+        FACTORY_MODULE: lambda module: _replace_get_module(module.PackagedDatasetModuleFactory, without_files),
     }
     for name in [name for name in actions if name in sys.modules]:
         actions.pop(name)(sys.modules[name])
@@ -47,14 +44,14 @@ def add_builders(entries: Entries, needs_no_files: Callable[[str, str | None], b
         sys.meta_path.insert(0, _AfterImport(actions))
 
 
-def _replace_get_module(factory: Any, entries: Entries, needs_no_files: Callable[[str, str | None], bool]) -> None:
+def _replace_get_module(factory: Any, without_files: str) -> None:
     original: Callable[[Any], Any] = vars(factory)["get_module"]
     if hasattr(original, "__wrapped__"):
         return
 
     @functools.wraps(original)
     def get_module(self: Any) -> Any:
-        if self.data_files is None and self.name in entries() and needs_no_files(self.name, self.data_dir):
+        if self.data_files is None and self.name == without_files:
             self.data_files = {}
         return original(self)
 

@@ -40,12 +40,8 @@ class InterleavedRows(Dataset):
         by (`str`, *optional*, defaults to `"examples"`): unit of the shares: `"examples"` for rows, or `"tokens"`, so
             that a source with longer rows gets fewer of them. For `"tokens"` each source needs an attribute
             `tokens_per_row`, as windows have.
-        exhausted (`str`, *optional*, defaults to `"stop"`): what happens when a source has no more rows. `"stop"`: the
-            mixture ends. `"repeat"`: the source starts again, in the same order, until every source has been read
-            completely; for another order in each epoch, make the source with as many epochs. `"error"`: a source that
-            is too short raises an error when the mixture is made; needs `num_rows`.
-        num_rows (`int`, *optional*): maximum length of the mixture; required if no source ends the mixture because all
-            are endless.
+        num_rows (`int`, *optional*): length of the mixture, for which no source may be too short; make one with as
+            many epochs as it needs. By default the mixture ends where a source has no more rows.
 
     Attributes:
         counts (`list[int]`): rows of each source in one period of the schedule.
@@ -54,7 +50,7 @@ class InterleavedRows(Dataset):
 
     Raises:
         `InputError`: weights are not positive, or not one per source; a share is less than one row in 100,000; a
-            source is empty; a source has no `tokens_per_row`; or a source ends too soon under `"error"`.
+            source is empty; a source has no `tokens_per_row`, or ends before `num_rows`; or all are endless.
 
     ```python
     >>> mixture = InterleavedRows([range(10_000), range(20_000, 30_000)], weights=[0.7, 0.3])
@@ -70,7 +66,6 @@ class InterleavedRows(Dataset):
         weights: Sequence[float],
         *,
         by: Literal["examples", "tokens"] = "examples",
-        exhausted: Literal["stop", "repeat", "error"] = "stop",
         num_rows: int | None = None,
     ):
         shares = numbers("weights", weights)
@@ -96,7 +91,7 @@ class InterleavedRows(Dataset):
                 raise InputError(f"source {number}: its share is less than a row in {RESOLUTION}; give it more weight")
         self.period = sum(self.counts)
         self.schedule, self.turns = _schedule(np.array(self.counts))
-        self.num_rows = self._length(exhausted, num_rows)
+        self.num_rows = self._length(num_rows)
 
     def __len__(self) -> int:
         return self.num_rows
@@ -132,8 +127,7 @@ class InterleavedRows(Dataset):
             raise IndexError(f"index {wanted[outside][0]} is outside a mixture of {len(self)} rows")
         periods, slots = np.divmod(wanted, self.period)
         sources = self.schedule[slots]
-        rows = periods * np.array(self.counts)[sources] + self.turns[slots]
-        return sources, rows % np.array(self.sizes)[sources]
+        return sources, periods * np.array(self.counts)[sources] + self.turns[slots]
 
     def realized(self, num_rows: int | None = None) -> list[dict[str, float | None]]:
         """The composition of the first rows of the mixture.
@@ -167,25 +161,18 @@ class InterleavedRows(Dataset):
             for number, source in enumerate(self.sources)
         ]
 
-    def _length(self, exhausted: str, num_rows: int | None) -> int:
-        if exhausted not in ("stop", "repeat", "error"):
-            raise InputError(f"exhausted={exhausted!r}: expected 'stop', 'repeat' or 'error'")
-        num_rows = None if num_rows is None else integer("num_rows", num_rows, 1, 63)
-        endless = [isinstance(source, EndlessSequences) for source in self.sources]
-        if num_rows is None and (any if exhausted == "repeat" else all)(endless):
+    def _length(self, num_rows: int | None) -> int:
+        if num_rows is None and all(isinstance(source, EndlessSequences) for source in self.sources):
             raise InputError("the mixture would be endless; pass num_rows=, the number of rows that will be read")
-        if exhausted == "repeat":
-            return num_rows or max(self._row_of(number, size - 1) for number, size in enumerate(self.sizes)) + 1
         ends = [self._row_of(number, size) for number, size in enumerate(self.sizes)]
-        if exhausted == "stop":
-            return min([*ends, *([num_rows] if num_rows else [])])
         if num_rows is None:
-            raise InputError("exhausted='error' needs num_rows, the number of rows that will be read")
+            return min(ends)
+        num_rows = integer("num_rows", num_rows, 1, 63)
         if min(ends) < num_rows:
             number = ends.index(min(ends))
             raise InputError(
                 f"source {number} has {self.sizes[number]} rows and ends before row {ends[number]} of {num_rows}; "
-                "give it more epochs or a lower weight, or exhausted='repeat'"
+                "give it more epochs or a lower weight"
             )
         return num_rows
 

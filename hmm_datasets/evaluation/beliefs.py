@@ -61,7 +61,8 @@ def probe_beliefs(
 
     The activation after `t` symbols is paired with the belief after these symbols, for `t` in `0 .. T` with a
     beginning token and in `1 .. T` without. By default activations are the hidden states that a model of transformers
-    returns; as everywhere in transformers, that of the last layer is the one after the final norm.
+    returns; that of the last layer is the one after the final norm, unless its config has
+    `tie_last_hidden_states=False`.
 
     Args:
         model ([`~transformers.PreTrainedModel`], `torch.nn.Module`, callable or array): a causal language model, which
@@ -88,7 +89,6 @@ def probe_beliefs(
         each layer (`"0"` is the embedding, then `"1"`, ..; or the names of `layers` or of a mapping) and for `"all"`
         layers together; the untrained figures only if there is an untrained model; `parts`, for each part of
         the belief and each layer the same figures without the shuffled ones, if the process has `belief_parts`;
-        `positions`, for each layer `r2` and `rmse` by position, and `first`, the number of symbols before the first;
         `markov`, for each order `k` the `r2` and `rmse` of beliefs of order `k` as predictions of the belief, and
         `probe_r2` and `probe_rmse` of the regression from all layers to them; counts; and where there are few enough
         numbers to draw `items`, held-out beliefs and their predictions from all layers. Without `controls` neither
@@ -131,7 +131,6 @@ def probe_beliefs(
             name: {key: figures[key] for key in _ORDER if key in figures} for name, figures in by_layer.items()
         },
         **({"parts": parts} if parts else {}),
-        "positions": {"first": 0 if rows.bos_token_id is not None else 1, "layers": probe.by_position()},
         **({"markov": _markov_figures(probe, markov)} if markov else {}),
         "num_states": process.max_states,
         "belief_width": process.belief_width,
@@ -236,10 +235,9 @@ def _probe(
                     targets[f"markov_{order}"] = (markov_beliefs if half.bos else markov_beliefs[:, 1:]).to(
                         features.device
                     )
-            num_positions = features.shape[1]
             features, targets = features.flatten(0, 1), {name: table.flatten(0, 1) for name, table in targets.items()}
             if probe is None:
-                probe = LinearProbe(widths, {name: table.shape[1] for name, table in targets.items()}, num_positions)
+                probe = LinearProbe(widths, {name: table.shape[1] for name, table in targets.items()})
             if not held_out:
                 probe.fit(features, targets)
                 continue

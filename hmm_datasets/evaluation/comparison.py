@@ -16,7 +16,7 @@ from ..hub.weights import refuse_stopped
 from ..intervals import half_width
 from ..paired_differences import Difference
 from ..report.evaluation_tables import read_report
-from .paired_runs import LEVEL, QUESTION_FIELDS, RESAMPLES, ReportFolder, first_change, pair
+from .paired_runs import LEVEL, RESAMPLES, ReportFolder, pair
 
 TASKS = {
     "optimum": "excess over the optimal loss, nats per token",
@@ -40,8 +40,8 @@ def compare_reports(folders: Sequence[str | os.PathLike]) -> dict[str, Any]:
     Returns:
         `dict`, ready for JSON: `runs`; `tasks`, for each task that all runs have its `measure` and `rows`, one per run
         with `value`, `low`, `high`, and either `difference` from the first run (`value`, `low`, `high`) or `unpaired`,
-        the reason why there is none; `left_out`, a line for each task that only some runs have; `positions`,
-        `training`, `questions` and `benchmark`, the figures to draw; `resamples`, `level`.
+        the reason why there is none; `left_out`, a line for each task that only some runs have; `positions` and
+        `training`, the figures to draw; `resamples`, `level`.
 
     Raises:
         `InputError`: fewer than two folders, the same folder twice, a folder without a report, or no task that is
@@ -72,10 +72,6 @@ def compare_reports(folders: Sequence[str | os.PathLike]) -> dict[str, Any]:
         }
     if "training" in shared:
         result["training"] = {run.name: _training(run) for run in runs}
-    if "core" in shared:
-        result["questions"] = _questions(runs)
-    if "benchmark" in shared and len({tuple(run.report["processes"]) for run in runs}) == 1:
-        result["benchmark"] = [run.report["benchmark"] for run in runs]
     return result
 
 
@@ -160,20 +156,6 @@ def _figure(task: str, measured: Mapping[str, Any]) -> tuple[float | None, float
     if task == "beliefs":
         return measured["layers"]["all"]["r2"], None, None
     return (measured["facts_correct"] / measured["facts"] if measured["facts"] else None), None, None
-
-
-def _questions(runs: Sequence[ReportFolder]) -> dict[str, list[dict[str, Any]]]:
-    """For each task on which all runs have the same questions, a row per run."""
-    first, *others = (run.report["core"]["tasks"] for run in runs)
-    questions = {}
-    for label, task in first.items():
-        if all(label in tasks and first_change(QUESTION_FIELDS, task, tasks[label]) is None for tasks in others):
-            rows = zip(runs, (first, *others), strict=True)
-            keys = {"value": "centered", "low": "low", "high": "high"}
-            questions[label] = [
-                {"run": run.name} | {key: tasks[label][name] for key, name in keys.items()} for run, tasks in rows
-            ]
-    return questions
 
 
 def _training(run: ReportFolder) -> dict[str, Any]:

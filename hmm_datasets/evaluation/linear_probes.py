@@ -97,11 +97,9 @@ class LinearProbe:
             concatenated. Those of a sequence are named `"0"`, `"1"`, ..
         targets (mapping from `str` to `int`): number of targets of each group, such as beliefs and shuffled beliefs.
             The first group is the main one.
-        num_positions (`int`, *optional*, defaults to 1): `T`, positions of a sequence. Rows are whole sequences, one
-            after the other.
     """
 
-    def __init__(self, widths: Sequence[int] | Mapping[str, int], targets: Mapping[str, int], num_positions: int = 1):
+    def __init__(self, widths: Sequence[int] | Mapping[str, int], targets: Mapping[str, int]):
         named = widths if isinstance(widths, Mapping) else {str(k): width for k, width in enumerate(widths)}
         ends = np.cumsum(list(named.values())).tolist()
         self._sets = {name: slice(end - width, end) for (name, width), end in zip(named.items(), ends, strict=True)}
@@ -110,15 +108,11 @@ class LinearProbe:
         self._groups = {
             name: slice(end - width, end) for (name, width), end in zip(targets.items(), last, strict=True)
         }
-        self._main = next(iter(targets))
+        self._main = self._groups[next(iter(targets))]
         self._targets = slice(ends[-1], ends[-1] + last[-1])
-        self._num_positions = num_positions
         self._moments, self._held_out = Moments(), Moments()
         self._solved: dict[str, tuple[Tensor, Tensor]] = {}
         self._squares: dict[str, Tensor] = {}
-        # Of the main group, by position: squared errors of each set, and sums of the targets and of their squares.
-        self._squares_at: dict[str, Tensor] = {}
-        self._sums_at: Tensor | None = None
 
     def fit(self, features: Float[Tensor, "R D"], targets: Mapping[str, Float[Tensor, "R K"]]) -> None:
         """Add positions to fit on."""
@@ -132,17 +126,11 @@ class LinearProbe:
             self._solved = {name: self._moments.regress(part, self._targets) for name, part in self._sets.items()}
         features, joined = features.double(), self._joined(targets)
         self._held_out.add(joined)
-        main = joined[:, self._groups[self._main]].unflatten(0, (-1, self._num_positions))
-        sums = torch.stack([main.sum(0), main.square().sum(0)])
-        self._sums_at = sums if self._sums_at is None else self._sums_at + sums
         for name, part in self._sets.items():
             weights, intercept = self._solved[name]
             predicted = features[:, part] @ weights + intercept
-            errors = (joined - predicted).square()
-            self._squares[name] = self._squares.get(name, 0) + errors.sum(0)
-            at = errors[:, self._groups[self._main]].sum(1).unflatten(0, (-1, self._num_positions)).sum(0)
-            self._squares_at[name] = self._squares_at.get(name, 0) + at
-        return predicted[:, self._groups[self._main]]
+            self._squares[name] = self._squares.get(name, 0) + (joined - predicted).square().sum(0)
+        return predicted[:, self._main]
 
     def _joined(self, targets: Mapping[str, Tensor]) -> Tensor:
         return torch.cat([targets[name].double() for name in self._groups], dim=1)
@@ -165,24 +153,6 @@ class LinearProbe:
         part = self._groups[group]
         spread = self._held_out.scatter.diagonal()[part].sum().item()
         return r2_and_rmse(error, spread, self._held_out.count * (part.stop - part.start))
-
-    def by_position(self) -> dict[str, dict[str, list[float | None]]]:
-        """`r2` and `rmse` of the main group at each position, for each set of features; R2 as in `figures`."""
-        if self._sums_at is None:
-            return {}
-        count = self._held_out.count // self._num_positions
-        total, squares = self._sums_at
-        spreads = squares - total.square() / count
-        # Rounding errors of the sums are no variance.
-        spreads = torch.where(spreads > 1e-12 * squares, spreads, 0.0).sum(1).tolist()
-        entries = count * total.shape[1]
-        figures = {}
-        for name, errors in self._squares_at.items():
-            pairs = [
-                r2_and_rmse(error, spread, entries) for error, spread in zip(errors.tolist(), spreads, strict=True)
-            ]
-            figures[name] = {figure: [pair[figure] for pair in pairs] for figure in ("r2", "rmse")}
-        return figures
 
 
 def r2_and_rmse(error: float, spread: float, entries: int) -> dict[str, float | None]:

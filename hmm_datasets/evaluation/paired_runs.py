@@ -36,7 +36,7 @@ _SAME = {
 _KEYS = {"optimum": ("sequence", "tokens"), "text": ("bytes", "bytes"), "chat": ("conversation", "tokens")}
 """By what the items of a task are recognized, and what they weigh."""
 
-QUESTION_FIELDS = ("sha256", "shots", "items", "baseline")  # of a task of questions
+_QUESTION_FIELDS = ("sha256", "shots", "items", "baseline")  # of a task of questions
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def _pair_questions(first: ReportFolder, other: ReportFolder) -> Difference | st
     if tasks.keys() != others.keys():
         return f"measured on other items: tasks {', '.join(others) or 'none'}, not {', '.join(tasks) or 'none'}"
     for label in tasks:
-        if (reason := first_change(QUESTION_FIELDS, tasks[label], others[label])) is not None:
+        if (reason := _first_change(_QUESTION_FIELDS, tasks[label], others[label])) is not None:
             return f"measured on other items: {label}: {reason}"
     changes = _changes(first, other)
     weights = [1 / (1 - tasks[label]["baseline"]) / len(changes) for label in changes]
@@ -100,7 +100,7 @@ def pair(task: str, first: ReportFolder, other: ReportFolder) -> Difference | st
     """
     if task not in _SAME:
         return f"{task} has no items that can be resampled"
-    if (change := first_change(_SAME[task], first.report[task], other.report[task])) is not None:
+    if (change := _first_change(_SAME[task], first.report[task], other.report[task])) is not None:
         return f"measured on other items: {change}{_of_streams(task, first, other)}"
     return _pair_questions(first, other) if task == "core" else _pair_items(task, first, other)
 
@@ -115,7 +115,7 @@ def _of_streams(task: str, first: ReportFolder, other: ReportFolder) -> str:
     )
 
 
-def first_change(names: Sequence[str], first: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
+def _first_change(names: Sequence[str], first: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
     """The first of these settings that differs between two runs, or None."""
     pairs = ((name, first.get(name), other.get(name)) for name in names)  # absent in reports of earlier versions
     return next((f"{name} is {after}, not {before}" for name, before, after in pairs if before != after), None)

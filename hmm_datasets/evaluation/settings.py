@@ -53,11 +53,6 @@ class EvaluationSettings:
     )
     bos: bool = setting(True, "Whether rows begin with a beginning-of-sequence token.")
     order: int = setting(2, "Largest n of the n-gram baselines.")
-    activations: list[str] = setting(
-        [],
-        "Write activations after each token, of these submodules or of all layers "
-        "(hidden_states), and the exact beliefs to activations/ in output_dir, as safetensors.",
-    )
     checkpoints: bool = setting(False, "Also measure every checkpoint in the model's folder.")
     revisions: list[str] = setting(
         [], "Also measure these revisions of the model's repository on the Hub; `all` for its branches step-N."
@@ -102,7 +97,6 @@ class EvaluationSettings:
         Void("core_data", "if tasks are without core"),
         Void("chat_data", "if tasks are without chat"),
         Void("window stride by_document", "if tasks are without text"),
-        Void("activations", "if tasks are without beliefs"),
         Void("metrics order", "if tasks are without optimum"),
         Void("window stride by_document", "if targets are processes"),
     )

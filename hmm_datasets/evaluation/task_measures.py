@@ -8,7 +8,6 @@ from accelerate import Accelerator
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from ..training.pretrained import load_pretrained
-from .activation_files import save_activations
 from .beliefs import probe_beliefs, row_of
 from .chat.measures import measure_chat
 from .completions import complete
@@ -42,12 +41,6 @@ def _measure_optimum(
 
 def run_beliefs(context: EvaluationContext, accelerator: Accelerator) -> Result:
     rows = context.rows(context.settings.num_sequences)
-    names = context.settings.activations
-    if names:
-        layers = None if names == ["hidden_states"] else names
-        folder = Path(context.settings.output_dir) / "activations"
-        batch_size = context.settings.batch_size
-        save_activations(context.model, rows, folder, accelerator, layers=layers, batch_size=batch_size)
     return probe_beliefs(context.model, context.source, rows, accelerator, **context.sizes)
 
 

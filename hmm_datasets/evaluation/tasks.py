@@ -66,9 +66,6 @@ def chosen_tasks(context: EvaluationContext) -> list[str]:
     if not possible:
         raise InputError(f"{context.settings.model}: {TASKS['optimum'].needs}, or text")
     chosen = [name for name in possible if name in wanted or not wanted]
-    if context.settings.activations and "beliefs" not in chosen:
-        remedy = "add it to tasks" if "beliefs" in possible else TASKS["beliefs"].needs
-        raise InputError(f"activations is set, but the task beliefs does not run: {remedy}")
     if context.settings.metrics and "optimum" not in chosen:
         raise InputError("metrics is set, but the task optimum, which computes them, does not run; add it to --tasks")
     return chosen

@@ -21,17 +21,15 @@ from jaxtyping import Float, Int
 from ..errors import InputError
 from .analysis.causal_states import (
     StatisticalComplexity,
-    Synchronization,
     epsilon_machine,
     statistical_complexity,
-    synchronization,
 )
 from .analysis.mixed_states import mixed_states
 from .analysis.stationary import cesaro_limit
 from .arrays import as_tables, checked_names, tokens_with_gaps
 from .named_tokens import symbols_of_names
 from .process import Process, Rows
-from .storage import load, load_tables, save
+from .storage import load, save
 
 if TYPE_CHECKING:
     import torch
@@ -475,28 +473,6 @@ class HMM(Process):
         """
         return statistical_complexity(self)
 
-    def synchronization(self) -> "Synchronization":
-        """How fast an observer of the symbols finds out the state of the epsilon machine.
-
-        Definitions are those of James, Mahoney, Ellison and Crutchfield, "Many roads to synchrony" (Phys. Rev. E 89,
-        2014), sections II and III.
-
-        Returns:
-            [`~hmm_datasets.hmm.analysis.causal_states.Synchronization`]: `state_uncertainty` (L,) and `synchronized`
-            (L,) after each number of symbols, `information`, `mean_length`, `markov_order` and `error`.
-
-        Raises:
-            `InputError`: no finite epsilon machine is known; see [`HMM.epsilon_machine`].
-
-        ```python
-        >>> from hmm_datasets import processes
-        >>> processes.golden_mean().synchronization().markov_order, processes.even().synchronization().markov_order
-        (1.0, inf)
-
-        ```
-        """
-        return synchronization(self)
-
     def mixed_states(self, depth: int, *, max_states: int = 1_000_000) -> "MixedStates":
         """The distinct beliefs after at most `depth` tokens; see [`mixed_states`]."""
         return mixed_states(self, depth, max_states=max_states)
@@ -543,11 +519,6 @@ class HMM(Process):
             `InputError`: there is no such folder, its format is another, or its tables do not match `config.json`.
         """
         return load(cls, name_or_path, revision)
-
-    @classmethod
-    def from_safetensors(cls, path: str | os.PathLike, *, vocabulary=None) -> "HMM":
-        """Read the tables alone, without the names of the symbols; raises the errors of [`HMM.from_pretrained`]."""
-        return load_tables(cls, path, vocabulary)
 
     def _infer(self, function, tokens, lengths, dtype):
         import torch

@@ -29,7 +29,7 @@ from .process_storage import save_process
 if TYPE_CHECKING:
     import torch
 
-    from .analysis.entropy import BlockEntropies, EntropyRate, EntropyRateBounds, ExcessEntropy, OptimalLoss
+    from .analysis.entropy import EntropyRate, EntropyRateBounds, ExcessEntropy, OptimalLoss
 
 Rows = UInt[np.ndarray, "N L"]
 """Rows of symbols or of states to fill."""
@@ -380,25 +380,6 @@ class Process:
         from .analysis.entropy import sampled_optimal_loss
 
         return sampled_optimal_loss(self, length, num_sequences, seed)
-
-    def block_entropies(self, length: int, *, num_sequences: int = 1024, seed: int = 0) -> "BlockEntropies":
-        """The entropy in nats of the first 0, 1, .. `length` tokens: the sums of the optimal losses.
-
-        Exact where those are; otherwise with standard errors of at most those that it gives.
-
-        Returns:
-            [`~hmm_datasets.hmm.analysis.entropy.BlockEntropies`]: `nats` (L + 1,) and `standard_error` (L + 1,).
-
-        ```python
-        >>> from hmm_datasets import processes
-        >>> processes.coin().block_entropies(2).nats.round(4).tolist()
-        [0.0, 0.6931, 1.3863]
-
-        ```
-        """
-        from .analysis.entropy import block_entropies
-
-        return block_entropies(self, length, num_sequences, seed)
 
     def excess_entropy(self) -> "ExcessEntropy":
         """How many nats the past of a stationary process says about its future: the sum of optimal loss minus entropy

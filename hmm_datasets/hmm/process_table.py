@@ -17,8 +17,6 @@ TABLE: tuple[tuple[str, str | None, str, str | None], ...] = (
     ("families.mixture:ProcessMixture", "mixture", "[golden_mean(), even()]", "process_mixture"),
     ("families.mixture:ChainMixture", None, "", "chain_mixture"),
     ("families.mixture:random_chain_mixture", "chain_mixture", "16, 10", None),
-    ("families.ginc:ginc", "ginc", "", None),
-    ("families.ginc:ginc_prompts", "ginc_prompts", "ginc(3, 3, 6), 3", None),
     ("generalized:GeneralizedHMM", None, "", "generalized"),
     ("grammar.pcfg:PCFG", None, "", "pcfg"),
     ("grammar.pcfg:PCFG.from_rules", "grammar", "'S -> a S b | a b'", None),

@@ -110,7 +110,12 @@ def load(kind: "type[HMM]", name_or_path: str | os.PathLike, revision: str | Non
     """Read a local folder or one on the Hub; see [`~hmm_datasets.hmm.model.HMM.from_pretrained`]."""
     folder, config = read_settings(name_or_path, "hmm", revision, "an HMM")
     checked_fields(folder / CONFIG_NAME, config, {"vocabulary": list[str] | None, "fingerprint": str})
-    hmm = load_tables(kind, folder / WEIGHTS_NAME, config.get("vocabulary"))
+    path = folder / WEIGHTS_NAME
+    tables = read_tables(path)
+    unknown = sorted(tables.keys() - TABLES)
+    if unknown:
+        raise InputError(f"{path}: contains {unknown[0]!r}; expected only the tables of an HMM")
+    hmm = made_of_tables(kind, path, tables, config.get("vocabulary"))
     check_fingerprint(folder, hmm.fingerprint(), config)
     return hmm
 
@@ -142,15 +147,6 @@ def check_fingerprint(folder: Path, fingerprint: str, config: dict[str, Any]) ->
             f"{config.get('fingerprint')}; the two files belong to different HMMs, copy both again"
         )
     check_digests(folder, names=(CONFIG_NAME, WEIGHTS_NAME))  # the names of the symbols have no fingerprint
-
-
-def load_tables(kind: "type[HMM]", path: str | os.PathLike, vocabulary: Any = None) -> "HMM":
-    """Read the tables alone; see [`~hmm_datasets.hmm.model.HMM.from_safetensors`]."""
-    tables = read_tables(path)
-    unknown = sorted(tables.keys() - TABLES)
-    if unknown:
-        raise InputError(f"{path}: contains {unknown[0]!r}; expected only the tables of an HMM")
-    return made_of_tables(kind, path, tables, vocabulary)
 
 
 def read_tables(path: str | os.PathLike) -> dict[str, np.ndarray]:

@@ -126,10 +126,9 @@ def write_card(kind: CardKind, folder: str | os.PathLike, facts: dict[str, Any])
           whether the symbols have names.
 
     Facts of a `"dataset"`, written by [`~hmm_datasets.hub.kinds.process.write_hmm_dataset`]:
-        - `name`, `process` (`str`); `source_file` (`str`): `model.safetensors`, `family.json` or `process.json`;
-          `fingerprint` (`str`); `num_symbols`, `seed`, `length`, `num_sequences`, `num_test_sequences`, `format`
-          (`int`), and `num_states`, which is None without states; `bos` (`bool`); `columns` (`list[str]`) of the
-          config `oracle`; `size` (`str`); `license` (`str` or None);
+        - `name`, `process` (`str`); `fingerprint` (`str`); `num_symbols`, `seed`, `length`, `num_sequences`,
+          `num_test_sequences`, `format` (`int`), and `num_states`, which is None without states; `bos` (`bool`);
+          `columns` (`list[str]`) of the config `oracle`; `size` (`str`); `license` (`str` or None);
         - `exact` (`bool`): whether `optimal_loss` (`dict` of `name`, `value`, `error`) is no lower bound;
           `entropy_rate` (`dict` of `value`, `standard_error` and, if there are bounds, `lower` and `upper`; or None
           where the process is not stationary);
@@ -162,7 +161,7 @@ def write_card(kind: CardKind, folder: str | os.PathLike, facts: dict[str, Any])
     ...
     hmm_datasets.errors.InputError: facts of a dataset card: missing: bos, columns, entropy_rate, exact, fingerprint, \
 format, length, license, measured_on, num_sequences, num_states, num_symbols, num_test_sequences, optimal_loss, \
-positions, predictors, process, size, source_file
+positions, predictors, process, size
 
     ```
     """

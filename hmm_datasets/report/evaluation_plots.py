@@ -19,10 +19,8 @@ from .plots import (
     MIN_KL,
     draw_curve,
     draw_figures,
-    draw_rows,
     logarithmic_counts,
     logarithmic_divergences,
-    markers,
     paper_figure,
     plot_positions,
     predictor_styles,
@@ -63,7 +61,6 @@ def draw_evaluation(report: Report, items: Mapping[str, Sequence[dict]], folder:
         "simplex": ({"true beliefs": true, "linear probe": of_probe} if is_simplex else None, plot_simplices),
         "vectors": (None if is_simplex or not points else (true, of_probe), plot_vectors),
         "beliefs_training": (probed if len(probed) > 1 else None, plot_beliefs_training),
-        "core": (report.get("core"), plot_core),
     }
     return draw_figures(figures, folder)
 
@@ -97,17 +94,14 @@ def plot_kl_positions(optimum: Report, path: str | os.PathLike) -> None:
 def plot_training(training: Report, path: str | os.PathLike) -> None:
     """Plot KL(predictor || model) during training, with the steps at which each predictor is closest and passed.
 
-    A strip above the plot shows the learning phases.
-
     Args:
         training (`dict`): the result of [`learning_phases`], with two or more steps after step 0.
         path (path): where the PNG goes; a PDF is written next to it.
     """
     rows = [row for row in training["rows"] if row["step"] > 0]
     steps = [row["step"] for row in rows]
-    styles = dict(predictor_styles(training["predictors"]))
-    with paper_figure(path, 3.9, (2, 1), sharex=True, height_ratios=(0.075, 1)) as (figure, (strip, axes)):
-        for number, (name, style) in enumerate(styles.items()):
+    with paper_figure(path, 3.7) as (figure, (axes,)):
+        for number, (name, style) in enumerate(predictor_styles(training["predictors"])):
             phase = training["predictors"][name]
             values = [row[f"kl_{name}"] for row in rows]
             draw_curve(axes, number, steps, values, **{**style, "label": f"{style['label']}: {_when(phase)}"})
@@ -122,30 +116,11 @@ def plot_training(training: Report, path: str | os.PathLike) -> None:
             for label, mark in (("closest", _CLOSEST), ("passed", _PASSED))
         ]
         figure.legend(handles=[*axes.get_legend_handles_labels()[0], *marks], loc="outside lower center")
-        _draw_phases(strip, training["phases"], steps, styles)
 
 
 def _when(phase: Report) -> str:
     passed = "never passed" if phase["passed_step"] is None else f"passed at {phase['passed_step']:,}"
     return f"closest at {phase['closest_step']:,}, {passed}"
-
-
-def _draw_phases(strip: Axes, phases: Sequence[Report], steps: list[int], styles: Report) -> None:
-    """Draw a strip with the color and the marker of the nearest predictor."""
-    strip.axis("off")
-    strip.set_ylim(0, 1)
-    # A phase ends half way between two evaluations on the logarithmic axis.
-    edges = np.sqrt(np.multiply(steps[:-1], steps[1:], dtype=float)).tolist()
-    edges = [float(steps[0]), *edges, float(steps[-1])]
-    for phase in phases:
-        inside = [index for index, step in enumerate(steps) if phase["first_step"] <= step <= phase["last_step"]]
-        if not inside:
-            continue  # the phase has only step 0
-        low, high = edges[inside[0]], edges[inside[-1] + 1]
-        style = styles[phase["predictor"]]
-        strip.axvspan(low, high, color=style["color"], alpha=0.35, linewidth=0)
-        marker = markers([*styles].index(phase["predictor"]), 1)["marker"]
-        strip.plot(np.sqrt(low * high), 0.5, marker, color=style["color"], markersize=3)
 
 
 def plot_belief_layers(beliefs: Report, path: str | os.PathLike) -> None:
@@ -208,21 +183,3 @@ def plot_beliefs_training(rows: Sequence[Report], path: str | os.PathLike) -> No
             draw_curve(axes, number, [row["step"] for row in rows], values, label=name or "belief")
         axes.set(xlabel="step", xscale="symlog")
         _show_r2(axes)
-
-
-def plot_core(core: Report, path: str | os.PathLike) -> None:
-    """Plot the centered accuracy of each task with its interval, and the mean.
-
-    Args:
-        core (`dict`): the result of the CORE metric.
-        path (path): where the PNG goes; a PDF is written next to it.
-    """
-    rows = core["tasks"] | {"mean": core | {"centered": core["score"]}}
-    points = [(row["centered"], row["low"], row["high"]) for row in rows.values()]
-    with paper_figure(path, 1.1 + 0.2 * len(rows)) as (figure, (axes,)):
-        axes.axvline(0, color="gray", linewidth=0.8)
-        axes.axhline(len(rows) - 1.5, color="black", linewidth=0.5)
-        draw_rows(axes, list(rows), [points], [{"color": "#0072B2", "label": "model, 95% interval"}])
-        axes.get_yticklabels()[-1].set_fontweight("bold")
-        figure.suptitle(f"{core['name']}, {core['baselines']} baselines", fontsize=8)
-        axes.set_xlabel("centered accuracy (0 is chance)")

@@ -229,7 +229,7 @@ def _beliefs_by_checkpoint(evaluations: Sequence[Report]) -> list[Table]:
 
 
 def _beliefs(beliefs: Report) -> list[Table]:
-    """Probes by layer and of the parts, beliefs that know the last symbols alone, and probes at some positions."""
+    """Probes by layer and of the parts, and beliefs that know the last symbols alone."""
     states, width = beliefs["num_states"], beliefs.get("belief_width")
     of = f"{states} states" if states is not None else f"beliefs of {width} numbers"
     titles = {"0": "embedding", "all": "all layers"}
@@ -252,9 +252,6 @@ def _beliefs(beliefs: Report) -> list[Table]:
             "R² and RMSE of beliefs of order k as predictions of the belief: no function of the last k symbols is "
             "nearer to it.\nThe last two columns: the probe of all layers, fitted to the beliefs of order k instead",
         ),
-        *_figures_table(
-            "The probe of all layers by position", {"seen": "symbols seen"} | _PROBE, _at_positions(beliefs)
-        ),
     ]
 
 
@@ -266,16 +263,6 @@ def _parts(beliefs: Report) -> dict[str, Report]:
         best = max(single, key=lambda layer: -1.0 if single[layer]["r2"] is None else single[layer]["r2"])
         rows |= {f"{name}, all layers": layers["all"], f"{name}, layer {best}": single[best]}
     return rows
-
-
-def _at_positions(beliefs: Report) -> dict[str, Report]:
-    """The probe of all layers after powers of two of symbols, and after all."""
-    if "positions" not in beliefs:
-        return {}
-    probe, first = beliefs["positions"]["layers"]["all"], beliefs["positions"]["first"]
-    last = first + len(probe["r2"]) - 1
-    shown = [seen for seen in sorted({*(1 << power for power in range(last.bit_length())), last}) if seen >= first]
-    return {str(seen): {key: probe[key][seen - first] for key in _PROBE} for seen in shown}
 
 
 def _text(text: Report) -> list[Table]:

@@ -31,15 +31,13 @@ _FIGURES = {
     "kl_positions": ("optimum", "KL(predictor || model) by position with 95% intervals. The closer to zero, the more "
                      "the model predicts like that predictor."),
     "training": ("training", "KL(predictor || model) during training. Star: the model is closest to that predictor. "
-                 "Ring: from there on its loss stays below the predictor's. "
-                 "Strip: the nearest predictor, by its marker."),
+                 "Ring: from there on its loss stays below the predictor's."),
     "beliefs": ("beliefs", "Held-out R² of linear probes for the belief, by layer, with an untrained model and "
                 "shuffled beliefs as controls."),
     "simplex": ("beliefs", "True beliefs and probed ones on held-out sequences; the color is the true belief."),
     "vectors": ("beliefs", "True predictive vectors and probed ones on held-out sequences, by the principal "
                 "components of the true ones; the color is a further component."),
     "beliefs_training": ("beliefs", "Held-out R² of a linear probe of all layers, by checkpoint."),
-    "core": ("core", "Centered accuracy by task with 95% intervals."),
 }  # fmt: skip
 
 

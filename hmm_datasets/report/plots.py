@@ -79,7 +79,7 @@ MIN_KL = 1e-6
 
 @contextlib.contextmanager
 def paper_figure(
-    path: str | os.PathLike, height: float, shape: tuple[int, int] = (1, 1), *, width: float = WIDTH, **panels: Any
+    path: str | os.PathLike, height: float, shape: tuple[int, int] = (1, 1), **panels: Any
 ) -> Iterator[tuple[Figure, Sequence[Axes]]]:
     """A figure as wide as the column of a paper, which is written when the block ends.
 
@@ -87,12 +87,12 @@ def paper_figure(
 
     Args:
         path (path): where the PNG goes; a PDF is written next to it.
-        height, width (`float`): size in inches.
+        height (`float`): in inches.
         shape (`tuple`): rows and columns of panels.
         panels (*optional*): further settings of `subplots`.
     """
     with rc_context(PAPER):
-        figure = Figure(figsize=(width, height), layout="constrained")
+        figure = Figure(figsize=(WIDTH, height), layout="constrained")
         axes = figure.subplots(*shape, squeeze=False, **panels).flat
         yield figure, list(axes)
         labels = [label for panel in figure.axes for label in panel.get_legend_handles_labels()[1]]
@@ -203,33 +203,6 @@ def draw_curve(axes: Axes, number: int, x: Any, values: Any, errors: Any = None,
     if errors is not None:
         draw_band(axes, x, values, errors, count, style["color"])
     axes.plot(x, values, **markers(number, len(x)), **style)
-
-
-def draw_rows(
-    axes: Axes, names: Sequence[str], series: Sequence[Sequence[Any]], styles: Sequence[dict], shift: float = 0.7
-) -> None:
-    """Draw rows of points with horizontal intervals; what is None is left out.
-
-    Args:
-        axes ([`~matplotlib.axes.Axes`]): where.
-        names (sequence of `str`): names of the rows, from the top.
-        series (sequence): for each series a point for every row: its value, and the bounds of its interval.
-        styles (sequence of `dict`): of each series, with its label, if it has one.
-        shift (`float`, *optional*, defaults to 0.7): height of a row over which its points are spread.
-    """
-    for number, (points, style) in enumerate(zip(series, styles, strict=True)):
-        values, lows, highs = np.array(points, float).T
-        bars = np.nan_to_num(np.maximum([values - lows, highs - values], 0))
-        heights = np.arange(len(names)) + shift * ((number + 0.5) / len(series) - 0.5)
-        mark = {
-            "fmt": markers(number, 1)["marker"],
-            "color": run_style(number)["color"],
-            "capsize": 1.5,
-            "markersize": 4,
-        }
-        axes.errorbar(values, heights, xerr=bars if bars.any() else None, **mark | {"linewidth": 0.8} | style)
-    axes.set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.5, -0.5))
-    axes.grid(axis="y", visible=False)
 
 
 def logarithmic_counts(axes: Axes) -> None:

@@ -327,7 +327,7 @@ class MixedData(TrainingData):
             )
             for folder, stream in zip(settings.streams, self.streams, strict=True)
         ]
-        return InterleavedRows(sources, settings.weights, by=settings.weigh_by, exhausted="error", num_rows=num_rows)
+        return InterleavedRows(sources, settings.weights, by=settings.weigh_by, num_rows=num_rows)
 
     @property
     def tokens_per_row(self):

@@ -307,6 +307,7 @@ def test_flags_are_spelt_with_hyphens_or_underscores(folder, capsys):
     [
         ("describe", "mess3", "--sequences", "tokens.npy"),
         ("sample", "mess3", "--columns", "states"),
+        ("evaluate", "run", "--activations", "hidden_states"),
         ("watch", "run", "--stacks"),
         ("supervise", "--pause_after", "3", "--", "true"),
         ("push", "run", "me/run", "--tag", "v1"),

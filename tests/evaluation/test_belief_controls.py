@@ -135,45 +135,6 @@ def test_predictive_vectors_are_found_from_beliefs_and_drawn(accelerator):
     assert {len(item["belief"]) for item in found["items"]} == {4}
 
 
-# Positions
-
-
-def test_figures_by_position_are_those_of_the_positions(accelerator):
-    """The hidden states are the exact beliefs plus something that grows with the position."""
-
-    def noisy(tokens):
-        beliefs = MESS3.beliefs(tokens)
-        noise = torch.randn(
-            beliefs.shape, generator=torch.Generator().manual_seed(int(tokens.sum())), dtype=torch.float64
-        )
-        return beliefs + noise * torch.linspace(0, 1, beliefs.shape[1]).unsqueeze(-1)
-
-    rows = rows_of(MESS3)
-    found = probe_beliefs(Showing(MESS3.beliefs, noisy, 3), MESS3, rows, accelerator, controls=False)
-    positions = found["positions"]
-    assert positions["first"] == 0
-    assert list(positions["layers"]) == ["0", "1", "all"]
-    exact, layer = positions["layers"]["0"], positions["layers"]["1"]
-    assert exact["r2"][0] is None, "before any symbol all beliefs are the same"
-    assert exact["r2"][1:] == pytest.approx([1.0] * 16, abs=1e-9)
-    assert layer["rmse"][1] < layer["rmse"][8] < layer["rmse"][16]
-    assert np.mean(np.square(layer["rmse"])) == pytest.approx(found["layers"]["1"]["rmse"] ** 2, rel=1e-9)
-    # By hand: R2 at one position, from its errors and the variance of the beliefs there.
-    _, tested = split_sequences(200, 0)
-    tokens = torch.stack([row["input_ids"][1:] for row in rows.__getitems__(tested)])
-    true = MESS3.beliefs(tokens)[:, 7].numpy()
-    spread = ((true - true.mean(0)) ** 2).mean()
-    assert layer["r2"][7] == pytest.approx(1 - layer["rmse"][7] ** 2 / spread, rel=1e-6)
-
-
-def test_without_a_beginning_token_the_first_position_has_seen_a_symbol(accelerator):
-    model = HMMForCausalLM.from_hmm(MESS3, bos_token_id=None)
-    rows = HMMSequences(MESS3, 6, num_sequences=40, bos=False)
-    found = probe_beliefs(model, MESS3, rows, accelerator)
-    assert found["positions"]["first"] == 1
-    assert len(found["positions"]["layers"]["all"]["r2"]) == 6
-
-
 # Markov order k
 
 

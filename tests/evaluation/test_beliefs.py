@@ -1,5 +1,6 @@
 """Linear probes: against other libraries' least squares on the same split, and where the answer is known."""
 
+import functools
 import json
 
 import numpy as np
@@ -49,6 +50,27 @@ def rows_of(hmm, count=31, length=12, bos=True) -> HMMSequences:
 
 
 # A model
+
+
+@pytest.mark.outside(
+    "https://github.com/huggingface/transformers/pull/48087",
+    "hidden states before the final norm, for models whose config says so",
+    "`probe_beliefs` takes the hidden states that the model returns, or with `layers=` those after the norm",
+)
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_last_layer_is_what_the_model_returns(tied):
+    model, rows = llama(), rows_of(MESS3)
+    model.config.tie_last_hidden_states = tied
+    tokens = torch.stack([row["input_ids"] for row in rows.__getitems__(range(31))])
+    with torch.no_grad():
+        states = model(tokens, output_hidden_states=True).hidden_states
+        normed = model.model(tokens).last_hidden_state
+    probe = functools.partial(probe_beliefs, process=MESS3, rows=rows, controls=False)
+    found = probe(model)["layers"]
+    for name, table in zip(["0", "1", "2"], states, strict=True):
+        assert found[name] == pytest.approx(probe(table)["layers"]["0"], rel=1e-4)
+    after = probe(model, layers=["model.norm"])["layers"]["model.norm"]
+    assert after == pytest.approx(probe(normed)["layers"]["0"], rel=1e-4)
 
 
 @pytest.mark.thorough

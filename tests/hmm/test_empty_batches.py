@@ -51,7 +51,7 @@ KINDS = EXAMPLES | {
 
 WIDTHS = {"next_token_probs": "num_symbols", "oracle_next_token_probs": "num_symbols", "beliefs": "belief_width"}
 OTHERS = ("posteriors", "viterbi", "expected_counts", "component_posteriors", "joint_beliefs",
-          "factor_tokens", "factor_next_token_probs", "reward")  # fmt: skip
+          "factor_tokens", "reward")  # fmt: skip
 
 
 @pytest.mark.thorough

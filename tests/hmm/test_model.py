@@ -260,14 +260,14 @@ def test_the_tables_of_another_hmm_are_refused(folder):
     assert "copy both again" in message
 
 
-def test_a_file_that_has_other_content_is_refused_by_its_path(tmp_path):
-    path = tmp_path / "model.safetensors"
+def test_a_file_that_has_other_content_is_refused_by_its_path(folder):
+    path = folder / "model.safetensors"
     save_file({"weight": np.zeros(3)}, path)
-    assert error(HMM.from_safetensors, path) == f"{path}: contains 'weight'; expected only the tables of an HMM"
+    assert error(HMM.from_pretrained, folder) == f"{path}: contains 'weight'; expected only the tables of an HMM"
     save_file({"start": np.ones(1)}, path)
-    assert error(HMM.from_safetensors, path).startswith(f"{path}: an HMM takes either transition= and emission=")
+    assert error(HMM.from_pretrained, folder).startswith(f"{path}: an HMM takes either transition= and emission=")
     save_file({"transition": np.full((2, 2), 0.4), "emission": np.eye(2)}, path)
-    assert error(HMM.from_safetensors, path).startswith(f"{path}: transition[0] sums to 0.8, not 1")
+    assert error(HMM.from_pretrained, folder).startswith(f"{path}: transition[0] sums to 0.8, not 1")
 
 
 def test_the_model_file_holds_float64_tables_alone(folder):

@@ -124,6 +124,7 @@ OURS = """
     import json, sys
     from pathlib import Path
     from datasets import load_dataset
+    from huggingface_hub import snapshot_download
     from transformers import AutoModelForCausalLM
     import hmm_datasets
     from hmm_datasets import HMM, TokenStream, load_source
@@ -134,14 +135,13 @@ OURS = """
     def tables(source):
         return {name: table.tolist() for name, table in source.tables().items()}
 
-    def sequences(repo, kind):
+    def sequences(repo):
         columns = {"default": None, "oracle": None}
         found = []
         for config in columns:
             names = load_dataset(repo, config, split="train").column_names
             common = {"length": 8, "num_test_sequences": 10, "columns": names, "streaming": True}
-            name = {"hmm": "model.safetensors", "family": "family.json"}[kind]
-            stream = load_dataset("hmm", data_files=f"hf://datasets/{repo}/{name}", **common)
+            stream = load_dataset("hmm", f"hf://datasets/{repo}", **common)
             found.append({"train": list(stream["train"].take(50)), "test": list(stream["test"])})
             by_name = load_dataset("hmm", repo, split="test", **common)
             assert list(by_name) == found[-1]["test"]
@@ -158,8 +158,13 @@ OURS = """
         return {name: list(split) for name, split in loaded.items()}
 
     def words(repo):
-        loaded = load_dataset("words", data_files=f"hf://datasets/{repo}/words.json", columns=["input_ids", "text"])
-        return {name: list(split) for name, split in loaded.items()}
+        corpus, found = WordCorpus.load(snapshot_download(repo, repo_type="dataset")), {}
+        for name in ("train", "test", "unique"):
+            rows = [row.tolist() for row in getattr(corpus, name)]
+            found[name] = [
+                {"input_ids": row, "text": " ".join(corpus.vocabulary[symbol] for symbol in row)} for row in rows
+            ]
+        return found
 
     def model(repo):
         folders = [root / "run" / "checkpoint-1", root / "run" / "checkpoint-20", root / "run"]
@@ -170,8 +175,8 @@ OURS = """
         "HMM": lambda repo: tables(HMM.from_pretrained(repo)),
         "fit": lambda repo: tables(HMM.from_pretrained(repo, revision="main")),
         "family": lambda repo: load_source(repo).fingerprint(),
-        "data set of an HMM": lambda repo: sequences(repo, "hmm"),
-        "data set of a family": lambda repo: sequences(repo, "family"),
+        "data set of an HMM": sequences,
+        "data set of a family": sequences,
         "token stream": tokens, "word corpus": words, "model with checkpoints": model,
     }
     print(json.dumps({kind: ways[kind](repo) for kind, repo in repos.items()}))

@@ -47,7 +47,6 @@ FACTS = {
     "dataset": {
         "name": "Mess3, permuted",
         "process": "Mess3 (x = 0.05, a = 0.85)",
-        "source_file": "model.safetensors",
         "fingerprint": "0123456789abcdef0123456789abcdef",
         "num_states": 3,
         "num_symbols": 4,

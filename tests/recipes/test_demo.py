@@ -180,7 +180,7 @@ hmm = HMM.from_pretrained(me + "/hmm")
 assert hmm == HMM.from_pretrained({str(root / "hmm" / "hmm")!r})
 assert AutoModelForCausalLM.from_pretrained(me + "/llama").config.vocab_size == hmm.num_symbols + 1
 rows = load_dataset(
-    "hmm", data_files="hf://datasets/" + me + "/sequences/model.safetensors", length=12, split="train", streaming=True
+    "hmm", "hf://datasets/" + me + "/sequences", length=12, split="train", streaming=True
 )
 assert next(iter(rows))["input_ids"][1:] == hmm.sample(1, 12)[0].tolist()
 """

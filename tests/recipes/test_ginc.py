@@ -1,26 +1,27 @@
 """In-context learning on GINC: predictors in the order that theory says, and the recipe."""
 
 import pytest
-from experiments import load
+from experiments import imports_of, load
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json
-from hmm_datasets.hmm.families import ginc
 
-RECIPE = load("ginc")
+RECIPE, CONCEPTS = load("ginc"), load("ginc", "concepts")
 
 
 @pytest.mark.thorough
 def test_no_exact_predictor_of_documents_is_better_than_that_of_prompts():
     settings = RECIPE.GINCSettings("unused", num_prompts=120, steps=0)
-    documents = ginc()
-    exact = {"documents": documents, "leaky documents": ginc(leak=0.01)}
-    cells = {count: RECIPE.answered(settings, documents, exact, None, 3, count) for count in (0, 4)}
+    documents = CONCEPTS.ginc()
+    exact = {"documents": documents, "leaky documents": CONCEPTS.ginc(leak=0.01)}
+    with imports_of("ginc"):
+        cells = {count: RECIPE.answered(settings, documents, exact, None, 3, count) for count in (0, 4)}
+        again = RECIPE.answered(settings, documents, exact, None, 3, 4)
     means = {count: {who: right.mean() for who, right in cell.items()} for count, cell in cells.items()}
     assert means[0]["prompts"] == means[0]["documents"]  # the first tokens of a prompt are those of a document, nearly
     assert means[4]["prompts"] > means[4]["leaky documents"] > means[4]["documents"]
     assert means[4]["prompts"] > 0.95
-    assert (cells[4]["prompts"] == RECIPE.answered(settings, documents, exact, None, 3, 4)["prompts"]).all()
+    assert (cells[4]["prompts"] == again["prompts"]).all()
 
 
 def test_wrong_settings_are_refused():

@@ -14,13 +14,13 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation.chat.measures import share
 from hmm_datasets.evaluation.evaluation import draw_pictures, write_evaluation
 from hmm_datasets.files import digest_problems
-from hmm_datasets.report.evaluation_plots import draw_evaluation, plot_core, plot_kl_positions, plot_training
+from hmm_datasets.report.evaluation_plots import draw_evaluation, plot_kl_positions
 from hmm_datasets.report.evaluation_tables import evaluation_tables, evaluation_text, summary
 from hmm_datasets.report.page import write_page
 from hmm_datasets.report.plots import predictor_styles, save_figure
 from hmm_datasets.report.tables import optimum_table
 
-NAMES = ["positions", "kl_positions", "training", "beliefs", "simplex", "core"]
+NAMES = ["positions", "kl_positions", "training", "beliefs", "simplex"]
 SCRIPT = "<script>alert('x')</script><img src=x onerror=alert(1)>"
 
 
@@ -107,13 +107,12 @@ def test_a_report_of_one_task_has_only_the_figures_and_tables_of_that_task(tmp_p
 def test_a_report_with_missing_values_is_drawn_and_printed(tmp_path):
     """A model equal to the distribution, and a single sequence."""
     report, _ = made_up.report()
-    optimum, core = report["optimum"], report["core"]
+    optimum = report["optimum"]
     for result in (*optimum["cross_entropy"].values(), *optimum["kl"].values(), optimum["bayes_gap"]):
         result["standard_error"] = None
         result["by_position_error"] = [None] * optimum["length"]
     optimum["kl"]["bayes"]["by_position"] = [0.0] * optimum["length"]
     found = {name: report[name] for name in ("model", "time", "optimum", "core")}
-    plot_core(core, tmp_path / "core.png")
     plot_kl_positions(optimum, tmp_path / "kl_positions.png")
     text = evaluation_text(found)
     assert "nan" not in text.lower()
@@ -173,16 +172,6 @@ def kept_figure(monkeypatch, plot, report) -> Figure:
     monkeypatch.setattr("hmm_datasets.report.plots.save_figure", lambda figure, *_, **__: kept.append(figure))
     plot(report, "unused.png")
     return kept[0]
-
-
-def test_every_phase_has_the_marker_of_its_predictor(monkeypatch):
-    training = made_up.training()
-    strip, axes = kept_figure(monkeypatch, plot_training, training).axes
-    styles = predictor_styles(training["predictors"])
-    of_curves = {line.get_label().partition(": ")[0]: line.get_marker() for line in axes.get_lines()}
-    expected = [of_curves[dict(styles)[phase["predictor"]]["label"]] for phase in training["phases"]]
-    assert [line.get_marker() for line in strip.get_lines()] == expected
-    assert len(expected) == len(strip.patches) == len(training["phases"]) > 2
 
 
 def test_the_divergences_drawn_are_those_of_the_report(monkeypatch):

@@ -137,7 +137,7 @@ def text() -> None:
     stream = TokenStream("folder")
     windows = TokenWindows(stream, 256, seed=0)
     packed = PackedWindows(stream, 256, seed=0)
-    rows = InterleavedRows([windows, packed], [0.5, 0.5], by="tokens", exhausted="stop")
+    rows = InterleavedRows([windows, packed], [0.5, 0.5], by="tokens")
     assert_type(len(rows), int)
     row: Mapping[str, torch.Tensor] = windows[0]
     print(corpus, words, row, HMMSequences(processes.even(), 8, num_sequences=10)[3])

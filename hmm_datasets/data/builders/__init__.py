@@ -1,1 +1,1 @@
-"""The builders of `datasets.load_dataset` for the names "hmm", "token_shards" and "words"."""
+"""The builders of `datasets.load_dataset` for the names "hmm" and "token_shards"."""

@@ -7,18 +7,18 @@ from datasets import load_dataset
 stream = load_dataset("hmm", "mess3", length=100, split="train", streaming=True)
 for batch in stream.with_format("torch").batch(256):  # about ten times as fast as single rows
     batch["input_ids"], batch["labels"]  # (256, 101), int64: 100 symbols after the beginning token
-table = load_dataset("hmm", data_files="hf://me/my-hmm/model.safetensors", length=100, num_sequences=10_000)
+table = load_dataset("hmm", "me/my-hmm", length=100, num_sequences=10_000)
 ```
 
 The second argument, or `data_dir`, is a folder written by `save_pretrained` of a process, a name such as
-`mess3(x=0.05)`, or `USER/NAME` of a process on the Hub. `data_files` may name a file there: `model.safetensors` of an
-HMM, `family.json` of a family or `process.json` of another process. Streaming stores nothing. The `state_dict` of a
-stream is one index, and the number of rows read from there in a table of 1,024 rows, so resuming takes constant time.
+`mess3(x=0.05)`, or `USER/NAME` of a process on the Hub, or its address, `hf://datasets/USER/NAME@REVISION`. Streaming
+stores nothing. The `state_dict` of a stream is one index, and the number of rows read from there in a table of 1,024
+rows, so resuming takes constant time.
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import datasets
@@ -28,18 +28,11 @@ import pyarrow as pa
 from ...errors import InputError
 from ...hmm.integers import integer
 from ...hmm.loading import load_source
-from ...hmm.model import HMM
 from ...hmm.process import Process
-from ...hmm.process_storage import FAMILY_NAME, PROCESS_NAME
 from ...hmm.sampling import smallest_unsigned
-from ...hmm.storage import CONFIG_NAME, WEIGHTS_NAME
-from ...hub.download import is_address, parent_of
 from ..sequences import ENDLESS, TEST_FIRST
 from .columns import bytes_per_row, check_columns, column_features, known_columns
-from .indexed_builder import IndexedBuilder, IndexedExamples, features_of, files_named
-
-_MARKS = (PROCESS_NAME, FAMILY_NAME)
-"""Files that mark the folder of a process that is not one HMM."""
+from .indexed_builder import IndexedBuilder, IndexedExamples, features_of
 
 _TABLE_BYTES = 1 << 25  # of a table while it is computed
 
@@ -59,7 +52,7 @@ class HMMBuilderConfig(datasets.BuilderConfig):
             symbol is predicted too. [`~hmm_datasets.HMMSequences`] has the same default.
         columns (list of `str`, *optional*, defaults to `["input_ids", "labels"]`): the columns, in this order; see
             [`~hmm_datasets.data.builders.columns`]. Models of transformers compute a loss from `labels`.
-        fingerprint (`str`, *optional*): fingerprint of a process that `data_dir` names, which is found by itself.
+        fingerprint (`str`, *optional*): fingerprint of the process, which is found by itself.
         num_shards (`int`, *optional*, defaults to 48): shards of the stream. Choose a multiple of processes times
             loader workers; otherwise `datasets` draws every sequence on every rank and drops those of other ranks.
     """
@@ -95,25 +88,24 @@ class HMMBuilder(IndexedBuilder):
         data_files: Any = None,
         **settings,
     ):
-        if config_name not in (None, "default") and data_dir is None and not data_files:
+        if config_name not in (None, "default") and data_dir is None:
             config_name, data_dir = None, config_name  # load_dataset("hmm", "mess3")
-        if data_dir is not None and not Path(data_dir).expanduser().is_dir() and not data_files:
-            # The names of prepared data have it in them, whatever the name means in later versions.
-            settings["fingerprint"] = load_source(data_dir).fingerprint()
-            super().__init__(*args, config_name=config_name, data_dir=data_dir, **settings)
-            return
-        # If a folder has names like train.log or test/, `datasets` would find only those.
-        if data_dir is not None and not files_named(WEIGHTS_NAME, data_files):
-            candidates = (Path(data_dir).expanduser() / name for name in (*_MARKS, WEIGHTS_NAME))
-            data_files = next((str(path.resolve()) for path in candidates if path.is_file()), data_files)
-        super().__init__(*args, config_name=config_name, data_dir=data_dir, data_files=data_files, **settings)
+        if data_dir is None or data_files:
+            of = "no process is named" if data_dir is None else f"data_files is given beside {data_dir}"
+            raise InputError(
+                f"{of}; pass a folder written by save_pretrained, USER/NAME on the Hub or a name such as mess3 as "
+                "data_dir=, and no data_files"
+            )
+        # The names of prepared data have the fingerprint in them, whatever a name means in later versions.
+        settings["fingerprint"] = load_source(os.path.expanduser(data_dir)).fingerprint()
+        super().__init__(*args, config_name=config_name, data_dir=data_dir, **settings)
 
     def _info(self) -> datasets.DatasetInfo:
         return datasets.DatasetInfo(description="Sequences drawn from a known process.")
 
     def _split_generators(self, dl_manager) -> list[datasets.SplitGenerator]:
-        source = self._load()
         config = self.config
+        source = load_source(os.path.expanduser(config.data_dir))
         if config.num_sequences is None and not dl_manager.is_streaming:
             raise InputError("an endless data set cannot be stored; pass num_sequences=, or streaming=True")
         splits = [(datasets.Split.TRAIN, 0, config.num_sequences or ENDLESS)]
@@ -129,36 +121,6 @@ class HMMBuilder(IndexedBuilder):
             )
             for name, first, count in splits
         ]
-
-    def _load(self) -> Process:
-        if self.config.fingerprint is not None:
-            return load_source(self.config.data_dir)
-        marked = [path for name in _MARKS for path in files_named(name, self.config.data_files)]
-        if marked:
-            return load_source(parent_of(min(marked, key=_depth)))  # the parts of a process are below it
-        weights = files_named(WEIGHTS_NAME, self.config.data_files)
-        highest = min(map(_depth, weights), default=0)
-        weights = [path for path in weights if _depth(path) == highest]
-        if len(weights) > 1:
-            raise InputError(
-                f"found both {weights[0]} and {weights[1]}; expected one {WEIGHTS_NAME}, pass its folder as data_dir="
-            )
-        if not weights:
-            raise InputError(
-                f"{self.config.data_dir or 'data_files'}: no {WEIGHTS_NAME}; pass a folder written by save_pretrained "
-                "or a name such as mess3 as data_dir=, or that file in it as data_files="
-            )
-        if is_address(weights[0]):
-            return load_source(parent_of(weights[0]))
-        folder = Path(weights[0]).parent
-        if self.config.data_dir is not None and (folder / CONFIG_NAME).is_file():
-            return load_source(folder)  # this compares the tables with their fingerprint
-        # The download manager for streaming would return the address itself, but the file is needed here.
-        return HMM.from_safetensors(datasets.DownloadManager().download(weights[0]))
-
-
-def _depth(path: str) -> int:
-    return path.count("/")
 
 
 class HMMExamples(IndexedExamples):

@@ -1,7 +1,5 @@
 """Registration of the builders for `load_dataset`, without importing `datasets`."""
 
-from pathlib import Path
-
 from ...compat.datasets_table import add_builders
 
 _COLUMNS_VERSION = 4
@@ -10,7 +8,7 @@ _COLUMNS_VERSION = 4
 
 def register() -> None:
     """Register the builders of this package with `datasets`. Calling it twice does no harm."""
-    add_builders(_builders, _needs_no_files)
+    add_builders(_builders, without_files="hmm")
 
 
 def _builders() -> dict[str, tuple[str, str]]:
@@ -27,10 +25,4 @@ def _builders() -> dict[str, tuple[str, str]]:
             "hmm_datasets.data.builders.token_shards",
             f"token-shards-format-{index.FORMAT_VERSION}-columns-{_COLUMNS_VERSION}",
         ),
-        "words": ("hmm_datasets.data.builders.words", f"words-columns-{_COLUMNS_VERSION}"),
     }
-
-
-def _needs_no_files(name: str, data_dir: str | None) -> bool:
-    """Whether a builder gets a process by its name."""
-    return name == "hmm" and (data_dir is None or not Path(data_dir).expanduser().is_dir())

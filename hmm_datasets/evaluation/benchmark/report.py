@@ -1,4 +1,4 @@
-"""Running the benchmark on a model: its scores as a table, a plot, `report.json` and `.eval_results/`.
+"""Running the benchmark on a model: its scores as a table, `report.json` and `.eval_results/`.
 
 `.eval_results/` is written into the model's folder, where the Hub looks for it once the folder is pushed.
 """
@@ -12,7 +12,6 @@ from accelerate import Accelerator
 from ...errors import InputError
 from ...files import write_json, written_with_digests
 from ...hub.results import EVAL_RESULTS_NAME, write_eval_results
-from ...report.benchmark_plot import OVER_SYMBOLS, plot_benchmark
 from ...report.tables import figure_text, text_table
 from ...training.pretrained import tokenizer_of
 from ..provenance import provenance
@@ -21,7 +20,8 @@ from .held_out import open_benchmark
 from .models import load_models
 from .scoring import score_model
 
-REPORT_NAME, PLOT_NAME = "report.json", "benchmark.png"
+REPORT_NAME = "report.json"
+_OVER_SYMBOLS = ("excess", "standard_error", "share")  # of the distribution over the symbols, where it is known
 
 
 def run_benchmark(settings: BenchmarkSettings) -> dict[str, Any]:
@@ -55,8 +55,6 @@ def run_benchmark(settings: BenchmarkSettings) -> dict[str, Any]:
     report["num_sequences"] = benchmark.processes[0].num_sequences
     _write(report, settings.folder, is_standard)
     print(benchmark_text(report))
-    with written_with_digests(settings.folder) as temporary:  # when the results are there, whatever the picture raises
-        plot_benchmark([report], temporary / PLOT_NAME)
     print(f"\n{settings.folder}/: {', '.join(sorted(path.name for path in settings.folder.iterdir()))}")
     if benchmark.dataset_id is None and is_standard:
         print(f"No {EVAL_RESULTS_NAME}/, which names the benchmark's repository: give --data USER/NAME")
@@ -81,7 +79,7 @@ def benchmark_text(report: dict[str, Any]) -> str:
             f"{text}\nNo figures over the symbols: the tokenizer does not write each symbol as one token of its own."
         )
     rows = [
-        [name, *map(figure_text, (*(row["over_symbols"][key] for key in OVER_SYMBOLS), *row["accuracy"].values()))]
+        [name, *map(figure_text, (*(row["over_symbols"][key] for key in _OVER_SYMBOLS), *row["accuracy"].values()))]
         for name, row in named.items()
     ]
     header = ["over the symbols", "excess", "+-", "share", "accuracy", "Bayes-optimal"]

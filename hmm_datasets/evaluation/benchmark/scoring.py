@@ -69,9 +69,7 @@ def summarize_scores(predictions: Predictions, held_out: HeldOut, track: str) ->
         `standard_error`, and `baselines`, the excess of each. `share` is the share of the way from the uniform
         distribution to the optimum: 1 at the optimum. Where the model's distribution over the symbols is known also
         `over_symbols` with the `excess` of the distribution normalized over the symbols, its `standard_error` and
-        `share`; `accuracy`, the probability that the most probable symbol comes next, of `model` and `optimum`; and
-        `positions` with `excess` and `over_symbols`, means over sequences at each scored position, and `first`, the
-        number of symbols before the first position.
+        `share`; and `accuracy`, the probability that the most probable symbol comes next, of `model` and `optimum`.
     """
     first, above = first_scored(track), excess_of_baselines(held_out, track)
     optimum = -held_out.log_probs[:, first:]
@@ -93,11 +91,6 @@ def summarize_scores(predictions: Predictions, held_out: HeldOut, track: str) ->
         "over_symbols": _excess(divergences.mean, divergences.standard_error, above["uniform"]),
         "accuracy": {
             who: float(exact.gather(-1, probs.argmax(-1, keepdim=True)).mean()) for who, probs in guesses.items()
-        },
-        "positions": {
-            "first": first,
-            "excess": gap["by_position"],
-            "over_symbols": divergences.by_position.tolist(),
         },
     }
 

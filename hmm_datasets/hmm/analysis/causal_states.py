@@ -30,7 +30,6 @@ MAX_CAUSAL_STATES = 1024
 
 _MAX_STATES = 1 << 14  # of a tree
 _MAX_DEPTH = 2048
-_MAX_PAIRS = 4096  # of a set of states that are possible after a word, and one of them
 _SLOW = 0.99  # ratio of consecutive terms from which a sum is not taken for a convergent one
 _ROUNDING = 1e-13
 
@@ -39,28 +38,6 @@ class StatisticalComplexity(NamedTuple):
     """Entropy of the causal states in nats, and how far the true value may be from it."""
 
     value: float
-    error: float
-
-
-class Synchronization(NamedTuple):
-    """How an observer who knows the epsilon machine finds out its state from the symbols.
-
-    Attributes:
-        state_uncertainty (`np.ndarray` of shape `(L,)`): entropy in nats of the causal state given the symbols, on
-            average over the words of 0, 1, 2, .. symbols, until it is below rounding.
-        synchronized (`np.ndarray` of shape `(L,)`): probability that these words leave a single causal state.
-        information (`float`): the sum of all uncertainties, in nats.
-        mean_length (`float`): expected number of symbols until the observer is synchronized.
-        markov_order (`float`): the smallest number of symbols after which every word synchronizes; inf if there is
-            none.
-        error (`float`): how far the sums may be from the true ones; inf where they do not converge.
-    """
-
-    state_uncertainty: Float[np.ndarray, "L"]
-    synchronized: Float[np.ndarray, "L"]
-    information: float
-    mean_length: float
-    markov_order: float
     error: float
 
 
@@ -118,65 +95,6 @@ def statistical_complexity(hmm: "HMM") -> StatisticalComplexity:
         return StatisticalComplexity(max(float(entropy(_chain(tree)[0])), 0.0), 0.0)
     values = [float(entropy(row)) for row in itertools.islice(tree.distributions(), min(tree.depth, _MAX_DEPTH) + 1)]
     return StatisticalComplexity(values[-1], _tail(np.abs(np.diff(values))))
-
-
-def synchronization(hmm: "HMM") -> Synchronization:
-    """How an observer synchronizes; see [`~hmm_datasets.hmm.model.HMM.synchronization`]."""
-    machine = epsilon_machine(hmm)
-    tree = Tree(machine, machine.start[None], np.ones(1))
-    while tree.depth < _MAX_DEPTH and tree.grow(_MAX_STATES):
-        pass
-    unknown = np.maximum(entropy(tree.beliefs), 0.0)
-    sets, following = _supports(machine)
-    tables = operators(machine)
-    pairs = [(number, state) for number, states in enumerate(sets) for state in sorted(states)]
-    places = {pair: place for place, pair in enumerate(pairs)}
-    chain = np.zeros((len(pairs) + 1,) * 2)  # of sets and states, in the end all that are synchronized
-    chain[-1, -1] = 1.0
-    for (number, state), place in places.items():
-        for symbol, after in zip(*np.nonzero(tables[:, state]), strict=True):
-            pair = following[number][symbol], int(after)
-            chain[place, places.get(pair, -1)] += tables[symbol, state, after]
-    start = weights = np.append(machine.start, np.zeros(len(chain) - machine.num_states))
-    uncertain, synchronized = [], []
-    for distribution in itertools.islice(tree.distributions(), _MAX_DEPTH):
-        uncertain.append(float(distribution @ unknown))
-        synchronized.append(float(weights[-1]))
-        weights = weights @ chain
-        if uncertain[-1] < _ROUNDING and 1 - synchronized[-1] < _ROUNDING:
-            break
-    length = math.inf
-    if not eliminate(start, chain)[0][:-1].any():  # or some words never synchronize
-        leaving = np.eye(len(pairs)) - chain[:-1, :-1]
-        length = float(np.linalg.solve(leaving.T, start[:-1]).sum())
-    known, left = np.array(synchronized), np.array(uncertain)
-    return Synchronization(left, known, float(left.sum()), length, _longest(following), _tail(left))
-
-
-def _supports(machine: "HMM") -> tuple[list[frozenset[int]], list[list[int]]]:
-    """The sets of two or more states that are possible after words, that of all first, by subset construction; and
-    for each the numbers of the sets that follow its symbols, -1 where there is one state or none."""
-    moves = [(table.argmax(axis=1), table.max(axis=1) > 0) for table in operators(machine)]
-    sets = [frozenset(range(machine.num_states))] * (machine.num_states > 1)
-    following = []
-    for states in sets:  # which grow
-        images = [frozenset(int(after[state]) for state in states if can[state]) for after, can in moves]
-        sets += [image for image in dict.fromkeys(images) if len(image) > 1 and image not in sets]
-        if sum(map(len, sets)) > _MAX_PAIRS:
-            more = f"after words more than {len(sets) - 1:,} different sets of its states are possible"
-            raise InputError(f"{machine!r}: {more}; expected a smaller machine, or use statistical_complexity")
-        following.append([sets.index(image) if len(image) > 1 else -1 for image in images])
-    return sets, following
-
-
-def _longest(following: list[list[int]]) -> float:
-    """Symbols after which no set of several states is left; inf if there are words that always leave one."""
-    reached = {0} if following else set()
-    for order in range(len(following) + 1):
-        if not reached:
-            return float(order)
-        reached = {number for states in reached for number in following[states] if number >= 0}
-    return math.inf
 
 
 def _grown(hmm: "HMM", max_closed: int, max_states: int) -> CausalTree:

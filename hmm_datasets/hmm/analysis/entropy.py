@@ -176,25 +176,6 @@ def entropy_rate_bounds(
     return EntropyRateBounds(upper - width, upper, lower_error, upper_error)
 
 
-class BlockEntropies(NamedTuple):
-    """Entropies of blocks of tokens.
-
-    Attributes:
-        nats (`np.ndarray` of shape `(L + 1,)`): `H[X_0 .. X_{n-1}]` for `n = 0 .. L`.
-        standard_error (`np.ndarray` of shape `(L + 1,)`): of the estimates, at most; 0 where the value is exact.
-    """
-
-    nats: Float[np.ndarray, "L_plus_1"]
-    standard_error: Float[np.ndarray, "L_plus_1"]
-
-
-def block_entropies(process: Process, length: int, num_sequences: int, seed: int) -> BlockEntropies:
-    """The entropies of blocks; see [`~hmm_datasets.hmm.process.Process.block_entropies`]."""
-    loss = process.optimal_loss(length, num_sequences=num_sequences, seed=seed)
-    # The errors of positions are those of the same sequences; that of a sum is at most the sum of theirs.
-    return BlockEntropies(*(np.concatenate([[0.0], np.cumsum(part)]) for part in loss))
-
-
 class ExcessEntropy(NamedTuple):
     """Excess entropy in nats, and how far the true value may be from it."""
 
@@ -227,7 +208,7 @@ def excess_entropy(hmm: HMM) -> ExcessEntropy:
 def sampled_excess_entropy(process: Process, length: int = 128) -> ExcessEntropy:
     """That of any stationary process, of its optimal losses at `length` positions and its entropy rate."""
     if not process.is_stationary:
-        raise InputError(f"{process!r} is not stationary and has no excess entropy; block_entropies gives its blocks")
+        raise InputError(f"{process!r} is not stationary and has no excess entropy; optimal_loss has each token's")
     rate, loss = process.entropy_rate(), process.optimal_loss(length)
     gaps = loss.nats - rate.value
     error = float(loss.standard_error.sum()) + length * rate.standard_error

@@ -4,7 +4,7 @@
 - [`PermutedEmissions`]: one HMM with the rows of its emission table shuffled among its states;
 - [`RandomChains`]: chains with tables drawn from a prior, observed or hidden;
 - [`HigherOrderChains`]: chains of order `k`;
-- [`HMMMixture`]: one of finitely many HMMs, drawn by their weights, such as those of [`ginc`];
+- [`HMMMixture`]: one of finitely many HMMs, drawn by their weights;
 - [`RandomAutomata`]: random probabilistic finite automata.
 
 As with a single HMM, sequence `i` of the stream `seed` depends on `(family, seed, i)` alone, and not on the batch,
@@ -16,7 +16,6 @@ from ..loading import load_source
 from .automata import RandomAutomata
 from .chains import HigherOrderChains, RandomChains
 from .family import Family
-from .ginc import ginc, ginc_prompts
 from .mixture import HMMMixture
 from .permuted import PermutedEmissions, PermutedSymbols
 
@@ -28,7 +27,5 @@ __all__ = [
     "PermutedSymbols",
     "RandomAutomata",
     "RandomChains",
-    "ginc",
-    "ginc_prompts",
     "load_source",
 ]

@@ -5,8 +5,7 @@ from running sums of logarithms. It costs what the components cost: an HMM is fi
 beliefs and its distributions; of another process the likelihood is read from its distributions.
 
 [`ProcessMixture`] mixes processes of any kind, and each draws its sequences with a seed of its own. [`HMMMixture`]
-mixes HMMs and is a family: sequence `i` is sequence `i` of the HMM of its group;
-[`~hmm_datasets.hmm.families.ginc.ginc`] is a published one.
+mixes HMMs and is a family: sequence `i` is sequence `i` of the HMM of its group.
 
 [`ChainMixture`] is for many Markov chains of order 1 (Park et al., "Competition dynamics shape algorithmic phases of
 in-context learning", arXiv:2412.01003, 2025). The posterior over `N` chains at every position is the softmax of

@@ -1,8 +1,7 @@
 """The most probable paths on a CPU, in compiled loops.
 
-The recursions, their order of addition and the choice between paths that tie are those of `viterbi`, so the results
-are the same to the last bit. There is one lane for each of the sequences processed together, as in `kernels.filter`.
-Every state remembers in two bytes where its best way came from.
+There is one lane for each of the sequences processed together, as in `kernels.filter`. Every state remembers in two
+bytes where its best way came from, which of equal ways is that from the lowest state.
 """
 
 from typing import TYPE_CHECKING
@@ -33,19 +32,17 @@ class LogTables:
     def __init__(self, hmm: "Parameters"):
         self.on_edges = hmm.edges is not None
         moves = hmm.transition if hmm.edges is None else hmm.edges
-        self.start, self.moves = flat(logarithms(hmm.start)), flat(logarithms(moves))
-        emission = padded(logarithms(hmm.emission.T))
+        self.start, self.moves = flat(_logarithms(hmm.start)), flat(_logarithms(moves))
+        emission = padded(_logarithms(hmm.emission.T))
         self.emission, self.stride = emission.reshape(-1), np.uint64(emission.shape[1])  # of a symbol
 
 
-def logarithms(table: Tensor) -> Tensor:
-    """The logarithms of a table; on a CPU by NumPy.
+def _logarithms(table: Tensor) -> Tensor:
+    """The logarithms of a table on the CPU, by NumPy.
 
     torch computes them with threads however few they are, and those keep a core busy for some milliseconds, which the
     kernels could use.
     """
-    if table.device.type != "cpu":
-        return table.log()
     with np.errstate(divide="ignore"):
         return torch.from_numpy(np.log(table.numpy(force=True)))
 

@@ -235,30 +235,11 @@ class FactoredProcess(Process):
     def _factor_probs(self, symbols: Int[np.ndarray, "F B S"]) -> list[Float[np.ndarray, "B S_plus_1 E"]]:
         return [factor.next_token_probs(symbols[k]) for k, factor in enumerate(self.factors)]
 
-    def factor_next_token_probs(self, tokens: Int[Any, "B T"]) -> list[Float[np.ndarray, "B T+1 E"]]:
-        """The distribution of each factor's next symbol given all steps before, for `symbols="product"`.
-
-        The next-token distribution is their product, over `E_1 ... E_F` symbols, which need not be made:
-        [`log_likelihood`][FactoredProcess.log_likelihood] and [`optimal_loss`][FactoredProcess.optimal_loss] work with
-        these.
-
-        Returns:
-            `list` of `np.ndarray`: `(B, T+1, E_k)` for each factor.
-
-        Raises:
-            `InputError`: a step is several tokens, or there is noise, so that the distribution does not factor.
-        """
-        if self.symbols != "product" or self.noise > 0:
-            raise InputError(
-                f"symbols={self.symbols!r}, noise={self.noise:g}: the distribution of a token is no product over "
-                "factors; use next_token_probs"
-            )
-        return self._factor_probs(self.factor_tokens(tokens))
-
     def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
         """The Bayes-optimal distribution of each token; see [`Process.next_token_probs`].
 
-        For a product of many factors it is large: `factor_next_token_probs` gives it by factors.
+        For a product of many factors it is large. Those of the factors, of which it is the product, are small:
+        `factors[k].next_token_probs(factor_tokens(tokens)[k])`.
         """
         if self.noise > 0:
             return self._joint.next_token_probs(tokens)
@@ -266,7 +247,8 @@ class FactoredProcess(Process):
         if values.shape[0] * (values.shape[1] + 1) * self.num_symbols > _MAX_TABLE:
             raise InputError(
                 f"{values.shape[0]} x {values.shape[1] + 1} distributions over {self.num_symbols:,} symbols are more "
-                f"than {_MAX_TABLE:,} numbers; expected fewer rows, or factor_next_token_probs"
+                f"than {_MAX_TABLE:,} numbers; expected fewer rows, or "
+                "factors[k].next_token_probs(factor_tokens(tokens)[k])"
             )
         symbols, right = self._split(values)
         by_factor = self._factor_probs(symbols)

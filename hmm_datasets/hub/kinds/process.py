@@ -23,8 +23,7 @@ from ...hmm.families.family import Family
 from ...hmm.loading import load_source
 from ...hmm.model import HMM
 from ...hmm.process import Process
-from ...hmm.process_storage import FAMILY_NAME, PROCESS_NAME
-from ...hmm.storage import FORMAT_VERSION, WEIGHTS_NAME
+from ...hmm.storage import FORMAT_VERSION
 from ...records import Finite, read_record
 from ...report.process_description import describe_process
 from ...report.tables import predictor_titles
@@ -219,7 +218,6 @@ def _write_card(
         {
             "name": name,
             "process": description or source.describe(),
-            "source_file": _source_file(source),
             "fingerprint": source.fingerprint(),
             "num_states": source.max_states,
             "num_symbols": source.num_symbols,
@@ -264,13 +262,6 @@ def positions_of(length: int) -> list[int]:
     while 4 * powers[-1] <= length:
         powers.append(4 * powers[-1])
     return sorted({*powers, length})
-
-
-def _source_file(source: Process) -> str:
-    """The file by which `load_dataset` finds the process in a repository."""
-    if isinstance(source, HMM):
-        return WEIGHTS_NAME
-    return FAMILY_NAME if isinstance(source, Family) else PROCESS_NAME
 
 
 @dataclass(frozen=True)

@@ -5,21 +5,27 @@ The functions write what a repository has besides the files that are there alrea
 that exists.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import datasets
+import numpy as np
+import pyarrow as pa
+from datasets import List, Value
+
 from ...data.builders.token_shards import TokenExamples, document_tables
-from ...data.builders.words import WordExamples
 from ...display import format_bytes
+from ...hmm.sampling import smallest_unsigned
 from ...runtime.progress import progress_bar
 from ...text.corpora.presets import corpus_licence
 from ...text.stream.reader import TokenStream
-from ...text.tokenizers.words import WordCorpus
+from ...text.tokenizers.words import Sentences, WordCorpus
 from ..cards import write_card
 from ..parquet import MAX_SHARD_BYTES, write_split
 
 _WORDS = 20  # of a vocabulary that the card lists
+_SENTENCES = 1 << 16  # in a table
 _ON_HUB = {"odc-by-1.0": "odc-by"}  # identifiers that the Hub has under another name than SPDX
 
 _DECODE = """\
@@ -113,13 +119,13 @@ def write_word_dataset(
     The splits are `train`, `test` and `unique`; a row has `input_ids` and `text`.
     """
     parts = {part: getattr(corpus, part) for part in ("train", "test", "unique") if len(getattr(corpus, part))}
-    entries = []
+    kind, words, entries = str(smallest_unsigned(len(corpus.vocabulary))), np.array(corpus.vocabulary, object), []
+    features = datasets.Features({"input_ids": List(Value(kind)), "text": Value("string")})
     with progress_bar(sum(map(len, parts.values())), " sentences", desc="Parquet") as bar:
         for part, sentences in parts.items():
-            rows = WordExamples(sentences, corpus.vocabulary, ["input_ids", "text"], 1)
-            write_split(folder, part, rows.tables(), rows.features, on_rows=bar.update)
+            write_split(folder, part, _sentence_tables(sentences, words, features), features, on_rows=bar.update)
             entries.append(_split(part, "data", len(sentences), len(sentences.tokens)))
-    words = corpus.vocabulary[:_WORDS]
+    shown = corpus.vocabulary[:_WORDS]
     _write_card(
         *(folder, name, licence, repo_id, [corpus.corpus] if corpus.corpus else []),
         summary=f"Real sentences that consist of the {len(corpus.vocabulary):,} most frequent words only, as "
@@ -129,14 +135,22 @@ def write_word_dataset(
         details=[
             {
                 "name": "Vocabulary",
-                "value": ", ".join(words) + (", ..." if len(words) < len(corpus.vocabulary) else ""),
+                "value": ", ".join(shown) + (", ..." if len(shown) < len(corpus.vocabulary) else ""),
             },
             {"name": "Read", "value": f"{corpus.num_documents:,} documents, {corpus.num_sentences:,} sentences"},
         ],
-        load="import hmm_datasets\nfrom datasets import load_dataset\n\n"
-        f'address = "hf://datasets/{repo_id or "USER/NAME"}/words.json"\n'
-        'sentences = load_dataset("words", data_files=address, split="train")',
+        load="from huggingface_hub import snapshot_download\n\n"
+        "from hmm_datasets.text.tokenizers.words import WordCorpus\n\n"
+        f'corpus = WordCorpus.load(snapshot_download("{repo_id or "USER/NAME"}", repo_type="dataset"))',
     )
+
+
+def _sentence_tables(sentences: Sentences, words: np.ndarray, features: datasets.Features) -> Iterator[pa.Table]:
+    """The sentences as tables, with their words separated by spaces."""
+    for first in range(0, len(sentences), _SENTENCES):
+        rows = [sentences[number] for number in range(first, min(first + _SENTENCES, len(sentences)))]
+        columns = {"input_ids": rows, "text": [" ".join(words[row]) for row in rows]}
+        yield pa.table(columns, schema=features.arrow_schema)
 
 
 def _write_card(

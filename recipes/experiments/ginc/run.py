@@ -83,7 +83,7 @@ class GINCSettings:
 
 def main(settings: GINCSettings) -> None:
     """Train, answer the prompts, report, draw."""
-    from hmm_datasets.hmm.families import ginc
+    from concepts import ginc
 
     began, folder = time.monotonic(), Path(settings.output_dir)
     documents = ginc()
@@ -118,9 +118,8 @@ def answered(
     """For each predictor whether its answer to each prompt is right, an array."""
     import numpy as np
     import torch
+    from concepts import ginc_prompts
     from symbol_predictions import symbol_log_probs
-
-    from hmm_datasets.hmm.families import ginc_prompts
 
     prompts = ginc_prompts(documents, length)
     right: dict[str, list[Any]] = {}

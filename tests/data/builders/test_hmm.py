@@ -121,11 +121,6 @@ def test_a_family_is_streamed_and_prepared_as_an_hmm_is(load, tmp_path):
     assert rows(load(streaming=False, num_sequences=60, **settings)) == expected
 
 
-def test_the_file_alone_serves_as_well_as_the_folder(load, folder):
-    found = load(data_dir=None, data_files=str(folder / "model.safetensors"))
-    assert rows(found, 5) == sequences(5)
-
-
 def test_other_files_in_the_folder_do_not_hide_the_model(load, folder):
     for name in ("train.log", "test/data.json", "checkpoints/step-9/hmm/model.safetensors"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -330,20 +325,13 @@ def test_an_endless_data_set_is_not_written_to_disk(load, tmp_path):
     assert not list((tmp_path / "cache").rglob("*.arrow"))
 
 
-def test_a_folder_without_a_model_is_named(load, tmp_path):
+def test_a_folder_without_a_model_is_named(load, folder, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "notes.txt").write_text("no model here")
     message = error(load, data_dir=str(tmp_path / "empty"))
-    assert message.startswith(f"{tmp_path / 'empty'}: no model.safetensors; pass a folder written by")
-
-
-def test_two_models_below_a_folder_are_not_chosen_between(load, tmp_path):
-    for name in ("best", "last"):
-        MESS3.save_pretrained(tmp_path / "fit" / name)
-    message = error(load, data_dir=str(tmp_path / "fit"))
-    assert "best/model.safetensors" in message
-    assert "last/model.safetensors; expected one model.safetensors" in message
-    assert message.endswith("pass its folder as data_dir=")
+    assert message.startswith(f"{tmp_path / 'empty' / 'config.json'}: ")
+    message = error(load, data_files=str(tmp_path / "empty" / "notes.txt"))
+    assert message.startswith(f"data_files is given beside {folder}; pass a folder written by save_pretrained")
 
 
 def test_a_torn_model_file_is_named(load, folder):
@@ -380,7 +368,10 @@ def test_a_name_stands_in_place_of_a_folder(load, name, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        (None, "pass a folder written by save_pretrained or a name such as mess3 as data_dir="),
+        (
+            None,
+            "no process is named; pass a folder written by save_pretrained, USER/NAME on the Hub or a name such as",
+        ),
         ("mes3", "did you mean mess3?"),
     ],
 )

@@ -11,14 +11,13 @@ from datasets import concatenate_datasets, interleave_datasets, load_dataset_bui
 from datasets.distributed import split_dataset_by_node
 from torch.utils.data import DataLoader, _utils, get_worker_info
 
-import hmm_datasets  # noqa: F401 (makes "hmm", "token_shards" and "words" known)
+import hmm_datasets  # noqa: F401 (makes "hmm" and "token_shards" known)
 from hmm_datasets.hmm import processes
 from hmm_datasets.text.corpora.loading import load_corpus
 from hmm_datasets.text.stream import write_tokens
-from hmm_datasets.text.tokenizers.words import build_word_corpus
 
 RANKS, WORKERS, SHARDS = (1, 2, 3, 8), (0, 1, 3, 5), (1, 4, 7, 48)
-KINDS = ("hmm", "windows", "documents", "words", "word windows", "text")
+KINDS = ("hmm", "windows", "documents", "text")
 OPERATIONS = {
     "shuffled": lambda stream: stream.shuffle(seed=3, buffer_size=5),
     "mapped": lambda stream: stream.map(lambda row: {"input_ids": row["input_ids"][::-1]}),
@@ -43,9 +42,6 @@ def folders(tmp_path_factory):
     write_tokens(
         documents, folder / "tokens", vocab_size=300, eos_id=0, tokenizer_hash="", corpus="t", shard_tokens=99
     )
-    names = "cat", "dog", "fox", "owl", "hen"
-    text = [f"The {a} saw a {b}. A {b} ran to the {a}." for a, b in product(names, names)]
-    build_word_corpus(text, k=11, test_fraction=0.1).save(folder / "words")
     lines = (json.dumps({"text": f"document {number}"}) + "\n" for number in range(COUNT))
     (folder / "text.jsonl").write_text("".join(lines))
     return folder
@@ -59,11 +55,9 @@ def load(folders):
         if kind == "text":
             return load_corpus(str(folders / "text.jsonl"), test_fraction=0)
         if (kind, shards) not in builders:
-            length = None if kind in ("documents", "words") else LENGTH
+            length = None if kind == "documents" else LENGTH
             name, folder, more = {
                 "hmm": ("hmm", "hmm", {"num_sequences": COUNT}),
-                "words": ("words", "words", {}),
-                "word windows": ("words", "words", {}),
             }.get(kind, ("token_shards", "tokens", {}))
             builders[kind, shards] = load_dataset_builder(
                 name, data_dir=str(folders / folder), length=length, num_shards=shards, **more

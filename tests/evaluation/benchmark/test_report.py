@@ -36,7 +36,6 @@ def test_the_exact_hmms_score_zero_and_the_result_is_one_that_the_hub_reads(exac
     assert all(abs(row["over_symbols"]["excess"]) < 1e-9 for row in report["processes"].values())
     assert all(row["accuracy"]["model"] == row["accuracy"]["optimum"] for row in report["processes"].values())
     assert report["data"]["fingerprints"]["mess3"] == benchmark_processes()["mess3"].fingerprint()
-    assert (tmp_path / "benchmark.png").stat().st_size > 10_000
     assert not (tmp_path / ".eval_results").exists()  # without the name of the data set there is nothing to name
     report["data"]["dataset_id"] = "me/hmm-benchmark"
     path = _write_eval_results(report, tmp_path)
@@ -59,7 +58,7 @@ def test_a_part_of_the_benchmark_is_scored_without_a_result_for_the_hub(exact, t
 
 
 @pytest.mark.thorough
-def test_results_of_several_models_are_compared_with_a_picture(exact, tmp_path, capsys):
+def test_results_of_several_models_are_compared(exact, tmp_path, capsys):
     uniform = coin_model(17, 16)
     uniform.save_pretrained(tmp_path / "uniform")
     few = ["--process", "even", "--process", "mess3", "--num_sequences", "4"]
@@ -72,7 +71,6 @@ def test_results_of_several_models_are_compared_with_a_picture(exact, tmp_path, 
     assert main(["compare", *folders, "--output_dir", str(tmp_path / "both")]) == 0
     [row] = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("uniform ")]
     assert float(row[1]) == pytest.approx(report["mean"]["excess"], abs=1e-4)
-    assert (tmp_path / "both" / "plots" / "benchmark.png").stat().st_size > 10_000
 
 
 def coin_model(vocab_size: int, bos: int) -> LlamaForCausalLM:

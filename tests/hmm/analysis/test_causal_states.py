@@ -1,4 +1,4 @@
-"""Block entropies, excess entropy, epsilon machines and synchronization, by enumeration and closed forms."""
+"""Excess entropy, and epsilon machines and what an observer knows of them, by enumeration and closed forms."""
 
 import itertools
 import math
@@ -7,9 +7,8 @@ import brute_force
 import numpy as np
 import pytest
 
-from hmm_datasets import HMM, FactoredProcess, GeneralizedHMM, InputError, processes
+from hmm_datasets import HMM, GeneralizedHMM, InputError, processes
 from hmm_datasets.hmm.arrays import operators
-from hmm_datasets.hmm.families.mixture import ProcessMixture
 
 BIT = math.log(2)
 
@@ -46,28 +45,6 @@ def probability(hmm: HMM, word, start: np.ndarray | None = None) -> float:
     return float(vector.sum())
 
 
-MIXTURE = ProcessMixture([processes.golden_mean(0.3), processes.even()], [0.25, 0.75])
-BLOCKS = {
-    "state-emitting": processes.weather(),
-    "edge-emitting": processes.mess3(),
-    "reducible": brute_force.LEFT_TO_RIGHT,
-    "generalized": processes.moon(),
-    "factored": FactoredProcess([processes.golden_mean(), processes.even(0.3)]),
-    "mixture": MIXTURE,
-}
-
-
-@pytest.mark.parametrize("name", BLOCKS)
-def test_block_entropies_are_those_of_enumerated_words(name):
-    process, length = BLOCKS[name], 5
-    blocks = process.block_entropies(length, num_sequences=4096)
-    for count in range(length + 1):
-        logs = process.log_likelihood(words(process.num_symbols, count))
-        expected = -sum(math.exp(value) * value for value in logs if value > -math.inf)
-        assert abs(blocks.nats[count] - expected) <= 5 * blocks.standard_error[count] + 1e-10
-    assert (name == "mixture") == (blocks.standard_error[-1] > 0)
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(12))
 def test_the_epsilon_machine_of_a_process_with_copies_of_states_is_the_one_without(seed):
@@ -91,10 +68,12 @@ def test_the_epsilon_machine_of_a_process_with_copies_of_states_is_the_one_witho
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["golden_mean", "even", "rrxor", "zero_one_random", "mr_name"])
-def test_synchronization_is_that_of_enumerated_paths(name):
+def test_mixed_states_of_the_machine_have_how_an_observer_finds_out_its_state(name):
     machine = getattr(processes, name)().epsilon_machine()
-    observer = machine.synchronization()
-    for length in range(min(5, len(observer.state_uncertainty))):
+    observer = machine.mixed_states(4)
+    unknown = -(observer.beliefs * np.log(np.where(observer.beliefs > 0, observer.beliefs, 1))).sum(1)
+    is_certain = observer.beliefs.max(1) > 1 - 1e-9
+    for length in range(5):
         uncertainty = synchronized = 0.0
         for word in words(machine.num_symbols, length):
             weight = probability(machine, word)
@@ -102,68 +81,21 @@ def test_synchronization_is_that_of_enumerated_paths(name):
                 belief = brute_force.beliefs(machine, list(word))[-1]
                 uncertainty -= weight * sum(p * math.log(p) for p in belief if p > 0)
                 synchronized += weight * (belief.max() > 1 - 1e-9)
-        assert observer.state_uncertainty[length] == pytest.approx(uncertainty, abs=1e-10)
-        assert observer.synchronized[length] == pytest.approx(synchronized, abs=1e-10)
-    assert observer.information == pytest.approx(observer.state_uncertainty.sum(), abs=1e-10)
-    assert observer.error < 1e-9
-
-
-@pytest.mark.parametrize("leaving", [0.01, 1e-4])
-def test_almost_certain_is_not_synchronized(leaving):
-    """After symbols 0 a belief approaches state 0; only symbols 1 and 2 make it certain. Thresholds ended after 18."""
-    edges = np.zeros((3, 2, 2))
-    edges[0, 0, 0], edges[1, 0, 1], edges[0, 1, 1], edges[2, 1, 0] = 1 - leaving, leaving, 0.5, 0.5
-    hmm = HMM(edges=edges)
-    observer = hmm.synchronization()
-    assert observer.mean_length == pytest.approx(hmm.start @ [1 / leaving, 2], rel=1e-10)
-    waiting = hmm.start @ np.array([1 - leaving, 0.5])[:, None] ** np.arange(500)
-    np.testing.assert_allclose(observer.synchronized[:500], 1 - waiting, atol=1e-12)
-    assert observer.markov_order == math.inf
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("seed", range(4))
-def test_synchronization_is_that_of_supports(seed):
-    """The words after which the support of the belief, computed with whole numbers, has one state."""
-    machine = random_unifilar(4, 3, seed).epsilon_machine()
-    possible = (machine.edges > 0).astype(int)
-    observer = machine.synchronization()
-    for length in range(5):
-        expected = 0.0
-        for word in words(3, length):
-            support = np.ones(4, int)
-            for symbol in word:
-                support = np.minimum(support @ possible[symbol], 1)
-            expected += probability(machine, word) * (support.sum() == 1)
-        assert observer.synchronized[length] == pytest.approx(expected, abs=1e-12)
-    waiting = 1 - observer.synchronized
-    if waiting[-1] < 1e-12:
-        assert observer.mean_length == pytest.approx(waiting.sum(), rel=1e-9)
-        assert math.isfinite(observer.mean_length)
-
-
-def test_a_machine_that_is_never_certain_has_no_mean_length():
-    """Every symbol exchanges or keeps the two states, so that all words leave both possible."""
-    edges = np.zeros((2, 2, 2))
-    edges[0, 0, 0], edges[1, 0, 1], edges[0, 1, 1], edges[1, 1, 0] = 0.7, 0.3, 0.2, 0.8
-    observer = HMM(edges=edges).synchronization()
-    assert (observer.mean_length, observer.markov_order) == (math.inf, math.inf)
-    assert observer.synchronized.max() < 1e-12
-    assert HMM(edges=np.full((2, 1, 1), 0.5)).synchronization().mean_length == 0
+        assert observer.distribution[length] @ unknown == pytest.approx(uncertainty, abs=1e-10)
+        assert observer.distribution[length] @ is_certain == pytest.approx(synchronized, abs=1e-10)
 
 
 def test_published_values_of_named_processes():
     """Crutchfield and Feldman, Chaos 13, 2003, sections V and VI: in bits."""
     third = math.log2(3) - 2 / 3  # of the distribution (1/3, 2/3)
-    for name, complexity, excess, order in (
-        ("golden_mean", third, third - 2 / 3, 1),
-        ("even", third, third, math.inf),
-        ("rrxor", 2.2516, 2.2516, math.inf),
+    for name, complexity, excess in (
+        ("golden_mean", third, third - 2 / 3),
+        ("even", third, third),
+        ("rrxor", 2.2516, 2.2516),
     ):
         hmm = getattr(processes, name)()
         assert hmm.statistical_complexity().value / BIT == pytest.approx(complexity, abs=1e-4), name
         assert hmm.excess_entropy().value / BIT == pytest.approx(excess, abs=1e-4), name
-        assert hmm.synchronization().markov_order == order, name
 
 
 @pytest.mark.thorough
@@ -181,7 +113,7 @@ def test_the_complexity_of_the_simple_nonunifilar_source_is_that_of_a_renewal_pr
     assert complexity.error < 1e-6
     assert processes.mess3().statistical_complexity().error == math.inf
     with pytest.raises(InputError, match="has more than 1,024 causal states within 6 symbols, and perhaps no finite"):
-        processes.mess3().synchronization()
+        processes.mess3().epsilon_machine()
 
 
 @pytest.mark.thorough
@@ -205,7 +137,7 @@ def test_mixed_states_of_a_generalized_hmm_are_its_predictive_vectors():
 @pytest.mark.outside(
     "https://github.com/ELIFE-ASU/Inform/issues/14",
     "the excess entropy of a process, in line with Feldman and Crutchfield",
-    "excess_entropy, exact for the process; block_entropies gives the entropies that it sums",
+    "excess_entropy, exact for the process; optimal_loss gives the entropies that it sums",
 )
 def test_the_excess_entropy_of_a_period_of_three_is_the_entropy_of_its_phase():
     """The example of the report is the series 0, 0, 1 repeated."""
@@ -213,7 +145,6 @@ def test_the_excess_entropy_of_a_period_of_three_is_the_entropy_of_its_phase():
     assert period.excess_entropy().value == pytest.approx(math.log(3), abs=1e-10)
     generalized = GeneralizedHMM(operators(period), initial=np.full(3, 1 / 3), final=np.ones(3))
     assert generalized.excess_entropy().value == pytest.approx(math.log(3), abs=1e-9)
-    assert period.synchronization().markov_order == 2
 
 
 @pytest.mark.outside(

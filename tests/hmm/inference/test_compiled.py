@@ -1,10 +1,11 @@
-"""What the compiled loops alone promise: the same bits for a row in any company, and the paths of torch."""
+"""What the compiled loops alone promise: the same bits for a row in any company, and the paths of the recursion."""
 
+import numpy as np
 import pytest
 import torch
 from brute_force import LEFT_TO_RIGHT, random_edges
 
-from hmm_datasets.hmm import inference, processes, viterbi
+from hmm_datasets.hmm import inference, processes
 from hmm_datasets.hmm.kernels import filter as filter_kernels
 
 HMMS = {
@@ -51,8 +52,7 @@ def test_every_remainder_of_blocks_and_panels_gives_what_torch_gives(states, dty
         for name in ("log_likelihood", "beliefs", "posteriors", "next_token_probs"):
             compiled = getattr(hmm, name)(tokens, lengths=lengths, dtype=dtype)
             with monkeypatch.context() as patch:
-                for module in (inference, viterbi):
-                    patch.setattr(module, "serves", lambda *tables: False)
+                patch.setattr(inference, "serves", lambda *tables: False)
                 called = getattr(hmm, name)(tokens, lengths=lengths, dtype=dtype)
             torch.testing.assert_close(compiled, called, **tolerance)
 
@@ -60,14 +60,36 @@ def test_every_remainder_of_blocks_and_panels_gives_what_torch_gives(states, dty
 @pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @hmms
-def test_the_paths_are_those_of_torch_to_the_last_bit(hmm, dtype, monkeypatch):
-    tokens = torch.from_numpy(hmm.sample(40, 30, seed=4).astype(int))
-    lengths = torch.arange(40) % 31
-    compiled = hmm.viterbi(tokens, lengths=lengths, dtype=dtype)
-    monkeypatch.setattr(viterbi, "serves", lambda *tables: False)
-    called = hmm.viterbi(tokens, lengths=lengths, dtype=dtype)
-    assert torch.equal(compiled.states, called.states)
-    assert torch.equal(compiled.log_probability, called.log_probability)
+def test_the_paths_are_those_of_the_recursion_to_the_last_bit(hmm, dtype):
+    tokens = hmm.sample(40, 30, seed=4)
+    lengths = np.arange(40) % 31
+    path = hmm.viterbi(tokens, lengths=lengths, dtype=dtype)
+    for row, length in enumerate(lengths.tolist()):
+        states, score = best_path(hmm.parameters(dtype), tokens[row, :length])
+        assert path.log_probability[row] == (np.float32(score) if dtype == torch.float32 else score)
+        assert path.states[row].tolist() == [*states, *[0] * (30 - length)]
+
+
+def best_path(hmm: inference.Parameters, word) -> tuple[list[int], float]:
+    """Viterbi's recursion for one row; of ways that tie that from the lowest state."""
+    with np.errstate(divide="ignore"):
+        arrival, emission, transition = (np.log(t.numpy()) for t in (hmm.start, hmm.emission.T, hmm.transition))
+        edges = None if hmm.edges is None else np.log(hmm.edges.numpy())
+    total, came = 0.0, []
+    for t, symbol in enumerate(word):
+        total, ready = total + float(arrival.max()), arrival - arrival.max()
+        if edges is None or t + 1 == len(word):
+            ready = ready + emission[symbol]
+        if t + 1 < len(word):
+            sums = ready[:, None] + (transition if edges is None else edges[symbol])
+            came.append(sums.argmax(0))
+            arrival = sums.max(0)
+    if len(word) == 0:
+        return [], 0.0
+    states = [int(ready.argmax())]
+    for origins in reversed(came):
+        states.insert(0, int(origins[states[0]]))
+    return states, float(ready.max()) + total
 
 
 def test_the_paths_of_few_rows_are_those_of_many():

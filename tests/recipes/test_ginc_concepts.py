@@ -4,10 +4,13 @@ import itertools
 
 import numpy as np
 import pytest
+from experiments import load
 
-from hmm_datasets import HMM, InputError, load_source, processes
-from hmm_datasets.hmm.families import HMMMixture, ginc, ginc_prompts
-from hmm_datasets.hmm.structured.delimited import DelimitedProcess
+from hmm_datasets import HMM, HMMMixture, InputError, load_source, processes
+from hmm_datasets.cli import main
+
+CONCEPTS = load("ginc", "concepts")
+ginc, ginc_prompts = CONCEPTS.ginc, CONCEPTS.ginc_prompts
 
 MEMORY = [  # fixed_params.pkl: the symbol of each value (row) and property (column)
     [0, 38, 18, 13, 35, 25, 23, 21, 12, 15],
@@ -152,22 +155,17 @@ def test_rows_depend_on_process_seed_and_index_alone_and_are_what_they_were(tmp_
         np.testing.assert_array_equal(rows[:, :9], process.sample(5, 9, seed=1, first=2**63 + 7, step=3))
         process.save_pretrained(tmp_path / name)
         assert load_source(tmp_path / name).fingerprint() == process.fingerprint()
-    assert load_source("ginc_prompts(ginc(leak=0), 3)").num_symbols == 50
     assert ginc_prompts(ginc(), 3).sample(1, 11)[0].tolist() == GOLDEN_PROMPT
 
 
-def test_pieces_are_drawn_with_their_probabilities_and_missing_tokens_are_summed_over():
-    pairs = DelimitedProcess(processes.weather(), 2, 1)
-    words = every_word(3, 5)
-    expected = 20_000 * np.exp(pairs.log_likelihood(words))
-    rows = pairs.sample(20_000, 5, seed=2)
-    counts = np.array([np.sum((rows == word).all(1)) for word in words])
-    assert expected.sum() == pytest.approx(20_000)
-    assert np.abs(counts - expected).max() < 5 * np.sqrt(expected.max())
-    assert counts[expected == 0].sum() == 0
-    gaps = np.array([[2, -1, 1, 0, -1]])
-    filled = [np.exp(pairs.log_likelihood([[2, x, 1, 0, y]])) for x in range(3) for y in range(3)]
-    np.testing.assert_allclose(np.exp(pairs.log_likelihood(gaps)), sum(filled), atol=1e-12)
+def test_the_program_writes_folders_that_commands_read(program, succeeded, tmp_path, capsys):
+    script = "recipes/experiments/ginc/concepts.py"
+    succeeded(program.run(script, tmp_path / "documents"))
+    succeeded(program.run(script, tmp_path / "prompts", 3))
+    for name, process in {"documents": ginc(), "prompts": ginc_prompts(ginc(), 3)}.items():
+        assert load_source(tmp_path / name).fingerprint() == process.fingerprint()
+        assert main(["describe", str(tmp_path / name)]) == 0
+        assert "50" in capsys.readouterr().out
 
 
 def test_wrong_arguments_are_refused():
@@ -186,5 +184,3 @@ def test_wrong_arguments_are_refused():
         ginc_prompts(ginc(2, 1, 4, 2), 3)
     with pytest.raises(InputError, match="example_length is 1"):
         ginc_prompts(TINY, 1)
-    with pytest.raises(InputError, match="delimiter is 3"):
-        DelimitedProcess(processes.weather(), 2, 3)

@@ -1,5 +1,10 @@
 """GINC, the "generative in-context learning dataset": documents of a mixture of HMMs, and prompts of examples.
 
+    python recipes/experiments/ginc/concepts.py FOLDER [EXAMPLE_LENGTH]
+
+This writes the process of the documents, or that of prompts of examples of so many tokens, to a folder that every
+command takes in place of a name.
+
 Xie, Raghunathan, Liang and Ma, "An explanation of in-context learning as implicit Bayesian inference", ICLR 2022
 (arXiv 2111.02080). A hidden state is a pair of a value (the paper's entity) and a property, which move independently.
 A table with a row for each value and a column for each property, the same for all HMMs, has the symbol that a state
@@ -31,17 +36,19 @@ a document. Their prompts of concepts that were not trained on (`OOD_sample`) ar
 """
 
 import itertools
+import sys
 from string import ascii_lowercase
 
 import numpy as np
 from jaxtyping import Float
 
-from ...errors import InputError
-from ..integers import integer
-from ..model import HMM
-from ..processes import leaky
-from ..structured.delimited import DelimitedProcess
-from .mixture import HMMMixture, ProcessMixture
+from hmm_datasets import HMM, HMMMixture
+from hmm_datasets.errors import InputError
+from hmm_datasets.hmm.families.mixture import ProcessMixture
+from hmm_datasets.hmm.integers import integer
+from hmm_datasets.hmm.processes import leaky
+from hmm_datasets.hmm.structured.delimited import DelimitedProcess
+from hmm_datasets.runtime.one_line_errors import one_line_errors
 
 DELIMITER = 0
 """The symbol of property 0, which separates the examples of a prompt."""
@@ -184,3 +191,10 @@ def _num_properties(hmm: HMM) -> int:
     if not np.array_equal(delimiters, np.arange(0, hmm.num_states, period)):
         raise InputError("concepts are not those of GINC; expected ginc(...) without a leak")
     return period
+
+
+if __name__ == "__main__":
+    with one_line_errors():
+        folder, *lengths = sys.argv[1:]
+        process = ginc_prompts(ginc(), int(lengths[0])) if lengths else ginc()
+        process.save_pretrained(folder)
