@@ -43,7 +43,7 @@ def test_strategies_train_alike_and_are_shown_side_by_side(program, succeeded, t
     first, *others = report["strategies"]
     assert [one["strategy"] for one in report["strategies"]] == ["ddp", "zero2", "fsdp2"]
     for one in others:
-        assert one["losses"] == pytest.approx(first["losses"], abs=1e-5)
+        assert one["losses"] == pytest.approx(first["losses"], abs=1e-4)  # sums in another order, for 40 steps
         assert one["tokens_per_second"] > 0
         assert one["planned_memory"] > 0
     assert len(report["texts"]) == 3
