@@ -41,7 +41,7 @@ from hmm_datasets.text.corpora.loading import load_corpus
 from hmm_datasets.text.stream import TokenStream, write_tokens
 from hmm_datasets.text.tokenizers.bpe import SPLIT_PATTERNS, train_bpe
 from hmm_datasets.text.tokenizers.encoding import Encoder
-from hmm_datasets.text.tokenizers.imports import byte_characters
+from hmm_datasets.text.tokenizers.text_sizes import byte_characters
 
 PACKAGES = ("tokenizers", "tiktoken", "fastokens", "transformers", "datasets", "datatrove", "numpy", "torch")
 LENGTH, BATCH = 1024, 32

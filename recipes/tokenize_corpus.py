@@ -29,7 +29,6 @@ again with the same settings.
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.runtime.program import run
@@ -49,37 +48,26 @@ class TokenizeSettings:
         None, "Corpora of conversations: names, files or Hub data sets; none by default."
     )
     tokenizer: str | None = setting(
-        None,
-        "Folder or Hub name of a fast tokenizer with an EOS token, to use instead of a new one; or a file "
-        "of tiktoken (NAME.tiktoken), or GPT-2's vocab.json with merges.txt beside it.",
+        None, "Folder or Hub name of a fast tokenizer with an EOS token, to use instead of a new one."
     )
     tokenizer_splits: list[str] = setting(
         ["train"], "Splits whose text a new tokenizer is trained on; with test it is a leaky tokenizer."
     )
     vocabulary: str = setting("bpe", "Kind of a new tokenizer: bpe, or characters for one token per character.")
     vocab_size: int = setting(4096, "Vocabulary size of a new BPE tokenizer, special tokens included.", least=1)
-    split_pattern: str = setting(
-        "gpt4", "gpt2, gpt4, or a regular expression: of a new tokenizer, or of tiktoken's file."
-    )
+    split_pattern: str = setting("gpt4", "How a new tokenizer cuts text: gpt2, gpt4, or a regular expression.")
     test_fraction: float = setting(0.1, "Share of the documents that is held out.", above=0, below=1)
     max_documents: int | None = setting(
         None, "Maximum number of rows to read per corpus, train and test together.", least=1
-    )
-    max_tokens: int | None = setting(
-        None, "Tokens per corpus, train and test together: the document that reaches them is the last.", least=1
     )
     shard_tokens: int = setting(
         100_000_000, "A shard ends with the document that brings it to this many tokens.", least=1
     )
 
     voids = (
-        Void("tokenizer_splits vocab_size vocabulary", "with tokenizer", "no new one is trained"),
-        Void("split_pattern", "if tokenizer is no file of tiktoken"),
+        Void("tokenizer_splits vocab_size vocabulary split_pattern", "with tokenizer", "no new one is trained"),
         Void("tokenizer_splits vocab_size split_pattern", "if vocabulary is characters"),
     )
-    void_facts: ClassVar = {
-        "tokenizer is no file of tiktoken": lambda get: get("tokenizer") and not get("tokenizer").endswith(".tiktoken")
-    }
 
     def __post_init__(self):
         named = [self.conversations] if isinstance(self.conversations, str) else self.conversations or []
@@ -132,7 +120,6 @@ def main(settings: TokenizeSettings) -> None:
     from hmm_datasets.text.stream import tokenize_splits
     from hmm_datasets.text.tokenizers.chat_encoding import check_chat_template
     from hmm_datasets.text.tokenizers.chat_templates import check_messages, load_tokenizer
-    from hmm_datasets.text.tokenizers.imports import import_file
     from hmm_datasets.training.record import write_record
     from hmm_datasets.training.template_time import fix_template_time
 
@@ -149,21 +136,20 @@ def main(settings: TokenizeSettings) -> None:
 
     tokenizer_folder = output / "tokenizer"
     source = tokenizer_folder if tokenizer_folder.exists() else settings.tokenizer
-    tokenizer = None if source is None else import_file(source, settings.split_pattern) or load_tokenizer(source)
+    tokenizer = None if source is None else load_tokenizer(source)
     if settings.corpus is not None:
         check_splits(settings.corpus, kind="text", **chosen)
     if settings.conversations and tokenizer is not None:
         check_chat_template(tokenizer, tokenizer.name_or_path)
     for name in settings.conversations:
-        check = None if tokenizer is None else lambda document: check_messages(tokenizer, document["messages"])
-        check_splits(name, kind="conversations", check=check, **chosen)
+        check = {} if tokenizer is None else {"check": lambda row: check_messages(tokenizer, row["messages"])}
+        check_splits(name, kind="conversations", **check, **chosen)
     write_record(output, asdict(settings), data, None, remedy=remedy, made=_MADE, template_time=time)
 
     if not tokenizer_folder.exists():
         _save(tokenizer or _trained(settings, chosen), tokenizer_folder)
     tokenizer = load_tokenizer(tokenizer_folder)
     limits = {"shard_tokens": settings.shard_tokens, "num_documents": settings.max_documents}
-    limits["max_tokens"] = settings.max_tokens
     if settings.corpus is not None:
         rows = read_splits(settings.corpus, kind="text", **chosen)
         texts = ((split, row["text"]) for split, row in rows)

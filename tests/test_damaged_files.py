@@ -104,8 +104,8 @@ def parquet(folder: Path):
         [{"text": " ".join(random.Random(n).choices(TEXTS[0].split(), k=9))} for n in range(99)]
     )
     folder.mkdir(parents=True)
-    (name,) = write_split(folder, "train", [rows], datasets.Features.from_arrow_schema(rows.schema))
-    (folder / name).rename(folder / "rows.parquet")
+    write_split(folder, "train", [rows], datasets.Features.from_arrow_schema(rows.schema))
+    (folder / "data" / "train-00000-of-00001.parquet").rename(folder / "rows.parquet")
     return lambda: [row["text"] for row in load_corpus(str(folder / "rows.parquet"), kind="text", streaming=True)]
 
 

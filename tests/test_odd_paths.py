@@ -8,14 +8,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation.targets import open_target
 from hmm_datasets.files import read_json, read_log, read_yaml
-from hmm_datasets.foreign.tensors import safetensors_header
+from hmm_datasets.foreign.tensors import tensor_names
 from hmm_datasets.hmm.loading import load_source
 from hmm_datasets.hmm.token_files import read_token_rows
 from hmm_datasets.operations.checkpoints.weights import read_weights
 from hmm_datasets.text.corpora.loading import load_corpus
 from hmm_datasets.text.stream import TokenStream
 from hmm_datasets.text.tokenizers.chat_templates import load_tokenizer
-from hmm_datasets.text.tokenizers.imports import import_gpt2, import_tiktoken
 from hmm_datasets.training.checkpoints.inspection import list_checkpoints
 from hmm_datasets.training.model_configs import model_config
 from hmm_datasets.training.pretrained import load_pretrained
@@ -28,9 +27,8 @@ READERS = {
     "npy": [read_token_rows],
     "json": [read_json, lambda path: model_config(f"./{path}", vocab_size=9, max_length=9)],
     "yaml": [lambda path: read_yaml(Path(path))],
-    "safetensors": [safetensors_header],
+    "safetensors": [tensor_names],
     "gguf": [lambda path: load_pretrained(AutoModelForCausalLM, path)],
-    "tiktoken": [lambda path: import_tiktoken(path, "gpt2"), lambda path: import_gpt2(path, path)],
     "": [
         *(load_source, TokenStream, load_tokenizer, lambda path: read_weights(Path(path))),
         lambda path: list_checkpoints(f"{path}/run"),

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..runtime.settings import argument, option
+from ..runtime.settings import argument
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -11,7 +11,6 @@ class VerifyCommand:
     """Check that the files of a folder are complete and have not changed."""
 
     path: Path = argument("PATH", "process, tokens, tokenizer, checkpoint, model or run, or a folder of them")
-    quick: bool = option(False, None, "check sizes and headers only, not the digests of the files")
 
 
 def verify_command(arguments: VerifyCommand) -> int:
@@ -20,7 +19,7 @@ def verify_command(arguments: VerifyCommand) -> int:
     from ..training.checkpoints.inspection import list_steps
 
     failed, complete = False, set()
-    for result in verify(arguments.path, arguments.quick):
+    for result in verify(arguments.path):
         failed |= not result.ok
         if result.ok:
             complete.add(result.folder)

@@ -10,6 +10,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Generator
+from typing import Any
 
 from ..errors import with_causes
 
@@ -19,29 +20,14 @@ _silent: dict[str, float] = {}  # when a server, by its host, was found not to a
 _PARSERS = ("hf_api", "file_download", "_snapshot_download", "utils._http", "utils._pagination", "hf_file_system")
 
 
-def is_malformed(error: BaseException) -> bool:
-    """Whether an error of the HTTP client means a malformed request, after which a retry is useless.
+def http_client() -> Any:
+    """The module of the HTTP client, with its classes of errors.
 
-    This, [`is_lost_connection`] and [`http_errors`] can be removed once huggingface_hub has its own classes for these
-    errors.
+    This can be removed once huggingface_hub has classes of its own for these errors.
     """
     from huggingface_hub.utils import httpx
 
-    return isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError)
-
-
-def is_lost_connection(error: BaseException) -> bool:
-    """Whether an error of the HTTP client means that a request or its reply did not arrive."""
-    from huggingface_hub.utils import httpx
-
-    return isinstance(error, httpx.TransportError)
-
-
-def is_timeout(error: BaseException) -> bool:
-    """Whether an error of the HTTP client means that a server took a connection or a request and did not answer."""
-    from huggingface_hub.utils import httpx
-
-    return isinstance(error, httpx.TimeoutException)
+    return httpx
 
 
 @contextlib.contextmanager
@@ -148,8 +134,8 @@ def _is_of_answer(error: BaseException) -> bool:
 
     if isinstance(error, HfHubHTTPError | HFValidationError):
         return False
-    if isinstance(error, (OSError, *http_errors())):
-        return isinstance(error, http_errors())
+    if isinstance(error, OSError | http_client().HTTPError | http_client().InvalidURL):
+        return not isinstance(error, OSError)
     modules = {frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)}
     return any(f"huggingface_hub.{name}" in modules for name in _PARSERS)
 
@@ -162,13 +148,6 @@ def server_message(error: BaseException) -> str | None:
         if isinstance(cause, HfHubHTTPError):
             return f"{cause.response.status_code} {cause.server_message or cause.response.reason_phrase}"
     return None
-
-
-def http_errors() -> tuple[type[Exception], ...]:
-    """The base classes of all errors of the HTTP client."""
-    from huggingface_hub.utils import httpx
-
-    return httpx.HTTPError, httpx.InvalidURL
 
 
 def lacks_xet(error: BaseException) -> bool:

@@ -12,7 +12,6 @@ from ..hmm.names import is_process_name
 from ..hmm.process import Process
 from ..hmm.process_storage import FAMILY_NAME, PROCESS_NAME
 from ..hmm.storage import CONFIG_NAME
-from ..hub.foreign_formats import foreign_data, refuse_foreign
 from ..runtime import environment
 from ..text.corpora.loading import find_corpus, load_corpus, named_splits
 from ..text.corpora.local_files import local_files
@@ -74,7 +73,6 @@ def open_target(
         return load_source(name)
     folder, known = Path(name), known or TrainedOn()
     with path_errors(name):
-        refuse_foreign(name, foreign_data, "a process, a token stream or text")
         is_folder = folder.is_dir()
     if is_folder:
         if (folder / INDEX_NAME).exists():

@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 CardKind = Literal["model", "hmm", "dataset", "text"]
 _OPTIONAL: dict[str, dict[str, Any]] = {
     "all": {"repo_id": None, "limits": []},
-    "model": {"stages": [], "details": [], "base_model": None, "library": "transformers", "datasets": []}
-    | {"license_name": None, "license_link": None, "expected_loss": None, "has_tokenizer": False},
-    "text": {"decode": None},
-    "hmm": {"summary": None, "is_hmm": True, "is_exact": True, "optimal_loss": None, "versions": {}, "datasets": []}
-    | {"has_names": False},
+    "model": {"stages": [], "details": [], "base_model": None, "library": "transformers"}
+    | {"license_name": None, "license_link": None, "has_tokenizer": False},
+    "text": {"tokenizer": None},
+    "dataset": {"configs": []},
+    "hmm": {"summary": None, "is_hmm": True, "is_exact": True, "optimal_loss": None, "versions": {}}
+    | {"has_names": False, **dict.fromkeys(("corpus", "command", "log_likelihood_train", "log_likelihood_test"))},
 }
 """Facts that may be left out in the cards of all kinds, and in those of one."""
 __all__ = ["CardKind", "is_own_card", "template_path", "write_card"]
@@ -45,8 +46,8 @@ _TAGS = {
 _CODE = re.compile(r"((?<![\\`])`[^`\n]+`(?!`))")
 _TAG = re.compile(r"<(?=[A-Za-z/!?])(?!https?://[^\s<>]*>)")
 _FENCE = re.compile(r"^[\s>*+-]*(?:\d+[.)]\s+)?(`{3,}|~{3,})", re.MULTILINE)
-_PARAGRAPHS = ("data", "load", "decode", "summary", "tables", "limits")  # facts that may have several lines
-_PROGRAMS = ("command", "load", "decode")  # in blocks of code
+_PARAGRAPHS = ("data", "summary", "tables", "limits")  # facts that may have several lines
+_PROGRAMS = ("command", "tables")  # in blocks of code
 
 
 def checked_facts(kind: CardKind, template: str, facts: dict[str, Any]) -> dict[str, Any]:
@@ -111,36 +112,34 @@ def write_card(kind: CardKind, folder: str | os.PathLike, facts: dict[str, Any])
           `details` (`list[dict]` of `name` and `value`): more rows of the first table;
           `library` (`str`): what loads it: `"transformers"`, `"peft"` or `"hmm-datasets"`;
           `license_name`, `license_link` (`str`): name and address of the license `other`; `base_model` (`str`),
-          `datasets` (`list[str]`, names on the Hub), `repo_id` (`str`), `limits` (`list[str]`, added to the section of
-          that name), `has_tokenizer` (`bool`), `expected_loss` (`dict` like a metric): the optimal loss as an
-          expectation.
+          `repo_id` (`str`), `limits` (`list[str]`, added to the section of that name), `has_tokenizer` (`bool`).
 
     Facts of an `"hmm"`:
-        - `name`, `license`, `command` (`str`); `num_symbols` (`int`), and `num_states`, which is None without states;
-        - `corpus` (`str`): the corpus that it was fitted on, or None for a process that was not fitted;
-        - `log_likelihood_train`, `log_likelihood_test` (`float`, nats per token, 0 or less; None if not measured);
+        - `name`, `license` (`str`); `num_symbols` (`int`), and `num_states`, which is None without states;
         - `entropy_rate`, `entropy_rate_standard_error` (`float`, nats per token; an error of 0 means exact);
-        - optional: `summary`, `versions`, `datasets`, `repo_id`, `limits`; `is_hmm` (`bool`), False for a process that
+        - of one that was fitted: `corpus`, `command` (`str`) and `log_likelihood_train`, `log_likelihood_test`
+          (`float`, nats per token, 0 or less; None if not measured);
+        - optional: `summary`, `versions`, `repo_id`, `limits`; `is_hmm` (`bool`), False for a process that
           is neither an HMM nor a family of them, `is_exact` (`bool`), whether its optimum is known, and `optimal_loss`
           (`dict` of `value`, `standard_error`, `length`), for a process without an entropy rate; `has_names` (`bool`),
           whether the symbols have names.
 
     Facts of a `"dataset"`, written by [`~hmm_datasets.hub.kinds.process.write_hmm_dataset`]:
-        - `name`, `process` (`str`); `fingerprint` (`str`); `num_symbols`, `seed`, `length`, `num_sequences`,
+        - `name`, `process`, `fingerprint` (`str`); `num_symbols`, `seed`, `length`, `num_sequences`,
           `num_test_sequences`, `format` (`int`), and `num_states`, which is None without states; `bos` (`bool`);
           `columns` (`list[str]`) of the config `oracle`; `size` (`str`); `license` (`str` or None);
-        - `exact` (`bool`): whether `optimal_loss` (`dict` of `name`, `value`, `error`) is no lower bound;
+        - `exact` (`bool`): whether `optimal_loss` (`dict` of `mean`, `standard_error`) is no lower bound;
           `entropy_rate` (`dict` of `value`, `standard_error` and, if there are bounds, `lower` and `upper`; or None
           where the process is not stationary);
-        - `predictors` (`list[dict]` of `title`, `by_position`, `mean`, `excess`), in nats, at the positions in
-          `positions` (`list[int]`); `measured_on` (`int`): number of sequences;
+        - `tables` (`str`): the expected loss of predictors by position, in columns; `configs` as those of a `"text"`;
         - optional: `repo_id`, `limits`.
 
-    Facts of a `"text"`, a data set of token streams, words or text, written by [`~hmm_datasets.hub.kinds.text`]:
-        - `name`, `summary` (`str`); `license` (`str` or None); `load` (`str`): Python that loads it with this package;
+    Facts of a `"text"`, a data set of token streams, written by [`~hmm_datasets.hub.kinds.text`]:
+        - `name` (`str`), `license` (`str` or None); `stream` (`str`): a slash and the path of the first stream in the
+          repository, or empty;
         - `configs` (`list[dict]` of `name` and `splits`, a list of `dict` of `split`, `path`, `rows` and `tokens`,
           which is None if unknown), the first of which is the default; `details` (`list[dict]` of `name` and `value`);
-        - optional: `repo_id`, `limits`; `decode` (`str`): Python that turns the tokens of a row into text.
+        - optional: `repo_id`, `limits`; `tokenizer` (`str`): its folder in the repository.
 
     Args:
         kind (`str`): `"model"`, `"hmm"`, `"dataset"` or `"text"`.
@@ -160,8 +159,8 @@ def write_card(kind: CardKind, folder: str | os.PathLike, facts: dict[str, Any])
     Traceback (most recent call last):
     ...
     hmm_datasets.errors.InputError: facts of a dataset card: missing: bos, columns, entropy_rate, exact, fingerprint, \
-format, length, license, measured_on, num_sequences, num_states, num_symbols, num_test_sequences, optimal_loss, \
-positions, predictors, process, size
+format, length, license, num_sequences, num_states, num_symbols, num_test_sequences, optimal_loss, process, size, \
+tables
 
     ```
     """
@@ -214,9 +213,8 @@ def template_path(kind: CardKind) -> Path:
 def _model_data(kind: CardKind, facts: dict[str, Any]) -> "ModelCardData":
     from huggingface_hub import ModelCardData
 
-    hub_name = next(iter(facts["datasets"]), None)
-    named = hub_name or facts.get("data", "").strip().partition("\n")[0][:80]
-    results = [_eval_result(metric, named, hub_name or "custom") for metric in facts.get("metrics", [])]
+    named = facts.get("data", "").strip().partition("\n")[0][:80]
+    results = [_eval_result(metric, named) for metric in facts.get("metrics", [])]
     return ModelCardData(
         license=facts["license"] and facts["license"].lower(),
         license_name=facts.get("license_name"),
@@ -225,20 +223,19 @@ def _model_data(kind: CardKind, facts: dict[str, Any]) -> "ModelCardData":
         pipeline_tag="text-generation" if kind == "model" else None,
         tags=_TAGS[kind],
         base_model=facts.get("base_model"),
-        datasets=facts["datasets"] or None,
         model_name=facts["name"] if results else None,
         eval_results=results or None,
     )
 
 
-def _eval_result(metric: dict[str, Any], dataset_name: str, dataset_type: str) -> "EvalResult":
+def _eval_result(metric: dict[str, Any], dataset_name: str) -> "EvalResult":
     """A metric in the form of the card's `model-index`."""
     from huggingface_hub import EvalResult
 
     error = metric["standard_error"]
     return EvalResult(
         task_type="text-generation",
-        dataset_type=dataset_type,
+        dataset_type="custom",
         dataset_name=dataset_name,
         metric_type=re.sub(r"[^a-z0-9]+", "_", metric["name"].lower()).strip("_"),
         metric_name=f"{metric['name']} ({metric['unit']})",
@@ -250,29 +247,18 @@ def _eval_result(metric: dict[str, Any], dataset_name: str, dataset_type: str) -
 def _dataset_data(kind: CardKind, facts: dict[str, Any]) -> "DatasetCardData":
     from huggingface_hub import DatasetCardData
 
-    if kind == "dataset":
-        configs = [
-            {
-                "name": name,
-                "splits": [{"split": split, "path": f"{folder}/{split}-*"} for split in ("train", "test")],
-            }
-            for name, folder in (("default", "data"), ("oracle", "oracle"))
-        ]
-    else:
-        configs = facts["configs"]
     return DatasetCardData(
         license=facts["license"] and facts["license"].lower(),
         pretty_name=facts["name"],
         tags=_TAGS[kind],
         task_categories=["text-generation"],
-        configs=None
-        if not configs
-        else [
+        configs=[
             {
                 "config_name": config["name"],
                 "data_files": [{"split": split["split"], "path": split["path"]} for split in config["splits"]],
                 **({"default": True} if index == 0 else {}),
             }
-            for index, config in enumerate(configs)
-        ],
+            for index, config in enumerate(facts["configs"])
+        ]
+        or None,
     )

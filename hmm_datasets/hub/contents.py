@@ -10,6 +10,7 @@ verified. Logs of TensorBoard, which name the host and the settings of the machi
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
@@ -30,6 +31,11 @@ DEFAULT_IGNORE = (
 
 _NEVER = (".git", ".cache", "training_args.bin", "events.out.tfevents.*")
 _RESULTS = ".eval_results/"
+_MODEL_FILES = re.compile(
+    r"(.*\.safetensors|.*\.safetensors\.index\.json|config\.json|generation_config\.json|adapter_config\.json|"
+    r"tokenizer.*|special_tokens_map\.json|added_tokens\.json|vocab\..*|merges\.txt|chat_template\..*|trainer_state\.json)"
+)
+"""Files of a checkpoint that are pushed: the model, its tokenizer and the history, without what resuming needs."""
 
 
 def files_in(folder: Path, ignore: Sequence[str] = ()) -> dict[str, Path]:
@@ -53,6 +59,11 @@ def files_in(folder: Path, ignore: Sequence[str] = ()) -> dict[str, Path]:
         if path.is_symlink():
             inside(folder, name)
     return all_files
+
+
+def model_files(checkpoint: Path) -> dict[str, Path]:
+    """The files of a checkpoint with its model, tokenizer and history, by their names."""
+    return {name: file for name, file in files_in(checkpoint).items() if _MODEL_FILES.fullmatch(name)}
 
 
 def files_to_push(folder: str | os.PathLike, ignore: Sequence[str]) -> dict[str, Path]:

@@ -307,13 +307,8 @@ def download(
     return Path(_explained(name, f"neither a folder nor {expected} on the Hub", action))
 
 
-def download_file(file: Repository, *, again: bool = False) -> Path:
-    """Download one file unless the cache has it; see [`download`].
-
-    Args:
-        file ([`Repository`]): the file.
-        again (`bool`, *optional*, defaults to `False`): download it even if the cache has it.
-    """
+def download_file(file: Repository) -> Path:
+    """Download one file unless the cache has it; see [`download`]."""
     from huggingface_hub import hf_hub_download
 
     def action() -> str:
@@ -321,7 +316,6 @@ def download_file(file: Repository, *, again: bool = False) -> Path:
             *(file.repo_id, file.path),
             repo_type=file.repo_type,
             revision=file.pinned().revision,
-            force_download=again,
             local_files_only=without_network(),
         )
 

@@ -141,7 +141,7 @@ def load_gguf(auto_class: Any, model: ModelName) -> Any:
     path = gguf_path(model)
     header = read_header(path)
     if auto_class.__name__.startswith("AutoModel"):
-        refuse_weights(str(model), [], header.unexpected, [])
+        refuse_weights(str(model), [], header.unexpected, {})
     try:
         loaded = whole_gguf(auto_class, path, partial(load_whole, shown=str(model)))
     except InputError:

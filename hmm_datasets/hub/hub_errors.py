@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Mapping
 
-from ..compat.huggingface_hub import is_lost_connection, is_malformed, server_message
+from ..compat.huggingface_hub import http_client, server_message
 from ..errors import with_causes
 
 _MAX_PAUSE = 60.0  # seconds
@@ -16,14 +16,15 @@ def is_temporary(error: Exception) -> bool:
     """Whether a retry may succeed: after errors of transport, overload, or a concurrent commit."""
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
+    client = http_client()
     for cause in with_causes(error, implicit=False):
-        if isinstance(cause, OfflineModeIsEnabled) or is_malformed(cause):
+        if isinstance(cause, OfflineModeIsEnabled | client.UnsupportedProtocol | client.LocalProtocolError):
             return False
         if isinstance(cause, HfHubHTTPError):
             status = cause.response.status_code
             return status in (408, 409, 412, 429) or status >= 500
         # A JSON error means an HTML page of a gateway: the library parses some replies before it checks their status.
-        if is_lost_connection(cause) or isinstance(cause, ConnectionError | TimeoutError | json.JSONDecodeError):
+        if isinstance(cause, client.TransportError | ConnectionError | TimeoutError | json.JSONDecodeError):
             return True
     return False
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from .. import __version__
-from ..compat.huggingface_hub import is_timeout, lacks_xet, patience
+from ..compat.huggingface_hub import http_client, lacks_xet, patience
 from ..errors import InputError, with_causes
 from ..runtime.settings import option
 from .access import endpoint_of, token_of
@@ -276,7 +276,8 @@ class _Push:
                     if explained is None:
                         raise
                     raise explained from error
-                is_silent = number >= _TRIES_IN_SILENCE and any(map(is_timeout, with_causes(error, implicit=False)))
+                causes, timeout = with_causes(error, implicit=False), http_client().TimeoutException
+                is_silent = number >= _TRIES_IN_SILENCE and any(isinstance(cause, timeout) for cause in causes)
                 if number == _TRIES or is_silent:
                     raise InputError(
                         f"{self.api.endpoint}: could not {what} for {self.repo_id} in {number} tries, last: "

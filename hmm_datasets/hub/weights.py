@@ -85,11 +85,10 @@ def check_loaded(name: str, info: Mapping[str, Collection]) -> None:
         name (`str`): name of the model.
         found (mapping): what transformers returns for `output_loading_info`.
     """
-    _check_vocabulary(name, {key: (tuple(file), tuple(model)) for key, file, model in info["mismatched_keys"]})
-    shapes = [f"{key} {tuple(file)}, not {tuple(model)}" for key, file, model in sorted(info["mismatched_keys"])]
+    reshaped = {key: (tuple(file), tuple(model)) for key, file, model in info["mismatched_keys"]}
     # The weights of an adapter are named after it in the model, but not in the file.
     missing, unexpected = ([key.replace(".default.", ".") for key in sorted(info[f"{kind}_keys"])] for kind in _KINDS)
-    refuse_weights(name, missing, unexpected, shapes)
+    refuse_weights(name, missing, unexpected, reshaped)
 
 
 def check_finite(name: str, model: Any) -> None:
@@ -133,20 +132,8 @@ def check_adapter(model: Any, folder: Path, name: str) -> None:
         shapes = {key: tuple(file.get_slice(key).get_shape()) for key in list(file.keys())}
     written = {key.removeprefix(_ADAPTER_PREFIX): shape for key, shape in shapes.items()}
     shared = expected.keys() & written.keys()
-    _check_vocabulary(name, {key: (written[key], expected[key]) for key in shared if written[key] != expected[key]})
-    reshaped = [
-        f"{key} {written[key]}, not {expected[key]}" for key in sorted(shared) if written[key] != expected[key]
-    ]
+    reshaped = {key: (written[key], expected[key]) for key in shared if written[key] != expected[key]}
     refuse_weights(name, sorted(expected.keys() - shared), sorted(written.keys() - shared), reshaped)
-
-
-def _check_vocabulary(name: str, reshaped: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]) -> None:
-    """Raise [`InputError`] if weights of an adapter whose shapes in the file and in the model differ are of tokens."""
-    for key, (file, model) in sorted(reshaped.items()):
-        if _OF_TOKENS.search(key):
-            raise resized_vocabulary(
-                name, key, *next(pair for pair in zip(file, model, strict=False) if len({*pair}) > 1)
-            )
 
 
 def resized_vocabulary(name: str, weight: str, rows: int, tokens: int) -> InputError:
@@ -186,8 +173,21 @@ def check_counts(path: Path) -> None:
             raise InputError(f"{path}: {name} is {count:,}, expected at most {_MOST_PARTS:,}; copy it again")
 
 
-def refuse_weights(name: str, missing: list[str], unexpected: list[str], shapes: list[str]) -> None:
-    """Raise [`InputError`] if there are missing, unexpected or reshaped weights, with their names."""
+def refuse_weights(
+    name: str,
+    missing: list[str],
+    unexpected: list[str],
+    reshaped: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]],
+) -> None:
+    """Raise [`InputError`] if there are missing, unexpected or reshaped weights, with their names.
+
+    Those of an adapter that are of tokens have an error of their own. Shapes are those in the file and in the model.
+    """
+    for key, (file, model) in sorted(reshaped.items()):
+        if _OF_TOKENS.search(key):
+            pair = next(pair for pair in zip(file, model, strict=False) if len({*pair}) > 1)
+            raise resized_vocabulary(name, key, *pair)
+    shapes = [f"{key} {file}, not {model}" for key, (file, model) in sorted(reshaped.items())]
     problems = [
         f"{what}: {', '.join(keys[:_NAMED])}" + (f" and {len(keys) - _NAMED} more" if len(keys) > _NAMED else "")
         for what, keys in (

@@ -16,16 +16,16 @@ from transformers import AutoTokenizer
 
 from ..errors import InputError, first_line
 from ..files import DIGESTS_NAME, digest_problems, read_json, read_jsonl
+from ..foreign.tensors import tensor_names
 from ..hmm.loading import load_source
 from ..hmm.process_storage import FAMILY_NAME, PROCESS_NAME
-from ..hmm.storage import CONFIG_NAME
 from ..hmm.tilted import TiltedHMM
-from ..records import read_record
+from ..hub.kinds.recognition import model_type
 from ..runtime.set_aside import SET_ASIDE_NAME
 from ..text.stream.index import INDEX_NAME, read_index
 from ..text.stream.reader import TokenStream
 from ..text.stream.tokenization import tokenizer_hash
-from ..training.checkpoints.inspection import read_safetensors_sizes, verify_checkpoint
+from ..training.checkpoints.inspection import verify_checkpoint
 
 _RECORD_NAME = "run.json"
 _SOURCES = {"hmm": "HMM", "tilted_hmm": "tilted HMM"}  # by the type of a model
@@ -51,12 +51,11 @@ class VerificationResult:
         return not self.problems
 
 
-def verify(folder: str | os.PathLike, quick: bool = False) -> Iterator[VerificationResult]:
+def verify(folder: str | os.PathLike) -> Iterator[VerificationResult]:
     """Check a folder and its subfolders, as far as they are of known kinds.
 
     Args:
         folder (path): the folder.
-        quick (`bool`, *optional*, defaults to `False`): check sizes and headers only, not the digests of the files.
 
     Raises:
         `InputError`: no such folder, or it contains nothing of a known kind.
@@ -65,7 +64,7 @@ def verify(folder: str | os.PathLike, quick: bool = False) -> Iterator[Verificat
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder")
     is_known = False
-    for result in _walk(folder, quick):
+    for result in _walk(folder):
         is_known = True
         yield result
     if not is_known:
@@ -75,14 +74,14 @@ def verify(folder: str | os.PathLike, quick: bool = False) -> Iterator[Verificat
         )
 
 
-def _walk(folder: Path, quick: bool) -> Iterator[VerificationResult]:
+def _walk(folder: Path) -> Iterator[VerificationResult]:
     """Results of a folder and its subfolders; those of streams and checkpoints belong to them."""
     is_stream, is_checkpoint = (folder / INDEX_NAME).is_file(), folder.resolve().name.startswith("checkpoint-")
-    checks = _checks(folder, quick)
+    checks = _checks(folder)
     if is_stream:
-        checks = [("token stream", lambda: _stream_problems(folder, quick))]
+        checks = [("token stream", lambda: _stream_problems(folder))]
     elif is_checkpoint:
-        checks = [("checkpoint", lambda: _checkpoint_problems(folder, quick))]
+        checks = [("checkpoint", lambda: _checkpoint_problems(folder))]
     for contents, problems in checks:
         try:
             yield VerificationResult(folder, contents, tuple(problems()))
@@ -94,67 +93,59 @@ def _walk(folder: Path, quick: bool) -> Iterator[VerificationResult]:
     if not (is_stream or is_checkpoint):
         for path in sorted(folder.iterdir()):
             if path.is_dir() and not path.name.startswith(".") and path.name != SET_ASIDE_NAME:
-                yield from _walk(path, quick)
+                yield from _walk(path)
 
 
-def _checks(folder: Path, quick: bool) -> Iterator[tuple[str, Callable[[], Iterable[str]]]]:
+def _checks(folder: Path) -> Iterator[tuple[str, Callable[[], Iterable[str]]]]:
     """What a folder contains, and a function that finds problems of it."""
     if (folder / FAMILY_NAME).is_file():
-        yield "family of HMMs", lambda: _source_problems(folder, quick)
+        yield "family of HMMs", lambda: _source_problems(folder)
     elif (folder / PROCESS_NAME).is_file():
-        yield "process", lambda: _source_problems(folder, quick)
-    elif (model_type := _model_type(folder)) in _SOURCES:
-        yield _SOURCES[model_type], lambda: _source_problems(folder, quick)
+        yield "process", lambda: _source_problems(folder)
+    elif (kind := _model_type(folder)) in _SOURCES:
+        yield _SOURCES[kind], lambda: _source_problems(folder)
     else:
         if (folder / _RECORD_NAME).is_file():
             yield "records of a run", lambda: _record_problems(folder)
         if (folder / DIGESTS_NAME).is_file():
-            yield "model", lambda: _digest_problems(folder, quick)
+            yield "model", lambda: _digest_problems(folder)
         elif any(folder.glob("*.safetensors")):
             yield f"model without {DIGESTS_NAME}, sizes only", lambda: _size_problems(folder)
         elif (folder / "tokenizer.json").is_file():
             yield "tokenizer", lambda: _tokenizer_problems(folder)
 
 
-@dataclass(frozen=True)
-class _Config:
-    """The type of a model or a process in its `config.json`."""
-
-    model_type: str | None = None
-
-
 def _model_type(folder: Path) -> str | None:
     try:
-        return read_record(folder / CONFIG_NAME, _Config).model_type
+        return model_type(folder)
     except InputError:
         # If the settings of an HMM cannot be parsed, it is recognized by its code file.
         return "hmm" if (folder / "modeling_hmm.py").is_file() else None
 
 
-def _stream_problems(folder: Path, quick: bool) -> list[str]:
-    stream = TokenStream(folder, verify=False)
-    return [] if quick else stream.problems()
+def _stream_problems(folder: Path) -> list[str]:
+    return TokenStream(folder, verify=False).problems()
 
 
-def _source_problems(folder: Path, quick: bool) -> list[str]:
-    problems = _digest_problems(folder, quick)
+def _source_problems(folder: Path) -> list[str]:
+    problems = _digest_problems(folder)
     if not problems:
         (TiltedHMM.from_pretrained if _model_type(folder) == "tilted_hmm" else load_source)(folder)
     return problems
 
 
-def _checkpoint_problems(folder: Path, quick: bool) -> list[str]:
+def _checkpoint_problems(folder: Path) -> list[str]:
     problems = verify_checkpoint(folder).problems
-    return [f"{folder / problem}" for problem in problems] or _digest_problems(folder, quick)
+    return [f"{folder / problem}" for problem in problems] or _digest_problems(folder)
 
 
-def _digest_problems(folder: Path, quick: bool) -> list[str]:
-    return [] if quick else [f"{folder / problem}" for problem in digest_problems(folder)]
+def _digest_problems(folder: Path) -> list[str]:
+    return [f"{folder / problem}" for problem in digest_problems(folder)]
 
 
 def _size_problems(folder: Path) -> list[str]:
     for path in sorted(folder.glob("*.safetensors")):
-        read_safetensors_sizes(path)
+        tensor_names(path)
     return []
 
 

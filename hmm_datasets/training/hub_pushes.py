@@ -14,16 +14,17 @@ import tempfile
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from huggingface_hub import HfApi
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import HubStrategy, SaveStrategy
 
 from ..compat.huggingface_hub import patience
 from ..compat.transformers import PushInProgress
 from ..errors import InputError
 from ..files import check_may_write
-from ..hub.contents import DEFAULT_IGNORE, files_in, files_to_push
+from ..hub.contents import DEFAULT_IGNORE, files_in, files_to_push, model_files
 from ..hub.hub_errors import reason_of
 from ..hub.push import PATIENCE, push_files
 from ..runtime.credentials import reveal
@@ -34,10 +35,6 @@ if TYPE_CHECKING:
 
 _SNAPSHOT_PREFIX = ".push."
 _APPENDED = (".jsonl", ".log", ".out", ".err", ".txt")
-_MODEL_FILES = (
-    *("config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json"),
-    *("pytorch_model*.bin", "pytorch_model.bin.index.json", "adapter_config.json", "adapter_model.bin"),
-)
 
 
 class HubPushes:
@@ -46,7 +43,6 @@ class HubPushes:
     Args:
         run ([`~hmm_datasets.training.run_context.RunContext`]): the run.
         repository (callable): gives the name of the repository, once it exists.
-        tokenizer (callable): gives the tokenizer of the model, if it has one.
         push_trackers (callable): lets trackers push what they have logged.
     """
 
@@ -55,10 +51,9 @@ class HubPushes:
         run: "RunContext",
         *,
         repository: Callable[[], str],
-        tokenizer: Callable[[], Any],
         push_trackers: Callable[[], None],
     ):
-        self._run, self._repository, self._tokenizer, self._push_trackers = run, repository, tokenizer, push_trackers
+        self._run, self._repository, self._push_trackers = run, repository, push_trackers
         self._api = HfApi()
         self._under_way: PushInProgress | None = None
 
@@ -140,15 +135,8 @@ class HubPushes:
 
     def _model_so_far(self, checkpoint: Path) -> dict[str, Path]:
         """The run's records, and the model and tokenizer of its newest checkpoint."""
-        run = Path(self._run.args.output_dir)
-        names = {path.name for pattern in _MODEL_FILES for path in checkpoint.glob(pattern)}
-        if (tokenizer := self._tokenizer()) is not None:
-            with tempfile.TemporaryDirectory() as folder:
-                tokenizer.save_pretrained(folder)
-                names.update(os.listdir(folder))
-        return files_in(run, DEFAULT_IGNORE) | {
-            name: checkpoint / name for name in sorted(names) if (checkpoint / name).is_file()
-        }
+        newest = {name: file for name, file in model_files(checkpoint).items() if name != TRAINER_STATE_NAME}
+        return files_in(Path(self._run.args.output_dir), DEFAULT_IGNORE) | newest
 
     def _forget_snapshots(self) -> None:
         """Remove snapshots that a killed run left behind, unless a push of this run is under way."""

@@ -13,7 +13,6 @@ from ..errors import InputError, first_line, path_errors
 from ..files import read_json
 from ..hmm.tokenizer import reads_symbols
 from ..hub.download import ModelName, check_downloaded, model_file, reading_hub, reason_of_hub, without_network
-from ..hub.foreign_formats import foreign_weights, quantized, refuse_foreign
 from ..hub.gguf import load_gguf
 from ..hub.weights import (
     base_of_adapter,
@@ -113,7 +112,6 @@ def _load(auto_class: Any, name_or_path: str) -> Any:
             return with_causal_loss(load_gguf(auto_class, model_name))
     name, is_local = model_name.place, Path(model_name.place).is_dir()
     if os.path.exists(name):
-        refuse_foreign(name, foreign_weights, "a folder with config.json, or a GGUF file")
         refuse_stopped(Path(name))
     revision = model_name.pinned().revision
     how: dict[str, Any] = {"trust_remote_code": False}
@@ -139,7 +137,7 @@ def _load(auto_class: Any, name_or_path: str) -> Any:
         reason = first_line(error) if is_local else reason_of_hub(error)
         raise InputError(
             f"{name_or_path}: {auto_class.__name__} finds nothing to load, neither in a folder nor on the Hub "
-            f"({reason})"
+            f"({reason}); expected a folder with config.json and safetensors files, a GGUF file, or USER/NAME"
         ) from None
     except Exception as error:  # of any type, where a file says what transformers and tokenizers do not expect
         reason = f"{type(error).__name__}: {first_line(error)}"
@@ -195,9 +193,14 @@ def _with_adapter(auto_class: Any, name_or_path: str, name: str, how: dict[str, 
 def _refuse_quantized(name: str, error: Exception) -> None:
     """Raise [`InputError`] if the configuration of a model that cannot be loaded says that it is quantized."""
     config = model_file(name, "config.json")
-    reason = None if config is None else quantized(read_json(config))
-    if reason is not None:
-        raise InputError(f"{name}: {reason} ({first_line(error)})") from None
+    content = {} if config is None else read_json(config)
+    settings = content.get("quantization_config") if isinstance(content, dict) else None
+    if isinstance(settings, dict):
+        raise InputError(
+            f"{name}: its weights are quantized ({str(settings.get('quant_method', 'bitsandbytes'))[:40]}); install "
+            "the package that reads them, take the model as it was before, or dequantize it where it can be read "
+            f"(model.dequantize(), then save_pretrained) ({first_line(error)})"
+        ) from None
 
 
 def _folder_of(name: str, file: str) -> Path:

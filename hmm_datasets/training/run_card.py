@@ -13,14 +13,10 @@ from typing import Any
 
 from ..compat.deepspeed import without_zero3_init
 from ..display import describe_weights, format_duration
-from ..errors import InputError
 from ..files import read_json
-from ..hmm.loading import load_source
-from ..hmm.names import process_of_run
 from ..hub.cards import is_own_card, write_card
 from ..hub.download import ModelName
 from ..hub.kinds.evaluation import metric, metrics_of
-from ..hub.kinds.process import expected_loss
 from ..hub.redaction import Redaction
 from ..hub.weights import base_of_adapter
 from ..hub.weights_digest import weights_sha256
@@ -84,7 +80,6 @@ def write_run_card(
             "versions": record.versions,
             "metrics": metrics,
             "optimal_loss": optimal_loss,
-            "expected_loss": optimal_loss and _expected(folder, record),
             "has_tokenizer": (folder / "tokenizer_config.json").exists(),
             "details": _details(record, summary, lineage.base, redaction),
             "library": _library(folder),
@@ -92,18 +87,6 @@ def write_run_card(
         },
     )
     return True
-
-
-def _expected(folder: Path, record: RunRecord) -> dict[str, Any] | None:
-    """The optimal loss as an expectation, over sequences as long as those trained on; None if it is not to be had."""
-    named, length = record.settings.get("hmm"), record.data.get("length")
-    if not isinstance(named, str) or length is None:
-        return None
-    try:
-        loss = expected_loss(load_source(process_of_run(folder, named)), length)
-    except InputError:  # the process is no longer where it was
-        return None
-    return loss and metric("Optimal loss (expected)", loss["value"], loss["standard_error"])
 
 
 def _licence(licence: str | None, base: BaseModel | None) -> dict[str, str | None]:

@@ -47,7 +47,6 @@ from .parameters import train_every_embedding
 from .plan.plan import Plan
 from .precision import keep_loss_in_float32, set_type_of_weights
 from .run_card import write_run_card
-from .step.checked_streams import CheckedStreams
 from .step.component import Component, in_order, named_components
 from .step.finite_loss import FiniteLoss
 from .step.held_out_loss import HeldOutLoss, HeldOutMeasures
@@ -96,7 +95,6 @@ class StepTrainer(ShardedTrainer):
         self.hub_pushes = HubPushes(
             self,
             repository=lambda: self.hub_model_id,
-            tokenizer=lambda: self.processing_class,
             push_trackers=lambda: self.callback_handler.on_push_begin(self.args, self.state, self.control),
         )
         self.content: dict[str, str] = {}
@@ -131,7 +129,6 @@ class StepTrainer(ShardedTrainer):
         self.components: list[Component] = in_order(
             [
                 PhaseReporter(self),
-                CheckedStreams(self),
                 RestoredRandomState(self, self._restore_random_state),
                 SkippedSteps(self),
                 spikes,

@@ -15,8 +15,7 @@ from hmm_datasets.evaluation.document_windows import DocumentWindows
 from hmm_datasets.evaluation.text import measure_text
 from hmm_datasets.text.stream import TokenStream, tokenize_corpus
 from hmm_datasets.text.tokenizers.bpe import train_bpe
-from hmm_datasets.text.tokenizers.imports import byte_characters
-from hmm_datasets.text.tokenizers.text_sizes import token_bytes, token_characters
+from hmm_datasets.text.tokenizers.text_sizes import byte_characters, token_bytes, token_characters
 
 DOCUMENTS = {
     "Latin": ("The small boat  waits at the quay.", "Zwölf Boxkämpfer — naïve façade."),

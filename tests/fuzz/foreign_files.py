@@ -5,7 +5,6 @@
 prints a table of what came of them, see `harness.py`.
 """
 
-import base64
 import contextlib
 import csv
 import functools
@@ -42,7 +41,6 @@ from hmm_datasets.text.corpora.local_files import read_rows
 from hmm_datasets.text.tokenizers.bpe import train_bpe
 from hmm_datasets.text.tokenizers.chat_encoding import encode_conversation
 from hmm_datasets.text.tokenizers.encoding import encode_texts
-from hmm_datasets.text.tokenizers.imports import import_gpt2, import_tiktoken
 from hmm_datasets.training.checkpoints.inspection import good_checkpoints
 from hmm_datasets.training.pretrained import load_pretrained
 
@@ -371,26 +369,6 @@ def gguf_by_transformers(folder: Path) -> Any:
     return [_logits(loaded), tokens]
 
 
-def write_ranks(folder: Path) -> None:
-    tokens = [bytes([byte]) for byte in range(256)] + [b"th", b"the", b" the", b"an", b"at"]
-    lines = [f"{base64.b64encode(token).decode()} {rank}" for rank, token in enumerate(tokens)]
-    (folder / "ranks.tiktoken").write_text("\n".join(lines))
-
-
-def imported_ranks(folder: Path) -> Any:
-    return import_tiktoken(folder / "ranks.tiktoken", "gpt2").encode(" ".join(WORDS))
-
-
-def write_gpt2(folder: Path) -> None:
-    model = json.loads(small_tokenizer().backend_tokenizer.to_str())["model"]
-    (folder / "vocab.json").write_text(json.dumps(model["vocab"]))
-    (folder / "merges.txt").write_text("#version: 0.2\n" + "".join(" ".join(pair) + "\n" for pair in model["merges"]))
-
-
-def imported_gpt2(folder: Path) -> Any:
-    return import_gpt2(folder / "vocab.json", folder / "merges.txt").encode(" ".join(WORDS))
-
-
 def write_yaml(folder: Path) -> None:
     lines = ["model: 10m", "learning_rate: 1e-3", "corpus: [a.txt, b.txt]", "text: &x {a: 1, b: *x}"]
     (folder / "settings.yaml").write_text("\n".join(lines[:3]) + "\nnested: {a: {b: [1, 2]}}\n")
@@ -432,8 +410,6 @@ KINDS = (
     Kind("GGUF header", write_gguf, header, header),
     Kind("GGUF", write_gguf, gguf_model, gguf_by_transformers),
     Kind("tokenizer folder", write_tokenizer, encoded, encoded_by_transformers),
-    Kind("ranks of tiktoken", write_ranks, imported_ranks, imported_ranks),
-    Kind("vocabulary of GPT-2", write_gpt2, imported_gpt2, imported_gpt2),
     Kind("settings (YAML)", write_yaml, settings, settings_by_yaml),
 )
 

@@ -10,7 +10,6 @@ from hmm_datasets import HMM, InputError, fit_hmm
 from hmm_datasets.hmm.generalized import GeneralizedHMM
 from hmm_datasets.hmm.named_tokens import symbols_of_names
 from hmm_datasets.hmm.token_files import is_token_file, read_token_rows
-from hmm_datasets.text.tokenizers.imports import import_gpt2
 
 ROWS = [[0, 1, 2], [2, 0], [1, 1, 0, 2]]
 WEATHER = ("rain", "snow", "sun")
@@ -174,10 +173,3 @@ def test_two_equal_symbols_of_a_vocabulary_are_refused_wherever_one_is_given(nam
             continue
         with pytest.raises(InputError, match=r"vocabulary\[\d\] and vocabulary\[\d\] are both '[a-e]'"):
             take()
-
-
-def test_a_token_that_stands_twice_in_the_vocabulary_of_a_tokenizer_is_refused(tmp_path):
-    (tmp_path / "vocab.json").write_text('{"a": 0, "b": 1, "a": 2}')
-    (tmp_path / "merges.txt").write_text("")
-    with pytest.raises(InputError, match=r"vocab\.json: an object has the key 'a' twice"):
-        import_gpt2(tmp_path / "vocab.json", tmp_path / "merges.txt")

@@ -78,6 +78,11 @@ PUSH = """
         again = push_path(f"{root}/{path}", results[-1].repo_id, settings, say=lambda line: None)
         found[kind] = {"said": said, "commits": [result.commit for result in results], "repo": results[-1].repo_id,
                        "unchanged": [result.commit for result in again] == [result.commit for result in results]}
+
+    import hmm_datasets
+    from datasets import load_dataset
+    sentences = load_dataset("words", data_dir=f"{root}/words", columns=["input_ids", "text"])
+    sentences.push_to_hub("tester/kinds-sentences")
     print(json.dumps(found))
 """
 
@@ -108,7 +113,8 @@ PLAIN = """
         "family": lambda repo: json.load(open(hf_hub_download(repo, "family.json")))["fingerprint"],
         "data set of an HMM": lambda repo: [rows(repo), rows(repo, "oracle")],
         "data set of a family": lambda repo: [rows(repo), rows(repo, "oracle")],
-        "token stream": rows, "word corpus": rows, "model with checkpoints": model,
+        "token stream": rows, "word corpus": lambda repo: rows("tester/kinds-sentences"),
+        "model with checkpoints": model,
     }
     found = {}
     for kind, repo in json.loads(sys.argv[1]).items():

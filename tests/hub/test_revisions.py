@@ -97,6 +97,11 @@ def found(local_hub, tmp_path_factory):
 pytestmark = pytest.mark.thorough
 
 
+@pytest.mark.outside(
+    "https://github.com/huggingface/huggingface_hub/issues/3643",
+    "notice that a large file was downloaded with the right size and another content",
+    "a model whose file has not the hash that the Hub gave is refused, with what to delete",
+)
 @pytest.mark.parametrize("kind", ["changed", "truncated"])
 def test_a_downloaded_file_that_has_changed_is_not_loaded(found, kind):
     assert "model.safetensors: the Hub's file has the hash " in found[kind]

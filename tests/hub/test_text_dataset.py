@@ -46,7 +46,8 @@ def test_files_of_bounded_size_read_back_equal(tmp_path, monkeypatch):
     assert found["test"]["input_ids"][:] == documents(test)
 
 
-def test_a_document_larger_than_a_file_has_one_to_itself(tmp_path):
+def test_a_table_is_not_cut_and_no_row_is_lost(tmp_path, monkeypatch):
+    monkeypatch.setattr(token_shards, "_TABLE_TOKENS", 8)
     stream = write(tmp_path / "tokens", [3, 500, 3, 3])
     (tmp_path / "out").mkdir()
     write_token_dataset({"": {"train": stream}}, tmp_path / "out", name="x", max_shard_bytes=20, show_progress=False)

@@ -35,7 +35,6 @@ FACTS = {
     "settings is of a fit": ({"settings": "fit"}, {"settings": "pretrain"}),
     "corpus is a file of symbols": ({"corpus": "rows.npy"}, {"corpus": "tinystories"}),
     "corpus is a file of symbols and there is no test": ({"corpus": "rows.npy"}, {"corpus": "a.npy", "test": "b.npy"}),
-    "tokenizer is no file of tiktoken": ({"tokenizer": "vocab.json"}, {"tokenizer": "x.tiktoken"}),
     "targets are processes": ({"targets": ["process:mess3"]}, {"targets": ["words.txt"]}),
 } | {
     f"tasks are without {task}": ({"tasks": ["training"]}, {"tasks": [task]})

@@ -102,7 +102,6 @@ def test_the_list_of_components(tmp_path):
     """Throughput is last, closest to the computation, so that it measures only forward and backward."""
     assert [type(component).__name__ for component in trainer(tmp_path).components] == [
         "PhaseReporter",
-        "CheckedStreams",
         "RestoredRandomState",
         "SkippedSteps",
         "LossSpikes",

@@ -18,14 +18,13 @@ permutes all rows by a cipher on the index, before its buffer.
 """
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import datasets
 import numpy as np
-import pyarrow as pa
 
 from ...errors import InputError
 from ...hmm.integers import integer
@@ -165,15 +164,3 @@ def _opened(folders: Iterable[str]) -> dict[str, TokenStream]:
                 f"{parent_of(places[name])}: {names[0]} and {name} are of different tokenizers; tokenize one again"
             )
     return streams
-
-
-def document_tables(stream: TokenStream, max_tokens: int) -> Iterator[pa.Table]:
-    """The documents as tables of at most `max_tokens` tokens; a longer document has its own table."""
-    for table in TokenExamples(stream, None, 1).tables():
-        offsets = table["input_ids"].chunk(0).offsets.to_numpy().astype(np.int64)
-        begin = 0
-        while begin < len(table):
-            end = int(np.searchsorted(offsets, offsets[begin] + max_tokens, side="right")) - 1
-            end = max(begin + 1, end)
-            yield table.slice(begin, end - begin)
-            begin = end

@@ -6,12 +6,9 @@ Parquet files.
 """
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import pyarrow as pa
 
 from ...data.builders.columns import vocabulary_of
 from ...data.builders.hmm import HMMExamples
@@ -20,13 +17,14 @@ from ...display import format_bytes
 from ...errors import InputError
 from ...files import atomic_folder, write_json
 from ...hmm.families.family import Family
+from ...hmm.integers import integer
 from ...hmm.loading import load_source
 from ...hmm.model import HMM
 from ...hmm.process import Process
 from ...hmm.storage import FORMAT_VERSION
 from ...records import Finite, read_record
+from ...report.predictor_losses import predictors_table
 from ...report.process_description import describe_process
-from ...report.tables import predictor_titles
 from ...runtime.progress import progress_bar
 from ...runtime.run_records import read_run_record
 from ..cards import is_own_card, write_card
@@ -37,7 +35,9 @@ SETTINGS_NAME = "hmm_dataset.json"
 """File that marks the folder of a data set of an HMM; it has the settings of the stream."""
 
 PLOT_NAME = "optimal_loss.png"
+_SPLITS = ("train", "test")
 
+_ROWS = 4096  # in a row group
 _MAX_BELIEFS = 16  # numbers in a belief up to which beliefs are stored
 _MAX_TABLES = 256  # numbers in the tables of a row's own HMM up to which they are stored
 _MEASURED = 2048  # sequences on which predictors are measured
@@ -116,36 +116,26 @@ def write_hmm_dataset(
 
     ```
     """
-    for what, value, least in (("num_sequences", num_sequences, 1), ("num_test_sequences", num_test_sequences, 1)):
-        if value < least:
-            raise InputError(f"{what} is {value}; expected {least} or more")
-    if length < 1:
-        raise InputError(f"length is {length}; expected 1 or more")
-    if not 0 <= seed < 1 << 64:
-        raise InputError(f"seed is {seed}; expected an integer in [0, 2**64)")
+    integer("num_sequences", num_sequences, 1, 63)
+    integer("num_test_sequences", num_test_sequences, 1, 63)
+    integer("length", length, 1, 31)
+    integer("seed", seed, 0, 64)
     folder = Path(folder)
-    _check_new(folder)
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise InputError(f"{folder}: exists already; choose another folder, or delete it")
     named = ["text"] if vocabulary_of(source) is not None and source.padding is None else []
     columns = {"data": ["input_ids", *named], "oracle": ["input_ids", *named, *oracle_columns(source)]}
-    splits = {"train": (0, num_sequences), "test": (TEST_FIRST, num_test_sequences)}
+    splits = dict(zip(_SPLITS, ((0, num_sequences), (TEST_FIRST, num_test_sequences)), strict=True))
     total = len(columns) * (num_sequences + num_test_sequences)
-    files: dict[str, dict[str, list[str]]] = {}
     with atomic_folder(folder, replace=False) as temporary:
         source.save_pretrained(temporary)
         with progress_bar(total, " rows", shown=show_progress, desc="Parquet") as bar:
             for prefix, names in columns.items():
-                files[prefix] = {}
                 for split, (first, count) in splits.items():
                     rows = HMMExamples(source, length, seed, first, count, 1, bos, 1, columns=names)
-                    files[prefix][split] = write_split(
-                        temporary,
-                        split,
-                        _tables(rows),
-                        rows.features,
-                        prefix=prefix,
-                        max_shard_bytes=max_shard_bytes,
-                        on_rows=bar.update,
-                    )
+                    sizes = {"prefix": prefix, "max_shard_bytes": max_shard_bytes}
+                    tables = rows.tables(rows=_ROWS)
+                    write_split(temporary, split, tables, rows.features, **sizes, on_rows=bar.update)
         settings = {
             "format_version": FORMAT_VERSION,
             "fingerprint": source.fingerprint(),
@@ -156,18 +146,9 @@ def write_hmm_dataset(
             "num_test_sequences": num_test_sequences,
         }
         write_json(temporary / SETTINGS_NAME, settings)
-        _write_card(source, temporary, settings, columns, name or folder.name, description, licence, repo_id)
+        stated = {"name": name or folder.name, "license": licence, "repo_id": repo_id, "columns": columns["oracle"]}
+        _write_card(source, temporary, settings, stated | {"process": description or source.describe()})
     return folder
-
-
-def _check_new(folder: Path) -> None:
-    """Raise an error unless a folder is missing or empty.
-
-    Raises:
-        `InputError`: it has files, or is a file.
-    """
-    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise InputError(f"{folder}: exists already; choose another folder, or delete it")
 
 
 def oracle_columns(source: Process) -> list[str]:
@@ -185,23 +166,7 @@ def oracle_columns(source: Process) -> list[str]:
     return columns
 
 
-def _tables(rows: HMMExamples) -> Iterator[pa.Table]:
-    """The rows as tables of at most some thousand rows, so that a file is not much larger than its limit."""
-    for table in rows.tables():
-        for batch in table.to_batches(max_chunksize=4096):
-            yield pa.Table.from_batches([batch])
-
-
-def _write_card(
-    source: Process,
-    folder: Path,
-    settings: dict[str, Any],
-    columns: dict[str, list[str]],
-    name: str,
-    description: str | None,
-    licence: str | None,
-    repo_id: str | None,
-) -> None:
+def _write_card(source: Process, folder: Path, settings: dict[str, Any], stated: dict[str, Any]) -> None:
     """Measure the predictors, draw the optimal loss by position, and write the card."""
     from ...report.plots import plot_positions
 
@@ -216,52 +181,19 @@ def _write_card(
         "dataset",
         folder,
         {
-            "name": name,
-            "process": description or source.describe(),
-            "fingerprint": source.fingerprint(),
-            "num_states": source.max_states,
-            "num_symbols": source.num_symbols,
+            **stated,
             "format": FORMAT_VERSION,
-            "license": licence,
-            "repo_id": repo_id,
-            "columns": columns["oracle"],
-            "size": format_bytes(sum(path.stat().st_size for path in folder.rglob("*.parquet"))),
-            "entropy_rate": facts.get("entropy_rate"),
-            "exact": source.has_exact_distribution,
-            "optimal_loss": {
-                "name": best,
-                "value": entropies[best]["mean"],
-                "error": entropies[best]["standard_error"],
-            },
-            "positions": positions_of(length),
-            "predictors": [
-                {
-                    "title": title,
-                    "by_position": [entropies[key]["by_position"][position - 1] for position in positions_of(length)],
-                    "mean": entropies[key]["mean"],
-                    "excess": entropies[key]["mean"] - entropies[best]["mean"],
-                }
-                for key, title in predictor_titles(entropies).items()
+            "configs": [
+                {"name": name, "splits": [{"split": split, "path": f"{prefix}/{split}-*"} for split in _SPLITS]}
+                for name, prefix in (("default", "data"), ("oracle", "oracle"))
             ],
-            "measured_on": count,
+            "size": format_bytes(sum(path.stat().st_size for path in folder.rglob("*.parquet"))),
+            "optimal_loss": {name: entropies[best][name] for name in ("mean", "standard_error")},
+            "tables": predictors_table(facts),
+            **{key: facts[key] for key in ("fingerprint", "num_states", "num_symbols", "exact", "entropy_rate")},
             **{key: settings[key] for key in ("seed", "length", "bos", "num_sequences", "num_test_sequences")},
         },
     )
-
-
-def positions_of(length: int) -> list[int]:
-    """The positions that a card lists: powers of four, and the last.
-
-    ```python
-    >>> positions_of(100)
-    [1, 4, 16, 64, 100]
-
-    ```
-    """
-    powers = [1]
-    while 4 * powers[-1] <= length:
-        powers.append(4 * powers[-1])
-    return sorted({*powers, length})
 
 
 @dataclass(frozen=True)
@@ -286,27 +218,18 @@ def write_hmm_card(folder: str | os.PathLike, *, licence: str | None = None) -> 
         return False
     record, summary = read_run_record(folder / "run.json"), read_record(folder / "summary.json", _FitSummary)
     redaction = Redaction(folder)
-    hmm, corpus = load_source(folder / "hmm"), redaction.without_paths(str(record.settings.get("corpus")))
-    write_card(
-        "hmm",
-        folder / "hmm",
-        {
-            "name": f"An HMM of {corpus}",
-            "num_states": hmm.max_states,
-            "num_symbols": hmm.num_symbols,
-            "summary": _summary_of(hmm),
-            "is_hmm": isinstance(hmm, HMM),
-            "corpus": corpus,
-            "license": licence,
-            "log_likelihood_train": summary.train_log_likelihood,
-            "log_likelihood_test": summary.test_log_likelihood,
-            "entropy_rate": summary.entropy_rate,
-            "entropy_rate_standard_error": summary.entropy_rate_error,
-            "command": redaction.without_paths(record.command),
-            "versions": record.versions,
-            "has_names": hmm.vocabulary is not None,
-        },
-    )
+    corpus = redaction.without_paths(str(record.settings.get("corpus")))
+    hmm = load_source(folder / "hmm")
+    facts = {
+        "corpus": corpus,
+        "log_likelihood_train": summary.train_log_likelihood,
+        "log_likelihood_test": summary.test_log_likelihood,
+        "entropy_rate": summary.entropy_rate,
+        "entropy_rate_standard_error": summary.entropy_rate_error,
+        "command": redaction.without_paths(record.command),
+        "versions": record.versions,
+    }
+    write_card("hmm", folder / "hmm", _facts_of(hmm) | facts | {"name": f"An HMM of {corpus}", "license": licence})
     return True
 
 
@@ -327,30 +250,23 @@ def write_process_card(
         licence (`str`, *optional*): licence, an identifier of the Hub; by default none is stated.
         repo_id (`str`, *optional*): name on the Hub, for the commands in the card.
     """
-    is_hmm = isinstance(source, HMM | Family)
-    rate = source.entropy_rate() if source.is_stationary else None
-    write_card(
-        "hmm",
-        folder,
-        {
-            "name": name,
-            "num_states": source.max_states,
-            "num_symbols": source.num_symbols,
-            "corpus": None,
-            "license": licence,
-            "log_likelihood_train": None,
-            "log_likelihood_test": None,
-            "entropy_rate": rate and rate.value,
-            "entropy_rate_standard_error": rate and rate.standard_error,
-            "command": None,
-            "summary": _summary_of(source),
-            "is_hmm": is_hmm,
-            "is_exact": source.has_exact_distribution,
-            "optimal_loss": None if is_hmm or rate is not None else expected_loss(source),
-            "has_names": source.vocabulary is not None,
-            "repo_id": repo_id,
-        },
-    )
+    facts, rate = _facts_of(source), source.entropy_rate() if source.is_stationary else None
+    facts |= {"name": name, "license": licence, "repo_id": repo_id}
+    facts |= {"entropy_rate": rate and rate.value, "entropy_rate_standard_error": rate and rate.standard_error}
+    facts["optimal_loss"] = None if facts["is_hmm"] or rate is not None else _expected_loss(source)
+    write_card("hmm", folder, facts)
+
+
+def _facts_of(source: Process) -> dict[str, Any]:
+    """What the card of a process states of it, fitted or not."""
+    return {
+        "num_states": source.max_states,
+        "num_symbols": source.num_symbols,
+        "summary": _summary_of(source),
+        "is_hmm": isinstance(source, HMM | Family),
+        "is_exact": source.has_exact_distribution,
+        "has_names": source.vocabulary is not None,
+    }
 
 
 def _summary_of(source: Process) -> str | None:
@@ -362,11 +278,11 @@ def _summary_of(source: Process) -> str | None:
     return f"{described[0].upper()}{described[1:]}. The best possible prediction of its sequences can be computed."
 
 
-def expected_loss(source: Process, length: int = _MEASURED_TOKENS) -> dict[str, Any] | None:
-    """The mean of the optimal loss over the first `length` tokens of a process; None if it cannot be computed."""
+def _expected_loss(source: Process) -> dict[str, Any] | None:
+    """The mean of the optimal loss over the first tokens of a process; None if it cannot be computed."""
     if not source.has_exact_distribution:
         return None
-    loss = source.optimal_loss(length)
+    loss = source.optimal_loss(_MEASURED_TOKENS)
     # Positions of a sequence are not independent, so that their errors add up at worst.
     value, error = float(loss.nats.mean()), float(loss.standard_error.mean())
-    return {"value": value, "standard_error": error, "length": length}
+    return {"value": value, "standard_error": error, "length": _MEASURED_TOKENS}

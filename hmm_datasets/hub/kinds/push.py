@@ -18,16 +18,11 @@ from ...hmm.loading import load_source
 from ...hmm.names import SAVED_NAME, is_process_name
 from ...runtime.run_records import read_run_record
 from ..cards import CARD_NAME, PLACEHOLDER, is_own_card
-from ..contents import files_in
+from ..contents import files_in, model_files
 from ..licences import with_licence
 from ..push import PushResult, PushSettings, push_files
 from .recognition import Contents, detect_kind
 
-_MODEL_FILES = re.compile(
-    r"(.*\.safetensors|.*\.safetensors\.index\.json|config\.json|generation_config\.json|adapter_config\.json|"
-    r"tokenizer.*|special_tokens_map\.json|added_tokens\.json|vocab\..*|merges\.txt|chat_template\..*|trainer_state\.json)"
-)
-"""Files of a checkpoint that are pushed: the model, its tokenizer and the history, without what resuming needs."""
 _TITLE = re.compile(r"^# (?!Written by).*$", re.MULTILINE)
 
 
@@ -160,7 +155,7 @@ def checkpoint_files(checkpoint: Path) -> dict[str, Path]:
     Raises:
         `InputError`: it has no weights in one piece, as checkpoints of sharded training.
     """
-    files = {name: file for name, file in files_in(checkpoint).items() if _MODEL_FILES.fullmatch(name)}
+    files = model_files(checkpoint)
     if not any(name.endswith(".safetensors") for name in files):
         raise InputError(
             f"{checkpoint}: has no model.safetensors, only shards of ranks; train with a configuration that saves "

@@ -1,6 +1,6 @@
 """What a path is, and which files of it belong in a repository on the Hub.
 
-[`detect_kind`] looks at the files of a folder, in the order of the table `_KINDS`. Some kinds get files that are made
+[`detect_kind`] looks at the files of a folder, in the order of its list of kinds. Some get files that are made
 for the Hub: Parquet, by which `load_dataset` reads a data set without this package, and a card.
 """
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...data.builders.token_shards import token_streams
 from ...errors import InputError
 from ...files import read_json
 from ...hmm.loading import load_source
@@ -18,16 +19,18 @@ from ...hmm.storage import CONFIG_NAME
 from ...runtime.run_records import read_run_record
 from ...text.corpora.local_files import has_rows
 from ...text.stream.index import INDEX_NAME
-from ...text.stream.reader import TokenStream
 from ...text.tokenizers import words
 from ..cards import CARD_NAME
 from ..contents import DEFAULT_IGNORE, files_in
 from ..download import RepoType
 from ..weights import has_weights, refuse_stopped, saved_checkpoints
 from .process import SETTINGS_NAME, write_hmm_dataset, write_process_card
-from .text import write_token_dataset, write_word_dataset
+from .text import write_token_dataset
 
 Make = Callable[..., None]
+
+_MARKS = {"eval.yaml": "benchmark", SETTINGS_NAME: "data set of an HMM", words.INDEX_NAME: "word corpus"}
+"""Files that mark the folder of a data set, and what it is."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ def detect_kind(path: str | os.PathLike, repo_type: RepoType | None = None) -> C
     if not path.exists():
         raise InputError(f"{path}: expected a folder to push, found nothing")
     # Functions from a folder to its contents, None if it is of another kind; the first that gives some is right.
-    for contents_of in (_benchmark, _dataset, _process, _fit, _words, _tokens, _model):
+    for contents_of in (_data_folder, _process, _fit, _tokens, _model):
         contents = contents_of(path, repo_type)
         if contents is None:
             continue
@@ -90,28 +93,22 @@ def detect_kind(path: str | os.PathLike, repo_type: RepoType | None = None) -> C
 
 
 def _process(path: Path, repo_type: RepoType | None) -> Contents | None:
-    if not any((path / name).is_file() for name in (FAMILY_NAME, PROCESS_NAME)) and _model_type(path) != "hmm":
+    if not any((path / name).is_file() for name in (FAMILY_NAME, PROCESS_NAME)) and model_type(path) != "hmm":
         return None
     kind = "process" if (path / PROCESS_NAME).is_file() else "HMM"
     kind = "family of HMMs" if (path / FAMILY_NAME).is_file() else kind
-    if repo_type != "dataset":
-        return Contents(kind, "model", path, files_in(path, DEFAULT_IGNORE), _hmm_card(path), "a card")
+    files = files_in(path, DEFAULT_IGNORE)
 
     def make(folder: Path, **settings: Any) -> None:
-        write_hmm_dataset(load_source(path), folder, **settings)
-
-    article = "an" if kind == "HMM" else "a"
-    return Contents(
-        f"data set of {article} {kind}", "dataset", path, {}, make, "Parquet files, the process and a card"
-    )
-
-
-def _hmm_card(path: Path) -> Make:
-    def make(folder: Path, **settings: Any) -> None:
-        if not (path / CARD_NAME).exists():
+        if repo_type == "dataset":
+            write_hmm_dataset(load_source(path), folder, **settings)
+        elif CARD_NAME not in files:  # such as that of a fit
             write_process_card(load_source(path), folder, **settings)
 
-    return make
+    if repo_type != "dataset":
+        return Contents(kind, "model", path, files, make, "a card")
+    kind = f"data set of {'an' if kind == 'HMM' else 'a'} {kind}"
+    return Contents(kind, "dataset", path, {}, make, "Parquet files, the process and a card")
 
 
 def _fit(path: Path, repo_type: RepoType | None) -> Contents | None:
@@ -137,21 +134,11 @@ def _model(path: Path, repo_type: RepoType | None) -> Contents | None:
     return Contents(stage, "model", path, files_in(path, DEFAULT_IGNORE), checkpoints=checkpoints)
 
 
-def _indexes(path: Path) -> dict[str, dict[str, Path]]:
-    """The folders of token streams by corpus and split: here, in subfolders, or in subfolders of subfolders."""
-    if (path / INDEX_NAME).is_file():
-        return {"": {"train": path}}
-    splits = {index.parent.name: index.parent for index in sorted(path.glob(f"*/{INDEX_NAME}"))}
-    if splits:
-        return {"": splits}
-    indexes: dict[str, dict[str, Path]] = {}
-    for index in sorted(path.glob(f"*/*/{INDEX_NAME}")):
-        indexes.setdefault(index.parents[1].name, {})[index.parent.name] = index.parent
-    return indexes
-
-
 def _tokens(path: Path, repo_type: RepoType | None) -> Contents | None:
-    if not _indexes(path):
+    """The output of `tokenize`, or a stream or several at the top or in subfolders, which are the configs then."""
+    at_top = (path / INDEX_NAME).is_file() or any(path.glob(f"*/{INDEX_NAME}"))
+    places = [path] if at_top else sorted({index.parents[1] for index in path.glob(f"*/*/{INDEX_NAME}")})
+    if not places:
         return None
     files = files_in(path, DEFAULT_IGNORE)
     tokenizer = next(
@@ -161,10 +148,7 @@ def _tokens(path: Path, repo_type: RepoType | None) -> Contents | None:
         files |= {f"tokenizer/{name}": file for name, file in files_in(tokenizer, DEFAULT_IGNORE).items()}
 
     def make(folder: Path, **settings: Any) -> None:
-        streams = {
-            corpus: {split: TokenStream(place) for split, place in sorted(splits.items(), key=_train_first)}
-            for corpus, splits in _indexes(path).items()
-        }
+        streams = {"" if at_top else place.name: token_streams(place) for place in places}
         # The largest corpus first, since that is what `load_dataset` gives without a config.
         sizes = {corpus: sum(stream.num_tokens for stream in splits.values()) for corpus, splits in streams.items()}
         streams = {corpus: streams[corpus] for corpus in sorted(streams, key=sizes.__getitem__, reverse=True)}
@@ -173,32 +157,15 @@ def _tokens(path: Path, repo_type: RepoType | None) -> Contents | None:
     return Contents("token stream", "dataset", path, files, make, "Parquet files of the documents and a card")
 
 
-def _train_first(entry: tuple[str, Path]) -> bool:
-    return entry[0] != "train"
+def _data_folder(path: Path, repo_type: RepoType | None) -> Contents | None:
+    """A data set whose files are pushed as they are."""
+    kind = next((kind for name, kind in _MARKS.items() if (path / name).is_file()), None)
+    return None if kind is None else Contents(kind, "dataset", path, files_in(path, DEFAULT_IGNORE))
 
 
-def _words(path: Path, repo_type: RepoType | None) -> Contents | None:
-    if not (path / words.INDEX_NAME).is_file():
-        return None
-
-    def make(folder: Path, **settings: Any) -> None:
-        write_word_dataset(words.WordCorpus.load(path), folder, **settings)
-
-    files = files_in(path, DEFAULT_IGNORE)
-    return Contents("word corpus", "dataset", path, files, make, "Parquet files of the sentences and a card")
-
-
-def _dataset(path: Path, repo_type: RepoType | None) -> Contents | None:
-    is_one = (path / SETTINGS_NAME).is_file()
-    return Contents("data set of an HMM", "dataset", path, files_in(path, DEFAULT_IGNORE)) if is_one else None
-
-
-def _benchmark(path: Path, repo_type: RepoType | None) -> Contents | None:
-    is_one = (path / "eval.yaml").is_file()
-    return Contents("benchmark", "dataset", path, files_in(path, DEFAULT_IGNORE)) if is_one else None
-
-
-def _model_type(path: Path) -> str | None:
+def model_type(path: Path) -> str | None:
+    """The type of a model or process by its `config.json`; None without one."""
     config = path / CONFIG_NAME
     content = read_json(config) if config.is_file() else None
-    return content.get("model_type") if isinstance(content, dict) else None
+    kind = content.get("model_type") if isinstance(content, dict) else None
+    return kind if isinstance(kind, str) else None

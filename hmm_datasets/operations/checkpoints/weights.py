@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ...errors import InputError, path_errors
 from ...files import inside
-from ...foreign.tensors import safetensors_header
+from ...foreign.tensors import tensor_names
 from ...records import read_record
 from ...training.checkpoints.inspection import WeightIndex
 
@@ -22,7 +22,7 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     """
     weights: dict[str, Tensor] = {}
     for path in _files(folder):
-        safetensors_header(path)  # which names what is damaged
+        tensor_names(path)  # which names what is damaged
         weights |= load_file(path)
     return weights
 

@@ -63,7 +63,7 @@ from .keys import (
     unused_keys,
     weight_of,
 )
-from .local_files import check_text, normalize_text, shorten
+from .local_files import check_text, shorten
 
 Kind = Literal["text", "conversations", "preferences"]
 Messages = list[dict[str, str]]
@@ -208,28 +208,6 @@ class Format:
         if self.kind == "text":
             return unused_keys(row, {*columns, *self.kept}, ())
         return unused_keys(row, {*columns, *self.kept, *CONTEXT, *self.labels}, columns)
-
-
-def normalize_messages(messages: Any, where: str = "messages") -> Messages:
-    """Return a conversation as a list of `{role, content}`, other keys left out.
-
-    Args:
-        messages (list):
-            Dictionaries with `role` and `content`, or with `from` and `value`; or such of two turns, with `human` and
-            `assistant`, `user` and `assistant`, or `input` and `output`.
-        where (`str`, *optional*):
-            Opening words of an error.
-
-    Raises:
-        `InputError`: the list is empty, a role is unknown, or a content is not text.
-
-    ```python
-    >>> normalize_messages([{"from": "human", "value": "Hello"}, {"from": "gpt", "value": "Hi"}])
-    [{'role': 'user', 'content': 'Hello'}, {'role': 'assistant', 'content': 'Hi'}]
-
-    ```
-    """
-    return [{name: turn[name] for name in ("role", "content")} for turn in _turns(messages, where)]
 
 
 def _turns(messages: Any, where: str) -> Turns:
@@ -425,7 +403,7 @@ def _call(call: Any, where: str) -> str:
 
 
 def _read_text(column: str, row: Mapping[str, Any], where: str) -> dict[str, Any]:
-    return {"text": normalize_text(row[column], where)}
+    return {"text": check_text(row[column], where).strip()}
 
 
 def read_messages(column: str, row: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -32,7 +32,6 @@ from pyarrow.dataset import ParquetFragmentScanOptions
 from ...compat.datasets import TypedExamples
 from ...errors import InputError, first_line, path_errors
 from ...hub.download import reading_hub, why_unreachable
-from ...hub.foreign_formats import foreign_data, refuse_foreign
 from ...runtime import environment
 from .conversations import Format, Kind, column_format, conversation_text
 from .corpus import Corpus
@@ -215,7 +214,7 @@ def check_splits(
     kind: Kind,
     test_fraction: float | None = None,
     max_documents: int | None = None,
-    check: Callable[[dict[str, Any]], object] | None = None,
+    check: Callable[[dict[str, Any]], object] = lambda document: None,
 ) -> None:
     """Check a corpus before work starts: all rows of a file of at most 64 MiB, else the first rows of both splits.
 
@@ -237,8 +236,7 @@ def check_splits(
     for number, (split, document) in enumerate(documents, start=1):
         missing.discard(split)
         try:
-            if check is not None:
-                check(document)
+            check(document)
         except InputError as error:
             raise InputError(f"{name}: document {number}: {error}") from None
         if not missing and not is_small:
@@ -325,7 +323,6 @@ def find_corpus(name: str) -> tuple[Corpus, tuple[Path, ...]]:
     if named is not None:
         return named, local_files(named.path) if named.bundled else ()
     corpus = Corpus(name, name, kind=None, licence="unknown", test_split="test", column=None)
-    refuse_foreign(name, foreign_data, "text, conversations or preferences")
     with path_errors(name):
         files = () if _is_of_datasets(Path(name)) else local_files(name)
     if files:

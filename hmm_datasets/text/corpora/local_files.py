@@ -132,18 +132,6 @@ def shorten(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def normalize_text(text: Any, where: str = "text") -> str:
-    """Return `text` without the white space around it; raise [`InputError`] if it is not a string.
-
-    ```python
-    >>> normalize_text(" Once upon a time. ")
-    'Once upon a time.'
-
-    ```
-    """
-    return check_text(text, where).strip()
-
-
 def check_text(text: Any, where: str) -> str:
     """Return `text`; raise [`InputError`] unless it is a string that UTF-8 can encode."""
     if not isinstance(text, str):

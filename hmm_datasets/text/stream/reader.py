@@ -3,14 +3,14 @@
 Memory hardly grows with size: there are two integers per shard, while tokens and ends stay in their files. The shard
 of a position is found by binary search; the bounds of a document take two reads; the document at a position is found
 by binary search in the ends of its shard. Shards are mapped when first read, and at most 128 of them are mapped at a
-time; the least recently used are unmapped. Opening a stream starts the check of its files, see `verification`.
+time; the least recently used are unmapped. Opening a stream checks its files, see `verification`.
 """
 
 import mmap
 import operator
 import os
 from collections.abc import Callable, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +18,10 @@ from jaxtyping import Int, Integer
 
 from ...array_input import indices
 from ...errors import InputError, path_errors
-from ...hub.download import is_address
-from .index import ENDS_DTYPE, ENDS_SUFFIX, UNFINISHED_SUFFIX, TokenIndex, read_index
-from .remote_files import RemoteFiles
-from .verification import begin_verification, differing_files
+from ...hub.download import Repository, download_file, is_address
+from .index import ENDS_DTYPE, ENDS_SUFFIX, INDEX_NAME, UNFINISHED_SUFFIX, TokenIndex, read_index
+from .remote_files import remote_stream
+from .verification import check_if_small, differing_files
 
 _LONG_WINDOW = 512
 """Windows of this length or more are copied one by one, which avoids a second copy in the type of the files."""
@@ -42,8 +42,8 @@ class TokenStream:
             [`~hmm_datasets.text.stream.adopt_datatrove`]; or the address of such a folder on the Hub, as
             `hf://datasets/USER/NAME@REVISION/train`, whose shards are downloaded when they are first read.
         verify (`bool`, *optional*, defaults to `True`):
-            Compare the SHA-256 of the files with the index: up to 256 MB immediately, larger streams in the
-            background, and those on the Hub shard by shard, when they are first read.
+            Compare the SHA-256 of the files with the index if they have up to 256 MB; those on the Hub are compared
+            shard by shard, when they are first read, and larger ones by [`TokenStream.verify`].
 
     Attributes:
         index ([`TokenIndex`]): counts and origin.
@@ -52,25 +52,25 @@ class TokenStream:
 
     Raises:
         `InputError`: the folder is not a token stream, is unfinished or has another version, or its files do not match
-            the sizes and digests of the index. If the background check finds a changed file, the next read raises the
-            error.
+            the sizes and digests of the index.
     """
 
     def __init__(self, folder: str | os.PathLike, *, verify: bool = True):
-        remote = RemoteFiles(str(folder)) if is_address(folder) else None
+        remote = remote_stream(str(folder)) if is_address(folder) else None
         with path_errors(folder):
-            self.folder = remote.folder if remote is not None else Path(folder).resolve()
-        self.name = remote.address if remote is not None else str(self.folder)
+            self.folder = Path(folder).resolve() if remote is None else download_file(remote / INDEX_NAME).parent
+        self.name = str(self.folder if remote is None else remote)
         if self.folder.name.endswith(UNFINISHED_SUFFIX):
             raise InputError(f"{self.folder}: this token stream is unfinished; run the same command again")
-        self.index: TokenIndex = remote.index if remote is not None else read_index(self.folder)
-        self.verification = begin_verification(self.folder, self.index) if verify and remote is None else None
+        self.index: TokenIndex = read_index(self.folder, check_files=remote is None)
+        if verify and remote is None:
+            check_if_small(self.folder, self.index)
         self.num_tokens = self.index.num_tokens
         self.num_documents = self.index.num_documents
         # The position and the document at which each shard begins; the last entry is the total.
         self._tokens_before = np.cumsum([0, *(shard.num_tokens for shard in self.index.shards)])
         self._documents_before = np.cumsum([0, *(shard.num_documents for shard in self.index.shards)])
-        find = remote.fetch if remote is not None else self.folder.joinpath
+        find = self.folder.joinpath if remote is None else partial(_downloaded, remote, self.index.digests)
         self._tokens = _mapped(find, [shard.name for shard in self.index.shards], self.index.token_dtype)
         self._ends = _mapped(find, [shard.ends_name for shard in self.index.shards], ENDS_DTYPE)
 
@@ -87,7 +87,6 @@ class TokenStream:
             `IndexError`: unless `0 <= start <= stop <= num_tokens`.
         """
         start, stop = operator.index(start), operator.index(stop)
-        self._check()
         if not 0 <= start <= stop <= self.num_tokens:
             raise IndexError(f"tokens {start} to {stop} of {self.num_tokens}")
         first, last = (np.searchsorted(self._tokens_before[1:-1], [start, stop - 1], side="right")).tolist()
@@ -110,7 +109,6 @@ class TokenStream:
         Raises:
             `IndexError`: a window is not within the stream.
         """
-        self._check()
         starts = _checked(starts, 0, self.num_tokens - length, f"windows of {length} tokens", self.num_tokens)
         if out is None:
             out = np.empty((len(starts), length), dtype=np.int64)
@@ -139,7 +137,6 @@ class TokenStream:
         Raises:
             `IndexError`: there is no such document.
         """
-        self._check()
         documents = _checked(documents, 0, self.num_documents - 1, "documents", self.num_documents)
         shards = np.searchsorted(self._documents_before[1:-1], documents, side="right")
         starts, stops = np.empty_like(documents), np.empty_like(documents)
@@ -161,7 +158,6 @@ class TokenStream:
         Raises:
             `IndexError`: a position is outside the stream.
         """
-        self._check()
         positions = _checked(positions, 0, self.num_tokens - 1, "positions", self.num_tokens)
         shards = np.searchsorted(self._tokens_before[1:-1], positions, side="right")
         documents = np.empty_like(positions)
@@ -182,8 +178,8 @@ class TokenStream:
         for number, shard in enumerate(self.index.shards):
             tokens, ends = self._tokens(number), self._ends(number)
             path = self.folder / shard.name
-            files = ((path, shard.sha256), (self.folder / shard.ends_name, shard.ends_sha256))
-            differ = list(differing_files(files))
+            digests = {shard.name: shard.sha256, shard.ends_name: shard.ends_sha256}
+            differ = list(differing_files(self.folder, digests))
             yield from differ
             if not differ:
                 try:
@@ -192,13 +188,17 @@ class TokenStream:
                 except InputError as error:
                     yield str(error)
 
-    def _check(self) -> None:
-        if self.verification is not None:
-            self.verification.check()
+
+def _downloaded(stream: Repository, digests: dict[str, str], name: str) -> Path:
+    """A file of a stream on the Hub; it must be the one that the index describes."""
+    path = download_file(stream / name)
+    for problem in differing_files(path.parent, {name: digests[name]}):
+        raise InputError(f"{problem}, or delete it, and it is downloaded again")
+    return path
 
 
 def _reopened(folder: str) -> TokenStream:
-    """The stream in a worker process, which maps the files again. The process that opened it first checks them."""
+    """The stream in a worker process, which maps the files again. The process that opened it has checked them."""
     return TokenStream(folder, verify=False)
 
 

@@ -111,7 +111,6 @@ def tokenize_splits(
     batch_size: int = 4096,
     shard_tokens: int = SHARD_TOKENS,
     num_documents: int | None = None,
-    max_tokens: int | None = None,
     show_progress: bool = True,
 ) -> dict[str, TokenIndex]:
     """Tokenize documents into one token stream per split, in one pass; of texts each is that of [`tokenize_corpus`].
@@ -129,8 +128,6 @@ def tokenize_splits(
             Whether documents are conversations.
         num_documents (`int`, *optional*), show_progress (`bool`, *optional*, defaults to `True`):
             As in [`tokenize_corpus`], for all splits together.
-        max_tokens (`int`, *optional*):
-            The streams end with the document that brings them to this many tokens, EOS included, all together.
 
     Returns:
         `dict[str, TokenIndex]`: the index of each split.
@@ -157,10 +154,8 @@ def tokenize_splits(
             first = {split: writer.num_read for split, writer in writers.items()}
             encoded = _encoded(_after(documents, first), encode, size, batch_size)
             shown = _shown(encoded, blank.corpus, sum(first.values()), num_documents, show_progress)
-            finished = sum(read_index(folder).num_tokens for split, folder in places.items() if split not in writers)
-            total = finished + sum(writer.num_tokens_read for writer in writers.values())
             with contextlib.closing(shown):
-                for keys, batch in _up_to(max_tokens, total, blank.eos_id, shown):
+                for keys, batch in shown:
                     splits = np.array(keys)
                     for split, writer in writers.items():
                         writer.write(_part(batch, splits == split))
@@ -288,25 +283,6 @@ def _after(documents: Iterable[tuple[str, Any]], first: Mapping[str, int]) -> It
             passed[split] += 1
             if passed[split] > first[split]:
                 yield split, document
-
-
-def _up_to(
-    max_tokens: int | None, total: int, eos_id: int, batches: Iterator[tuple[list, TokenBatch]]
-) -> Iterator[tuple[list, TokenBatch]]:
-    """Batches up to the document that brings `total`, the tokens written before them, to `max_tokens`."""
-    for keys, batch in batches:
-        if max_tokens is not None:
-            if total >= max_tokens:
-                return
-            stops, has_eos = np.cumsum(batch.lengths), np.zeros(len(batch.lengths), dtype=np.int64)
-            full = batch.lengths > 0
-            has_eos[full] = batch.tokens[stops[full] - 1] == eos_id
-            texts = batch.lengths - has_eos
-            totals = total + np.cumsum(np.where(texts > 0, texts + 1, 0))
-            total = int(totals[-1])
-            count = int(np.searchsorted(totals, max_tokens)) + 1
-            keys, batch = keys[:count], _part(batch, np.arange(len(totals)) < count)
-        yield keys, batch
 
 
 def _part(batch: TokenBatch, chosen: Bool[np.ndarray, "B"]) -> TokenBatch:

@@ -210,11 +210,6 @@ class ShardWriter:
             self.num_read -= 1
             self.last_document = _last_document(folder, index)
 
-    @property
-    def num_tokens_read(self) -> int:
-        """Tokens of the documents read, EOS included, before any are written; see `num_read`."""
-        return self.index.num_tokens - (0 if self.last_document is None else len(self.last_document) + 1)
-
     def write(self, batch: TokenBatch) -> None:
         """Append documents, leaving out empty ones."""
         if self.last_document is not None and len(batch.lengths):

@@ -19,7 +19,6 @@ from ..corpora.conversations import TOOLS_BEGIN, TOOLS_END
 from ..corpora.local_files import check_text, shorten
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
     from tokenizers.pre_tokenizers import PreTokenizer
     from transformers import PreTrainedTokenizerFast
 
@@ -125,6 +124,7 @@ def train_bpe(
     ```
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
 
     if vocab_size < MIN_VOCAB_SIZE:
         raise InputError(
@@ -150,13 +150,6 @@ def train_bpe(
             f"vocab_size={vocab_size}, but the texts yield only {size} tokens; "
             f"pass more text, min_frequency=1 or vocab_size={size}"
         )
-    return chat_tokenizer(tokenizer, model_max_length)
-
-
-def chat_tokenizer(tokenizer: "Tokenizer", model_max_length: int = 2048) -> "PreTrainedTokenizerFast":
-    """Wrap a `tokenizers` tokenizer that has `SPECIAL_TOKENS`, and add the chat template; see [`train_bpe`]."""
-    from transformers import PreTrainedTokenizerFast
-
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         bos_token="<|endoftext|>",

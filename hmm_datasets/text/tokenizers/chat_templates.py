@@ -48,7 +48,9 @@ def load_tokenizer(name: str | os.PathLike) -> "PreTrainedTokenizerFast":
         raise
     except Exception as error:  # transformers and the client of the Hub raise many types
         reason = reason_of_hub(error) if model_name.on_hub else first_line(error)
-        raise InputError(f"{name}: no tokenizer can be loaded from it ({reason}); name a folder with one") from error
+        raise InputError(
+            f"{name}: no tokenizer can be loaded from it ({reason}); name a folder that save_pretrained wrote"
+        ) from error
     if not tokenizer.is_fast:
         raise InputError(f"{name}: {type(tokenizer).__name__} is not a fast tokenizer; save it with a tokenizer.json")
     if tokenizer.eos_token_id is None:

@@ -42,7 +42,9 @@ _SAMPLE_CHARACTERS = 1 << 16
 # Latin, combining marks, Arabic digits, spaces and marks, kana, Han, emoji with their joiners.
 _BLOCKS = ((0, 0x250), (0x300, 0x370), (0x660, 0x66A), (0x2000, 0x2070), (0x3000, 0x3060), (0x4E00, 0x4E10))
 _CHARACTERS = [
-    chr(code) for first, end in (*_BLOCKS, (0xFE00, 0xFE10), (0x1F600, 0x1F610)) for code in range(first, end)
+    chr(code)
+    for first, end in (*_BLOCKS, (0x180E, 0x180F), (0xFE00, 0xFE10), (0x1F600, 0x1F610))
+    for code in range(first, end)
 ]
 
 

@@ -18,13 +18,29 @@ from jaxtyping import Int, Int64
 from ...errors import InputError
 from .bpe import is_byte_level
 from .encoding import encode_texts, encoding_errors, plain_tokenizer
-from .imports import byte_characters
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 _PROBE = "Aé e\u0301 ﬁ ½  Å"  # cases, compositions, compatibility forms and two spaces
 _REPLACEMENT, _SPACE = "\ufffd", "▁"  # what stands for a part of a character, and for a space in SentencePiece
+
+
+def byte_characters() -> list[str]:
+    """The character that stands for each byte in a byte-level vocabulary, as in GPT-2.
+
+    A byte that is a printable character of Latin-1 is written as that character. The other 68 bytes, in order, are
+    written as the characters from U+0100 on.
+
+    ```python
+    >>> byte_characters()[32:35]
+    ['Ġ', '!', '"']
+
+    ```
+    """
+    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    others = iter(range(256, 512))
+    return [chr(byte if byte in printable else next(others)) for byte in range(256)]
 
 
 def token_bytes(tokenizer: "PreTrainedTokenizerFast") -> Int[np.ndarray, "V"]:

@@ -18,7 +18,7 @@ import msgspec
 
 from ...errors import InputError, path_errors
 from ...files import inside, missing_files, read_json, restore_all
-from ...foreign.tensors import safetensors_header
+from ...foreign.tensors import tensor_names
 from ...records import as_record
 from ...runtime.run_identity import IDENTITY_NAME
 from ...runtime.run_records import CheckpointState
@@ -112,9 +112,9 @@ def verify_checkpoint(folder: str | os.PathLike) -> CheckpointReport:
         total_bytes += path.stat().st_size
         try:
             if path.suffix == ".safetensors":
-                sizes = read_safetensors_sizes(path)
-                tensors[name] = set(sizes)
-                tensor_bytes += sum(sizes.values())
+                names, num_bytes = tensor_names(path)
+                tensors[name] = set(names)
+                tensor_bytes += num_bytes
             elif path.suffix in (".pt", ".pth", ".bin"):
                 _check_archive(path)
             elif path.suffix == ".json":
@@ -172,15 +172,6 @@ def good_checkpoints(output_dir: str | os.PathLike) -> Iterator[Path]:
         `InputError`: no such folder.
     """
     return (path for path in _folders(output_dir) if verify_checkpoint(path).ok)
-
-
-def read_safetensors_sizes(path: str | os.PathLike) -> dict[str, int]:
-    """Bytes of every tensor in a safetensors file, from its header, whose end is compared with the file's length.
-
-    Raises:
-        `InputError`: the file is truncated, too long, or not a safetensors file.
-    """
-    return {name: tensor.end - tensor.begin for name, tensor in safetensors_header(path).items()}
 
 
 def optimizer_checkpoint(path: str | os.PathLike) -> Path:

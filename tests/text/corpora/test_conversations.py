@@ -12,7 +12,7 @@ from pyarrow import parquet
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.text.corpora import loading as corpora
-from hmm_datasets.text.corpora.conversations import normalize_messages
+from hmm_datasets.text.corpora.conversations import read_messages
 from hmm_datasets.text.corpora.loading import load_corpus
 from hmm_datasets.text.tokenizers.bpe import train_bpe
 from hmm_datasets.text.tokenizers.named_templates import set_chat_template
@@ -352,7 +352,7 @@ def test_the_template_writes_calls_as_they_are_read(tokenizer):
     second = {"name": "warmth", "arguments": '{"city": "Rome"}'}
     for content, calls in ((None, [first]), ("Wait.", [first, second]), ("", [second])):
         turn = {"role": "assistant", "content": content, "tool_calls": calls}
-        read = normalize_messages([turn])
+        read = read_messages("messages", {"messages": [turn]}, "row 0")["messages"]
         assert tokenizer.apply_chat_template([turn], tokenize=False) == (
             tokenizer.apply_chat_template(read, tokenize=False)
         )

@@ -16,9 +16,9 @@ from torch.utils.data import DataLoader
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.foreign import sizes as foreign_sizes
-from hmm_datasets.text.corpora.conversations import normalize_messages
+from hmm_datasets.text.corpora.conversations import read_messages
 from hmm_datasets.text.corpora.loading import load_corpus, load_prompts, read_splits
-from hmm_datasets.text.corpora.local_files import normalize_text
+from hmm_datasets.text.corpora.local_files import check_text
 from hmm_datasets.text.corpora.presets import CORPORA, SAMPLES, corpus_rows
 from hmm_datasets.text.corpora.splits import held_out
 
@@ -460,9 +460,8 @@ def test_texts_in_turn_are_a_conversation_only_where_the_corpus_is_named_as_lima
 
 
 def test_other_keys_of_a_message_are_left_out():
-    assert normalize_messages([{"role": "user", "content": "A", "name": "x", "tools": None}]) == [
-        {"role": "user", "content": "A"}
-    ]
+    row = {"messages": [{"role": "user", "content": "A", "name": "x", "tools": None}]}
+    assert read_messages("messages", row, "row 0") == {"messages": [{"role": "user", "content": "A"}]}
 
 
 @pytest.mark.parametrize(
@@ -480,15 +479,14 @@ def test_other_keys_of_a_message_are_left_out():
     ],
 )
 def test_a_malformed_conversation_is_refused(messages, told):
-    assert message(normalize_messages, messages, "a.jsonl:7").startswith(f"a.jsonl:7: {told}")
+    assert message(read_messages, "messages", {"messages": messages}, "a.jsonl:7").startswith(f"a.jsonl:7: {told}")
 
 
 def test_text_that_is_missing_or_not_unicode_is_refused():
     assert (
-        message(normalize_text, None, "row 3")
-        == "row 3: expected text, found None; drop the row or name another column"
+        message(check_text, None, "row 3") == "row 3: expected text, found None; drop the row or name another column"
     )
-    assert "half a surrogate pair at character 2" in message(normalize_text, "ab\ud83d")
+    assert "half a surrogate pair at character 2" in message(check_text, "ab\ud83d", "text")
 
 
 # Errors

@@ -9,7 +9,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from hmm_datasets.errors import InputError
 from hmm_datasets.evaluation.chat.answers import Question, generate_answers
 from hmm_datasets.evaluation.chat.measures import conversation_losses
-from hmm_datasets.text.corpora.conversations import declare_tools, normalize_messages
+from hmm_datasets.text.corpora.conversations import declare_tools, read_messages
 from hmm_datasets.text.tokenizers.bpe import train_bpe
 from hmm_datasets.text.tokenizers.chat_encoding import encode_conversation, encode_marked
 from hmm_datasets.text.tokenizers.chat_templates import marked_template
@@ -55,22 +55,26 @@ def added(tokenizer, tokens) -> list[str]:
 def talk(text: str, neutral: str) -> tuple[list, list]:
     """A conversation with a text in every place that a person fills, and the same with another text there."""
     return tuple(
-        normalize_messages(
-            declare_tools(
-                [
-                    {"role": "system", "content": f"Be {words}."},
-                    {"role": "user", "content": f"Q {words}?"},
-                    {
-                        "role": "assistant",
-                        "content": f"A {words}.",
-                        "tool_calls": [{"name": f"f{words}", "arguments": {f"a{words}": words}}],
-                    },
-                    {"role": "tool", "content": f"T {words}"},
-                    {"role": "assistant", "content": f"{words}"},
-                ],
-                [{"type": "function", "function": {"name": f"f{words}", "description": words}}],
-            )
-        )
+        read_messages(
+            "messages",
+            {
+                "messages": declare_tools(
+                    [
+                        {"role": "system", "content": f"Be {words}."},
+                        {"role": "user", "content": f"Q {words}?"},
+                        {
+                            "role": "assistant",
+                            "content": f"A {words}.",
+                            "tool_calls": [{"name": f"f{words}", "arguments": {f"a{words}": words}}],
+                        },
+                        {"role": "tool", "content": f"T {words}"},
+                        {"role": "assistant", "content": f"{words}"},
+                    ],
+                    [{"type": "function", "function": {"name": f"f{words}", "description": words}}],
+                )
+            },
+            "a row",
+        )["messages"]
         for words in (text, neutral)
     )
 

@@ -1,4 +1,3 @@
-import base64
 import json
 import logging
 
@@ -6,15 +5,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiktoken_files import converted, write_ranks
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 from word_level import word_level_tokenizer
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.text.corpora.loading import load_corpus
-from hmm_datasets.text.tokenizers.bpe import SPECIAL_TOKENS, train_bpe
+from hmm_datasets.text.tokenizers.bpe import SPECIAL_TOKENS, SPLIT_PATTERNS, byte_level_pieces, train_bpe
 from hmm_datasets.text.tokenizers.encoding import Encoder
-from hmm_datasets.text.tokenizers.imports import import_tiktoken
 
 AWKWARD = [
     "",
@@ -74,17 +73,22 @@ def test_the_ids_are_those_of_the_tokenizer_whatever_the_text(tokenizer, encoder
     assert parts(encoder, texts) == one_by_one(tokenizer, texts)
 
 
-@pytest.fixture(scope="module", params=["gpt2", "gpt4"])
-def seams(request, tmp_path_factory):
+def with_seams(folder):
     """A vocabulary in which every cut shows: the last byte of any character joins what may follow, the first what may
     stand before."""
     around = [b"x", b"1", b" ", b".", b"\n", b"'"]
     joined = [bytes([last]) + after for last in range(0xC0) for after in around]
     joined += [before + bytes([lead]) for lead in range(0xC2, 0xF5) for before in around]
-    path = tmp_path_factory.mktemp("seams") / "a.tiktoken"
     names = [*(bytes([byte]) for byte in range(256)), *joined]
-    path.write_text("".join(f"{base64.b64encode(name).decode()} {rank}\n" for rank, name in enumerate(names)))
-    return import_tiktoken(path, request.param)
+    path = write_ranks(folder / "a.tiktoken", {name: rank for rank, name in enumerate(names)})
+    return converted(path, SPLIT_PATTERNS["gpt2"])
+
+
+@pytest.fixture(scope="module", params=["gpt2", "gpt4"])
+def seams(request, tmp_path_factory):
+    tokenizer = with_seams(tmp_path_factory.mktemp("seams"))
+    tokenizer.backend_tokenizer.pre_tokenizer = byte_level_pieces(request.param)
+    return tokenizer
 
 
 @pytest.mark.thorough
@@ -97,6 +101,14 @@ def test_every_character_is_cut_from_its_neighbours_in_the_same_way(seams):
     assert parts(encoder, texts) == ids
     assert encoder.backend == "fastokens"
     assert len({len(row) for row in ids}) > 3
+
+
+@pytest.mark.thorough
+def test_white_space_of_one_of_the_libraries_alone_is_noticed_before_any_text(tmp_path):
+    """The Mongolian vowel separator, U+180E, under GPT-2's pattern in full, as transformers converts tiktoken's."""
+    encoder, texts = Encoder(tokenizer := with_seams(tmp_path)), ["x\u180ex 1\u180e1 \u180e\n\u180e"]
+    assert encoder.backend == "tokenizers"
+    assert parts(encoder, texts) == one_by_one(tokenizer, texts)
 
 
 @pytest.mark.thorough
