@@ -21,6 +21,7 @@ from .operations.launching import (
     start,
 )
 from .runtime import environment
+from .runtime.command_line import settings_parser
 from .runtime.credentials import remember_words
 from .runtime.once import one_command
 from .runtime.one_line_errors import one_line_errors
@@ -96,7 +97,11 @@ def _run(argv: list[str]) -> int:
     parser, parsers = build_parsers()
     if words and words[0] not in ("-h", "--help", "--version"):
         _check_name(words[0])
-    arguments, flags = parser.parse(words)
+    try:
+        arguments, flags = parser.parse(words)
+    except InputError:
+        _check_flags(words)  # what is missing may only be so because of an unknown flag
+        raise
     run, kind, used = arguments.chosen
     if flags and not takes_rest(kind, "flags"):
         unknown = next((word for word in flags if word.startswith("-")), flags[0])
@@ -105,6 +110,15 @@ def _run(argv: list[str]) -> int:
         raise InputError(f"{command}: unknown argument {unknown}{near} `{command} --help` lists all")
     further = {"flags": flags, "words": words[1:], "after": after, "commands": list(parsers)}
     return run(settings_from(kind, checked([kind], vars(arguments), vars(arguments)), **further))
+
+
+def _check_flags(words: Sequence[str]) -> None:
+    """Raise an error that names a flag that a command of this package does not have."""
+    name = next((name for name in (" ".join(words[:2]), *words[:1]) if name in COMMANDS), None)
+    if name is not None:
+        _, kind = function_of(COMMANDS[name][1])
+        if not takes_rest(kind, "flags"):
+            settings_parser([kind]).check_flags(words)
 
 
 def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:

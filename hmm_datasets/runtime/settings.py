@@ -177,7 +177,7 @@ class SettingsParser(argparse.ArgumentParser):
         for word in words:
             flag = underscored(word).partition("=")[0]
             if flag.startswith("--") and " " not in flag and flag not in self.flags:
-                raise InputError(f"unknown flag {flag}{hint_at(flag, {*self.flags, '--config'}, self.kinds)}")
+                raise InputError(f"unknown flag {flag}{hint_at(flag, {*self.flags, '--config'} - {flag}, self.kinds)}")
 
     def error(self, message: str) -> NoReturn:
         raise InputError(message) from None

@@ -259,6 +259,12 @@ def test_preflight_prints_a_table_and_fails_where_a_check_does(tmp_path, capsys,
     assert "unknown flag --learning_rate" in failing(capsys, "preflight", "--learning_rate", "1")
 
 
+@pytest.mark.parametrize("words", [["push", "--config", "push.yaml"], ["checkpoint", "convert", "--too", "hf"]])
+def test_an_unknown_flag_is_named_before_what_is_missing(words, capsys):
+    flag = next(word for word in words if word.startswith("--"))
+    assert f"error: unknown flag {flag}" in failing(capsys, *words)
+
+
 def test_corpora_are_listed_with_size_and_licence(capsys):
     assert main(["describe"]) == 0
     told = capsys.readouterr().out

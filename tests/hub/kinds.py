@@ -79,10 +79,13 @@ PUSH = """
         found[kind] = {"said": said, "commits": [result.commit for result in results], "repo": results[-1].repo_id,
                        "unchanged": [result.commit for result in again] == [result.commit for result in results]}
 
-    import hmm_datasets
-    from datasets import load_dataset
-    sentences = load_dataset("words", data_dir=f"{root}/words", columns=["input_ids", "text"])
-    sentences.push_to_hub("tester/kinds-sentences")
+    from datasets import Dataset, DatasetDict
+    from hmm_datasets.text.tokenizers.words import WordCorpus
+    corpus = WordCorpus.load(f"{root}/words")
+    splits = {name: list(getattr(corpus, name)) for name in ("train", "test", "unique")}
+    DatasetDict({name: Dataset.from_dict({
+        "input_ids": rows, "text": [" ".join(corpus.vocabulary[symbol] for symbol in row) for row in rows],
+    }) for name, rows in splits.items()}).push_to_hub("tester/kinds-sentences")
     print(json.dumps(found))
 """
 
