@@ -10,7 +10,7 @@ from hmm_datasets.training.step.component import in_order
 
 def test_components_stand_before_those_that_they_need_whatever_their_order(tmp_path):
     components = trainer(tmp_path).components
-    assert len(components) == 12
+    assert len(components) == 11
     assert in_order(components) == components
     names = {type(one).__name__ for one in components}
     for seed in range(20):
