@@ -1,4 +1,4 @@
-"""Probes of parts of a belief, by position and by checkpoint, and beliefs of Markov order k as a control."""
+"""Probes of parts of a belief, and by checkpoint, and beliefs of Markov order k as a control."""
 
 import itertools
 
@@ -212,7 +212,7 @@ def test_beliefs_are_probed_at_every_checkpoint_and_shown(tmp_path):
     # The last checkpoint is the model itself, probed on the same rows.
     assert rows[1]["belief_r2"] == pytest.approx(report["beliefs"]["layers"]["all"]["r2"], abs=1e-6)
     page = (tmp_path / "out" / "report.html").read_text()
-    for title in ("Linear probes of all layers by checkpoint", "Beliefs of Markov order k", "by position"):
+    for title in ("Linear probes of all layers by checkpoint", "Beliefs of Markov order k"):
         assert title in page
     assert (tmp_path / "out" / "plots" / "beliefs_training.png").exists()
     assert main([*command, "--tasks", "training", "--output_dir", str(tmp_path / "other")]) == 0
