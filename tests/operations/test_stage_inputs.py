@@ -141,7 +141,7 @@ def began(found: dict, settings, monkeypatch) -> list:
         ("known_optimum", {"output_dir": "out"}),
         ("leaky_tokenizer", {}),
         ("llm_on_hmms", {}),
-        ("nonergodic", {"counts": [16], "mess3": 0, "num_sequences": 64}),
+        ("nonergodic", {"counts": [16], "num_sequences": 64}),
         ("tinystories_hmm", {}),
         ("tr1", {}),
         ("wordplay", {"text": "tinystories-sample"}),
