@@ -273,7 +273,7 @@ def test_a_data_set_for_the_hub_has_a_card_with_the_floor(source, folder, tmp_pa
     written = write_hmm_dataset(source, tmp_path / "data", **sizes, show_progress=False)
     card = (written / "README.md").read_text()
     assert f"a process of kind {source.stored_name} over {source.num_symbols} symbols" in card
-    assert '"hmm",\n    "hf://datasets/USER/NAME",' in card
+    assert 'address = "hf://datasets/USER/NAME"\nstream = load_dataset("hmm", address, ' in card
     assert "| Optimal loss on these sequences |" in card
     assert ("| Entropy rate | 0.90026 (exact) nats per token |" in card) == (source is DICE)
     assert "States, symbols" not in card
