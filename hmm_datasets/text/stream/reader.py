@@ -10,7 +10,7 @@ import mmap
 import operator
 import os
 from collections.abc import Callable, Iterator
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -70,7 +70,7 @@ class TokenStream:
         # The position and the document at which each shard begins; the last entry is the total.
         self._tokens_before = np.cumsum([0, *(shard.num_tokens for shard in self.index.shards)])
         self._documents_before = np.cumsum([0, *(shard.num_documents for shard in self.index.shards)])
-        find = self.folder.joinpath if remote is None else partial(_downloaded, remote, self.index.digests)
+        find = self.folder.joinpath if remote is None else cache(partial(_downloaded, remote, self.index.digests))
         self._tokens = _mapped(find, [shard.name for shard in self.index.shards], self.index.token_dtype)
         self._ends = _mapped(find, [shard.ends_name for shard in self.index.shards], ENDS_DTYPE)
 

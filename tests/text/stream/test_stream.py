@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.text.stream import INDEX_NAME, TokenStream, write_tokens
+from hmm_datasets.text.stream import INDEX_NAME, TokenStream, reader, write_tokens
+from hmm_datasets.text.stream.verification import differing_files
 
 EOS = 9
 DOCUMENTS = [[1, 2, 3], [4, EOS], [6], [5]]
@@ -310,3 +312,23 @@ def test_verify_finds_ends_that_differ_from_the_positions_of_eos(folder, tokens,
     del values["digest"]
     (folder / INDEX_NAME).write_text(json.dumps(values))
     assert told in message(TokenStream(folder).verify)
+
+
+def test_a_shard_of_the_hub_is_compared_once_however_often_it_is_mapped(tmp_path, monkeypatch):
+    write(tmp_path / "s", DOCUMENTS * 3, shard_tokens=5)
+    compared = []
+
+    def differing(folder, digests):
+        compared.extend(digests)
+        return differing_files(folder, digests)
+
+    monkeypatch.setattr(reader, "is_address", lambda folder: True)
+    monkeypatch.setattr(reader, "remote_stream", Path)
+    monkeypatch.setattr(reader, "download_file", lambda path: path)
+    monkeypatch.setattr(reader, "differing_files", differing)
+    monkeypatch.setattr(reader, "_MAX_MAPPED", 1)
+    stream = TokenStream(tmp_path / "s")
+    for _ in range(3):
+        stream.read(0, stream.num_tokens)
+    assert sorted(compared) == sorted(shard.name for shard in stream.index.shards)
+    assert len(compared) > 1
