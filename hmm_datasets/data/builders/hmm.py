@@ -97,7 +97,8 @@ class HMMBuilder(IndexedBuilder):
                 "data_dir=, and no data_files"
             )
         # The names of prepared data have the fingerprint in them, whatever a name means in later versions.
-        settings["fingerprint"] = load_source(os.path.expanduser(data_dir)).fingerprint()
+        self._source = load_source(os.path.expanduser(data_dir))
+        settings["fingerprint"] = self._source.fingerprint()
         super().__init__(*args, config_name=config_name, data_dir=data_dir, **settings)
 
     def _info(self) -> datasets.DatasetInfo:
@@ -105,7 +106,6 @@ class HMMBuilder(IndexedBuilder):
 
     def _split_generators(self, dl_manager) -> list[datasets.SplitGenerator]:
         config = self.config
-        source = load_source(os.path.expanduser(config.data_dir))
         if config.num_sequences is None and not dl_manager.is_streaming:
             raise InputError("an endless data set cannot be stored; pass num_sequences=, or streaming=True")
         splits = [(datasets.Split.TRAIN, 0, config.num_sequences or ENDLESS)]
@@ -115,7 +115,7 @@ class HMMBuilder(IndexedBuilder):
             self._split(
                 name,
                 HMMExamples(
-                    *(source, config.length, config.seed, first, count, 1, config.bos, config.num_shards),
+                    *(self._source, config.length, config.seed, first, count, 1, config.bos, config.num_shards),
                     columns=config.columns,
                 ),
             )
