@@ -213,20 +213,19 @@ def _default(field) -> str:
 
 def support_table() -> str:
     """The settings of transformers and TRL that work and that are refused, in Markdown."""
-    from hmm_datasets.training.support import TRAINERS
-    from hmm_datasets.training.supported import TABLE
+    from hmm_datasets.training.refusal_rules import TRAINERS
+    from hmm_datasets.training.refusals import REFUSALS
 
-    lines = ["| setting | here | what it does, or why not |", "|---|---|---|"]
-    for row in TABLE:
-        only = "" if row.refused is None or row.trainers is TRAINERS else f" by {', '.join(row.trainers)}"
-        if row.refused is None:
-            what = "works"
-        elif row.trainers is TRAINERS and any(other.name == row.name and other.refused is None for other in TABLE):
+    works = (Path(__file__).parents[1] / "tests" / "training" / "settings_that_work.tsv").read_text("utf-8")
+    rows = [line.split("\t") for line in works.splitlines()[1:]]
+    lines = [f"| `{name}` | works | {effect} |" for name, _, effect in rows]
+    for row in REFUSALS:
+        what = "refused" if row.trainers is TRAINERS else f"refused by {', '.join(row.trainers)}"
+        if row.trainers is TRAINERS and row.name in {name for name, *_ in rows}:
             what = f"`{row.example}` is refused"
-        else:
-            what = f"refused{only}"
-        lines.append(f"| `{row.name}` | {what} | {row.outcome} |")
-    return "\n".join(lines)
+        lines.append(f"| `{row.name}` | {what} | {row.reason} |")
+    header = ["| setting | here | what it does, or why not |", "|---|---|---|"]
+    return "\n".join(header + sorted(lines, key=lambda line: line.split("`")[1]))
 
 
 def trainer_settings_page() -> str:

@@ -24,8 +24,8 @@ def main(mixture: MixtureSettings, settings: PretrainFields) -> None:
     from transformers import AutoModelForCausalLM, default_data_collator, set_seed
 
     from hmm_datasets.training.pretrained import load_pretrained
+    from hmm_datasets.training.refusals import check_planned
     from hmm_datasets.training.run import train_and_save
-    from hmm_datasets.training.supported import check_planned
     from hmm_datasets.training.trainer import Pretrainer
 
     check_planned(settings)

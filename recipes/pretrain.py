@@ -27,8 +27,8 @@ def main(data_settings: DataSettings, model_settings: ModelSettings, settings: P
 
     from hmm_datasets.evaluation.baselines import BaselineComparison
     from hmm_datasets.training.model_configs import new_model
+    from hmm_datasets.training.refusals import check_planned
     from hmm_datasets.training.run import train_and_save
-    from hmm_datasets.training.supported import check_planned
     from hmm_datasets.training.trainer import Pretrainer
 
     check_planned(settings)

@@ -8,7 +8,6 @@ of this package overrides and calls the public ones.
 All of it can be removed once the Trainer has hooks for these purposes; no upstream issue asks for all of them.
 """
 
-import inspect
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,6 @@ from typing import Any, NamedTuple
 
 from transformers.trainer import SCHEDULER_NAME, TRAINING_ARGS_NAME
 from transformers.trainer_callback import ExportableState
-from transformers.trainer_pt_utils import LabelSmoother
 from transformers.utils.hub import PushInProgress
 
 from .versions import warn_of_untried_versions
@@ -25,17 +23,12 @@ warn_of_untried_versions()
 
 __all__ = [
     "SCHEDULER_NAME",
-    "SMOOTHS_WHOLE_STEPS",
     "TRAINING_ARGS_NAME",
     "ExportableState",
     "PushInProgress",
     "TrainerHooks",
     "TrainingLength",
 ]
-
-
-SMOOTHS_WHOLE_STEPS = "num_items_in_batch" in inspect.signature(LabelSmoother.__call__).parameters
-"""Whether smoothed losses are divided by the labels of a step, as from 5.15 on; before, by those of a micro-batch."""
 
 
 class TrainingLength(NamedTuple):

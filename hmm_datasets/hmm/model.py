@@ -151,15 +151,10 @@ class HMM(Process):
         draw_tokens(*self._alias_tables, self.num_symbols, seed, first, step, out, states)
 
     def _after(self, prefix: Int[np.ndarray, "P"]) -> "HMM":
-        from .conditioned import filtered
-        from .kernels.tilted import normalize_logs
+        from .conditioned import belief_after
         from .sampling import AliasTable
 
-        tokens = np.where(prefix < 0, self.num_symbols, prefix)[None]
-        beliefs, in_logs = filtered(self, tokens, np.array([len(prefix)]))
-        belief = beliefs[0, -1].copy()
-        if in_logs[0]:
-            normalize_logs(belief, belief)
+        belief = belief_after(self, np.where(prefix < 0, self.num_symbols, prefix))
         # The other tables are the same, and may be large.
         following = copy.copy(self)
         following.start = belief
@@ -283,71 +278,6 @@ class HMM(Process):
         from .viterbi import viterbi
 
         return self._infer(viterbi, tokens, lengths, dtype)
-
-    def sample_states(
-        self, tokens: Int[Any, "B T"], num_samples: int = 1, seed: int = 0, first: int = 0, *, lengths=None
-    ) -> Int[Any, "B S T"]:
-        """Draw paths of states given tokens, exactly: forward filtering, backward sampling.
-
-        Path `s` of row `b` depends on `(self, tokens[b], seed, first + b S + s)` alone.
-
-        Args:
-            tokens (array of shape `(B, T)`): symbols, some of which may be missing.
-            num_samples (`int`, *optional*, defaults to 1): `S`, paths per row.
-            seed (`int`, *optional*, defaults to 0): which stream to draw from, in `[0, 2**64)`.
-            first (`int`, *optional*, defaults to 0): index of the first path, in `[0, 2**64)`; larger indices wrap.
-            lengths (array of shape `(B,)`, *optional*): number of tokens in each row; the rest is padding.
-
-        Returns:
-            array of shape `(B, S, T)`: the states that emit the tokens, in the smallest unsigned type (for a tensor,
-                int64); 0 beyond the length of a row.
-
-        Raises:
-            `InputError`: a token is not a symbol, or the HMM cannot emit a row; the message gives its place.
-
-        ```python
-        >>> hmm = HMM(start=[0.5, 0.5], transition=[[0, 1], [1, 0]], emission=[[1, 0], [0.5, 0.5]])
-        >>> hmm.sample_states([[0, 1, 0], [1, 0, None]], num_samples=2).tolist()
-        [[[0, 1, 0], [0, 1, 0]], [[1, 0, 1], [1, 0, 1]]]
-
-        ```
-        """
-        from .conditioned import draw_given
-
-        return self._as_indices(tokens, draw_given(self, tokens, num_samples, seed, first, lengths)[0])
-
-    def impute(
-        self, tokens: Int[Any, "B T"], num_samples: int = 1, seed: int = 0, first: int = 0, *, lengths=None
-    ) -> Int[Any, "B S T"]:
-        """Draw the missing tokens given those that were observed, exactly.
-
-        Draw `s` of row `b` belongs to the path that `sample_states` draws with the same arguments. Gaps at the end of
-        a row are what follows it, so that rows may be continued; `sample` with `prefix` is faster.
-
-        Args:
-            tokens, num_samples, seed, first, lengths: see [`HMM.sample_states`].
-
-        Returns:
-            array of shape `(B, S, T)`: the tokens, with symbols where they were missing, in the smallest unsigned type
-                (for a tensor, int64); 0 beyond the length of a row.
-
-        ```python
-        >>> hmm = HMM(start=[1, 0], transition=[[0, 1], [1, 0]], emission=[[1, 0], [0, 1]])
-        >>> hmm.impute([[0, None, 0, -1]]).tolist()
-        [[[0, 1, 0, 1]]]
-
-        ```
-        """
-        from .conditioned import draw_given
-
-        return self._as_indices(tokens, draw_given(self, tokens, num_samples, seed, first, lengths)[1])
-
-    @staticmethod
-    def _as_indices(tokens: Any, drawn: np.ndarray) -> Any:
-        import torch
-
-        # Bytes are masks to torch.
-        return torch.from_numpy(drawn.astype(np.int64)).to(tokens.device) if torch.is_tensor(tokens) else drawn
 
     def expected_counts(self, tokens: Int[Any, "B T"], *, lengths=None, dtype=None) -> "ExpectedCounts":
         """Expected counts of first states, transitions and emissions given the tokens, summed over the batch.

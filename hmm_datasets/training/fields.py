@@ -112,7 +112,7 @@ class RunFields:
         "ddp_bucket_cap_mb ddp_timeout max_length pad_to_multiple_of": _COUNT,
         "max_steps local_rank": NumberRange(-1),
         "logging_steps eval_steps save_steps": _POSITIVE,
-        "adam_beta1 adam_beta2 label_smoothing_factor": NumberRange(below=1),
+        "adam_beta1 adam_beta2": NumberRange(below=1),
         "seed": NumberRange(0, below=1 << 32),  # that of NumPy
     }
     voids = (

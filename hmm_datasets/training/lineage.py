@@ -5,43 +5,40 @@ Every run records its own stage and those before it, as `lineage` in its `run.js
 program trained has no such record, and its tokens are not known.
 """
 
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from ..errors import InputError
 from ..files import DIGESTS_NAME, file_digest
 from ..hub.cards import CARD_NAME
-from ..hub.download import ModelName, model_file
+from ..hub.download import ModelName, commit_of, model_file
 from ..hub.gguf import GGUFHeader, gguf_path, read_header
 from ..hub.licences import stated_licence
 from ..records import Record, read_record
-from ..runtime.run_records import CheckpointState, RunRecord, RunSummary, Stage
+from ..runtime.run_records import BaseModel, CheckpointState, Lineage, RunRecord, RunSummary, Stage
 from .record import RECORD_NAME
 
 
-def lineage(base: str | None, *, stage: str, data: str | None, commit: str | None = None) -> dict[str, Any]:
-    """The `lineage` entry of `run.json`.
+def base_model(model: str) -> BaseModel:
+    """What a run records of the model that it starts from, looked up once.
 
     Args:
-        base (`str`, *optional*): folder or Hub name of the model that this stage starts from; None for a new one.
+        model (`str`): its folder, its GGUF file or its name on the Hub.
+    """
+    header = _gguf_header(model)
+    quantization = None if header is None else header.quantization
+    return BaseModel(model, commit_of(model), weights_of(model), quantization, _licence(model, header))
+
+
+def lineage(base: BaseModel | None, *, stage: str, data: str | None) -> Lineage:
+    """The stages of a model, of which this is the last.
+
+    Args:
+        base ([`~hmm_datasets.runtime.run_records.BaseModel`], *optional*): the model that this stage starts from; None
+            for a new one.
         stage (`str`): name of this stage.
         data (`str`, *optional*): what it trains on, in words.
-        commit (`str`, *optional*): commit of the base's repository, if it comes from the Hub.
-
-    Returns:
-        `dict`: `stage`, `data`, and `before`, the earlier stages. Each of those has `stage`, `data` and `tokens`, the
-        latter two None if they are not known. `base` has the `model`, its `commit`, and the SHA-256 of its `weights`
-        by file, as far as its folder records them, its `licence`, and of a GGUF file also its `quantization`; it is
-        None for a new model.
     """
-    if base is None:
-        return {"stage": stage, "data": data, "base": None, "before": []}
-    header = _gguf_header(base)
-    origin = {"model": base, "commit": commit, "weights": weights_of(base), "licence": _licence(base, header)}
-    if header is not None:
-        origin["quantization"] = header.quantization
-    return {"stage": stage, "data": data, "base": origin, "before": stages_of(base)}
+    return Lineage(stage, data, [] if base is None else stages_of(base.model), base)
 
 
 def weights_of(model: str) -> dict[str, str]:
@@ -71,7 +68,7 @@ def _licence(model: str, header: GGUFHeader | None) -> dict[str, str]:
     return {} if card is None else stated_licence(card)
 
 
-def stages_of(model: str) -> list[dict[str, Any]]:
+def stages_of(model: str) -> list[Stage]:
     """The stages of a model's training, in order.
 
     Args:
@@ -85,9 +82,8 @@ def stages_of(model: str) -> list[dict[str, Any]]:
         tokens = state.num_input_tokens_seen
     if record is None or record.lineage is None or tokens is None:
         name = model if ModelName.parse(model).on_hub else Path(model).name
-        return [{"stage": f"training of {name}", "data": None, "tokens": None}]
-    last = Stage(record.lineage.stage, record.lineage.data, tokens)
-    return [asdict(stage) for stage in (*record.lineage.before, last)]
+        return [Stage(f"training of {name}")]
+    return [*record.lineage.before, Stage(record.lineage.stage, record.lineage.data, tokens)]
 
 
 def _read(model: str, name: str, kind: type[Record]) -> Record | None:

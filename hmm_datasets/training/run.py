@@ -18,7 +18,7 @@ from ..compat.torch import wait_for_rank_zero
 from ..errors import InputError, RolledBack, suggestion
 from ..files import check_digests, check_may_write, read_json, restored, write_digests, write_json, written_together
 from ..hmm.names import SAVED_NAME, is_process_name
-from ..hub.download import ModelName, commit_of
+from ..hub.download import ModelName
 from ..report.overview import draw_run
 from ..report.plan_tables import consumption_table
 from ..runtime import heartbeats
@@ -26,7 +26,7 @@ from ..runtime.events import append_event
 from ..runtime.lock import exclusive_lock
 from ..runtime.process_identity import this_place
 from ..runtime.run_identity import check_folder_identity
-from ..runtime.run_records import FINISHING_NAME
+from ..runtime.run_records import FINISHING_NAME, BaseModel
 from ..runtime.stop_requests import parse_time
 from .callbacks.interruptions import Interruptions
 from .callbacks.log_spaced import LogSpaced
@@ -39,7 +39,7 @@ from .checkpoints.resuming import Start, find_start, start_problems
 from .checkpoints.skipped_rows import rows_identity
 from .checkpoints.unfinished import remove_unfinished
 from .content import CACHE_NAME, SECTION, weights_digest
-from .lineage import lineage, weights_of
+from .lineage import base_model, lineage, weights_of
 from .parameters import count_parameters
 from .plan.plan import Plan
 from .precision import describe_precision, types_of_weights
@@ -102,9 +102,8 @@ class Run:
     """
 
     def __init__(self, trainer: StepTrainer, settings: dict[str, Any], data: dict[str, Any], base: str | None):
-        self.trainer, self.settings, self.base = trainer, settings, base
+        self.trainer, self.settings, self.base = trainer, settings, None if base is None else base_model(base)
         self.folder, self.args, self.plan = Path(trainer.args.output_dir), trainer.args, trainer.plan
-        self.commit = None if base is None else commit_of(base)
         self.data = data | self._versions()
         if base is not None:
             trainer.content["weights"] = weights_digest(base, self.folder / CACHE_NAME)
@@ -114,8 +113,8 @@ class Run:
     def _versions(self) -> dict[str, Any]:
         """What else the loss curve follows from: the commit of the base on the Hub, and the optimizer's weights."""
         versions: dict[str, Any] = {}
-        if self.base is not None and self.commit is not None:  # it may change while a run is interrupted
-            versions["base"] = str(ModelName.parse(self.base).at(self.commit))
+        if self.base is not None and self.base.commit is not None:  # it may change while a run is interrupted
+            versions["base"] = str(ModelName.parse(self.base.model).at(self.base.commit))
         if self.args.optimizer_from is not None:
             versions["optimizer"] = _optimizer_weights(self.args.optimizer_from, self.base)
         return versions
@@ -159,7 +158,7 @@ class Run:
             (self.folder / FINISHING_NAME).unlink(missing_ok=True)  # of a smaller budget
             _set_later_aside(trainer, self.folder, start)
         stage = trainer.stage or ("pretraining" if self.base is None else "midtraining")
-        origin = lineage(self.base, stage=stage, data=_description(self.settings, plan), commit=self.commit)
+        origin = asdict(lineage(self.base, stage=stage, data=_description(self.settings, plan)))
         write_record(
             *(args.output_dir, {**self.settings, **args.to_dict()}, self.data, args.allow_changed, origin),
             identity=self.identity | rows,
@@ -302,18 +301,18 @@ def _check_same_start(start: Start | None) -> None:
         )
 
 
-def _optimizer_weights(optimizer: str, base: str | None) -> dict[str, str]:
+def _optimizer_weights(optimizer: str, base: BaseModel | None) -> dict[str, str]:
     """The SHA-256 of the weights that an optimizer state belongs to.
 
     Raises:
         `InputError`: there is no such state, or it belongs to another model than the run starts from.
     """
     checkpoint = optimizer_checkpoint(optimizer)
-    of_optimizer, of_base = weights_of(str(checkpoint)), {} if base is None else weights_of(base)
-    if base is None or (of_optimizer and of_base and of_optimizer != of_base):
+    of_optimizer = weights_of(str(checkpoint))
+    if base is None or (of_optimizer and base.weights and of_optimizer != base.weights):
         raise InputError(
             f"optimizer_from: {checkpoint}: has other weights than the model that training starts from, "
-            f"{base or 'a new one'}; name the model's own run, or leave optimizer_from out"
+            f"{'a new one' if base is None else base.model}; name the model's own run, or leave optimizer_from out"
         )
     return of_optimizer
 

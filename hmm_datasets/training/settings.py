@@ -24,10 +24,10 @@ from .plan.budget import Budget, accumulation_steps, read_budget
 from .plan.plan import Plan, make_plan
 from .plan.rate import Rate, read_rate
 from .precision import check_dtype, find_precision, launched_in
+from .refusals import check_packages, check_planned, check_refusals
 from .sources import TrainingData
 from .step.component import named_components
 from .step.spikes import check_spikes
-from .supported import check_packages, check_planned, check_supported
 from .trackers import check_trackers
 
 
@@ -39,13 +39,13 @@ class RunSettings(checkpointing_settings()):
     """Budget of a run if none is set."""
 
     recipe = "pretrain"
-    """The recipe with these settings, as `supported.TRAINERS` has it."""
+    """The recipe with these settings, as `refusal_rules.TRAINERS` has it."""
 
     idle_devices = 0
     """Number of GPUs that this process sees and does not use."""
 
     def __post_init__(self):
-        check_supported(self)
+        check_refusals(self)
         check_object(self)
         self._read_values()
         self._set_accumulation()

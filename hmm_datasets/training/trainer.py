@@ -51,7 +51,7 @@ from .step.component import Component, in_order, named_components
 from .step.finite_loss import FiniteLoss
 from .step.held_out_loss import HeldOutLoss, HeldOutMeasures
 from .step.logged_rows import ROW_INDEX, IndexedBatches, IndexedRows, LoggedRows
-from .step.loss import SmoothedLoss, StepLoss
+from .step.loss import StepLoss
 from .step.phases import PhaseReporter
 from .step.scores import LogitScores, Scores
 from .step.skipped_steps import SkippedSteps
@@ -105,8 +105,6 @@ class StepTrainer(ShardedTrainer):
             set_type_of_weights(model, settings, is_base=kwargs.get("peft_config") is not None)
             train_every_embedding(model)
         super().__init__(*args, **kwargs)
-        if self.label_smoother is not None:
-            self.label_smoother = SmoothedLoss(settings.label_smoothing_factor)
         self.plan = self._plan() if plan is None else plan
         self.schedule = self.args.batch_schedule
         self.start: Start | None = None
@@ -549,8 +547,8 @@ class Pretrainer(StepTrainer, Trainer):
         args, model = self.args, without_adapter(self.model)
         if not args.chunks(model.config.get_text_config().vocab_size):
             return None
-        if self.label_smoother is not None or self.compute_loss_func is not None:
-            reason = "is given another loss by label_smoothing_factor or compute_loss_func"
+        if self.compute_loss_func is not None:
+            reason = "is given another loss by compute_loss_func"
         else:
             reason = unsupported_reason(model)
         if reason is None:

@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from hmm_datasets.hmm.model import HMM
 from hmm_datasets.text.corpora.loading import read_splits
 from hmm_datasets.text.stream import TokenStream, tokenize_corpus
 from hmm_datasets.text.tokenizers.bpe import train_bpe
-from hmm_datasets.training.lineage import lineage
+from hmm_datasets.training.lineage import base_model, lineage
 
 LENGTH, SEED = 12, 5
 STORIES = [f"Once there was a {animal}. The {animal} ran home." for animal in ("cat", "dog", "hen", "cow", "fox")]
@@ -167,13 +168,13 @@ def test_of_a_file_that_was_trained_on_only_held_out_documents_are_scored(tmp_pa
         trained = [row["text"] for split, row in rows if split == "train"]
         index = tokenize_corpus(trained, tokenizer, tokens, file, show_progress=False)
         write_json(folder / "tokens" / "run.json", {"data": {"test_fraction": share}})
-        stage = lineage(None, stage="pretraining", data=file)
+        stage = asdict(lineage(None, stage="pretraining", data=file))
         record = {"data": {"tokens": index.sha256}, "settings": {"tokens": str(tokens)}, "lineage": stage}
         (folder / "model").mkdir()
         write_json(folder / "model" / "run.json", record)
         write_json(folder / "model" / "summary.json", {"tokens": index.num_tokens})
         (folder / "tuned").mkdir()
-        tuned = lineage(str(folder / "model"), stage="midtraining", data=None)
+        tuned = asdict(lineage(base_model(str(folder / "model")), stage="midtraining", data=None))
         write_json(folder / "tuned" / "run.json", {"data": {}, "settings": {}, "lineage": tuned})
         for model in ("model", "tuned"):
             known = trained_on(str(folder / model))

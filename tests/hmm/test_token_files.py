@@ -94,10 +94,9 @@ def test_names_are_tokens_of_an_hmm_with_a_vocabulary():
         assert np.array_equal(hmm.log_likelihood(given), hmm.log_likelihood(tokens))
     assert np.array_equal(hmm.viterbi(names).states, hmm.viterbi(tokens).states)
     assert np.array_equal(hmm.next_token_probs(names), hmm.next_token_probs(tokens))
-    assert np.array_equal(hmm.sample_states(names, num_samples=3), hmm.sample_states(tokens, num_samples=3))
     assert np.array_equal(hmm.sample(2, 4, prefix=names), hmm.sample(2, 4, prefix=tokens))
     assert np.array_equal(hmm.sample(2, 4, prefix=["sun", "rain"]), hmm.sample(2, 4, prefix=[2, 0]))
-    assert np.array_equal(hmm.impute([["sun", None, "sun"]]), hmm.impute([[2, -1, 2]]))
+    assert np.array_equal(hmm.posteriors([["sun", None, "sun"]]), hmm.posteriors([[2, -1, 2]]))
     with pytest.raises(InputError, match=r"tokens\[0, 1\] is 'rian', no name in the vocabulary; did you mean rain\?"):
         hmm.log_likelihood([["sun", "rian"]])
     with pytest.raises(InputError, match=r"tokens are ragged; expected rows of equal length, padded with None"):

@@ -26,7 +26,7 @@ def test_a_file_is_loaded_by_the_name_of_its_repository_and_recorded_with_its_co
         from hmm_datasets import InputError
         from hmm_datasets.hub.download import commit_of, model_file
         from hmm_datasets.training.pretrained import load_pretrained, tokenizer_of
-        from hmm_datasets.training.lineage import lineage, stages_of
+        from hmm_datasets.training.lineage import base_model, stages_of
         HfApi().create_repo("tester/tiny")
         for name in ("a.gguf", "b.gguf"):
             HfApi().upload_file(path_or_fileobj=sys.argv[1], path_in_repo=name, repo_id="tester/tiny")
@@ -42,14 +42,15 @@ def test_a_file_is_loaded_by_the_name_of_its_repository_and_recorded_with_its_co
             shapes.append(str(error))
         name = "tester/tiny:a.gguf@v1"
         commit = HfApi().repo_info("tester/tiny", revision="v1").sha
-        base = lineage(name, stage="fine-tuning", data=None, commit=commit_of(name))["base"]
-        print(json.dumps([shapes, commit == commit_of(name) == base["commit"], base["weights"], stages_of(name),
-                          tokenizer_of(name).encode("It is Tom.")]))
+        base = base_model(name)
+        same = commit == commit_of(name) == base.commit
+        stages = [stage.stage for stage in stages_of(name)]
+        print(json.dumps([shapes, same, base.weights, stages, tokenizer_of(name).encode("It is Tom.")]))
     """
     shapes, same_commit, weights, stages, tokens = local_hub.child(code, tmp_path / "home", tmp_path / "tiny.gguf")
     assert shapes[:3] == [[270, 32]] * 3
     assert shapes[3].startswith("hf://tester/tiny/a.gguf: cannot be read from the Hub")
     assert same_commit
     assert list(weights) == ["a.gguf"]
-    assert stages == [{"stage": "training of tester/tiny:a.gguf@v1", "data": None, "tokens": None}]
+    assert stages == ["training of tester/tiny:a.gguf@v1"]
     assert tokens == tokenizer.encode("It is Tom.")

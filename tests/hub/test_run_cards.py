@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from hmm_datasets.hub.weights_digest import weights_sha256
 from hmm_datasets.text.corpora.loading import load_corpus
 from hmm_datasets.text.stream import tokenize_corpus
 from hmm_datasets.text.tokenizers.bpe import train_bpe
-from hmm_datasets.training.lineage import lineage
+from hmm_datasets.training.lineage import base_model, lineage
 from hmm_datasets.training.model_configs import ModelSettings, new_model
 from hmm_datasets.training.post_training.trainers import FineTuner
 from hmm_datasets.training.run import train_and_save
@@ -140,7 +141,7 @@ def test_a_report_of_a_text_only_experiment_says_what_is_there(stages, tmp_path,
 def test_tokens_of_a_base_without_a_record_are_unknown(stages, tmp_path):
     shutil.copytree(stages / "pretrain_text", tmp_path / "base")
     (tmp_path / "base" / "run.json").unlink()
-    found = lineage(str(tmp_path / "base"), stage="fine-tuning", data="talk")
+    found = asdict(lineage(base_model(str(tmp_path / "base")), stage="fine-tuning", data="talk"))
     assert found["before"] == [{"stage": "training of base", "data": None, "tokens": None}]
     shutil.copytree(stages / "sft", tmp_path / "sft")
     record = read_json(tmp_path / "sft" / "run.json")
@@ -176,15 +177,14 @@ def test_the_licence_of_a_card_is_that_of_the_parent(stated, stages, tmp_path):
     shutil.copytree(stages / "sft", tmp_path / "sft")
     (tmp_path / "base").mkdir()
     (tmp_path / "base" / "README.md").write_text(f"---\n{front}\n---\n# A model\n")
-    found = lineage(str(tmp_path / "base"), stage="fine-tuning", data="talk")
+    found = asdict(lineage(base_model(str(tmp_path / "base")), stage="fine-tuning", data="talk"))
     record = read_json(tmp_path / "sft" / "run.json")
     write_json(tmp_path / "sft" / "run.json", record | {"lineage": found})
     write_run_card(tmp_path / "sft")
     data = card(tmp_path / "sft").data.to_dict()
     assert {name: value for name, value in data.items() if name.startswith("license")} == of_card
     assert f"| Licence of the parent | {in_table} |" in card(tmp_path / "sft").text
-    again = lineage(str(tmp_path / "sft"), stage="more", data=None)["base"]["licence"]
-    assert again == of_card, "and so of what is trained from it"
+    assert base_model(str(tmp_path / "sft")).licence == of_card, "and so of what is trained from it"
     write_run_card(tmp_path / "sft", licence="mit")
     assert card(tmp_path / "sft").data.license == "mit"
 
@@ -205,8 +205,8 @@ def test_a_stage_that_begins_at_a_checkpoint_counts_the_tokens_up_to_it(stages, 
     shutil.copytree(stages / "midtrain", tmp_path / "run")
     checkpoint = tmp_path / "run" / "checkpoint-1"
     write_json(checkpoint / "trainer_state.json", {"global_step": 1, "num_input_tokens_seen": 77})
-    found = lineage(str(checkpoint), stage="fine-tuning", data="talk")["before"]
-    assert [stage["tokens"] for stage in found] == [tokens(stages, "pretrain_text"), 77]
+    found = lineage(base_model(str(checkpoint)), stage="fine-tuning", data="talk").before
+    assert [stage.tokens for stage in found] == [tokens(stages, "pretrain_text"), 77]
 
 
 def test_a_card_has_no_path_of_this_machine(stages):

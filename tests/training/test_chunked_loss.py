@@ -341,11 +341,6 @@ def with_own_loss():
         (capped, {}, "Gemma2ForCausalLM does more with its logits than to take the loss of them"),
         (with_own_loss, {}, "LlamaForCausalLM has a loss function of its own"),
         (with_trained_output, {}, "LlamaForCausalLM has an output layer of type ModulesToSaveWrapper"),
-        pytest.param(
-            *(tiny_model, {"label_smoothing_factor": 0.1}),
-            "LlamaForCausalLM is given another loss by label_smoothing",
-            marks=needs("transformers>=5.15"),
-        ),
     ],
 )
 def test_a_model_whose_loss_is_not_that_of_its_output_layer_is_named_and_trained_as_ever(

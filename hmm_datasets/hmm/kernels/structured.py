@@ -86,48 +86,31 @@ def replace_symbols(num_symbols, threshold, seed, first, step, out):
 
 
 @compiled
-def normalize_belief(belief):
-    # The sum of a belief, by which it is divided if that is above 0, and the lowest probability in it above 0.
-    total, lowest = 0.0, 1.0
-    for j in range(len(belief)):
-        total += belief[j]
-    for j in range(len(belief)):
-        if belief[j] > 0:
-            belief[j] /= total
-            lowest = min(lowest, belief[j])
-    return total, lowest
-
-
-@compiled
-def begin_belief(start, belief):
-    # Not as one assignment: for the error of unequal shapes numba would compile for seconds.
-    lowest = 1.0
-    for i in range(len(start)):
-        belief[i] = start[i]
-        if start[i] > 0:
-            lowest = min(lowest, start[i])
+def filter_in_order(emission, moves, tokens, belief, scales):
+    # Take `belief` (H,) to that after `tokens` (P,), fill `scales` (P,), the probability of each token given its past,
+    # and return the lowest belief above 0. P(emit x, go to j | in i) is `emission[x, i] * moves[x, i, j]`, or
+    # `moves[0, i, j]` where moves are those of all symbols. Numbers are added in a fixed order, unlike those of
+    # `filter`, where lanes and fused products make it faster; so draws from this belief are the same on every machine.
+    states, lowest = len(belief), 1.0
+    after = np.empty(states)
+    for i in range(states):
+        if belief[i] > 0:
+            lowest = min(lowest, belief[i])
+    for t in range(len(tokens)):
+        table = moves[tokens[t] if len(moves) > 1 else 0]
+        after[:] = 0.0
+        for i in range(states):
+            weight = belief[i] * emission[tokens[t], i]
+            for j in range(states):
+                after[j] += weight * table[i, j]
+        scales[t] = 0.0
+        for j in range(states):
+            scales[t] += after[j]
+        for j in range(states):
+            belief[j] = after[j] / scales[t] if after[j] > 0 else 0.0
+            if belief[j] > 0:
+                lowest = min(lowest, belief[j])
     return lowest
-
-
-@compiled
-def filter_in_order(start, emission, moves, tokens, beliefs, scales, lowest):
-    # Fill `beliefs` (B, T+1, H), `scales` (B, T), the probability of each token given its past, and `lowest` (B,), the
-    # lowest belief above 0. P(emit x, go to j | in i) is `emission[x, i] * moves[x, i, j]`, or `moves[0, i, j]` where
-    # moves are those of all symbols. Numbers are added in a fixed order, unlike those of `filter`, where lanes and
-    # fused products make it faster; so draws from these beliefs are the same on every machine.
-    states, on_edges = len(start), len(moves) > 1
-    for n in range(tokens.shape[0]):
-        lowest[n] = begin_belief(start, beliefs[n, 0])
-        for t in range(tokens.shape[1]):
-            here, after, symbol = beliefs[n, t], beliefs[n, t + 1], tokens[n, t]
-            table = moves[symbol if on_edges else 0]
-            after[:] = 0.0
-            for i in range(states):
-                weight = here[i] * emission[symbol, i]
-                for j in range(states):
-                    after[j] += weight * table[i, j]
-            scales[n, t], low = normalize_belief(after)
-            lowest[n] = min(lowest[n], low)
 
 
 @compiled

@@ -152,22 +152,6 @@ class TokenStream:
         (start,), (stop,) = self.bounds(np.array([operator.index(number)]))
         return self.read(start, stop)
 
-    def document_at(self, positions: Integer[np.ndarray, "B"]) -> Int[np.ndarray, "B"]:
-        """Return the number of the document at each position.
-
-        Raises:
-            `IndexError`: a position is outside the stream.
-        """
-        positions = _checked(positions, 0, self.num_tokens - 1, "positions", self.num_tokens)
-        shards = np.searchsorted(self._tokens_before[1:-1], positions, side="right")
-        documents = np.empty_like(positions)
-        for shard, rows in _groups(shards, np.arange(len(positions))):
-            # In the type of the ends, because for another type numpy would copy them all.
-            local = (positions[rows] - self._tokens_before[shard]).astype(ENDS_DTYPE)
-            document = np.searchsorted(self._ends(shard), local, side="right")
-            documents[rows] = self._documents_before[shard] + document
-        return documents
-
     def verify(self) -> None:
         """Read all files; raise [`InputError`] unless digests, tokens, ends and every EOS agree with the index."""
         for problem in self.problems():

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from transformers.trainer_pt_utils import LabelSmoother
 
 from ...runtime import environment
 from ...runtime.stop_requests import NOTHING
@@ -161,14 +160,3 @@ def rows_in_words(rows: list[int]) -> str:
     if rows == list(range(rows[0], rows[0] + len(rows))):
         return f"rows {rows[0]} to {rows[-1]}"
     return f"rows {', '.join(map(str, rows))}"
-
-
-class SmoothedLoss(LabelSmoother):
-    """Label smoothing for any causal model: the Trainer shifts labels for those of transformers alone.
-
-    The loss of a token is `1 - e` times its cross-entropy and `e` times the mean of the cross-entropies of all tokens
-    (Szegedy et al., "Rethinking the Inception architecture for computer vision", 2016, section 7).
-    """
-
-    def __call__(self, model_output, labels, shift_labels=True, num_items_in_batch=None):
-        return super().__call__(model_output, labels, shift_labels=True, num_items_in_batch=num_items_in_batch)

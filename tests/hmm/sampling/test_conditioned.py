@@ -1,11 +1,13 @@
-"""Draws given tokens beside the enumerated distributions: what follows a prefix, paths of states, and gaps filled.
+"""Draws given tokens beside the enumerated distributions: what follows a prefix, and paths as the guide draws them.
 
-There are 48 comparisons by chi-square with fixed seeds. Each must have a p-value above `LEAST`, and draws from a
-slightly wrong HMM one below `MOST_WRONG`.
+Comparisons are by chi-square with fixed seeds. Each must have a p-value above `LEAST`, and draws from a slightly wrong
+HMM one below `MOST_WRONG`.
 """
 
 import itertools
+import re
 from collections import Counter
+from pathlib import Path
 
 import brute_force
 import numpy as np
@@ -17,7 +19,6 @@ from test_empty_batches import KINDS
 
 from hmm_datasets import HMM, GeneralizedHMM, processes
 from hmm_datasets.errors import InputError
-from hmm_datasets.hmm import conditioned
 
 LEAST, MOST_WRONG = 1e-3, 1e-8
 DRAWS = 4000
@@ -47,80 +48,47 @@ def fillings(hmm: HMM, tokens: list[int]) -> dict[tuple[int, ...], float]:
     return {word: brute_force.likelihood(hmm, word) for word in itertools.product(*choices)}
 
 
-@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/tensorflow/probability/issues/876",
     "samples of the hidden states given the emissions",
-    "`sample_states`, with the enumerated distribution of paths",
+    "lines of the guide on `HMM.beliefs`, with the enumerated distribution of paths",
 )
 @pytest.mark.outside(
     "https://github.com/probml/dynamax/issues/8",
     "forward filtering and backward sampling, with a test",
-    "`sample_states`, with the enumerated distribution of paths",
+    "lines of the guide on `HMM.beliefs`, with the enumerated distribution of paths",
 )
-@tiny
-def test_paths_have_their_distribution_given_the_tokens(hmm):
+def test_paths_as_the_guide_draws_them_have_their_distribution():
+    guide = Path(__file__).parents[3] / "docs" / "how_to" / "hmms.md"
+    (block,) = re.findall(r"^def draw_path\(.*?^    return path$", guide.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    found = {}
+    exec(block, found)
+    hmm, draws = TINY["dense"], np.random.default_rng(1)
     for tokens in (hmm.sample(1, 4, seed=5)[0].tolist(), gapped(hmm)):
-        drawn = hmm.sample_states([tokens], DRAWS, seed=1)[0]
+        row = [None if x < 0 else x for x in tokens]
+        drawn = np.array([found["draw_path"](hmm, row, draws) for _ in range(DRAWS)])
         assert p_value(drawn, brute_force.emitting_path_probabilities(hmm, tokens)) > LEAST
-        shares = (drawn[:, :, None] == np.arange(hmm.num_states)).mean(axis=0)
-        np.testing.assert_allclose(shares, brute_force.posteriors(hmm, tokens), atol=0.04)
 
 
-@pytest.mark.thorough
 @pytest.mark.outside(
     "https://github.com/hmmlearn/hmmlearn/issues/379",
     "a sequence drawn given observations at any positions, and what follows observations",
-    "`impute` draws the others, and `sample(prefix=...)` what follows",
+    "`sample(prefix=...)` draws what follows observations, of which some may be missing; the guide has the others",
 )
 @tiny
-def test_gaps_are_filled_and_prefixes_continued_with_their_distribution(hmm):
-    tokens = gapped(hmm)
-    assert p_value(hmm.impute([tokens], DRAWS, seed=2)[0], fillings(hmm, tokens)) > LEAST
-    # What follows a prefix with a gap, by both ways.
-    weights = Counter()
+def test_prefixes_are_continued_with_their_distribution(hmm):
+    tokens, weights = gapped(hmm), Counter()
     for word, weight in fillings(hmm, [*tokens, -1, -1]).items():
         weights[word[-2:]] += weight
     assert p_value(hmm.sample(DRAWS, 2, seed=3, prefix=tokens), weights) > LEAST
-    assert p_value(hmm.impute([[*tokens, -1, -1]], DRAWS, seed=4)[0][:, -2:], weights) > LEAST
 
 
-@pytest.mark.thorough
 def test_the_test_of_distributions_rejects_another_hmm():
-    hmm = TINY["dense"]
+    hmm, tokens, weights = TINY["dense"], gapped(TINY["dense"]), Counter()
     near = HMM(start=hmm.start, transition=0.8 * hmm.transition + 0.2 / 3, emission=hmm.emission)
-    tokens = gapped(hmm)
-    assert p_value(near.impute([tokens], 40_000)[0], fillings(hmm, tokens)) < MOST_WRONG
-    drawn = near.sample_states([tokens], 40_000)[0]
-    assert p_value(drawn, brute_force.emitting_path_probabilities(hmm, tokens)) < MOST_WRONG
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("hmm", [TINY["dense"], TINY["dense edges"]], ids=["states", "edges"])
-def test_a_draw_depends_on_its_row_seed_and_index_alone(hmm, monkeypatch):
-    tokens, lengths = hmm.sample(7, 6, seed=1).astype(int), np.array([6, 3, 0, 6, 5, 1, 6])
-    tokens[:, 2] = -1
-    options = {"seed": 2**63 + 5, "first": 2**64 - 9}
-    states, symbols = (f(tokens, 3, lengths=lengths, **options) for f in (hmm.sample_states, hmm.impute))
-    assert states.shape == symbols.shape == (7, 3, 6)
-    for row, end in enumerate(lengths):
-        first = (options["first"] + 3 * row) % 2**64
-        for method, all_drawn in ((hmm.sample_states, states), (hmm.impute, symbols)):
-            np.testing.assert_array_equal(method(tokens[row : row + 1, :end], 3, options["seed"], first)[0],
-                                          all_drawn[row, :, :end])  # fmt: skip
-            one = method(tokens[row : row + 1, :end], 1, options["seed"], (first + 2) % 2**64)
-            np.testing.assert_array_equal(one[0, 0], all_drawn[row, 2, :end])
-        assert not states[row, :, end:].any()
-    monkeypatch.setattr(conditioned, "_BELIEFS", 40)
-    monkeypatch.setattr("hmm_datasets.hmm.arrays._OPERATIONS_PER_THREAD", 1)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    np.testing.assert_array_equal(hmm.impute(tokens, 3, lengths=lengths, **options), symbols)
-    observed = np.where(tokens < 0, symbols[:, 0], tokens)
-    inside = np.arange(6) < lengths[:, None]
-    np.testing.assert_array_equal(symbols[:, 0][inside], observed[inside])
-    tensor = hmm.impute(torch.tensor(tokens), 3, lengths=lengths, **options)
-    assert tensor.dtype == torch.int64
-    np.testing.assert_array_equal(tensor, symbols)
+    for word, weight in fillings(hmm, [*tokens, -1, -1]).items():
+        weights[word[-2:]] += weight
+    assert p_value(near.sample(40_000, 2, prefix=tokens), weights) < MOST_WRONG
 
 
 @pytest.mark.parametrize("hmm", [TINY["dense"], TINY["dense edges"]], ids=["states", "edges"])
@@ -152,12 +120,8 @@ def test_sequences_continued_with_the_seed_they_were_drawn_with_keep_their_distr
 
 def test_draws_are_the_same_on_every_machine():
     # What changes them changes the version of the format.
-    states, edges, tokens = TINY["dense"], TINY["mess3"], [[0, -1, 2, -1, -1, 1]]
-    assert states.impute(tokens, 2, seed=7).tolist() == [[[0, 2, 2, 0, 2, 1], [0, 2, 2, 2, 2, 1]]]
-    assert states.sample_states(tokens, 2, seed=7).tolist() == [[[1, 0, 1, 1, 1, 0], [1, 2, 0, 1, 2, 0]]]
-    assert edges.impute(tokens, 2, seed=7).tolist() == [[[0, 2, 2, 0, 1, 1], [0, 0, 2, 2, 2, 1]]]
     continued = [[1, 2, 2, 2, 2, 2], [0, 0, 2, 2, 2, 2], [2, 2, 2, 2, 0, 2]]
-    assert states.sample(3, 6, seed=7, prefix=[0, -1, 2]).tolist() == continued
+    assert TINY["dense"].sample(3, 6, seed=7, prefix=[0, -1, 2]).tolist() == continued
 
 
 CONTINUED = {
@@ -187,17 +151,13 @@ def test_the_others_refuse_a_prefix_in_one_line(name):
 
 def test_what_cannot_be_drawn_is_refused_by_its_place():
     golden, dense = processes.golden_mean(), TINY["dense"]
-    for call in (golden.impute, golden.sample_states):
-        with pytest.raises(InputError, match=r"tokens\[1, 2\] is 0, which HMM.* cannot emit after the tokens before"):
-            call([[1, 1, 1], [1, 0, 0]])
-    golden.impute([[1, 1, 1], [1, 0, 0]], lengths=[3, 2])
     cases = {
-        "of prefix, row 1: .* cannot emit": lambda: golden.sample(2, 3, prefix=[[1, 1], [0, 0]]),
+        r"of prefix, row 1: tokens\[0, 1\] is 0, which HMM.* cannot emit after": lambda: golden.sample(
+            2, 3, prefix=[[1, 1], [0, 0]]
+        ),
         r"prefix has shape \(3, 2\); expected \(P,\)": lambda: dense.sample(2, 3, prefix=np.zeros((3, 2), int)),
         r"of prefix: tokens\[0, 0\] is 3": lambda: dense.sample(2, 3, prefix=[3]),
         "prefix are ragged": lambda: dense.sample(2, 3, prefix=[[0], [0, 1]]),
-        "num_samples is 0": lambda: dense.impute([[0]], 0),
-        "seed is -1": lambda: dense.sample_states([[0]], seed=-1),
         r"cannot emit \[0, 0\]": lambda: GeneralizedHMM.from_hmm(golden).sample(1, 1, prefix=[0, 0]),
     }
     for message, call in cases.items():

@@ -178,12 +178,6 @@ def test_bounds_of_documents_are_those_of_their_lengths(many):
     assert [part.dtype for part in found] == [np.int64, np.int64]
 
 
-def test_document_at_gives_the_document_that_contains_each_position(many):
-    stream, tokens, starts, stops = many
-    positions = np.random.default_rng(3).permutation(len(tokens))
-    assert np.array_equal(stream.document_at(positions), np.repeat(np.arange(2000), stops - starts)[positions])
-
-
 def test_positions_outside_a_stream_raise_an_index_error(folder):
     stream = TokenStream(folder)
     for number in (-1, 4):
@@ -196,9 +190,6 @@ def test_positions_outside_a_stream_raise_an_index_error(folder):
     for start in (-1, 8):
         with pytest.raises(IndexError):
             stream.gather([0, start], 3)
-    for position in (-1, 10):
-        with pytest.raises(IndexError):
-            stream.document_at([position])
     with pytest.raises(TypeError, match="expected integers"):
         stream.gather([0.5], 3)
     with pytest.raises(ValueError, match="out has the shape"):
@@ -208,7 +199,7 @@ def test_positions_outside_a_stream_raise_an_index_error(folder):
 def test_no_indices_give_no_rows(folder):
     stream = TokenStream(folder)
     assert stream.gather([], 3).shape == (0, 3)
-    assert stream.bounds([])[0].shape == stream.document_at([]).shape == (0,)
+    assert stream.bounds([])[0].shape == (0,)
 
 
 def test_a_pickled_stream_maps_its_files_again(many):

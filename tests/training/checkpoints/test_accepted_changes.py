@@ -4,7 +4,6 @@ import shutil
 
 import pytest
 import torch
-from needed_versions import needs
 from tiny_runs import random_rows, tiny_model
 from transformers import TrainerCallback
 from transformers.data.data_collator import default_data_collator
@@ -67,7 +66,6 @@ def begun(tmp_path_factory):
         {"adam_epsilon": 1e-2},
         {"max_grad_norm": 0.01},
         {"z_loss": 0.1},
-        pytest.param({"label_smoothing_factor": 0.1}, marks=needs("transformers>=5.15"), id="label_smoothing_factor"),
     ],
     ids=" ".join,
 )

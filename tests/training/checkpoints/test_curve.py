@@ -3,7 +3,6 @@
 from dataclasses import dataclass, fields
 
 import pytest
-from needed_versions import needs
 from tiny_runs import random_rows, tiny_model
 from transformers.data.data_collator import default_data_collator
 
@@ -62,25 +61,23 @@ def test_a_new_setting_is_compared_without_being_listed(tmp_path):
     assert train(tmp_path, 5) == "checkpoint-4", "a setting that does not exist any more cannot be compared"
 
 
-@needs("transformers>=5.15")
 @pytest.mark.thorough
 def test_what_changes_the_loss_is_refused_and_what_only_rounds_it_is_not(tmp_path):
     train(tmp_path, 1)
-    with pytest.raises(InputError, match=r"settings.label_smoothing_factor was 0.0 and is 0.1"):
-        train(tmp_path, 2, label_smoothing_factor=0.1)
+    with pytest.raises(InputError, match=r"settings.z_loss was 0.0 and is 0.1"):
+        train(tmp_path, 2, z_loss=0.1)
     other = {"per_device_train_batch_size": 2, "chunked_loss": True, "logging_steps": 1, "on_spike": "rollback"}
     assert train(tmp_path, 2, **other) == "checkpoint-1"
 
 
-@needs("transformers>=5.15")
 @pytest.mark.thorough
 def test_a_checkpoint_that_names_few_settings_is_continued_and_those_are_compared(tmp_path):
-    train(tmp_path, 1, label_smoothing_factor=0.1)
+    train(tmp_path, 1, z_loss=0.1)
     as_if_listed(tmp_path / "checkpoint-1")
     with pytest.raises(InputError, match=r"of another run: settings.weight_decay was 0.1 and is 0.2; choose"):
-        train(tmp_path, 2, label_smoothing_factor=0.1, weight_decay=0.2)
-    assert train(tmp_path, 2, label_smoothing_factor=0.1) == "checkpoint-1"
-    with pytest.raises(InputError, match=r"settings.label_smoothing_factor was 0.1 and is 0.0"):
+        train(tmp_path, 2, z_loss=0.1, weight_decay=0.2)
+    assert train(tmp_path, 2, z_loss=0.1) == "checkpoint-1"
+    with pytest.raises(InputError, match=r"settings.z_loss was 0.1 and is 0.0"):
         train(tmp_path, 3)
 
 

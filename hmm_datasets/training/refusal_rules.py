@@ -1,4 +1,4 @@
-"""What happens with a setting of transformers or TRL: it works, or is refused, and why."""
+"""A setting of which some values are refused, and the conditions that are used for several."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -11,21 +11,21 @@ TRAINERS = ("pretrain", "sft", "dpo", "grpo")
 
 
 @dataclass(frozen=True)
-class Support:
-    """What happens with a setting.
+class Refusal:
+    """A setting of which some values are refused.
 
     Attributes:
         name (`str`): the setting; what follows a dot is a key of it.
-        example (`Any`): a value that is refused, or that works if none is.
-        outcome (`str`): where it is refused the reason, which follows "but" in the error; else what it does.
-        refused (callable, *optional*): whether a value is refused; None for a setting that works.
+        example (`Any`): a value that is refused.
+        reason (`str`): why; it follows "but" in the error.
+        applies (callable): whether a value is refused.
         trainers (collection of `str`, *optional*): those of `TRAINERS` that refuse it; by default all.
     """
 
     name: str
     example: Any
-    outcome: str
-    refused: Callable[[Any], bool] | None = None
+    reason: str
+    applies: Callable[[Any], bool]
     trainers: Collection[str] = TRAINERS
 
 
