@@ -83,7 +83,6 @@ def recipe_command(name: str) -> RecipeCommand:
         sentence=read_experiment(script.with_name("README.md")).summary,
         first=f"--{settings[0]}",
         launches=False,
-        launches_stages="launch" in settings,
     )
 
 
@@ -205,13 +204,11 @@ def _split(name: str, arguments: list[str]) -> tuple[str | None, list[str]]:
     Without a configuration flags of the launcher are refused, except where they are settings, as of some experiments.
     """
     command = _recipe(name)
-    launch = None
-    if not command.launches_stages:
-        launch, arguments = _take_launch(arguments)
+    launch, arguments = _take_launch(arguments)
     if command.first is not None and arguments[:1] and not arguments[0].startswith("-"):
         arguments = [command.first, *arguments]
-    if launch is not None and not command.launches:
-        raise InputError(f"--launch {launch}: {name} runs in one process and starts others itself; leave --launch out")
+    if launch and not command.launches:
+        raise InputError(f"--launch {launch}: {name} runs in one process and starts others itself; leave it out")
     stray = next((word for word in arguments if flag_of(word) in _ONLY_LAUNCHED), None)
     if stray is not None and not launch and command.launches:
         configs = ", ".join(launch_configs())

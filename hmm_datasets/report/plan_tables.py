@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ..display import format_duration
+from ..display import counted, format_duration
 from .tables import text_table
 
 _GIB = 1 << 30
@@ -40,7 +40,7 @@ def plan_text(plan: dict[str, Any]) -> str:
         (
             "disk",
             f"{checkpoints['most'] * checkpoints['bytes'] / _GIB:,.3g} GiB",
-            f"{checkpoints['most']:,} checkpoints of {_size(checkpoints['bytes'])} GiB at once; ZeRO's are larger",
+            f"{counted(checkpoints['most'], 'checkpoint')} of {_size(checkpoints['bytes'])} GiB; ZeRO's are larger",
         )
     )
     if plan["batch_ramp"]:

@@ -56,7 +56,7 @@ PAPER = {
     "ytick.labelsize": 7,
     "legend.fontsize": 7,
     "legend.frameon": False,
-    "legend.handlelength": 1.8,
+    "legend.handlelength": 3.0,  # two dashes and a gap, by which curves of one color differ
     "axes.linewidth": 0.6,
     "xtick.major.width": 0.6,
     "ytick.major.width": 0.6,

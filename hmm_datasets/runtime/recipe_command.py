@@ -16,7 +16,6 @@ class RecipeCommand:
         heading (`str`, *optional*): that under which `--help` lists it.
         first (`str`, *optional*): flag for a first argument that is given without a flag, as in `evaluate MODEL`.
         launches (`bool`): whether it can run on several processes.
-        launches_stages (`bool`): whether `--launch` is a setting of the recipe, for the stages that it starts.
         trains (`bool`): whether it trains a model, in the precision that the launcher names.
         has_plan (`bool`): whether `hmm-datasets plan` computes what it will consume.
         last_file (`str`, *optional*): file of its output folder without which it has stopped before its end.
@@ -27,7 +26,6 @@ class RecipeCommand:
     heading: str | None = None
     first: str | None = None
     launches: bool = True
-    launches_stages: bool = False
     trains: bool = False
     has_plan: bool = False
     last_file: str | None = None

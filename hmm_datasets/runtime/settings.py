@@ -184,9 +184,10 @@ class SettingsParser(argparse.ArgumentParser):
 
 
 def hint_at(name: str, known: Collection[str], kinds: Sequence[type]) -> str:
-    """The end of an error about an unknown setting: that other recipes have it, or the nearest of the known names."""
+    """The end of an error about an unknown setting: that other recipes have it, the nearest of the known names, or
+    where they are listed."""
     is_fixed = any(name.removeprefix("--") in vars(kind)["__dataclass_fields__"] for kind in kinds)
-    return ", which other recipes have" if is_fixed else suggestion(name, known)
+    return ", which other recipes have" if is_fixed else suggestion(name, known) or "; --help lists all"
 
 
 def members(hint: Any) -> tuple[Any, ...]:

@@ -90,7 +90,7 @@ def test_wrong_processes_are_refused():
 def test_a_tiny_experiment_ends_in_its_result(program, succeeded, tmp_path):
     tiny = ("--processes", "rrxor", "--train_sequences", 640, "--num_sequences", 64, "--seed", 5)
     succeeded(
-        program.run("recipes/experiments/belief_geometry/run.py", *tiny, "--launch", "", "--output_dir", tmp_path)
+        program.run("recipes/experiments/belief_geometry/run.py", *tiny, "--launcher", "", "--output_dir", tmp_path)
     )
     content = read_json(tmp_path / "result.json")
     assert set(content["layers"]["rrxor"]) == {"0", "1", "2", "3", "all"}

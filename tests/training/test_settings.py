@@ -84,7 +84,7 @@ def test_a_file_fills_several_dataclasses(config, tmp_path):
 
 def test_variables_of_the_environment_are_no_settings(config):
     file = config("corpus: a\nenv:\n  HMM_DATASETS_TEST_VARIABLE: after")
-    assert error(file).endswith("settings.yaml: unknown setting 'env'")
+    assert error(file).endswith("settings.yaml: unknown setting 'env'; --help lists all")
 
 
 def test_a_missing_file_is_named(tmp_path):
@@ -135,8 +135,8 @@ def test_a_malformed_file_is_named_with_the_line(config, text, message):
     ("text", "message"),
     [
         ("lenght: 5", "unknown setting 'lenght'; did you mean length?"),
-        ("zzzz: 5", "unknown setting 'zzzz'"),
-        ("3: 5", "unknown setting 3"),
+        ("zzzz: 5", "unknown setting 'zzzz'; --help lists all"),
+        ("3: 5", "unknown setting 3; --help lists all"),
         ("length: five", "length is 'five' (str); expected int"),
         ("length: 5.5", "length is 5.5 (float); expected int"),
         ("length: true", "length is True (bool); expected int"),
@@ -177,7 +177,7 @@ def test_types_of_the_trainers_settings_are_checked_too(config, tmp_path, text, 
     [
         (["--lenght", "5"], "unknown flag --lenght; did you mean --length?"),
         (["--leng", "5"], "unknown flag --leng; did you mean --length?"),
-        (["--zzzz=5"], "unknown flag --zzzz"),
+        (["--zzzz=5"], "unknown flag --zzzz; --help lists all"),
         (["--length", "five"], "argument --length: invalid int value: 'five'"),
         (["--length", "1.5e0"], "argument --length: invalid int value: '1.5e0'"),
         (["--dataset_name", "x"], "unknown flag --dataset_name; did you mean --corpus?"),  # as elsewhere

@@ -49,7 +49,7 @@ class BeliefGeometrySettings:
     )
     train_sequences: int = setting(80_000, "Sequences that each model is trained on.")
     num_sequences: int = setting(2048, "Held-out sequences that probes are fitted and tested on.")
-    launch: str = setting("cpu2", "Launch configuration of all commands; empty for none.")
+    launcher: str = setting("cpu2", "Launch configuration of all commands; empty for none.")
     seed: int = setting(0, "Seed of the weights and of the sequences.")
 
     def __post_init__(self):
@@ -73,7 +73,7 @@ def main(settings: BeliefGeometrySettings) -> None:
 
 def stages(settings: BeliefGeometrySettings, folder: Path, name: str) -> list[tuple[str, str]]:
     """Title and command of what is done for one process."""
-    launch = f"--launch {settings.launch} " if settings.launch else ""
+    launch = f"--launch {settings.launcher} " if settings.launcher else ""
     where = {part: shlex.quote(str(folder / part)) for part in ("hmm", "pretrain", "evaluation")}
     evaluate = f"hmm-datasets evaluate {where['pretrain']} {launch}--num_sequences {settings.num_sequences} "
     training = (
