@@ -127,6 +127,16 @@ def test_a_malformed_file_is_named_with_the_line(config, text, message):
 
 
 @pytest.mark.outside(
+    "https://github.com/UMEP-dev/SUEWS/issues/1647",
+    "a key of an older version in a settings file was dropped without a word",
+    "every unknown key is refused, with the nearest name, or where all are listed",
+)
+@pytest.mark.outside(
+    "https://github.com/benbjohnson/litestream/issues/1403",
+    "an unknown key in a settings file looks configured and does nothing",
+    "every unknown key is refused, with the nearest name, or where all are listed",
+)
+@pytest.mark.outside(
     "https://github.com/huggingface/trl/pull/3543",
     "an error for a mistyped key of a settings file",
     "refused with the file and the nearest name",

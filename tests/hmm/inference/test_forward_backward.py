@@ -82,6 +82,11 @@ def test_filter_and_smoother_of_random_hmms_agree_with_all_paths(seed, edges, le
     np.testing.assert_allclose(hmm.log_likelihood([word])[0], brute_force.log_likelihood(hmm, word), **EXACT)
 
 
+@pytest.mark.outside(
+    "https://github.com/hmmlearn/hmmlearn/issues/171",
+    "the next symbol given those observed, without a guess at the hidden state",
+    "`next_token_probs` sums over the states: the ratio of two likelihoods",
+)
 @tiny
 def test_a_next_token_distribution_is_the_ratio_of_two_likelihoods(hmm):
     tokens = hmm.sample(5, 40, seed=1).astype(int)
@@ -94,6 +99,11 @@ def test_a_next_token_distribution_is_the_ratio_of_two_likelihoods(hmm):
 # Ragged, empty, long
 
 
+@pytest.mark.outside(
+    "https://github.com/google-deepmind/distrax/issues/337",
+    "posteriors of a padded row, whose length is given, are all zero",
+    "they are those of the row without padding",
+)
 @tiny
 def test_ragged_rows_equal_the_rows_by_themselves(hmm):
     tokens = hmm.sample(4, 12, seed=3).astype(int)
