@@ -212,11 +212,12 @@ class Process:
 
         ```
         """
-        from .conditioned import fill_after
         from .sampling import checked_draw, fill_in_parallel
 
         seed, first, step, out = checked_draw(self.num_symbols, num_sequences, length, seed, first, step, out)
         if prefix is not None:
+            from .conditioned import fill_after
+
             fill_after(self, prefix, seed, first, step, out, num_threads)
             return out
         if not isinstance(out, np.ndarray) and out.device.type != "cpu":

@@ -40,7 +40,8 @@ def plan_text(plan: dict[str, Any]) -> str:
         (
             "disk",
             f"{checkpoints['most'] * checkpoints['bytes'] / _GIB:,.3g} GiB",
-            f"{counted(checkpoints['most'], 'checkpoint')} of {_size(checkpoints['bytes'])} GiB; ZeRO's are larger",
+            f"{counted(checkpoints['most'], 'checkpoint')} of {_size(checkpoints['bytes'])} GiB at once; "
+            "ZeRO's are larger",
         )
     )
     if plan["batch_ramp"]:

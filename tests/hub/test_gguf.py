@@ -44,7 +44,7 @@ def test_a_file_is_loaded_by_the_name_of_its_repository_and_recorded_with_its_co
         commit = HfApi().repo_info("tester/tiny", revision="v1").sha
         base = base_model(name)
         same = commit == commit_of(name) == base.commit
-        stages = [stage.stage for stage in stages_of(name)]
+        stages = [vars(stage) for stage in stages_of(name)]
         print(json.dumps([shapes, same, base.weights, stages, tokenizer_of(name).encode("It is Tom.")]))
     """
     shapes, same_commit, weights, stages, tokens = local_hub.child(code, tmp_path / "home", tmp_path / "tiny.gguf")
@@ -52,5 +52,5 @@ def test_a_file_is_loaded_by_the_name_of_its_repository_and_recorded_with_its_co
     assert shapes[3].startswith("hf://tester/tiny/a.gguf: cannot be read from the Hub")
     assert same_commit
     assert list(weights) == ["a.gguf"]
-    assert stages == ["training of tester/tiny:a.gguf@v1"]
+    assert stages == [{"stage": "training of tester/tiny:a.gguf@v1", "data": None, "tokens": None}]
     assert tokens == tokenizer.encode("It is Tom.")

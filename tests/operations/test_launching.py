@@ -130,6 +130,7 @@ def test_an_empty_launch_means_none_for_every_recipe(tokens, capsys):
     )
     said = failing(capsys, "experiment", "belief-geometry", "--launch", "", "--output_dir", "b", "--unknown", "x")
     assert said == "error: unknown flag --unknown; --help lists all"
+    assert launch_of("belief-geometry", ["--launch=", "--output_dir", "b"]) == (None, ["--output_dir", "b"])
     assert launch_of("pretrain", ["--launch", "", "--hmm", "x"]) == (None, ["--hmm", "x"])
 
 

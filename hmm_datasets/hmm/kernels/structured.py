@@ -27,7 +27,8 @@ from .draws import (
 CHAIN_COMPONENTS, PROCESS_COMPONENTS, DERIVED_SEEDS, NOISE = (
     FAMILY_STREAM | np.uint64(purpose << 8) for purpose in (32, 33, 34, 35)
 )
-"""Philox streams: components of mixtures of chains and of processes, seeds of parts, and noise; 36 was once used."""
+"""Philox streams: components of mixtures of chains and of processes, seeds of parts, and noise; 36 and 40 were once
+used."""
 
 
 @compiled

@@ -42,10 +42,12 @@ def gapped(hmm: HMM, length: int = 4) -> list[int]:
     return tokens.tolist()
 
 
-def fillings(hmm: HMM, tokens: list[int]) -> dict[tuple[int, ...], float]:
-    """`P(word)` of every word that agrees with the observed tokens."""
-    choices = [range(hmm.num_symbols) if x < 0 else [x] for x in tokens]
-    return {word: brute_force.likelihood(hmm, word) for word in itertools.product(*choices)}
+def continuations(hmm: HMM, tokens: list[int]) -> Counter[tuple[int, ...]]:
+    """`P(observed tokens, word)` of every word of two symbols that may follow them."""
+    weights = Counter()
+    for word in itertools.product(*(range(hmm.num_symbols) if x < 0 else [x] for x in [*tokens, -1, -1])):
+        weights[word[-2:]] += brute_force.likelihood(hmm, word)
+    return weights
 
 
 @pytest.mark.outside(
@@ -68,6 +70,8 @@ def test_paths_as_the_guide_draws_them_have_their_distribution():
         row = [None if x < 0 else x for x in tokens]
         drawn = np.array([found["draw_path"](hmm, row, draws) for _ in range(DRAWS)])
         assert p_value(drawn, brute_force.emitting_path_probabilities(hmm, tokens)) > LEAST
+        shares = (drawn[:, :, None] == np.arange(hmm.num_states)).mean(axis=0)
+        np.testing.assert_allclose(shares, brute_force.posteriors(hmm, tokens), atol=0.04)
 
 
 @pytest.mark.outside(
@@ -77,18 +81,15 @@ def test_paths_as_the_guide_draws_them_have_their_distribution():
 )
 @tiny
 def test_prefixes_are_continued_with_their_distribution(hmm):
-    tokens, weights = gapped(hmm), Counter()
-    for word, weight in fillings(hmm, [*tokens, -1, -1]).items():
-        weights[word[-2:]] += weight
-    assert p_value(hmm.sample(DRAWS, 2, seed=3, prefix=tokens), weights) > LEAST
+    tokens = gapped(hmm)
+    assert p_value(hmm.sample(DRAWS, 2, seed=3, prefix=tokens), continuations(hmm, tokens)) > LEAST
 
 
 def test_the_test_of_distributions_rejects_another_hmm():
-    hmm, tokens, weights = TINY["dense"], gapped(TINY["dense"]), Counter()
+    hmm = TINY["dense"]
     near = HMM(start=hmm.start, transition=0.8 * hmm.transition + 0.2 / 3, emission=hmm.emission)
-    for word, weight in fillings(hmm, [*tokens, -1, -1]).items():
-        weights[word[-2:]] += weight
-    assert p_value(near.sample(40_000, 2, prefix=tokens), weights) < MOST_WRONG
+    tokens = gapped(hmm)
+    assert p_value(near.sample(40_000, 2, prefix=tokens), continuations(hmm, tokens)) < MOST_WRONG
 
 
 @pytest.mark.parametrize("hmm", [TINY["dense"], TINY["dense edges"]], ids=["states", "edges"])
