@@ -11,85 +11,49 @@ from typing import TYPE_CHECKING, Any
 
 from .data.builders.registration import register as _register
 
-if TYPE_CHECKING:
-    from .data.interleaving import InterleavedRows
-    from .data.packing import PackedWindows
-    from .data.sequences import HMMSequences
-    from .data.windows import TokenWindows
-    from .errors import InputError
-    from .evaluation.beliefs import probe_beliefs
-    from .evaluation.evaluation import evaluate_model
-    from .evaluation.metrics import load_metric
-    from .evaluation.optimum import measure_optimum
-    from .evaluation.settings import EvaluationSettings
-    from .hmm import processes
-    from .hmm.families.chains import RandomChains
-    from .hmm.families.mixture import HMMMixture
-    from .hmm.families.permuted import PermutedEmissions, PermutedSymbols
-    from .hmm.fitting.fit import fit_hmm
-    from .hmm.fitting.settings import FitSettings
-    from .hmm.fitting.state import FitResult
-    from .hmm.generalized import GeneralizedHMM
-    from .hmm.grammar.pcfg import PCFG
-    from .hmm.loading import load_source
-    from .hmm.model import HMM
-    from .hmm.structured.factored import FactoredProcess
-    from .hmm.structured.markov import MarkovChain
-    from .hmm.tilted import TiltedHMM
-    from .hub.push import push_folder
-    from .text.corpora.loading import load_corpus
-    from .text.stream.reader import TokenStream
-    from .text.stream.tokenization import tokenize_corpus
-    from .text.tokenizers.bpe import train_bpe
-    from .text.tokenizers.words import build_word_corpus
-    from .training.post_training.trainers import FineTuner, PolicyTuner, PreferenceTuner
-    from .training.run import train_and_save
-    from .training.settings import DPOSettings, GRPOSettings, PretrainSettings, SFTSettings
-    from .training.trainer import Pretrainer
+if TYPE_CHECKING:  # `as` marks a name as offered here
+    from .data.interleaving import InterleavedRows as InterleavedRows
+    from .data.packing import PackedWindows as PackedWindows
+    from .data.sequences import HMMSequences as HMMSequences
+    from .data.windows import TokenWindows as TokenWindows
+    from .errors import InputError as InputError
+    from .evaluation.beliefs import probe_beliefs as probe_beliefs
+    from .evaluation.evaluation import evaluate_model as evaluate_model
+    from .evaluation.metrics import load_metric as load_metric
+    from .evaluation.optimum import measure_optimum as measure_optimum
+    from .evaluation.settings import EvaluationSettings as EvaluationSettings
+    from .hmm import processes as processes
+    from .hmm.families.chains import RandomChains as RandomChains
+    from .hmm.families.mixture import HMMMixture as HMMMixture
+    from .hmm.families.permuted import PermutedEmissions as PermutedEmissions
+    from .hmm.families.permuted import PermutedSymbols as PermutedSymbols
+    from .hmm.fitting.fit import fit_hmm as fit_hmm
+    from .hmm.fitting.settings import FitSettings as FitSettings
+    from .hmm.fitting.state import FitResult as FitResult
+    from .hmm.generalized import GeneralizedHMM as GeneralizedHMM
+    from .hmm.grammar.pcfg import PCFG as PCFG
+    from .hmm.loading import load_source as load_source
+    from .hmm.model import HMM as HMM
+    from .hmm.structured.factored import FactoredProcess as FactoredProcess
+    from .hmm.structured.markov import MarkovChain as MarkovChain
+    from .hmm.tilted import TiltedHMM as TiltedHMM
+    from .hub.push import push_folder as push_folder
+    from .text.corpora.loading import load_corpus as load_corpus
+    from .text.stream.reader import TokenStream as TokenStream
+    from .text.stream.tokenization import tokenize_corpus as tokenize_corpus
+    from .text.tokenizers.bpe import train_bpe as train_bpe
+    from .text.tokenizers.words import build_word_corpus as build_word_corpus
+    from .training.post_training.trainers import FineTuner as FineTuner
+    from .training.post_training.trainers import PolicyTuner as PolicyTuner
+    from .training.post_training.trainers import PreferenceTuner as PreferenceTuner
+    from .training.run import train_and_save as train_and_save
+    from .training.settings import DPOSettings as DPOSettings
+    from .training.settings import GRPOSettings as GRPOSettings
+    from .training.settings import PretrainSettings as PretrainSettings
+    from .training.settings import SFTSettings as SFTSettings
+    from .training.trainer import Pretrainer as Pretrainer
 
 __version__ = "0.2.0"
-__all__ = [
-    "HMM",
-    "PCFG",
-    "DPOSettings",
-    "EvaluationSettings",
-    "FactoredProcess",
-    "FineTuner",
-    "FitResult",
-    "FitSettings",
-    "GRPOSettings",
-    "GeneralizedHMM",
-    "HMMMixture",
-    "HMMSequences",
-    "InputError",
-    "InterleavedRows",
-    "MarkovChain",
-    "PackedWindows",
-    "PermutedEmissions",
-    "PermutedSymbols",
-    "PolicyTuner",
-    "PreferenceTuner",
-    "PretrainSettings",
-    "Pretrainer",
-    "RandomChains",
-    "SFTSettings",
-    "TiltedHMM",
-    "TokenStream",
-    "TokenWindows",
-    "build_word_corpus",
-    "evaluate_model",
-    "fit_hmm",
-    "load_corpus",
-    "load_metric",
-    "load_source",
-    "measure_optimum",
-    "probe_beliefs",
-    "processes",
-    "push_folder",
-    "tokenize_corpus",
-    "train_and_save",
-    "train_bpe",
-]
 
 _MODULE_OF = {
     "HMM": "hmm.model",
@@ -133,6 +97,7 @@ _MODULE_OF = {
     "train_and_save": "training.run",
     "train_bpe": "text.tokenizers.bpe",
 }
+__all__ = [*_MODULE_OF]
 
 
 if not TYPE_CHECKING:  # otherwise a type checker would accept any name

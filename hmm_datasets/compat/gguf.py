@@ -10,9 +10,9 @@ import struct
 from typing import Any
 
 import numpy as np
-from gguf import GGUFReader, GGUFValueType, LlamaFileType
+from gguf import GGUFReader, GGUFValueType
+from gguf import LlamaFileType as LlamaFileType
 
-__all__ = ["GGUFHeaderReader", "LlamaFileType"]
 _LENGTH = struct.Struct("<Q")
 
 

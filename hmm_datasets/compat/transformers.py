@@ -13,22 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformers.trainer import SCHEDULER_NAME, TRAINING_ARGS_NAME
-from transformers.trainer_callback import ExportableState
-from transformers.utils.hub import PushInProgress
+from transformers.trainer import SCHEDULER_NAME as SCHEDULER_NAME
+from transformers.trainer import TRAINING_ARGS_NAME as TRAINING_ARGS_NAME
+from transformers.trainer_callback import ExportableState as ExportableState
+from transformers.utils.hub import PushInProgress as PushInProgress
 
 from .versions import warn_of_untried_versions
 
 warn_of_untried_versions()
-
-__all__ = [
-    "SCHEDULER_NAME",
-    "TRAINING_ARGS_NAME",
-    "ExportableState",
-    "PushInProgress",
-    "TrainerHooks",
-    "TrainingLength",
-]
 
 
 class TrainingLength(NamedTuple):

@@ -1,72 +1,41 @@
 """Files and folders that are whole or not there at all, their digests, and JSON and YAML in them."""
 
-from .atomic import (
-    atomic_file,
-    atomic_folder,
-    discard_unfinished,
-    scratch_folder,
-    size_of,
-    unfinished,
-    written_together,
-)
-from .check_write import before_write, check_may_write
-from .containment import inside
-from .digests import (
-    DIGESTS_NAME,
-    check_digests,
-    digest_problems,
-    file_digest,
-    missing_files,
-    recorded_digests,
-    write_digests,
-    written_with_digests,
-)
-from .json_files import read_bytes, read_json, write_json
-from .json_lines import append_jsonl, read_jsonl, read_log, write_jsonl
-from .overwriting import overwrite
-from .replacing import move_into, put_folder, restore_all, restored
-from .syncing import sync, sync_tree
-from .temporary import discard, remove, tidy, unchanged_for
-from .yaml_files import parse_yaml, read_yaml, write_yaml
-
-__all__ = [
-    "DIGESTS_NAME",
-    "append_jsonl",
-    "atomic_file",
-    "atomic_folder",
-    "before_write",
-    "check_digests",
-    "check_may_write",
-    "digest_problems",
-    "discard",
-    "discard_unfinished",
-    "file_digest",
-    "inside",
-    "missing_files",
-    "move_into",
-    "overwrite",
-    "parse_yaml",
-    "put_folder",
-    "read_bytes",
-    "read_json",
-    "read_jsonl",
-    "read_log",
-    "read_yaml",
-    "recorded_digests",
-    "remove",
-    "restore_all",
-    "restored",
-    "scratch_folder",
-    "size_of",
-    "sync",
-    "sync_tree",
-    "tidy",
-    "unchanged_for",
-    "unfinished",
-    "write_digests",
-    "write_json",
-    "write_jsonl",
-    "write_yaml",
-    "written_together",
-    "written_with_digests",
-]
+from .atomic import atomic_file as atomic_file
+from .atomic import atomic_folder as atomic_folder
+from .atomic import discard_unfinished as discard_unfinished
+from .atomic import scratch_folder as scratch_folder
+from .atomic import size_of as size_of
+from .atomic import unfinished as unfinished
+from .atomic import written_together as written_together
+from .check_write import before_write as before_write
+from .check_write import check_may_write as check_may_write
+from .containment import inside as inside
+from .digests import DIGESTS_NAME as DIGESTS_NAME
+from .digests import check_digests as check_digests
+from .digests import digest_problems as digest_problems
+from .digests import file_digest as file_digest
+from .digests import missing_files as missing_files
+from .digests import recorded_digests as recorded_digests
+from .digests import write_digests as write_digests
+from .digests import written_with_digests as written_with_digests
+from .json_files import read_bytes as read_bytes
+from .json_files import read_json as read_json
+from .json_files import write_json as write_json
+from .json_lines import append_jsonl as append_jsonl
+from .json_lines import read_jsonl as read_jsonl
+from .json_lines import read_log as read_log
+from .json_lines import write_jsonl as write_jsonl
+from .overwriting import overwrite as overwrite
+from .replacing import move_into as move_into
+from .replacing import put_folder as put_folder
+from .replacing import restore_all as restore_all
+from .replacing import restored as restored
+from .syncing import sync as sync
+from .syncing import sync_tree as sync_tree
+from .temporary import discard as discard
+from .temporary import remove as remove
+from .temporary import tidy as tidy
+from .temporary import unchanged_for as unchanged_for
+from .yaml_files import parse_yaml as parse_yaml
+from .yaml_files import read_yaml as read_yaml
+from .yaml_files import write_yaml as write_yaml

@@ -28,31 +28,6 @@ _MAX_STATES = 2000
 _MAX_ENTRIES = 1 << 29  # of the edges, which take 4 GiB
 
 
-__all__ = [
-    "bloch_walk",
-    "coin",
-    "days_of_week",
-    "dishonest_casino",
-    "even",
-    "frdn",
-    "golden_mean",
-    "leaky",
-    "leaky_rrxor",
-    "left_right",
-    "matching_parentheses",
-    "mess3",
-    "moon",
-    "mr_name",
-    "noisy",
-    "random",
-    "rrxor",
-    "simple_nonunifilar",
-    "umbrella",
-    "weather",
-    "zero_one_random",
-]
-
-
 def dyck(depth: int, kinds: int = 1, p: float = 0.5) -> HMM:
     """Balanced brackets of `kinds` kinds, nested at most `depth` deep: the Dyck language `Dyck-(k, D)` (Hewitt et al.,
     "RNNs can generate bounded hierarchical languages with optimal memory", EMNLP 2020).

@@ -3,21 +3,14 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from .cards import write_card
-from .push import PushResult, PushSettings, push_folder
+from .cards import write_card as write_card
+from .push import PushResult as PushResult
+from .push import PushSettings as PushSettings
+from .push import push_folder as push_folder
 
 if TYPE_CHECKING:
-    from .kinds.process import write_hmm_dataset
-    from .kinds.push import push_path
-
-__all__ = [
-    "PushResult",
-    "PushSettings",
-    "push_folder",
-    "push_path",
-    "write_card",
-    "write_hmm_dataset",
-]
+    from .kinds.process import write_hmm_dataset as write_hmm_dataset
+    from .kinds.push import push_path as push_path
 
 # These import torch and datasets, which pushing a folder does not need.
 _MODULE_OF = {"push_path": "kinds.push", "write_hmm_dataset": "kinds.process"}

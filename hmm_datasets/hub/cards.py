@@ -31,7 +31,6 @@ _OPTIONAL: dict[str, dict[str, Any]] = {
     | {"has_names": False, **dict.fromkeys(("corpus", "command", "log_likelihood_train", "log_likelihood_test"))},
 }
 """Facts that may be left out in the cards of all kinds, and in those of one."""
-__all__ = ["CardKind", "is_own_card", "template_path", "write_card"]
 CARD_NAME = "README.md"
 PLACEHOLDER = "USER/NAME"
 """The name of the repository in a card that was written before it was known."""

@@ -35,8 +35,6 @@ from .hub_errors import is_temporary, pause_before_retry, reason_of
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-__all__ = ["DEFAULT_IGNORE", "PushResult", "PushSettings", "push_files", "push_folder"]
-
 Result = TypeVar("Result")
 
 _TRIES = 6

@@ -12,20 +12,11 @@ rank or worker. See `family` for the random numbers. `family.save_pretrained(fol
 reads a family or an HMM.
 """
 
-from ..loading import load_source
-from .automata import RandomAutomata
-from .chains import HigherOrderChains, RandomChains
-from .family import Family
-from .mixture import HMMMixture
-from .permuted import PermutedEmissions, PermutedSymbols
-
-__all__ = [
-    "Family",
-    "HMMMixture",
-    "HigherOrderChains",
-    "PermutedEmissions",
-    "PermutedSymbols",
-    "RandomAutomata",
-    "RandomChains",
-    "load_source",
-]
+from ..loading import load_source as load_source
+from .automata import RandomAutomata as RandomAutomata
+from .chains import HigherOrderChains as HigherOrderChains
+from .chains import RandomChains as RandomChains
+from .family import Family as Family
+from .mixture import HMMMixture as HMMMixture
+from .permuted import PermutedEmissions as PermutedEmissions
+from .permuted import PermutedSymbols as PermutedSymbols

@@ -5,7 +5,6 @@
 - [`random_hierarchy`]: the random hierarchy model.
 """
 
-from .hierarchical import physics_of_language_models, random_hierarchy
-from .pcfg import PCFG
-
-__all__ = ["PCFG", "physics_of_language_models", "random_hierarchy"]
+from .hierarchical import physics_of_language_models as physics_of_language_models
+from .hierarchical import random_hierarchy as random_hierarchy
+from .pcfg import PCFG as PCFG

@@ -10,6 +10,5 @@ report of all:
 The ranks exchange their results through a key-value store and not by collectives, so a rank that hangs is named.
 """
 
-from .ranks import PreflightSettings, run_preflight
-
-__all__ = ["PreflightSettings", "run_preflight"]
+from .ranks import PreflightSettings as PreflightSettings
+from .ranks import run_preflight as run_preflight

@@ -5,24 +5,15 @@ which describes their origin and content (see `index`). Every document has exact
 with the first document that brings it to `shard_tokens` tokens. The same documents give the same bytes.
 """
 
-from .datatrove_shards import adopt_datatrove
-from .index import FORMAT_VERSION, INDEX_NAME, Shard, TokenIndex
-from .reader import TokenStream
-from .tokenization import tokenize_corpus, tokenize_splits, tokenizer_hash
-from .unfinished import check_replaceable
-from .writer import SHARD_TOKENS, write_tokens
-
-__all__ = [
-    "FORMAT_VERSION",
-    "INDEX_NAME",
-    "SHARD_TOKENS",
-    "Shard",
-    "TokenIndex",
-    "TokenStream",
-    "adopt_datatrove",
-    "check_replaceable",
-    "tokenize_corpus",
-    "tokenize_splits",
-    "tokenizer_hash",
-    "write_tokens",
-]
+from .datatrove_shards import adopt_datatrove as adopt_datatrove
+from .index import FORMAT_VERSION as FORMAT_VERSION
+from .index import INDEX_NAME as INDEX_NAME
+from .index import Shard as Shard
+from .index import TokenIndex as TokenIndex
+from .reader import TokenStream as TokenStream
+from .tokenization import tokenize_corpus as tokenize_corpus
+from .tokenization import tokenize_splits as tokenize_splits
+from .tokenization import tokenizer_hash as tokenizer_hash
+from .unfinished import check_replaceable as check_replaceable
+from .writer import SHARD_TOKENS as SHARD_TOKENS
+from .writer import write_tokens as write_tokens
