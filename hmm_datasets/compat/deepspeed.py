@@ -9,8 +9,10 @@ import importlib.metadata
 import math
 import os
 from collections.abc import Generator, Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch.utils import serialization
@@ -24,8 +26,7 @@ def whole_shape(parameter: torch.nn.Parameter) -> torch.Size:
     return getattr(parameter, "ds_shape", parameter.shape)
 
 
-@contextlib.contextmanager
-def without_zero3_init() -> Generator[None]:
+def without_zero3_init() -> AbstractContextManager[Any]:
     """Within this context models are loaded whole, and write by themselves, also in a process that ZeRO 3 trains in.
 
     Otherwise transformers divides every model that it loads over all ranks, and generates on all of them together: one
@@ -33,12 +34,7 @@ def without_zero3_init() -> Generator[None]:
     """
     from transformers.integrations import deepspeed
 
-    before = deepspeed._hf_deepspeed_config_weak_ref
-    deepspeed.unset_hf_deepspeed_config()
-    try:
-        yield
-    finally:
-        deepspeed._hf_deepspeed_config_weak_ref = before
+    return mock.patch.object(deepspeed, "_hf_deepspeed_config_weak_ref", None)
 
 
 def zero_muon_with_adamw(
@@ -104,8 +100,7 @@ def reduce_whole_gradients(settings: dict[str, Any]) -> None:
         settings["zero_optimization"]["reduce_scatter"] = False
 
 
-@contextlib.contextmanager
-def without_module_weights(engine) -> Generator[None]:
+def without_module_weights(engine) -> AbstractContextManager[Any]:
     """A context in which `save_checkpoint` of an engine writes no weights of the module.
 
     Under stages 1 and 2 the weights are in `model.safetensors` already. `save_checkpoint` has
@@ -114,25 +109,16 @@ def without_module_weights(engine) -> Generator[None]:
     Args:
         engine (`DeepSpeedEngine`): the engine, whose `module_state_dict` is replaced inside the context.
     """
-    engine.module_state_dict = lambda **_: {}
-    try:
-        yield
-    finally:
-        del engine.module_state_dict
+    return mock.patch.object(engine, "module_state_dict", return_value={})
 
 
-@contextlib.contextmanager
-def universal_checkpoints(engine) -> Generator[None]:
+def universal_checkpoints(engine) -> AbstractContextManager[Any]:
     """A context in which `load_checkpoint` of an engine reads a universal checkpoint.
 
     Otherwise only the configuration can ask for this. It can be removed once `load_checkpoint` takes it as an
     argument.
     """
-    engine._config.load_universal_checkpoint = True
-    try:
-        yield
-    finally:
-        engine._config.load_universal_checkpoint = False
+    return mock.patch.object(engine._config, "load_universal_checkpoint", True)
 
 
 @contextlib.contextmanager
@@ -157,15 +143,9 @@ def weights_stay_until_sharded(model: torch.nn.Module) -> Generator[None]:
                 setattr(module, name, buffer.to(device))
         return model
 
-    changed: Any = model
-    changed.to = move_buffers
-    send = DeepSpeedEngine._broadcast_model
-    DeepSpeedEngine._broadcast_model = lambda self: None
-    try:
+    sends_nothing = mock.patch.object(DeepSpeedEngine, "_broadcast_model", return_value=None)
+    with mock.patch.object(model, "to", move_buffers), sends_nothing:
         yield
-    finally:
-        del changed.to
-        DeepSpeedEngine._broadcast_model = send
 
 
 @contextlib.contextmanager

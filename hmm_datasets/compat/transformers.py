@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 from transformers.trainer import SCHEDULER_NAME as SCHEDULER_NAME
 from transformers.trainer import TRAINING_ARGS_NAME as TRAINING_ARGS_NAME
@@ -117,11 +118,8 @@ class TrainerHooks:
 
     def _save_checkpoint(self, model, trial) -> None:
         def write(parent: Path) -> None:
-            self._checkpoint_parent = parent
-            try:
+            with mock.patch.object(self, "_checkpoint_parent", parent):
                 super(TrainerHooks, self)._save_checkpoint(model, trial)
-            finally:
-                self._checkpoint_parent = None
 
         self.save_checkpoint(write)
 
@@ -137,11 +135,8 @@ class TrainerHooks:
         return super()._get_output_dir(trial) if self._checkpoint_parent is None else str(self._checkpoint_parent)
 
     def _finalize_training(self, *args, **kwargs):
-        limit, self.args.save_total_limit = self.args.save_total_limit, None
-        try:
+        with mock.patch.object(self.args, "save_total_limit", None):
             return super()._finalize_training(*args, **kwargs)
-        finally:
-            self.args.save_total_limit = limit
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
         self.save_model_files(Path(self.args.output_dir if output_dir is None else output_dir), state_dict)

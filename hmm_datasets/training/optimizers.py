@@ -12,9 +12,8 @@ the norm of the gradient is taken: `grad_norm` is then that of Muon's updates, a
 them, so clipping is refused.
 """
 
-import contextlib
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -154,17 +153,6 @@ def muon_optimizer(
         eps=args.adam_epsilon,
         fused=args.optim == "adamw_torch_fused",
     )
-
-
-@contextlib.contextmanager
-def replaced(args, name: str, value: Any) -> Iterator[None]:
-    """A context in which a setting has another value, for what transformers makes from the settings."""
-    chosen = getattr(args, name)
-    setattr(args, name, value)
-    try:
-        yield
-    finally:
-        setattr(args, name, chosen)
 
 
 def schedule_settings(args, num_training_steps: int) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from math import isfinite
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from tqdm import tqdm
@@ -40,7 +41,6 @@ from .optimizers import (
     apply_changes,
     group_options,
     muon_optimizer,
-    replaced,
     schedule_settings,
 )
 from .parameters import train_every_embedding
@@ -266,7 +266,7 @@ class StepTrainer(ShardedTrainer):
 
     def create_scheduler(self, num_training_steps: int, optimizer=None):
         """Create the learning rate schedule, with a decay given as a share of the run converted to steps."""
-        with replaced(self.args, "lr_scheduler_kwargs", schedule_settings(self.args, num_training_steps)):
+        with mock.patch.object(self.args, "lr_scheduler_kwargs", schedule_settings(self.args, num_training_steps)):
             schedule = super().create_scheduler(num_training_steps, optimizer)
         self._options = group_options(self.optimizer)
         return schedule
@@ -466,7 +466,7 @@ class StepTrainer(ShardedTrainer):
         """Create the repository of `push_to_hub`."""
         if self.is_world_process_zero():
             create, private = super().init_hf_repo, self.args.hub_private_repo if private is None else private
-            with replaced(self.args, "hub_private_repo", private):  # `create` takes no `private` before 5.23
+            with mock.patch.object(self.args, "hub_private_repo", private):  # `create` takes no `private` before 5.23
                 self.hub_pushes.create_repository(lambda: create(token or reveal(self.args.hub_token)))
 
     def push_to_hub(
@@ -567,8 +567,5 @@ class Pretrainer(StepTrainer, Trainer):
 
     def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
         """The loss of a batch of an evaluation, and its logits and labels if they are wanted."""
-        self._discards_outputs = prediction_loss_only
-        try:
+        with mock.patch.object(self, "_discards_outputs", prediction_loss_only):
             return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
-        finally:
-            self._discards_outputs = False

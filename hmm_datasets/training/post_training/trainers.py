@@ -1,11 +1,13 @@
 """TRL's trainers for conversations, preferences and rewards, with the order, counts and checkpoints of pretraining."""
 
-import contextlib
 import copy
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import torch
 from datasets import Dataset
@@ -26,7 +28,6 @@ from ...text.tokenizers.chat_encoding import encode_conversation
 from ...text.tokenizers.chat_templates import marked_template
 from ..content import rows_digest
 from ..model_configs import check_packed
-from ..optimizers import replaced
 from ..plan.plan import Plan
 from ..settings import SFTSettings
 from ..sources import ConversationData, PreferenceData
@@ -94,17 +95,11 @@ class _FusedScores(LogitScores):
         return torch.nn.functional.pad(-self._log_probs(), (0, 1))
 
 
-@contextlib.contextmanager
-def _marking(tokenizer, args: SFTSettings) -> Iterator[None]:
+def _marking(tokenizer, args: SFTSettings) -> AbstractContextManager[Any]:
     """A context in which TRL's trainer, which prepares its rows when it is made, finds the chat template marked."""
     if tokenizer is None or not args.assistant_only_loss:
-        yield
-        return
-    template, tokenizer.chat_template = tokenizer.chat_template, marked_template(tokenizer)
-    try:
-        yield
-    finally:
-        tokenizer.chat_template = template
+        return nullcontext()
+    return mock.patch.object(tokenizer, "chat_template", marked_template(tokenizer))
 
 
 class FineTuner(AdapterTrainer, OpenSFTTrainer):
@@ -183,7 +178,8 @@ class PreferenceTuner(AdapterTrainer, OpenDPOTrainer):
         rows, size = self.eval_dataset if eval_dataset is None else eval_dataset, self.args.per_device_eval_batch_size
         if isinstance(rows, Dataset):
             size = _dividing(len(rows), size)
-        with replaced(self.args, "per_device_eval_batch_size", size), gathering_rows_once(self.accelerator):
+        sized = mock.patch.object(self.args, "per_device_eval_batch_size", size)
+        with sized, gathering_rows_once(self.accelerator):
             return super().evaluate(eval_dataset, *args, **kwargs)
 
     def _plan(self) -> Plan | None:
@@ -228,7 +224,7 @@ class PolicyTuner(AdapterTrainer, OpenGRPOTrainer):
         if isinstance(rows, Dataset) and len(rows) * completions % ranks == 0:
             even = _dividing(len(rows) * completions // ranks, size)
             size = even if even * ranks % completions == 0 else size
-        with replaced(self.args, "per_device_eval_batch_size", size):
+        with mock.patch.object(self.args, "per_device_eval_batch_size", size):
             return super().evaluate(eval_dataset, *args, **kwargs)
 
     def _plan(self) -> Plan | None:

@@ -10,9 +10,10 @@ rows of its batch on all ranks, or by the tokens that it is a mean of, without t
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
+from unittest import mock
 
 import torch
 from jaxtyping import Float, Int
@@ -154,8 +155,7 @@ class HeldOutMeasures(Component):
         return state.remainder if is_last and self.run.args.world_size > 1 else size * self.run.args.world_size
 
 
-@contextmanager
-def gathering_rows_once(accelerator: Any) -> Iterator[None]:
+def gathering_rows_once(accelerator: Any) -> AbstractContextManager[Any]:
     """A context in which `accelerator.gather` leaves out the rows that ranks repeat to fill their last batch.
 
     Args:
@@ -168,11 +168,7 @@ def gathering_rows_once(accelerator: Any) -> Iterator[None]:
         is_last = state.end_of_dataloader and state.remainder > 0 and accelerator.num_processes > 1
         return gathered[: state.remainder] if is_last and torch.is_tensor(gathered) else gathered
 
-    accelerator.gather = once
-    try:
-        yield
-    finally:
-        del accelerator.gather
+    return mock.patch.object(accelerator, "gather", once)
 
 
 def _mean_losses(rows: Float[torch.Tensor, "N 2"], dataset: Dataset) -> dict[str, float]:
