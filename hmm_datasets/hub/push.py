@@ -19,9 +19,9 @@ arrived just before the interruption.
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from .. import __version__
 from ..compat.huggingface_hub import http_client, lacks_xet, patience
@@ -31,9 +31,6 @@ from .access import endpoint_of, token_of
 from .contents import DEFAULT_IGNORE, files_to_push, pushable
 from .download import RepoType
 from .hub_errors import is_temporary, pause_before_retry, reason_of
-
-if TYPE_CHECKING:
-    from huggingface_hub import HfApi
 
 Result = TypeVar("Result")
 
@@ -140,10 +137,10 @@ def push_folder(
 
     ```
     """
-    return push_files(
+    push = Push(
         files_to_push(folder, ignore),
         repo_id,
-        folder=folder,
+        folder,
         repo_type=repo_type,
         private=private,
         message=message,
@@ -151,60 +148,46 @@ def push_folder(
         endpoint=endpoint,
         revision=revision,
     )
+    return push.run()
 
 
-def push_files(
-    files: Mapping[str, Path],
-    repo_id: str,
-    *,
-    folder: str | os.PathLike,
-    repo_type: RepoType = "model",
-    private: bool | None = None,
-    message: str | None = None,
-    token: str | None = None,
-    endpoint: str | None = None,
-    revision: str | None = None,
-) -> PushResult:
-    """Push given files to a repository on the Hub; see [`push_folder`] for the other arguments.
+@dataclass
+class Push:
+    """One push of given files, in the steps in the docstring of the module; see [`push_folder`] for other settings.
 
     Args:
         files (mapping from `str` to `Path`): paths in the repository, and the files.
         folder (path): folder of the files, for the commit message and to find host names in its records.
     """
-    from huggingface_hub import HfApi
 
-    if repo_type not in ("model", "dataset"):
-        raise InputError(f"repo_type is {repo_type!r}, expected 'model' or 'dataset'")
-    if not repo_id:
-        raise InputError("repo_id is empty, expected USER/NAME")
-    token = token_of(token)
-    push = _Push(
-        api=HfApi(endpoint=endpoint_of(endpoint), token=token, library_name="hmm-datasets"),
-        repo_id=repo_id,
-        repo_type=repo_type,
-        private=private,
-        message=message or f"Upload {Path(folder).resolve().name} with hmm-datasets {__version__}",
-        files=pushable(files, folder, token),
-        revision=revision,
-    )
-    with patience(PATIENCE):
-        return push.run()
-
-
-@dataclass
-class _Push:
-    """One push: its settings, and the steps in the docstring of the module."""
-
-    api: "HfApi"
+    files: Mapping[str, Path]
     repo_id: str
-    repo_type: RepoType
-    private: bool | None
-    message: str
-    files: dict[str, Path | bytes]
+    folder: str | os.PathLike
+    repo_type: RepoType = "model"
+    private: bool | None = None
+    message: str | None = None
+    token: str | None = field(default=None, repr=False)
+    endpoint: str | None = None
     revision: str | None = None
-    _is_private: bool = False
+    _is_private: bool = field(default=False, init=False)
+
+    def __post_init__(self):
+        from huggingface_hub import HfApi
+
+        if self.repo_type not in ("model", "dataset"):
+            raise InputError(f"repo_type is {self.repo_type!r}, expected 'model' or 'dataset'")
+        if not self.repo_id:
+            raise InputError("repo_id is empty, expected USER/NAME")
+        token = token_of(self.token)
+        self._api = HfApi(endpoint=endpoint_of(self.endpoint), token=token, library_name="hmm-datasets")
+        self._contents = pushable(self.files, self.folder, token)
 
     def run(self) -> PushResult:
+        """Push the files; the Hub has [`PATIENCE`] seconds for each answer."""
+        with patience(PATIENCE):
+            return self._run()
+
+    def _run(self) -> PushResult:
         url = self._retried("create the repository", self._create)
         self.repo_id = url.repo_id
         if self.revision is not None:
@@ -212,40 +195,41 @@ class _Push:
             self._retried(f"create the branch {branch}", lambda: self._create_branch(branch))
         commit = self._retried("commit", self._commit)
         arrived = self._retried("list the files", lambda: self._listing(commit))
-        for path in self.files.keys() - arrived:
+        for path in self._contents.keys() - arrived:
             raise InputError(
                 f"{self.repo_id}: {path} at commit {commit[:8]} is missing; check whether a .gitignore in the "
                 "repository excludes it"
             )
-        contents = self.files.values()
+        contents = self._contents.values()
         size = sum(len(content) if isinstance(content, bytes) else content.stat().st_size for content in contents)
-        return PushResult(self.repo_id, str(url), commit, len(self.files), size, self._is_private)
+        return PushResult(self.repo_id, str(url), commit, len(contents), size, self._is_private)
 
     def _create(self):
-        return self.api.create_repo(self.repo_id, repo_type=self.repo_type, private=self.private, exist_ok=True)
+        return self._api.create_repo(self.repo_id, repo_type=self.repo_type, private=self.private, exist_ok=True)
 
     def _create_branch(self, name: str) -> None:
         """Create the branch unless it exists, from the first commit, so that it never shows files of another."""
-        refs = self.api.list_repo_refs(self.repo_id, repo_type=self.repo_type)
+        refs = self._api.list_repo_refs(self.repo_id, repo_type=self.repo_type)
         if name not in {branch.name for branch in refs.branches}:
-            first = self.api.list_repo_commits(self.repo_id, repo_type=self.repo_type)[-1].commit_id
-            self.api.create_branch(self.repo_id, branch=name, revision=first, repo_type=self.repo_type, exist_ok=True)
+            first = self._api.list_repo_commits(self.repo_id, repo_type=self.repo_type)[-1].commit_id
+            self._api.create_branch(self.repo_id, branch=name, revision=first, repo_type=self.repo_type, exist_ok=True)
 
     def _commit(self) -> str:
         from huggingface_hub import CommitOperationAdd
 
         # The head is read first, so that any later change on the Hub makes the commit fail and be repeated.
-        head = self.api.repo_info(self.repo_id, repo_type=self.repo_type, revision=self.revision)
+        head = self._api.repo_info(self.repo_id, repo_type=self.repo_type, revision=self.revision)
         self._is_private = bool(head.private)
         if self.private and head.private is False:
             raise InputError(
                 f"{self.repo_id} exists and is public, but private=True was given; make it private in its settings, "
                 "or choose another name"
             )
-        info = self.api.create_commit(
+        message = self.message or f"Upload {Path(self.folder).resolve().name} with hmm-datasets {__version__}"
+        info = self._api.create_commit(
             self.repo_id,
-            [CommitOperationAdd(path, file) for path, file in self.files.items()],
-            commit_message=self.message,
+            [CommitOperationAdd(path, file) for path, file in self._contents.items()],
+            commit_message=message,
             repo_type=self.repo_type,
             revision=self.revision,
             parent_commit=head.sha,
@@ -253,7 +237,7 @@ class _Push:
         return info.oid
 
     def _listing(self, commit: str) -> list[str]:
-        return self.api.list_repo_files(self.repo_id, repo_type=self.repo_type, revision=commit)
+        return self._api.list_repo_files(self.repo_id, repo_type=self.repo_type, revision=commit)
 
     def _retried(self, what: str, action: Callable[[], Result]) -> Result:
         """Run `action`, and retry after temporary errors.
@@ -278,7 +262,7 @@ class _Push:
                 is_silent = number >= _TRIES_IN_SILENCE and any(isinstance(cause, timeout) for cause in causes)
                 if number == _TRIES or is_silent:
                     raise InputError(
-                        f"{self.api.endpoint}: could not {what} for {self.repo_id} in {number} tries, last: "
+                        f"{self._api.endpoint}: could not {what} for {self.repo_id} in {number} tries, last: "
                         f"{reason_of(error)}; push again later, uploaded files are not sent twice"
                     ) from error
                 time.sleep(pause_before_retry(number, error))
@@ -288,7 +272,7 @@ class _Push:
         from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
         if lacks_xet(error):
-            return InputError(f"{self.api.endpoint} has no Xet; set HF_HUB_DISABLE_XET=1 to upload by Git LFS")
+            return InputError(f"{self._api.endpoint} has no Xet; set HF_HUB_DISABLE_XET=1 to upload by Git LFS")
         for cause in with_causes(error, implicit=False):
             if isinstance(cause, OfflineModeIsEnabled):
                 return InputError(f"HF_HUB_OFFLINE is set, so {self.repo_id} cannot be pushed: unset it")
@@ -300,7 +284,7 @@ class _Push:
                     404: "; if it was deleted or renamed in the meantime, push again",
                 }.get(status, "")
                 return InputError(
-                    f"{self.api.endpoint} refused to {what} for {self.repo_id}: {reason_of(cause)}{remedy}"
+                    f"{self._api.endpoint} refused to {what} for {self.repo_id}: {reason_of(cause)}{remedy}"
                 )
             if isinstance(cause, ValueError):
                 return InputError(f"cannot {what} for {self.repo_id}: {cause}")

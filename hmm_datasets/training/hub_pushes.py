@@ -3,7 +3,7 @@
 What is pushed and when follows the Trainer's settings (`hub_strategy`, `hub_always_push`, `hub_revision`). Three
 things differ from the Trainer. A checkpoint is pushed only once it has its final name. An upload works from a snapshot
 made of hard links and of copies of records, so a checkpoint may be deleted and a history may grow during the upload;
-the snapshot takes no space except for the records. The upload goes through [`~hmm_datasets.hub.push.push_files`],
+the snapshot takes no space except for the records. The upload goes through [`~hmm_datasets.hub.push.Push`],
 which retries, makes one commit, and keeps tokens, host names and absolute paths out of it. A failed push, of files or
 of a tracker's logs, is reported in one line and training continues; the next push sends what is missing.
 """
@@ -26,7 +26,7 @@ from ..errors import InputError
 from ..files import check_may_write
 from ..hub.contents import DEFAULT_IGNORE, files_in, files_to_push, model_files
 from ..hub.hub_errors import reason_of
-from ..hub.push import PATIENCE, push_files
+from ..hub.push import PATIENCE, Push
 from ..runtime.credentials import reveal
 
 if TYPE_CHECKING:
@@ -171,14 +171,15 @@ class HubPushes:
 
         def push() -> object:
             try:
-                return push_files(
+                upload = Push(
                     kept,
                     self._repository(),
-                    folder=run,
+                    run,
                     message=message,
                     token=token or reveal(self._run.args.hub_token),
                     revision=revision or self._run.args.hub_revision,
                 )
+                return upload.run()
             finally:
                 shutil.rmtree(scratch, ignore_errors=True)
 

@@ -20,7 +20,7 @@ from ...runtime.run_records import read_run_record
 from ..cards import CARD_NAME, PLACEHOLDER, is_own_card
 from ..contents import files_in, model_files
 from ..licences import with_licence
-from ..push import PushResult, PushSettings, push_files
+from ..push import Push, PushResult, PushSettings
 from .recognition import Contents, detect_kind
 
 _TITLE = re.compile(r"^# (?!Written by).*$", re.MULTILINE)
@@ -69,32 +69,22 @@ def push_path(
         say(line)
     if settings.dry_run:
         return []
+    target: dict[str, Any] = {"repo_type": contents.repo_type, "private": settings.private}
+    target |= {"token": token, "endpoint": endpoint}
+
+    def push(files: Mapping[str, Path], revision: str | None, message: str | None) -> PushResult:
+        result = Push(files, repo_id, contents.folder, revision=revision, message=message, **target).run()
+        say(_report(result, revision))
+        return result
+
     results = []
-    target: dict[str, Any] = {
-        "repo_type": contents.repo_type,
-        "private": settings.private,
-        "token": token,
-        "endpoint": endpoint,
-    }
     for checkpoint in contents.checkpoints if settings.include_checkpoints else ():
         branch = branch_of(checkpoint)
         message = f"Checkpoint of step {branch.removeprefix('step-')}"
-        files = checkpoint_files(checkpoint)
-        result = push_files(files, repo_id, folder=contents.folder, revision=branch, message=message, **target)
-        say(_report(result, branch))
-        results.append(result)
+        results.append(push(checkpoint_files(checkpoint), branch, message))
     with scratch_folder(contents.folder.resolve()) as scratch:
         files = {**contents.files, **_made(contents, scratch, repo_id, settings)}
-        result = push_files(
-            files,
-            repo_id,
-            folder=contents.folder,
-            revision=settings.revision,
-            message=settings.message,
-            **target,
-        )
-    say(_report(result, settings.revision))
-    return [*results, result]
+        return [*results, push(files, settings.revision, settings.message)]
 
 
 def _check_complete(folder: Path) -> None:
