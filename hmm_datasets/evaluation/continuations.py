@@ -26,6 +26,7 @@ from transformers import DynamicCache, DynamicLayer
 from ..compat.transformers_caches import CACHE_NAME, output_cache
 from ..data.windows import IGNORED
 from ..hmm.analysis.divergence import log_probabilities
+from ..text.corpora.conversations import num_alike
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -103,9 +104,7 @@ def score_rows(
 
 def common_prefix(rows: Sequence[Sequence[int]]) -> int:
     """The length of the longest common prefix of all rows."""
-    first, last = min(rows), max(rows)  # in lexicographic order, so their common prefix is that of all rows
-    shortest = min(len(first), len(last))
-    return next((index for index in range(shortest) if first[index] != last[index]), shortest)
+    return num_alike(min(rows), max(rows))  # in lexicographic order, so their common prefix is that of all rows
 
 
 def _shared_length(group: Sequence[Row]) -> int:

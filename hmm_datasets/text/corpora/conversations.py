@@ -527,7 +527,7 @@ def read_preference(chosen: str, rejected: str, row: Mapping[str, Any], where: s
     if not all(map(_has_answer, sides)):
         return {"prompt": prompt, "chosen": [], "rejected": []}
     # The last message of either side is its answer, even if both are equal.
-    shared = _num_alike(sides[0][:-1], sides[1][:-1])
+    shared = num_alike(sides[0][:-1], sides[1][:-1])
     common = sides[0][:shared]
     if common and (not prompt or common[0]["role"] != "assistant"):
         if _repeats(prompt, common, sides):
@@ -566,7 +566,7 @@ def _repeats(prompt: Turns, common: Turns, sides: Sequence[Turns]) -> bool:
     return prompt == common[: len(prompt)] or prompt in sides
 
 
-def _num_alike(first: Sequence, other: Sequence) -> int:
+def num_alike(first: Sequence, other: Sequence) -> int:
     """The length of the common beginning of two sequences."""
     pairs = enumerate(zip(first, other, strict=False))
     return next((number for number, (a, b) in pairs if a != b), min(len(first), len(other)))

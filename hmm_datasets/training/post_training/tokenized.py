@@ -16,6 +16,7 @@ from ...data.packing import IGNORED
 from ...errors import InputError
 from ...foreign.json import parse_json
 from ...runtime import environment
+from ...text.corpora.conversations import num_alike
 from ...text.corpora.keys import weight_of
 from ...text.corpora.local_files import without_fillers
 from ...text.tokenizers.chat_encoding import encode_conversation, encode_marked
@@ -130,7 +131,7 @@ def tokenized_pairs(
             )
         unwritten.update(chosen.unwritten | rejected.unwritten)
         sides = chosen.tokens, rejected.tokens
-        shared = min(_num_alike(prompt, side) for side in sides)
+        shared = min(num_alike(prompt, side) for side in sides)
         return dict(zip(PAIR_COLUMNS, (prompt[:shared], *(side[shared:] for side in sides)), strict=True))
 
     encoded = rows.map(tokenized, with_indices=True, remove_columns=rows.column_names, desc=f"Tokenizing {name}")
@@ -204,8 +205,3 @@ def _is_conversation(value: Any) -> bool:
 def _tools_of(row: Mapping[str, Any]) -> Any:
     tools = row.get("tools")
     return (parse_json(tools, "tools of a row") if isinstance(tools, str) and tools else tools) or None
-
-
-def _num_alike(first: Sequence[int], second: Sequence[int]) -> int:
-    pairs = enumerate(zip(first, second, strict=False))
-    return next((number for number, (token, other) in pairs if token != other), min(len(first), len(second)))
