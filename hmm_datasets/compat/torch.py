@@ -16,6 +16,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -71,12 +72,11 @@ def data_only(source: str | os.PathLike, classes: Sequence[type] = ()) -> Genera
         `InputError`: a file names something else.
     """
     forced = {"TORCH_FORCE_WEIGHTS_ONLY_LOAD": "1", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "0"}
-    before, pickles = {name: os.environ.get(name) for name in forced}, filesystem.pickle
+    before = {name: os.environ.get(name) for name in forced}
+    restricted = types.SimpleNamespace(**vars(pickle) | {"load": lambda file: _ShardMetadata(file).load()})
     try:
         os.environ.update(forced)
-        restricted = vars(pickle) | {"load": lambda file: _ShardMetadata(file).load()}
-        vars(filesystem)["pickle"] = types.SimpleNamespace(**restricted)
-        with torch.serialization.safe_globals(list(classes)):
+        with mock.patch.object(filesystem, "pickle", restricted), torch.serialization.safe_globals(list(classes)):
             yield
     except (pickle.UnpicklingError, CheckpointException) as error:
         causes = [cause for cause, _ in error.failures.values()] if isinstance(error, CheckpointException) else [error]
@@ -84,7 +84,6 @@ def data_only(source: str | os.PathLike, classes: Sequence[type] = ()) -> Genera
         reason = next((line for line in lines if "GLOBAL" in line), lines[0])  # the first one of torch is advice
         raise InputError(f"{source}: cannot be read as data ({reason}); take another checkpoint") from None
     finally:
-        filesystem.pickle = pickles
         for name, value in before.items():
             if value is None:
                 del os.environ[name]

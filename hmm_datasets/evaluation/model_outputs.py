@@ -8,6 +8,7 @@ with the tokens alone.
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -174,12 +175,10 @@ def _outputs_of(model: nn.Module, names: Sequence[str], tokens: Tensor) -> dict[
 
         return hook
 
-    handles = [model.get_submodule(name).register_forward_hook(keep(name)) for name in names]
-    try:
+    with ExitStack() as hooks:
+        for name in names:
+            hooks.enter_context(model.get_submodule(name).register_forward_hook(keep(name)))
         _run(model, tokens, use_cache=False)
-    finally:
-        for handle in handles:
-            handle.remove()
     for name in names:
         if name not in outputs:
             raise InputError(

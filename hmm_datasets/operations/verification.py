@@ -79,7 +79,7 @@ def _walk(folder: Path) -> Iterator[VerificationResult]:
     is_stream, is_checkpoint = (folder / INDEX_NAME).is_file(), folder.resolve().name.startswith("checkpoint-")
     checks = _checks(folder)
     if is_stream:
-        checks = [("token stream", lambda: _stream_problems(folder))]
+        checks = [("token stream", lambda: TokenStream(folder, verify=False).problems())]
     elif is_checkpoint:
         checks = [("checkpoint", lambda: _checkpoint_problems(folder))]
     for contents, problems in checks:
@@ -121,10 +121,6 @@ def _model_type(folder: Path) -> str | None:
     except InputError:
         # If the settings of an HMM cannot be parsed, it is recognized by its code file.
         return "hmm" if (folder / "modeling_hmm.py").is_file() else None
-
-
-def _stream_problems(folder: Path) -> list[str]:
-    return TokenStream(folder, verify=False).problems()
 
 
 def _source_problems(folder: Path) -> list[str]:

@@ -104,7 +104,6 @@ def exclusive_lock(
         except (InputError, OSError) as error:
             refusal = str(error if isinstance(error, InputError) else path_error(folder, error))
             if acquired is not None:
-                acquired.end_heartbeats()
                 acquired.release()
     token, refusal = _from_rank_0(None if acquired is None else acquired.token, refusal)
     if refusal is not None:
@@ -120,7 +119,6 @@ def exclusive_lock(
         if held is not None:
             before_write.remove(held.check)
         if acquired is not None:
-            acquired.end_heartbeats()
             acquired.release()
 
 
@@ -205,12 +203,9 @@ class _HeldLock(_Held):
         self._is_missing()
         return replace(self.holder, beat=number)
 
-    def end_heartbeats(self) -> None:
-        """Write no more heartbeats."""
-        self._file.end()
-
     def release(self) -> None:
-        """Delete the lock, and the folder too if it was made for the lock and is empty."""
+        """End the heartbeats and delete the lock, and the folder too if it was made for the lock and is empty."""
+        self._file.end()
         os.close(self.handle)
         holder = read_heartbeat(self.path, Holder)
         if holder is not None and holder.token == self.token:

@@ -131,23 +131,18 @@ class _Preflight:
         for rank in range(self.place.world_size):
             if rank in answers:
                 reports.append(RankReport.from_dict(answers[rank]))
-            elif rank in places:
-                reports.append(self._silent(Place(**places[rank]), stage))
+                continue
+            if rank in places:
+                place = Place(**places[rank])
+                detail = (
+                    f"process {place.process} did not end {stage!r} within {self.settings.timeout:g} s after rank 0; "
+                    f"see there whether it is stopped (ps -o stat {place.process}), or raise --timeout"
+                )
             else:
-                reports.append(self._absent(rank))
+                place = replace(self.place, rank=rank, host=UNKNOWN_HOST, device="unknown device", uuid=None)
+                detail = (
+                    f"none within {self.settings.timeout:g} s: it did not start, or cannot reach MASTER_ADDR "
+                    f"{os.environ['MASTER_ADDR']}; look for its error in the log of its host"
+                )
+            reports.append(RankReport(place, [Check("answer", False, detail)]))
         return reports
-
-    def _silent(self, place: Place, stage: str) -> RankReport:
-        detail = (
-            f"process {place.process} did not end {stage!r} within {self.settings.timeout:g} s after rank 0; "
-            f"see there whether it is stopped (ps -o stat {place.process}), or raise --timeout"
-        )
-        return RankReport(place, [Check("answer", False, detail)])
-
-    def _absent(self, rank: int) -> RankReport:
-        detail = (
-            f"none within {self.settings.timeout:g} s: it did not start, or cannot reach MASTER_ADDR "
-            f"{os.environ['MASTER_ADDR']}; look for its error in the log of its host"
-        )
-        place = replace(self.place, rank=rank, host=UNKNOWN_HOST, device="unknown device", uuid=None)
-        return RankReport(place, [Check("answer", False, detail)])

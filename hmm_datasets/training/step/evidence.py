@@ -10,7 +10,7 @@ take part, since under FSDP2 and ZeRO-3 they gather weights together.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -118,14 +118,11 @@ def _first_not_finite(model: torch.nn.Module) -> Iterator[dict[str, Any]]:
 
         return hook
 
-    hooks = [
-        module.register_forward_hook(note(name), with_kwargs=True) for name, module in model.named_modules() if name
-    ]
-    try:
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            if name:
+                hooks.enter_context(module.register_forward_hook(note(name), with_kwargs=True))
         yield evidence
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _values(nested: Any) -> Iterator[torch.Tensor]:
