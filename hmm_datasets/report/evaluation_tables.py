@@ -110,7 +110,8 @@ def _beliefs_sentence(beliefs: Report) -> str:
     probe = beliefs["layers"]["all"]
     controls = {"the same probe of an untrained model": probe.get("untrained_r2")}
     controls["the same probe for shuffled beliefs"] = probe.get("shuffled_r2")
-    controls |= {f"beliefs given the last {order} symbols alone": row["r2"] for order, row in _shorter(beliefs)}
+    shorter = beliefs.get("markov", {}).items()  # of Markov order k, as of a model that remembers the last symbols
+    controls |= {f"beliefs given the last {order} symbols alone": row["r2"] for order, row in shorter}
     known = {name: value for name, value in controls.items() if value is not None}
     r2 = probe["r2"]
     if r2 is None or not known:
@@ -123,11 +124,6 @@ def _beliefs_sentence(beliefs: Report) -> str:
         probe = f"{best} {have} {figure_text(known[best])}, {worse}"
         return f"{said}, but {probe}: the model need not have the belief."
     return f"{said}; the best control, {best}, has {figure_text(known[best])}."
-
-
-def _shorter(beliefs: Report) -> list[tuple[int, Report]]:
-    """Beliefs of Markov order k, which a model has that only remembers the last symbols."""
-    return [(int(order), row) for order, row in beliefs.get("markov", {}).items()]
 
 
 def _interval(low: float | None, high: float | None, level: float = 0.95) -> str:

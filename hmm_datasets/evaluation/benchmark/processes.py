@@ -63,7 +63,7 @@ def benchmark_processes() -> dict[str, HMM]:
         "renewal": _renewal(),
         "dishonest_casino": processes.dishonest_casino(),
         "noisy_cycle": _noisy_cycle(7, right=6 / 7),
-        "non_ergodic": _one_of(processes.golden_mean(), processes.even(), _coin(0.25)),
+        "non_ergodic": _one_of(processes.golden_mean(), processes.even(), HMM(edges=[[[0.75]], [[0.25]]])),
         "random_50": _sparse(50, NUM_SYMBOLS, ways=3),
     }
     return {name: _rounded(hmm) for name, hmm in made.items()}
@@ -106,10 +106,6 @@ def _noisy_cycle(period: int, right: float) -> HMM:
     emission = np.full((period, period), (1 - right) / (period - 1))
     np.fill_diagonal(emission, right)
     return HMM(start=np.full(period, 1 / period), transition=np.roll(np.eye(period), 1, axis=1), emission=emission)
-
-
-def _coin(p: float) -> HMM:
-    return HMM(edges=[[[1 - p]], [[p]]])
 
 
 def _one_of(*hmms: HMM) -> HMM:

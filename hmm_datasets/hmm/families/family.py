@@ -27,7 +27,7 @@ from ...errors import InputError
 from .. import inference
 from ..arrays import as_tokens
 from ..integers import integer
-from ..kernels.draws import MAX_SHUFFLED, shuffle, shuffle_buffer
+from ..kernels.draws import shuffle, shuffle_buffer
 from ..model import HMM
 from ..process import Process, Rows
 from ..sampling import AliasTable, draw_tokens, philox
@@ -165,12 +165,6 @@ def check_hmm(name: str, value: Any) -> None:
             f"{name} is a {type(value).__name__}; expected an HMM, of which a family draws sequences and states; "
             "ProcessMixture mixes processes of any kind"
         )
-
-
-def check_permutable(name: str, size: int) -> None:
-    """Raise `InputError` if there are more elements than a permutation can have here."""
-    if size > MAX_SHUFFLED:
-        raise InputError(f"the HMM has {size:,} {name}; expected at most {MAX_SHUFFLED:,} to permute")
 
 
 def permutation_of(stream: np.uint64, size: int, number: np.uint64, seed: np.uint64) -> Int[np.ndarray, "N"]:

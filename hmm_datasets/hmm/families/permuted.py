@@ -20,35 +20,13 @@ from torch.nn.functional import pad
 from ...errors import InputError
 from ..arrays import tokens_with_gaps
 from ..inference import next_token_probs
-from ..kernels.draws import EMISSIONS_STREAM, SYMBOLS, rename_symbols
+from ..kernels.draws import EMISSIONS_STREAM, MAX_SHUFFLED, SYMBOLS, rename_symbols
 from ..model import HMM
 from ..process import Rows
 from ..sampling import draw_tokens
-from .family import MAX_ENUMERATED, Family, check_hmm, check_permutable, group_number, permutation_of
+from .family import MAX_ENUMERATED, Family, check_hmm, group_number, permutation_of
 
 _NUMBERS = 1 << 22  # in the beliefs and distributions computed at once
-
-
-def _over_all_permutations(
-    family: str,
-    what: str,
-    size: int,
-    hmm: HMM,
-    tokens: Any,
-    distribution: Callable[[Int[Tensor, "B T"], Int[Tensor, "P n"]], Float[Tensor, "B T+1 E"]],
-) -> Float[Any, "B T+1 E"]:
-    if size > MAX_ENUMERATED:
-        raise InputError(
-            f"{family} of {size} {what} has {math.factorial(size)} permutations to sum over; expected "
-            f"{MAX_ENUMERATED} {what} or fewer. oracle_next_token_probs gives a lower bound on every predictor's loss"
-        )
-    values, _, _ = tokens_with_gaps(tokens, hmm.num_symbols)
-    values = values.masked_fill(values < 0, hmm.num_symbols)
-    permutations = torch.tensor(list(itertools.permutations(range(size))), device=values.device)
-    # As many rows at a time as `_NUMBERS` allows.
-    numbers = len(permutations) * (hmm.num_states + hmm.num_symbols + values.shape[1])
-    result = torch.cat([distribution(part, permutations) for part in values.split(max(1, _NUMBERS // numbers))])
-    return result if isinstance(tokens, Tensor) else result.numpy()
 
 
 def _mean_distribution(
@@ -73,19 +51,56 @@ def _mean_distribution(
 
 @dataclass(frozen=True)
 class OfOneHMM(Family):
-    """A family whose HMMs are one, changed from group to group.
+    """A family whose HMMs are one, permuted from group to group.
 
     Attributes:
         hmm ([`~hmm_datasets.hmm.model.HMM`]): the base HMM.
-        group (`int`): consecutive sequences that share a change.
+        group (`int`): consecutive sequences that share a permutation.
+        permuted (`str`): what is permuted, "symbols" or "states".
+        stream (`np.uint64`): Philox stream of the permutations.
     """
 
     hmm: HMM
     group: int = 1
+    permuted: ClassVar[str]
+    stream: ClassVar[np.uint64]
 
     def __post_init__(self):
         self._check_group()
         check_hmm("hmm", self.hmm)
+        if self.num_permuted > MAX_SHUFFLED:
+            size = f"{self.num_permuted:,} {self.permuted}"
+            raise InputError(f"the HMM has {size}; expected at most {MAX_SHUFFLED:,} to permute")
+
+    @property
+    def num_permuted(self) -> int:
+        """The number of symbols or states that are permuted."""
+        return self.hmm.num_symbols if self.permuted == "symbols" else self.hmm.num_states
+
+    @property
+    def has_exact_distribution(self) -> bool:
+        """Whether there are few enough permutations to sum over all of them."""
+        return self.num_permuted <= MAX_ENUMERATED
+
+    def permutation_at(self, seed: int, index: int) -> Int[np.ndarray, "N"]:
+        """The permutation of sequence `index`."""
+        return permutation_of(self.stream, self.num_permuted, *group_number(self, seed, index))
+
+    def _over_all_permutations(
+        self, tokens: Any, distribution: Callable[[Int[Tensor, "B T"], Int[Tensor, "P n"]], Float[Tensor, "B T+1 E"]]
+    ) -> Float[Tensor, "B T+1 E"]:
+        if not self.has_exact_distribution:
+            raise InputError(
+                f"{type(self).__name__} of {self.num_permuted} {self.permuted} has "
+                f"{math.factorial(self.num_permuted)} permutations to sum over; expected {MAX_ENUMERATED} "
+                f"{self.permuted} or fewer. oracle_next_token_probs gives a lower bound on every predictor's loss"
+            )
+        values, _, _ = tokens_with_gaps(tokens, self.num_symbols)
+        values = values.masked_fill(values < 0, self.num_symbols)
+        permutations = torch.tensor(list(itertools.permutations(range(self.num_permuted))), device=values.device)
+        # As many rows at a time as `_NUMBERS` allows.
+        numbers = len(permutations) * (self.hmm.num_states + self.num_symbols + values.shape[1])
+        return torch.cat([distribution(part, permutations) for part in values.split(max(1, _NUMBERS // numbers))])
 
     @property
     def num_symbols(self) -> int:
@@ -119,32 +134,14 @@ class PermutedSymbols(OfOneHMM):
     """
 
     stored_name: ClassVar[str] = "PermutedSymbols"
-
-    def __post_init__(self):
-        super().__post_init__()
-        check_permutable("symbols", self.num_symbols)
-
-    @property
-    def has_exact_distribution(self) -> bool:
-        """Whether there are few enough permutations to sum over all of them."""
-        return self.num_symbols <= MAX_ENUMERATED
-
-    def permutation_at(self, seed: int, index: int) -> Int[np.ndarray, "E"]:
-        """The permutation of sequence `index`: symbol `x` of the base becomes `permutation[x]`."""
-        return permutation_of(SYMBOLS, self.num_symbols, *group_number(self, seed, index))
+    permuted: ClassVar[str] = "symbols"
+    stream: ClassVar[np.uint64] = SYMBOLS
 
     def hmm_at(self, seed: int, index: int) -> HMM:
-        """The HMM of sequence `index` of the stream `seed`."""
-        origin = np.argsort(self.permutation_at(seed, index))
-        hmm = self.hmm
-        if hmm.edges is not None:
-            return HMM(start=hmm.start, edges=hmm.edges[origin], vocabulary=hmm.vocabulary)
-        return HMM(
-            start=hmm.start,
-            transition=hmm.transition,
-            emission=hmm.emission[:, origin],
-            vocabulary=hmm.vocabulary,
-        )
+        """The HMM of sequence `index` of the stream `seed`: symbol `x` of the base becomes `permutation[x]`."""
+        hmm, origin = self.hmm, np.argsort(self.permutation_at(seed, index))
+        renamed = {"emission": hmm.emission[:, origin]} if hmm.edges is None else {"edges": hmm.edges[origin]}
+        return hmm.with_tables(hmm.tables() | renamed)
 
     def _draw_states(self, seed: np.uint64, first: np.uint64, step: np.uint64, out: Rows, states: Rows | None) -> None:
         self.hmm._draw_states(seed, first, step, out, states)
@@ -182,7 +179,7 @@ class PermutedSymbols(OfOneHMM):
             start = parameters.start.expand(*plain_PBT.shape[:2], -1)
             return _mean_distribution(start, values.shape[1], advance, symbols)
 
-        return _over_all_permutations("PermutedSymbols", "symbols", hmm.num_symbols, hmm, tokens, distribution)
+        return self._over_all_permutations(tokens, distribution)
 
 
 @dataclass(frozen=True)
@@ -206,28 +203,20 @@ class PermutedEmissions(OfOneHMM):
 
     stored_name: ClassVar[str] = "PermutedEmissions"
 
+    permuted: ClassVar[str] = "states"
+    stream: ClassVar[np.uint64] = EMISSIONS_STREAM
+
     def __post_init__(self):
         super().__post_init__()
-        check_permutable("states", self.hmm.num_states)
         if self.hmm.edges is not None:
             raise InputError(
                 f"{self.hmm} has no emission rows to permute; PermutedEmissions takes a state-emitting HMM"
             )
 
-    @property
-    def has_exact_distribution(self) -> bool:
-        """Whether there are few enough permutations to sum over all of them."""
-        return self.hmm.num_states <= MAX_ENUMERATED
-
-    def permutation_at(self, seed: int, index: int) -> Int[np.ndarray, "H"]:
-        """The permutation of sequence `index`: state `i` has emission row `permutation[i]` of the base."""
-        return permutation_of(EMISSIONS_STREAM, self.hmm.num_states, *group_number(self, seed, index))
-
     def hmm_at(self, seed: int, index: int) -> HMM:
-        """The HMM of sequence `index` of the stream `seed`."""
-        hmm = self.hmm
-        emission = hmm.emission[self.permutation_at(seed, index)]
-        return HMM(start=hmm.start, transition=hmm.transition, emission=emission, vocabulary=hmm.vocabulary)
+        """The HMM of sequence `index` of the stream `seed`: state `i` has row `permutation[i]` of the base."""
+        emission = self.hmm.emission[self.permutation_at(seed, index)]
+        return self.hmm.with_tables(self.hmm.tables() | {"emission": emission})
 
     def _draw_states(self, seed: np.uint64, first: np.uint64, step: np.uint64, out: Rows, states: Rows | None) -> None:
         draw = self.num_symbols, seed, first, step, out, states
@@ -263,4 +252,4 @@ class PermutedEmissions(OfOneHMM):
 
             return _mean_distribution(parameters.start.expand_as(origins_PBH), values.shape[1], advance, symbols)
 
-        return _over_all_permutations("PermutedEmissions", "states", hmm.num_states, hmm, tokens, distribution)
+        return self._over_all_permutations(tokens, distribution)

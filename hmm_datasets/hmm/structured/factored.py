@@ -229,12 +229,6 @@ class FactoredProcess(Process):
             symbols_by_factor[k, :, : mine.shape[1]] = np.where(lost, MISSING, np.where(fits, mine, 0))
         return symbols_by_factor, right
 
-    def _factor_beliefs(self, symbols: Int[np.ndarray, "F B S"]) -> list[Float[np.ndarray, "B S_plus_1 W"]]:
-        return [factor.beliefs(symbols[k]) for k, factor in enumerate(self.factors)]
-
-    def _factor_probs(self, symbols: Int[np.ndarray, "F B S"]) -> list[Float[np.ndarray, "B S_plus_1 E"]]:
-        return [factor.next_token_probs(symbols[k]) for k, factor in enumerate(self.factors)]
-
     def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
         """The Bayes-optimal distribution of each token; see [`Process.next_token_probs`].
 
@@ -251,11 +245,8 @@ class FactoredProcess(Process):
                 "factors[k].next_token_probs(factor_tokens(tokens)[k])"
             )
         symbols, right = self._split(values)
-        by_factor = self._factor_probs(symbols)
-        predictive = (
-            outer_product(by_factor) if self.symbols == "product" else self._tuple_probs(symbols, by_factor, right)
-        )
-        return as_given(tokens, predictive)
+        by_factor = [factor.next_token_probs(symbols[k]) for k, factor in enumerate(self.factors)]
+        return outer_product(by_factor) if self.symbols == "product" else self._tuple_probs(symbols, by_factor, right)
 
     def _tuple_probs(
         self,
@@ -293,7 +284,8 @@ class FactoredProcess(Process):
             return as_given(tokens, marginals(joint, [final_of(factor) for factor in self.factors]))
         values = token_array_with_gaps(tokens, self.num_symbols)
         symbols, right = self._split(values)
-        joined = np.concatenate(self._before_each_token(self._factor_beliefs(symbols), values.shape[1]), axis=2)
+        by_factor = [factor.beliefs(symbols[k]) for k, factor in enumerate(self.factors)]
+        joined = np.concatenate(self._before_each_token(by_factor, values.shape[1]), axis=2)
         if not right.all():
             joined[:, 1:] *= right.cumprod(axis=1)[:, :, None]
         return as_given(tokens, joined)

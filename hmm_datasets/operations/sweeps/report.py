@@ -72,7 +72,8 @@ def write_results(sweep: Sweep, results: Mapping[str, Any]) -> None:
     rows = [["cell", *sweep.names, "state", *results["values"]]]
     for cell in results["cells"]:
         numbers = ["" if number is None else repr(number) for number in cell["values"].values()]
-        rows.append([cell["name"], *map(_label, cell["settings"].values()), cell["state"], *numbers])
+        labels = [value if isinstance(value, str) else json.dumps(value) for value in cell["settings"].values()]
+        rows.append([cell["name"], *labels, cell["state"], *numbers])
     with atomic_file(sweep.output_dir / "sweep.csv") as temporary:
         temporary.write_text(csv_text(rows), encoding="utf-8")
 
@@ -103,7 +104,3 @@ def show_results(sweep: Sweep, results: Mapping[str, Any]) -> None:
             known = _numbers_of_run(run)
             hint = suggestion(path, known) or f"; {run} has {', '.join(list(known)[:12]) or 'no numbers'}"
             raise InputError(f"{sweep.path}: table: values: no finished cell has a number at {path!r}{hint}")
-
-
-def _label(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)

@@ -115,12 +115,9 @@ class Checkpoints:
                 raise
             newest = next(good_checkpoints(run), None)
             going_on = "start" if newest is None else f"continue from {newest.name} with"
-            size = self._bytes_held() if newest is None else size_of(newest)
+            # Before there is one, that of the weights and the optimizer state on this rank.
+            size = sum(tensor.nbytes for tensor in self._tensors()) if newest is None else size_of(newest)
             raise disk_full(target, f"about {format_bytes(size)}", f"{going_on} the same command") from error
-
-    def _bytes_held(self) -> int:
-        """Bytes of the weights and the optimizer state on this rank."""
-        return sum(tensor.nbytes for tensor in self._tensors())
 
     def _complete(self, run: Path, name: str) -> None:
         """Add what the Trainer does not write, check the checkpoint, and move it to its final path."""
