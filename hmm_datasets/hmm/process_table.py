@@ -39,6 +39,8 @@ TABLE: tuple[tuple[str, str | None, str, str | None], ...] = (
     ("structured.factored:FactoredProcess", "factored", "[mess3(), golden_mean()]", "factored"),
     ("structured.markov:MarkovChain", "markov_chain", "[[0.9, 0.1], [0.2, 0.8]]", "markov_chain"),
     ("structured.markov:random_markov_chain", "random_markov_chain", "2, 4", None),
+    ("structured.tokenized:TokenizedProcess", None, "", "tokenized"),
+    ("structured.tokenized:tokenized", "tokenized", "mess3(), 8", None),
 )
 """What folders and commands name, an entry each:
 
