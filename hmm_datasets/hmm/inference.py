@@ -4,8 +4,8 @@ The forward and backward recursions are Rabiner's (Proceedings of the IEEE 77, 1
 step. The filter keeps a normalized belief and the logarithm of each normalizer, so sequences of any length do not
 underflow, and no logarithm of a sum is taken. Where transitions have zeros, a belief may still fall below the smallest
 number of the type (5e-324 in float64, 1e-45 in float32), and later tokens may make the state probable again. Rows in
-which that may matter are computed again in logarithms ([`.kernels.logs`]), from which no gradient comes. Not so where
-beliefs to start from are given.
+which that may matter are computed again: those of float32 in float64, and where that does not do either, in logarithms
+([`.kernels.logs`]), from which no gradient comes. Not so where beliefs to start from are given.
 
 Both kinds of HMM share one recursion over the matrices `T^(x)[i, j] = P(emit x, go to j | in i)`. In a state-emitting
 HMM `T^(x)[i, j] = emission[i, x] transition[i, j]`; an edge-emitting one stores the `E` matrices `T^(x)`. Time is
@@ -24,7 +24,7 @@ zeros after the first impossible token.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -188,11 +188,8 @@ def forward_filter(
             beliefs[:, t + 1] = belief_BH
             log_scale[:, t] = log_scale_B
         lost_B = falls_below(beliefs, hmm.safe[0] if initial is None else 0.0).any(1)
-    for row, symbols in chosen_rows(tokens, lengths, lost_B):
-        logs, scales = hmm.logs.filtered(symbols)
-        beliefs[row, len(symbols) :] = torch.from_numpy(np.exp(logs[-1]))
-        beliefs[row, : len(logs)] = torch.from_numpy(np.exp(logs))
-        log_scale[row, : len(symbols)] = torch.from_numpy(scales)
+    if lost_B.any():
+        beliefs[lost_B], log_scale[lost_B] = _filtered_again(hmm, tokens, lengths, lost_B)
     return Filtered(beliefs, log_scale)
 
 
@@ -226,7 +223,20 @@ def predictions(
 
 
 def _filtered_again(hmm: Parameters, tokens: Tensor, lengths: Tensor | None, chosen_B: Tensor) -> Filtered:
-    return forward_filter(hmm, tokens[chosen_B], None if lengths is None else lengths[chosen_B])
+    """The filter of the rows in which a state may have been lost: in float64 after float32, then in logarithms."""
+    if hmm.start.dtype == torch.float32:
+        wide = replace(hmm, **{name: table.double() for name, table in vars(hmm).items() if torch.is_tensor(table)})
+        found = forward_filter(wide, tokens[chosen_B], None if lengths is None else lengths[chosen_B])
+        return Filtered(found.beliefs.float(), found.log_scale.float())
+    rows = int(chosen_B.sum())
+    beliefs = hmm.start.new_empty(rows, tokens.shape[1] + 1, len(hmm.start))
+    log_scale = hmm.start.new_zeros(rows, tokens.shape[1])
+    for row, (_, symbols) in enumerate(chosen_rows(tokens, lengths, chosen_B)):
+        logs, scales = hmm.logs.filtered(symbols)
+        beliefs[row, len(symbols) :] = torch.from_numpy(np.exp(logs[-1]))
+        beliefs[row, : len(logs)] = torch.from_numpy(np.exp(logs))
+        log_scale[row, : len(symbols)] = torch.from_numpy(scales)
+    return Filtered(beliefs, log_scale)
 
 
 def _is_compiled(hmm: Parameters, tokens: Tensor, initial: Tensor | None) -> bool:

@@ -17,10 +17,10 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from ...compilation import compiled
+from .counts import backward_bound
 from .tilted import log_entries, log_product, log_sum
 
 _CHUNK = 1 << 22  # numbers of the largest temporary array
-_MAX_MIXED = 64  # states; with more, a step takes far longer than comparing its beliefs
 
 
 @compiled
@@ -113,36 +113,29 @@ class LogRecursions:
 def safe_beliefs(start: np.ndarray, emission: np.ndarray | None, *moves: np.ndarray) -> tuple[float, int]:
     """The belief from which on no product with the tables underflows in some steps, and their number, a power of two.
 
-    The belief is 0 if none can be lower: where any state leads to any other, none is less than the smallest entry of
-    the last of `moves`. Where it does so in `k` steps, whatever is emitted, the most probable of `H` states gives each
-    state `k` steps later a belief of at least `s^k / H`, with `s` the least probability of a step. The values of a
-    smoother are at most `H / s^k` then, or `H / s^(2k)` in a state that is impossible at first.
+    The belief is 0 if none can be lower, where any state leads to any other: none is less than the smallest entry of
+    the last of `moves`, and of a single table than that of its column ([`_never_low`]).
     """
     tables = [table for table in (start, emission, *moves) if table is not None]
     least = [float(table[table > 0].min(initial=1)) for table in tables]
     step, tiny = math.prod(least[1:]), float(np.finfo(start.dtype).tiny)
-    if min(least[0], least[-1]) * step >= tiny and (moves[-1] > 0).all():
+    dense, lowest = (moves[-1] > 0).all(), min(least[0], least[-1]) * step
+    if dense and (lowest >= tiny or (len(moves) == 1 and _never_low(start, emission, *moves))):
         return 0.0, 1
-    if len(moves) == 1 and (emission is None or (emission > 0).all()):
-        mixing = _steps_to_mix(moves[0])
-        if mixing and min(least[0], 1 / len(start)) * step ** (2 * mixing + 1) >= tiny:
-            return 0.0, 1
     steps = 4 if step**8 > tiny else 1
     return (tiny / step**steps, steps) if step > tiny else (np.inf, 1)
 
 
-def _steps_to_mix(moves: Float[np.ndarray, "K H H"]) -> int | None:
-    # A number of steps after which each state leads to each other by any of the tables at every step. None if it is
-    # more than 8, or if finding it takes longer than comparing beliefs.
-    support = moves > 0
-    if moves.shape[1] > _MAX_MIXED or (support != support[:1]).any():
-        return None
-    reached = support[0].astype(np.float32)
-    for steps in (1, 2, 4, 8):
-        if reached.all():
-            return steps
-        reached = np.minimum(reached @ reached, 1)
-    return None
+def _never_low(start: np.ndarray, emission: np.ndarray | None, moves: np.ndarray) -> bool:
+    # Whether the products of a step sum to numbers of full precision for the least beliefs that there are, and no
+    # backward value of a possible state, which is at most the inverse of its belief, passes its bound.
+    table, enough = moves.astype(np.float64), np.finfo(start.dtype).tiny * len(start)
+    shown = np.ones((1, len(start))) if emission is None else emission
+    for weights in (start.astype(np.float64), (table / table.sum(-1, keepdims=True)).min((0, 1))):
+        reached = (weights * shown) @ table
+        if reached[reached > 0].min() < enough or 1 / weights[weights > 0].min() >= backward_bound(start.dtype):
+            return False
+    return True
 
 
 def log_sums(logs: Float[np.ndarray, "... N"]) -> Float[np.ndarray, "..."]:

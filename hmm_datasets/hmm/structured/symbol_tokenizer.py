@@ -127,7 +127,8 @@ class SymbolTokenizer:
             names = {_text(piece): token for token, piece in enumerate(self.pieces)}
             longest = re.compile("|".join(sorted(names, key=len, reverse=True)))
             return [[names[text] for text in longest.findall(row)] for row in texts]
-        return [encoding.ids for encoding in self._library.encode_batch(texts)]
+        # One at a time, since the threads of a batch would hang in a worker that was forked after they had begun.
+        return [self._library.encode(text).ids for text in texts]
 
     @cached_property
     def _library(self) -> Tokenizer:

@@ -66,6 +66,7 @@ class TokenizedProcess(WrappedProcess):
     """
 
     stored_name: ClassVar[str] = "tokenized"
+    is_stationary = True
     process: HMM
 
     def __init__(self, process: HMM, tokenizer: SymbolTokenizer | Mapping[str, Any]):
@@ -78,19 +79,13 @@ class TokenizedProcess(WrappedProcess):
         wrong += [f"no piece ({symbol},)" for symbol in symbols if (symbol,) not in self.tokenizer.token_of]
         if wrong:
             raise InputError(f"the tokenizer has {wrong[0]}; expected symbols of {process!r}, and each of them alone")
-        if process.vocabulary is not None:
-            self.vocabulary = tuple(" ".join(process.vocabulary[symbol] for symbol in piece) for piece in pieces)
+        names = process.vocabulary
+        self.vocabulary = names and tuple(" ".join(names[symbol] for symbol in piece) for piece in pieces)
 
     @property
     def num_symbols(self) -> int:
         """`V`, the number of tokens."""
         return len(self.tokenizer.pieces)
-
-    @cached_property
-    def is_stationary(self) -> bool:
-        """Whether tokens have an entropy rate: the HMM has no parts between which it does not move."""
-        shares, lasts = eliminate(self.process.start, self.process.transition)
-        return int((shares[lasts] > 0).sum()) == 1
 
     def settings(self) -> dict[str, Any]:
         """`tokenizer`: the kind of its model, its pieces, and its merges or scores."""
@@ -190,10 +185,10 @@ class TokenizedProcess(WrappedProcess):
     def entropy_rate(self, **sample: Any) -> EntropyRate:
         """The entropy rate in nats per token: that of the symbols, times their number in a token.
 
-        Raises:
-            `InputError`: the HMM has several parts between which it does not move.
+        It is estimated as that of any process where the HMM has several parts between which it does not move.
         """
-        if not self.is_stationary:
+        shares, lasts = eliminate(self.process.start, self.process.transition)
+        if (shares[lasts] > 0).sum() > 1:
             return super().entropy_rate(**sample)
         return EntropyRate(*(self.mean_length * value for value in self.process.entropy_rate(**sample)))
 

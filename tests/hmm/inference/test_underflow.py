@@ -8,8 +8,10 @@ import pytest
 import torch
 from extended_precision import exact, steps_of
 
+from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.fitting.fit import fit_hmm
 from hmm_datasets.hmm.kernels import counts
+from hmm_datasets.hmm.kernels.logs import LogRecursions
 from hmm_datasets.hmm.model import HMM
 
 SKIPS = HMM(
@@ -160,11 +162,12 @@ def test_a_chain_that_is_left_late_has_its_exact_posteriors():
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(40))
-def test_where_states_mix_whatever_is_emitted_no_row_is_watched_and_none_underflows(seed):
+def test_where_any_state_leads_to_any_other_no_row_is_watched_and_none_underflows(seed):
     """The beliefs are not compared there, and they are not below the bound from which that is concluded."""
     generator = np.random.default_rng(seed)
     states, symbols, on_edges = int(generator.integers(2, 8)), int(generator.integers(2, 5)), seed % 2 == 0
-    leads = (generator.random((states, states)) < 0.5) | np.roll(np.eye(states, dtype=bool), 1, axis=1)
+    leads = generator.random((states, states)) < (1.0 if seed % 4 < 2 else 0.5)
+    leads |= np.roll(np.eye(states, dtype=bool), 1, axis=1)
     transition = leads * (generator.dirichlet(np.ones(states), states) + 1e-3)
     transition /= transition.sum(1, keepdims=True)
     emission = generator.dirichlet(np.ones(symbols), states) + 1e-3
@@ -172,13 +175,35 @@ def test_where_states_mix_whatever_is_emitted_no_row_is_watched_and_none_underfl
     hmm = HMM(start=np.eye(states)[0], transition=transition, emission=emission)
     if on_edges:
         hmm = HMM(start=hmm.start, edges=emission.T[:, :, None] * hmm.transition)
-    reached, steps = hmm.transition > 0, 1
-    while not reached.all() and steps < 8:
-        reached, steps = reached @ reached, 2 * steps
-    assert (hmm._log_tables.safe[0] == 0) == bool(reached.all())
-    if reached.all():
-        least = (hmm.transition[hmm.transition > 0].min() * hmm.emission.min()) ** steps / states
+    assert (hmm._log_tables.safe[0] == 0) == bool(leads.all())
+    if leads.all():
         tokens = generator.integers(0, symbols, (64, 60))
         beliefs = hmm.beliefs(tokens)
-        assert beliefs[beliefs > 0].min() >= least
+        assert (beliefs[:, 1:].min((0, 1)) >= hmm.transition.min(0) * (1 - 1e-12)).all()
         np.testing.assert_allclose(hmm.posteriors(tokens).sum(-1), 1)
+
+
+def test_small_entries_of_many_states_do_not_make_float32_slow(monkeypatch):
+    """The smallest entries of 200 states multiply to 1e-40; no belief is as small as that."""
+    hmm = processes.random(200, 200, alpha=0.3, seed=1)
+    assert hmm.parameters(torch.float32).safe[0] == hmm.parameters().safe[0] == 0
+    tokens = hmm.sample(64, 64, seed=2)
+    monkeypatch.setattr(LogRecursions, "filtered", None)
+    monkeypatch.setattr(LogRecursions, "posteriors", None)
+    for method in (hmm.log_likelihood, hmm.beliefs, hmm.next_token_probs, hmm.posteriors):
+        np.testing.assert_allclose(method(tokens, dtype=torch.float32), method(tokens), rtol=2e-4, atol=1e-6)
+
+
+def test_what_float32_loses_is_found_in_float64_before_logarithms(monkeypatch):
+    transition = 0.5 * np.eye(3) + 0.5 * np.eye(3, k=1)
+    transition[2, 2] = 1.0
+    hmm = HMM(start=[1, 0, 0], transition=transition, emission=[[1 - 1e-25, 1e-25], [0.5, 0.5], [1e-25, 1 - 1e-25]])
+    assert hmm.parameters(torch.float32).safe[0] > 1e-13
+    tokens = hmm.sample(200, 5, seed=1)
+    lengths = np.arange(200) % 6
+    monkeypatch.setattr(LogRecursions, "filtered", None)
+    for method in (hmm.log_likelihood, hmm.beliefs, hmm.next_token_probs):
+        wide = method(tokens, lengths=lengths)
+        narrow = method(tokens, lengths=lengths, dtype=torch.float32)
+        assert narrow.dtype == np.float32
+        np.testing.assert_allclose(narrow, wide, rtol=1e-4, atol=1e-6)
