@@ -228,9 +228,8 @@ def _filtered_again(hmm: Parameters, tokens: Tensor, lengths: Tensor | None, cho
         wide = replace(hmm, **{name: table.double() for name, table in vars(hmm).items() if torch.is_tensor(table)})
         found = forward_filter(wide, tokens[chosen_B], None if lengths is None else lengths[chosen_B])
         return Filtered(found.beliefs.float(), found.log_scale.float())
-    rows = int(chosen_B.sum())
-    beliefs = hmm.start.new_empty(rows, tokens.shape[1] + 1, len(hmm.start))
-    log_scale = hmm.start.new_zeros(rows, tokens.shape[1])
+    beliefs = hmm.start.new_empty(int(chosen_B.sum()), tokens.shape[1] + 1, len(hmm.start))
+    log_scale = beliefs.new_zeros(len(beliefs), tokens.shape[1])
     for row, (_, symbols) in enumerate(chosen_rows(tokens, lengths, chosen_B)):
         logs, scales = hmm.logs.filtered(symbols)
         beliefs[row, len(symbols) :] = torch.from_numpy(np.exp(logs[-1]))

@@ -20,6 +20,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -137,7 +138,7 @@ def push_folder(
 
     ```
     """
-    push = Push(
+    return Push(
         files_to_push(folder, ignore),
         repo_id,
         folder,
@@ -147,8 +148,7 @@ def push_folder(
         token=token,
         endpoint=endpoint,
         revision=revision,
-    )
-    return push.run()
+    ).run()
 
 
 @dataclass
@@ -182,19 +182,18 @@ class Push:
         self._api = HfApi(endpoint=endpoint_of(self.endpoint), token=token, library_name="hmm-datasets")
         self._contents = pushable(self.files, self.folder, token)
 
+    @patience(PATIENCE)
     def run(self) -> PushResult:
         """Push the files; the Hub has [`PATIENCE`] seconds for each answer."""
-        with patience(PATIENCE):
-            return self._run()
-
-    def _run(self) -> PushResult:
-        url = self._retried("create the repository", self._create)
+        known = {"repo_type": self.repo_type, "private": self.private, "exist_ok": True}
+        url = self._retried("create the repository", partial(self._api.create_repo, self.repo_id, **known))
         self.repo_id = url.repo_id
         if self.revision is not None:
             branch = self.revision
             self._retried(f"create the branch {branch}", lambda: self._create_branch(branch))
         commit = self._retried("commit", self._commit)
-        arrived = self._retried("list the files", lambda: self._listing(commit))
+        listing = partial(self._api.list_repo_files, self.repo_id, repo_type=self.repo_type, revision=commit)
+        arrived = self._retried("list the files", listing)
         for path in self._contents.keys() - arrived:
             raise InputError(
                 f"{self.repo_id}: {path} at commit {commit[:8]} is missing; check whether a .gitignore in the "
@@ -203,9 +202,6 @@ class Push:
         contents = self._contents.values()
         size = sum(len(content) if isinstance(content, bytes) else content.stat().st_size for content in contents)
         return PushResult(self.repo_id, str(url), commit, len(contents), size, self._is_private)
-
-    def _create(self):
-        return self._api.create_repo(self.repo_id, repo_type=self.repo_type, private=self.private, exist_ok=True)
 
     def _create_branch(self, name: str) -> None:
         """Create the branch unless it exists, from the first commit, so that it never shows files of another."""
@@ -235,9 +231,6 @@ class Push:
             parent_commit=head.sha,
         )
         return info.oid
-
-    def _listing(self, commit: str) -> list[str]:
-        return self._api.list_repo_files(self.repo_id, repo_type=self.repo_type, revision=commit)
 
     def _retried(self, what: str, action: Callable[[], Result]) -> Result:
         """Run `action`, and retry after temporary errors.

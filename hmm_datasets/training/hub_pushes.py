@@ -171,15 +171,14 @@ class HubPushes:
 
         def push() -> object:
             try:
-                upload = Push(
+                return Push(
                     kept,
                     self._repository(),
                     run,
                     message=message,
                     token=token or reveal(self._run.args.hub_token),
                     revision=revision or self._run.args.hub_revision,
-                )
-                return upload.run()
+                ).run()
             finally:
                 shutil.rmtree(scratch, ignore_errors=True)
 

@@ -219,8 +219,7 @@ class PermutedEmissions(OfOneHMM):
         return self.hmm.with_tables(self.hmm.tables() | {"emission": emission})
 
     def _draw_states(self, seed: np.uint64, first: np.uint64, step: np.uint64, out: Rows, states: Rows | None) -> None:
-        draw = self.num_symbols, seed, first, step, out, states
-        draw_tokens(*self.hmm._alias_tables, *draw, group=self.group)
+        draw_tokens(*self.hmm._alias_tables, self.num_symbols, seed, first, step, out, states, group=self.group)
 
     def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
         """The Bayes-optimal distribution of token `t` given those before it, for `t = 0 .. T`.

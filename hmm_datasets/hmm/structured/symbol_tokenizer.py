@@ -12,7 +12,7 @@ import json
 import re
 from collections import defaultdict
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -20,13 +20,13 @@ from jaxtyping import Int
 from tokenizers import Tokenizer, models, trainers
 
 from ...errors import InputError, check_distinct
-from ..arrays import as_tokens, rows_from
+from ..arrays import as_tokens
 from ..integers import integer
 
 _FIRST = 0x10000
 """Symbol `x` is written as the character of number `x` after this one: none of them is white space or a surrogate."""
 
-_RULES = {"BPE": "merges", "Unigram": "scores", "WordPiece": "rules"}
+_KINDS = ("BPE", "Unigram", "WordPiece")
 _CHANGES = ("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", "byte_fallback")
 _HARMLESS = {"version", "decoder", "truncation", "padding"}
 _SCORE_BITS = 24
@@ -67,8 +67,8 @@ class SymbolTokenizer:
         self.kind, self.pieces = kind, tuple(map(tuple, pieces))
         self.token_of: dict[Piece, int] = {piece: token for token, piece in enumerate(self.pieces)}
         check_distinct("pieces", self.pieces)
-        if kind not in _RULES:
-            raise InputError(f"kind is {kind!r}; expected one of {', '.join(_RULES)}")
+        if kind not in _KINDS:
+            raise InputError(f"kind is {kind!r}; expected one of {', '.join(_KINDS)}")
         if kind == "Unigram":
             if len(rules) != len(self.pieces):
                 raise InputError(f"scores are {rules!s:.80}; expected one for each of {len(self.pieces)} pieces")
@@ -93,16 +93,16 @@ class SymbolTokenizer:
         model = content.pop("model")
         changes = [name for name, value in content.items() if value and name not in _HARMLESS]
         changes += [name for name in _CHANGES if model.get(name)]
-        if model["type"] not in _RULES or changes:
+        if model["type"] not in _KINDS or changes:
             found = f"{model['type']} with {', '.join(changes)}" if changes else model["type"]
-            raise InputError(f"the tokenizer is {found}; expected a model of {', '.join(_RULES)} and nothing else")
+            raise InputError(f"the tokenizer is {found}; expected a model of {', '.join(_KINDS)} and nothing else")
         texts = model["vocab"]
         if model["type"] == "Unigram":
             texts, rules = zip(*texts, strict=True)
         else:
             rules = [[texts[part] for part in pair] for pair in model.get("merges", [])]
             texts = sorted(texts, key=texts.__getitem__)
-        return cls(model["type"], [[ord(character) - _FIRST for character in text] for text in texts], rules)
+        return cls(model["type"], map(_symbols, texts), rules)
 
     def settings(self) -> dict[str, Any]:
         """The arguments of the constructor."""
@@ -116,19 +116,19 @@ class SymbolTokenizer:
     @cached_property
     def table(self) -> Int[np.ndarray, "V_plus_1 M"]:
         """The symbols of each token, -1 after the last; the last row is that of no token."""
-        ends = self.sizes.cumsum()
-        symbols = np.array([symbol + 1 for piece in self.pieces for symbol in piece])
-        return np.vstack([rows_from(symbols, ends - self.sizes, self.sizes), np.zeros(self.sizes.max(), int)]) - 1
+        return np.array(list(zip_longest(*self.pieces, (), fillvalue=-1))).T
 
     def cut(self, rows: list[list[int]]) -> list[list[int]]:
         """The tokens of each sequence of symbols, which ends with the last of them."""
         texts = list(map(_text, rows))
         if self.kind == "WordPiece":  # that of the library takes quadratic time, since it looks from the end
-            names = {_text(piece): token for token, piece in enumerate(self.pieces)}
-            longest = re.compile("|".join(sorted(names, key=len, reverse=True)))
-            return [[names[text] for text in longest.findall(row)] for row in texts]
+            return [[self.token_of[_symbols(piece)] for piece in self._longest.findall(text)] for text in texts]
         # One at a time, since the threads of a batch would hang in a worker that was forked after they had begun.
         return [self._library.encode(text).ids for text in texts]
+
+    @cached_property
+    def _longest(self) -> re.Pattern[str]:
+        return re.compile("|".join(sorted(map(_text, self.pieces), key=len, reverse=True)))
 
     @cached_property
     def _library(self) -> Tokenizer:
@@ -241,6 +241,10 @@ def train_symbol_bpe(symbols: Int[Any, "N L"], num_symbols: int, vocab_size: int
     if size < vocab_size:
         raise InputError(f"vocab_size={vocab_size}, but the sequences yield only {size} tokens; pass more, or {size}")
     return SymbolTokenizer.of(tokenizer)
+
+
+def _symbols(text: str) -> Piece:
+    return tuple(ord(character) - _FIRST for character in text)
 
 
 def _text(symbols: Any) -> str:

@@ -18,7 +18,7 @@ from a model of tokens to the distribution of characters: Phan et al., arXiv 241
 
 from collections.abc import Mapping
 from functools import cached_property
-from itertools import takewhile
+from itertools import takewhile, zip_longest
 from typing import Any, ClassVar
 
 import numpy as np
@@ -35,8 +35,7 @@ from ..process import Rows
 from .symbol_tokenizer import SymbolTokenizer, train_symbol_bpe
 from .wrapped import WrappedProcess
 
-_EXACT, _SURE = 1e-14, 1e-12
-_MOST_STEPS = 20_000
+_EXACT, _SURE, _MOST_STEPS = 1e-14, 1e-12, 20_000
 
 
 class TokenizedProcess(WrappedProcess):
@@ -107,8 +106,7 @@ class TokenizedProcess(WrappedProcess):
     def _settled(self, rows: list[list[int]], wanted: int) -> list[list[int]]:
         """The first tokens of each row of symbols, as many as are sure whatever comes after, and as are wanted."""
         cuts, longest = self.tokenizer.cut(rows), int(self.tokenizer.sizes.max())
-        sizes = np.array(list(map(len, cuts)))
-        tokens = rows_from(np.concatenate(cuts), sizes.cumsum() - sizes, sizes)
+        tokens = np.array(list(zip_longest(*cuts, fillvalue=0))).T
         sure = (self._stays.min(1) > 1 - _SURE)[self._contexts_after(tokens)]
         settled = []
         for row, cut, is_sure in zip(rows, cuts, sure, strict=True):
@@ -196,11 +194,11 @@ class TokenizedProcess(WrappedProcess):
     def _stays(self) -> Float[np.ndarray, "C_plus_1 H"]:
         """The probability that the symbols to come are cut here; zeros in the last row."""
         token, sizes = self.tokenizer.contexts.token, self.tokenizer.sizes
-        shape, still = (len(token), self.process.num_states), 0
+        shape, still, back = (len(token), self.process.num_states), 0, self.process.parameters().backward_step
         # As if the text ended after 0, 1, ... more symbols; a table follows from as many before as a piece is long.
         tables = [np.zeros(shape)] * int(sizes.max()) + [np.ones(shape)]
         for _ in range(_MOST_STEPS):
-            arrived = self._through(np.array(tables)[-sizes[token], np.arange(len(token))], -1)
+            arrived = self._through(np.array(tables)[-sizes[token], np.arange(len(token))], back, -1)
             tables = [*tables[1:], self._leads_to @ arrived]
             still = still + 1 if np.abs(tables[-1] - tables[-2]).max() < _EXACT else 0
             if still >= sizes.max():
@@ -210,17 +208,17 @@ class TokenizedProcess(WrappedProcess):
     @cached_property
     def _arrived(self) -> Float[np.ndarray, "C H"]:
         """The probability that the symbols of a context's last token come, and that the text is cut after them."""
-        return self._through(self._stays[:-1], -1)
+        return self._through(self._stays[:-1], self.process.parameters().backward_step, -1)
 
     @cached_property
     def _begins(self) -> Float[np.ndarray, "C H"]:
         """How often, per token, one begins that leads to this context, and in this state, before it is seen."""
-        begun = np.zeros_like(self._arrived)
+        begun, onward = np.zeros_like(self._arrived), self.process.parameters().forward_step
         begun[0] = self.process.start
         for _ in range(_MOST_STEPS):
             ready = self._leads_to.T @ begun
             # The average with the step before forgets the period of a chain.
-            moved = (begun + self._through(ready, 1)) / 2
+            moved = (begun + self._through(ready, onward, 1)) / 2
             moved /= (moved * self._stays[:-1]).sum()
             if np.abs(moved - begun).max() < _EXACT:
                 return ready
@@ -235,10 +233,9 @@ class TokenizedProcess(WrappedProcess):
         np.put_along_axis(leads, following, 1, axis=1)
         return leads[:, :-1]
 
-    def _through(self, rows: Float[np.ndarray, "C H"], direction: int) -> Float[np.ndarray, "C H"]:
-        """`rows @ T[v]` for the last token `v` of each context; with -1 for `direction` `T[v] @ rows`."""
-        hmm, result = self.process.parameters(), torch.from_numpy(rows).clone()
-        step = hmm.forward_step if direction == 1 else hmm.backward_step
+    def _through(self, rows: Float[np.ndarray, "C H"], step: Any, direction: int) -> Float[np.ndarray, "C H"]:
+        """`rows @ T[v]` for the last token `v` of each context, by the HMM's step; back, with -1, `T[v] @ rows`."""
+        result = torch.from_numpy(rows).clone()
         symbols = self.tokenizer.table[self.tokenizer.contexts.token]
         for place in range(symbols.shape[1])[::direction]:
             has = np.flatnonzero(symbols[:, place] >= 0)
