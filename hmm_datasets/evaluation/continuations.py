@@ -23,10 +23,10 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache, DynamicLayer
 
+from ..common_prefix import num_alike
 from ..compat.transformers_caches import CACHE_NAME, output_cache
 from ..data.windows import IGNORED
 from ..hmm.analysis.divergence import log_probabilities
-from ..text.corpora.conversations import num_alike
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

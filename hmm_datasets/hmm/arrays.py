@@ -342,6 +342,12 @@ def distribution(name: str, values: Any, ndim: int, normalize: bool | None = Non
     return np.where(off > RESCALE, table / totals, table)
 
 
+def normalized(table: Float[np.ndarray, "... N"]) -> Float[np.ndarray, "... N"]:
+    """The table with rows, along its last axis, divided by their sums; rows of zeros stay what they are."""
+    totals = table.sum(axis=-1, keepdims=True)
+    return table / np.where(totals > 0, totals, 1.0)
+
+
 def checked_names(vocabulary: Any, num_symbols: int, note: str = "") -> tuple[str, ...] | None:
     """The names of symbols, one each, or None; the error of another number ends with `note`."""
     names = None if vocabulary is None else tuple(map(str, vocabulary))

@@ -14,7 +14,6 @@ the one that the same call makes in Python, so it has the same fingerprint.
 
 import ast
 import inspect
-import operator
 import os
 from collections.abc import Callable
 from difflib import get_close_matches
@@ -35,13 +34,6 @@ SAVED_NAME = "process"
 
 CONSTRUCTORS = {name: (where, example) for where, name, example, _ in TABLE if name is not None}
 """Constructors by name, but for functions of `processes` whose arguments all have defaults, and their examples."""
-
-_OPERATORS: dict[type, Callable[..., Any]] = {
-    ast.USub: operator.neg,
-    ast.UAdd: operator.pos,
-    ast.Div: operator.truediv,
-}
-
 
 _EXPECTED = f"expected {PREFIX} and a call with numbers, such as {PREFIX}mess3(x=0.05, a=0.85) or {PREFIX}rrxor"
 
@@ -137,7 +129,7 @@ class _Reader:
             case ast.Constant(value=int() | float() | str() | None as value):
                 return value
             case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=operand):
-                return _OPERATORS[type(sign)](self._number(operand))
+                return -self._number(operand) if isinstance(sign, ast.USub) else self._number(operand)
             case ast.BinOp(op=ast.Div(), left=left, right=right):
                 numerator, denominator = self._number(left), self._number(right)
                 if denominator == 0:

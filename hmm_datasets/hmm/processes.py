@@ -53,8 +53,7 @@ def dyck(depth: int, kinds: int = 1, p: float = 0.5) -> HMM:
     ```
     """
     depth, kinds = integer("depth", depth, 1, 31), integer("kinds", kinds, 1, 31)
-    if not 0 <= p <= 1:
-        raise InputError(f"p is {p}; expected a probability")
+    _probability("p", p)
     states = depth + 1 if kinds == 1 else sum(kinds**d for d in range(min(depth, _MAX_STATES.bit_length()) + 1))
     if states > _MAX_STATES:
         raise InputError(f"depth {depth} of {kinds} kinds needs more than {_MAX_STATES:,} states; lower one of them")

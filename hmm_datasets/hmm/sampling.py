@@ -179,17 +179,8 @@ def checked_draw(
     Raises:
         `InputError`: an argument is out of range, or `out` has another type, shape or device.
     """
-    # Python integers, since sums of NumPy's overflow beyond 2**63.
-    num_sequences, length, seed, first, step = (
-        integer(name, value, minimum, exponent)
-        for name, value, minimum, exponent in (
-            ("num_sequences", num_sequences, 0, 63),
-            ("length", length, 0, 32),
-            ("seed", seed, 0, 64),
-            ("first", first, 0, 64),
-            ("step", step, 1, 64),
-        )
-    )
+    num_sequences, length = integer("num_sequences", num_sequences, 0, 63), integer("length", length, 0, 32)
+    seed, first, step = checked_indices(seed, first, step)
     dtype = smallest_unsigned(num_symbols)
     if out is None:
         out = np.empty((num_sequences, length), dtype=dtype)
@@ -204,6 +195,11 @@ def checked_draw(
     if not isinstance(out, np.ndarray) and out.device.type not in ("cpu", "cuda"):
         raise InputError(f"out is on {out.device}; expected the CPU or a CUDA device")
     return seed, first, step, out
+
+
+def checked_indices(seed: Any, first: Any, step: Any) -> tuple[int, int, int]:
+    """The arguments that say which sequences are meant, as Python integers: sums of NumPy's overflow beyond 2**63."""
+    return integer("seed", seed, 0, 64), integer("first", first, 0, 64), integer("step", step, 1, 64)
 
 
 def smallest_unsigned(num_values: int) -> np.dtype:
@@ -226,6 +222,25 @@ def philox(counter: UInt[np.ndarray, "M 4"], key: UInt[np.ndarray, "M 2"]) -> UI
     return out
 
 
+def random_words(
+    stream: np.uint64, numbers: UInt[np.ndarray, "N"], seed: np.uint64, draws: Int[np.ndarray, "N"] | int = 0
+) -> UInt[np.ndarray, "N 4"]:
+    """For one purpose a block of each number (of a group or of a sequence): four words of 32 bits.
+
+    Args:
+        stream (`np.uint64`): Philox stream of this purpose.
+        numbers (`np.ndarray` of shape `(N,)`): which groups or sequences.
+        seed (`np.uint64`): the key.
+        draws (`np.ndarray` of shape `(N,)` or `int`, *optional*, defaults to 0): which block of each number.
+    """
+    mask, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
+    counter = np.empty((len(numbers), 4), dtype=np.uint64)
+    counter[:, 0], counter[:, 1], counter[:, 2], counter[:, 3] = numbers & mask, numbers >> shift, draws, stream
+    key = np.empty((len(numbers), 2), dtype=np.uint64)
+    key[:] = seed & mask, seed >> shift
+    return philox(counter, key)
+
+
 def derived_seed(seed: int, part: int) -> int:
     """The seed with which part `part` draws, in `[0, 2**64)`.
 
@@ -235,8 +250,7 @@ def derived_seed(seed: int, part: int) -> int:
 
     ```
     """
-    counter = np.array([[part, 0, 0, DERIVED_SEEDS]], dtype=np.uint64)
-    low, high, _, _ = philox(counter, _key(seed))[0].tolist()
+    low, high, _, _ = random_words(DERIVED_SEEDS, np.array([part], np.uint64), np.uint64(seed))[0].tolist()
     return high << 32 | low
 
 
@@ -255,11 +269,4 @@ def components_of(
         indices = np.uint64(first) + np.uint64(step) * np.arange(count, dtype=np.uint64)
     if group > 1:
         indices //= np.uint64(group)
-    counter = np.zeros((count, 4), dtype=np.uint64)
-    counter[:, 0], counter[:, 1], counter[:, 3] = indices & np.uint64(0xFFFFFFFF), indices >> np.uint64(32), stream
-    words: UInt[np.ndarray, "N 4"] = philox(counter, np.broadcast_to(_key(seed), (count, 2)))
-    return np.searchsorted(bounds, words[:, 0], side="right")
-
-
-def _key(seed: int) -> UInt[np.ndarray, "1 2"]:
-    return np.array([[seed & 0xFFFFFFFF, seed >> 32]], dtype=np.uint64)
+    return np.searchsorted(bounds, random_words(stream, indices, np.uint64(seed))[:, 0], side="right")

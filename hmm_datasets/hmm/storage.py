@@ -108,10 +108,8 @@ def write_folder(
 
 def load(kind: "type[HMM]", name_or_path: str | os.PathLike, revision: str | None = None) -> "HMM":
     """Read a local folder or one on the Hub; see [`~hmm_datasets.hmm.model.HMM.from_pretrained`]."""
-    folder, config = read_settings(name_or_path, "hmm", revision, "an HMM")
-    checked_fields(folder / CONFIG_NAME, config, {"vocabulary": list[str] | None, "fingerprint": str})
+    folder, config, tables = read_folder(name_or_path, "hmm", revision, "an HMM", {})
     path = folder / WEIGHTS_NAME
-    tables = read_tables(path)
     unknown = sorted(tables.keys() - TABLES)
     if unknown:
         raise InputError(f"{path}: contains {unknown[0]!r}; expected only the tables of an HMM")
@@ -120,10 +118,13 @@ def load(kind: "type[HMM]", name_or_path: str | os.PathLike, revision: str | Non
     return hmm
 
 
-def read_settings(
-    name_or_path: str | os.PathLike, model_type: ModelType, revision: str | None, expected: str
-) -> tuple[Path, dict[str, Any]]:
-    """The folder, downloaded if need be, and its `config.json`, whose type and version are checked."""
+def read_folder(
+    name_or_path: str | os.PathLike, model_type: ModelType, revision: str | None, expected: str, fields: dict[str, Any]
+) -> tuple[Path, dict[str, Any], dict[str, np.ndarray]]:
+    """The folder, downloaded if need be, its `config.json`, whose type, version and `fields` are checked, and tables.
+
+    `fields` are those that not all models have, with their types.
+    """
     folder = restored(name_or_path)
     if not folder.is_dir():
         folder = download(str(name_or_path), [CONFIG_NAME, WEIGHTS_NAME], revision=revision, expected=expected)
@@ -136,7 +137,8 @@ def read_settings(
             f"{path}: model_type {config.get('model_type')!r}, format_version "
             f"{config.get('format_version')!r}; expected {model_type!r} and {FORMAT_VERSION}"
         )
-    return folder, config
+    checked_fields(path, config, fields | {"vocabulary": list[str] | None, "fingerprint": str})
+    return folder, config, read_tables(folder / WEIGHTS_NAME)
 
 
 def check_fingerprint(folder: Path, fingerprint: str, config: dict[str, Any]) -> None:

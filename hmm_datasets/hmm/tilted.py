@@ -33,6 +33,7 @@ from jaxtyping import Float, Int, UInt
 
 from ..array_input import finite, numbers
 from ..errors import InputError
+from .analysis.stationary import entropy
 from .arrays import as_tokens
 from .integers import integer
 from .model import HMM
@@ -134,8 +135,7 @@ class TiltedHMM:
         """
         tokens = self.sample(integer("num_sequences", num_sequences, 2, 63), seed=seed)
         probs = self.next_token_probs(tokens)[:, :-1]
-        nats = -np.log(probs, out=np.zeros_like(probs), where=probs > 0)
-        sums = (probs * nats).sum((1, 2))
+        sums = entropy(probs).sum(1)
         return Estimate(float(sums.mean()), float(sums.std(ddof=1) / math.sqrt(len(sums))))
 
     def reward(self, tokens: Int[Any, "B T"]) -> Float[Any, "B"]:

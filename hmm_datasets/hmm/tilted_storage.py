@@ -14,11 +14,9 @@ from .storage import (
     TABLES,
     WEIGHTS_NAME,
     check_fingerprint,
-    checked_fields,
     errors_naming,
     made_of_tables,
-    read_settings,
-    read_tables,
+    read_folder,
     write_folder,
 )
 
@@ -42,11 +40,9 @@ def save_tilted(tilted: "TiltedHMM", folder: str | os.PathLike) -> None:
 
 def load_tilted(kind: "type[TiltedHMM]", name_or_path: str | os.PathLike, revision: str | None = None) -> "TiltedHMM":
     """Read a local folder or one on the Hub; see [`~hmm_datasets.hmm.tilted.TiltedHMM.from_pretrained`]."""
-    folder, config = read_settings(name_or_path, "tilted_hmm", revision, "a tilted HMM")
-    fields = {"beta": float, "length": int, "vocabulary": list[str] | None, "fingerprint": str}
-    checked_fields(folder / CONFIG_NAME, config, fields)
+    fields = {"beta": float, "length": int}
+    folder, config, tables = read_folder(name_or_path, "tilted_hmm", revision, "a tilted HMM", fields)
     path = folder / WEIGHTS_NAME
-    tables = read_tables(path)
     if tables.keys() - TABLES != {REWARDS}:
         raise InputError(f"{path}: contains {', '.join(sorted(tables))}; expected the tables of an HMM, and {REWARDS}")
     rewards = tables.pop(REWARDS)

@@ -108,8 +108,7 @@ def _grown(hmm: "HMM", max_closed: int, max_states: int) -> CausalTree:
 
     def grown(roots: tuple[np.ndarray, np.ndarray], limit: int) -> CausalTree:
         tree = CausalTree(hmm, *roots)
-        while tree.depth < _MAX_DEPTH and tree.grow(limit):
-            pass
+        tree.grow_to(_MAX_DEPTH, limit)
         return tree
 
     closed = [tree for tree in (grown(known, max_closed), grown(unknown, max_closed)) if tree.closed]

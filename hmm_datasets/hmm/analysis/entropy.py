@@ -85,8 +85,7 @@ def sampled_entropy_rate(process: Process, num_sequences: int, length: int, burn
     if not process.is_stationary:
         raise InputError(f"{process!r} is not stationary and has no entropy rate; optimal_loss gives that by position")
     check_sample(num_sequences, length, burn_in)
-    entropies = sampled_entropies(process, num_sequences, length, seed)[:, burn_in:].mean(axis=1)
-    return EntropyRate(float(entropies.mean()), float(entropies.std(ddof=1) / np.sqrt(num_sequences)))
+    return EntropyRate(*_mean(sampled_entropies(process, num_sequences, length, seed)[:, burn_in:].T))
 
 
 def sampled_optimal_loss(process: Process, length: int, num_sequences: int, seed: int) -> OptimalLoss:
@@ -236,8 +235,7 @@ def exact_losses(tree: Tree, length: int, max_states: int | None = None) -> Floa
         _MAX_STATES if max_states is None else max_states,
         _MAX_NUMBERS // (tree.hmm.num_states + 2 * tree.hmm.num_symbols),
     )
-    while tree.depth + 1 < length and tree.grow(limit):
-        pass
+    tree.grow_to(length - 1, limit)
     symbol_entropy = entropy(tree.next_token_probs)
     return np.array([distribution @ symbol_entropy for distribution in itertools.islice(tree.distributions(), length)])
 

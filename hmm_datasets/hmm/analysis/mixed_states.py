@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from ...errors import InputError
+from ..arrays import normalized
 from ..integers import integer
 
 if TYPE_CHECKING:
@@ -90,8 +91,7 @@ def mixed_states(hmm: "HMM", depth: int, *, tolerance: float = TOLERANCE, max_st
 def grown_states(grown: "Tree", depth: int, max_states: int) -> MixedStates:
     """A tree up to a depth; see [`mixed_states`]."""
     depth, max_states = integer("depth", depth, 0, 31), integer("max_states", max_states, 1, 63)
-    while grown.depth < depth and grown.grow(max_states):
-        pass
+    grown.grow_to(depth, max_states)
     if grown.depth < depth and not grown.closed:
         raise InputError(
             f"{grown.hmm} has more than {max_states:,} mixed states at depth {grown.depth + 1}; "
@@ -162,6 +162,11 @@ class Tree:
         self.depth += 1
         return True
 
+    def grow_to(self, depth: int, max_states: int) -> None:
+        """[`grow`] to a depth, or as far as there is something to expand and there are no more than `max_states`."""
+        while self.depth < depth and self.grow(max_states):
+            pass
+
     def _compared(self, beliefs: Float[np.ndarray, "M W"]) -> Float[np.ndarray, "M H"]:
         """The coordinates by which two beliefs are equal."""
         return beliefs
@@ -177,9 +182,8 @@ class Tree:
             weights = (beliefs[indices] * hmm.emission.T[symbols]) @ hmm.transition
         else:
             weights = (beliefs @ hmm.edges)[symbols, indices]
-        totals = weights.sum(axis=1, keepdims=True)
         # All weights may underflow after a symbol whose probability does not.
-        return weights / np.where(totals > 0, totals, 1.0)
+        return normalized(weights)
 
     def distributions(self) -> Iterator[Float[np.ndarray, "M"]]:
         """The distribution of the belief after 0, 1, 2, .. symbols, up to `depth`, or endlessly if the tree is

@@ -22,6 +22,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from ...errors import InputError
+from ..arrays import normalized
 from ..integers import integer
 from ..kernels.linear import REFUSED, ROUNDING
 from .entropy import (
@@ -104,8 +105,7 @@ class PredictiveTree(Tree):
         probs[probs <= rounding] = 0.0
         # After a word so rare that its future is not determined there is none.
         probs[rounding.max(axis=1) > _UNKNOWN] = 0.0
-        totals = probs.sum(axis=1, keepdims=True)
-        return probs / np.where(totals > 0, totals, 1.0)
+        return normalized(probs)
 
     def _advance(
         self, beliefs: Float[np.ndarray, "M W"], indices: Int[np.ndarray, "N"], symbols: Int[np.ndarray, "N"]
@@ -202,8 +202,7 @@ def entropy_rate(process: "GeneralizedHMM", num_sequences: int, length: int, bur
 def _closed_rate(process: "GeneralizedHMM") -> float | None:
     """The mean entropy over the predictive vectors; None unless there are few enough of them."""
     tree = PredictiveTree(process, process.initial[None])
-    while tree.depth < _MAX_CLOSED and tree.grow(_MAX_CLOSED):
-        pass
+    tree.grow_to(_MAX_CLOSED, _MAX_CLOSED)
     if not tree.closed:
         return None
     moves = np.zeros((len(tree.beliefs), len(tree.beliefs)))
@@ -229,8 +228,7 @@ def reset_bounds(process: "GeneralizedHMM") -> EntropyRateBounds | None:
     tree = PredictiveTree(process, root)
     depth = 8
     while True:
-        while tree.depth < depth and tree.grow(_MAX_VECTORS):
-            pass
+        tree.grow_to(depth, _MAX_VECTORS)
         nats, steps = _sums_before(tree, symbol)
         # Steps of words that are not in the tree, out of the mean number of steps, 1 / probability.
         missing = max(0.0, 1 - steps * probability)

@@ -14,7 +14,8 @@ from ...errors import InputError
 from ..integers import integer, integer_range
 from ..kernels.draws import FAMILY_STREAM, MAX_SHUFFLED
 from ..model import HMM
-from .family import Family, first_words, group_number, least_and_most, permutation_of, uniform_integer
+from ..sampling import random_words
+from .family import Family, group_number, least_and_most, permutation_of, uniform_integer
 
 AUTOMATON_SIZES, AUTOMATON_SYMBOLS, AUTOMATON_EDGES = (FAMILY_STREAM | np.uint64(x << 8) for x in (16, 17, 18))
 
@@ -122,7 +123,7 @@ class RandomAutomata(Family):
         edges = np.zeros((self.num_symbols, states, states))
         for state in range(states):
             part = np.uint64((state + 1) << 16)
-            words = first_words(AUTOMATON_SIZES | part, np.array([number]), key)[0].tolist()
+            words = random_words(AUTOMATON_SIZES | part, np.array([number]), key)[0].tolist()
             count = uniform_integer(least_and_most(self.edges), *words[:2])
             symbols = letters[permutation_of(AUTOMATON_SYMBOLS | part, len(letters), number, key)[:count]]
             others = permutation_of(AUTOMATON_EDGES | part, states - 1, number, key)[:count]
@@ -130,7 +131,7 @@ class RandomAutomata(Family):
         return HMM(start=np.eye(states + (self.stop is not None))[0], edges=self._with_separator(edges))
 
     def _sizes(self, number: np.uint64, key: np.uint64) -> tuple[int, Int[np.ndarray, "M"]]:
-        words = first_words(AUTOMATON_SIZES, np.array([number]), key)[0].tolist()
+        words = random_words(AUTOMATON_SIZES, np.array([number]), key)[0].tolist()
         size = uniform_integer(self._alphabet_sizes, *words[2:])
         letters = np.sort(permutation_of(AUTOMATON_SYMBOLS, self.num_letters, number, key)[:size])
         return uniform_integer(least_and_most(self.num_states), *words[:2]), letters

@@ -20,9 +20,9 @@ from ..integers import integer, integer_range
 from ..kernels.dirichlet import fill_dirichlet_rows, fill_zipf_rows, make_doubly_stochastic, stationary_distribution
 from ..kernels.draws import CHAINS, HIDDEN, NUM_STATES, SUBSET, ZIPF
 from ..model import HMM
-from ..sampling import AliasTable
+from ..sampling import AliasTable, random_words
 from ..structured.markov import MarkovChain, dirichlet_rows
-from .family import Family, first_words, group_number, least_and_most, permutation_of, uniform_integer
+from .family import Family, group_number, least_and_most, permutation_of, uniform_integer
 from .mixture import Hypothesis, posterior_mean
 
 
@@ -162,7 +162,7 @@ class RandomChains(Family):
         minimum, maximum = self._range
         if minimum == maximum:
             return minimum
-        high, low, _, _ = first_words(NUM_STATES, np.array([number]), key)[0].tolist()
+        high, low, _, _ = random_words(NUM_STATES, np.array([number]), key)[0].tolist()
         return uniform_integer(self._range, high, low)
 
     def _symbols(self, size: int, number: np.uint64, key: np.uint64) -> Int[np.ndarray, "H"]:

@@ -11,6 +11,7 @@ Some positions are scored: those whose token an observer can predict better by w
 `kernels.episodic_tasks` has the random numbers. Laws take `O(B T E)` time and memory.
 """
 
+import inspect
 from typing import Any, ClassVar
 
 import numpy as np
@@ -31,6 +32,10 @@ class EpisodicTask(Process):
     the draws, and which tokens are possible.
     """
 
+    def settings(self) -> dict[str, Any]:
+        """The arguments of the constructor, which have the names of attributes."""
+        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
+
     @property
     def choices(self) -> Int[np.ndarray, "P"]:
         """The number of equally likely tokens at every position of an episode of `P` tokens."""
@@ -39,8 +44,8 @@ class EpisodicTask(Process):
     def _scored(self) -> Bool[np.ndarray, "P"]:
         raise NotImplementedError
 
-    def _possible(self, place: int, episode: Int[np.ndarray, "B t"]) -> Bool[np.ndarray, "B E"]:
-        """Which tokens may come next, at position `place` of episodes that have begun so."""
+    def _mark_possible(self, place: int, episode: Int[np.ndarray, "B t"], possible: Bool[np.ndarray, "B E"]) -> None:
+        """Set in `possible`, which is false, what may come next at position `place` of episodes that have begun so."""
         raise NotImplementedError
 
     @property
@@ -65,7 +70,9 @@ class EpisodicTask(Process):
         alive = np.ones(batch, dtype=bool)
         for t in range(length + 1):
             place = t % self.episode_length
-            possible = self._possible(place, rows[:, t - place : t]) & alive[:, None]
+            possible = np.zeros((batch, self.num_symbols), dtype=bool)
+            self._mark_possible(place, rows[:, t - place : t], possible)
+            possible &= alive[:, None]
             probs[:, t] = possible / self.choices[place]
             if t < length:
                 alive &= possible[np.arange(batch), rows[:, t]]
@@ -117,9 +124,6 @@ class Bijection(EpisodicTask):
         """`E`, inputs and outputs."""
         return 2 * self.num_values
 
-    def settings(self) -> dict[str, Any]:
-        return {"num_values": self.num_values, "num_pairs": self.num_pairs}
-
     def describe(self) -> str:
         return f"random bijections of {self.num_values:,} symbols, {self.num_pairs:,} pairs at a time"
 
@@ -133,12 +137,10 @@ class Bijection(EpisodicTask):
     def _draw(self, seed: np.uint64, first: np.uint64, step: np.uint64, out: np.ndarray) -> None:
         draw_bijections(self.num_values, self.num_pairs, seed, first, step, out)
 
-    def _possible(self, place: int, episode: Int[np.ndarray, "B t"]) -> Bool[np.ndarray, "B E"]:
-        possible = np.zeros((len(episode), self.num_symbols), dtype=bool)
+    def _mark_possible(self, place: int, episode: Int[np.ndarray, "B t"], possible: Bool[np.ndarray, "B E"]) -> None:
         begin = place % 2 * self.num_values
         possible[:, begin : begin + self.num_values] = True
         np.put_along_axis(possible, episode[:, place % 2 :: 2], False, axis=1)
-        return possible
 
 
 class Copying(EpisodicTask):
@@ -170,9 +172,6 @@ class Copying(EpisodicTask):
         """`E`, letters and the separator."""
         return self.num_letters + 1
 
-    def settings(self) -> dict[str, Any]:
-        return {"num_letters": self.num_letters, "string_length": self.string_length}
-
     def describe(self) -> str:
         return f"copies of random strings of {self.string_length:,} of {self.num_letters:,} letters"
 
@@ -186,15 +185,13 @@ class Copying(EpisodicTask):
     def _draw(self, seed: np.uint64, first: np.uint64, step: np.uint64, out: np.ndarray) -> None:
         draw_copies(self.num_letters, self.string_length, seed, first, step, out)
 
-    def _possible(self, place: int, episode: Int[np.ndarray, "B t"]) -> Bool[np.ndarray, "B E"]:
-        possible = np.zeros((len(episode), self.num_symbols), dtype=bool)
+    def _mark_possible(self, place: int, episode: Int[np.ndarray, "B t"], possible: Bool[np.ndarray, "B E"]) -> None:
         if place < self.string_length:
             possible[:, : self.num_letters] = True
         elif place == self.string_length:
             possible[:, self.num_letters] = True
         else:
             np.put_along_axis(possible, episode[:, place - self.string_length - 1, None], True, axis=1)
-        return possible
 
 
 class AssociativeRecall(EpisodicTask):
@@ -243,10 +240,6 @@ class AssociativeRecall(EpisodicTask):
         """`E`, keys and values."""
         return self.num_keys + self.num_values
 
-    def settings(self) -> dict[str, Any]:
-        names = ("num_keys", "num_values", "num_pairs", "num_queries")
-        return {name: getattr(self, name) for name in names}
-
     def describe(self) -> str:
         return (
             f"associative recall: {self.num_pairs:,} pairs of {self.num_keys:,} keys and {self.num_values:,} values, "
@@ -266,8 +259,7 @@ class AssociativeRecall(EpisodicTask):
         sizes = (self.num_keys, self.num_values, self.num_pairs, self.num_queries)
         draw_recalls(*sizes, seed, first, step, out)
 
-    def _possible(self, place: int, episode: Int[np.ndarray, "B t"]) -> Bool[np.ndarray, "B E"]:
-        possible = np.zeros((len(episode), self.num_symbols), dtype=bool)
+    def _mark_possible(self, place: int, episode: Int[np.ndarray, "B t"], possible: Bool[np.ndarray, "B E"]) -> None:
         keys = episode[:, : 2 * self.num_pairs : 2]
         if place < 2 * self.num_pairs:
             begin, size = ((0, self.num_keys), (self.num_keys, self.num_values))[place % 2]
@@ -282,4 +274,3 @@ class AssociativeRecall(EpisodicTask):
             which = (keys == episode[:, -1:]).argmax(axis=1)
             values = episode[np.arange(len(episode)), 2 * which + 1]
             possible[np.arange(len(episode)), values] = True
-        return possible

@@ -6,8 +6,8 @@ the tokens, keyed by the seed, and never shares a block with them. The counter o
     (group number, low 32 bits; high 32 bits; draw; FAMILY_STREAM | purpose << 8 | part << 16)
 
 Here the group number of sequence `i` is `i // group`, `draw` counts blocks within one choice, `purpose` is a number
-for each kind of choice, and `part` counts attempts of rejection sampling, or rows. Tokens use stream 0 and the counter
-of sequence `i`.
+for each kind of choice, and `part` counts attempts of rejection sampling, rows, or levels of a tree, whose nodes
+`draw` counts. Tokens use stream 0 and the counter of sequence `i`.
 
 Permutations are drawn by the inside-out Fisher-Yates shuffle (Durstenfeld 1964). Each choice takes 16 random bits,
 which are drawn again where they would make some choices more likely (Lemire, ACM Trans. Model. Comput. Simul. 29,
@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, UInt
+from jaxtyping import Float, Int
 
 from ...errors import InputError
 from .. import inference
@@ -30,7 +30,7 @@ from ..integers import integer
 from ..kernels.draws import shuffle, shuffle_buffer
 from ..model import HMM
 from ..process import Process, Rows
-from ..sampling import AliasTable, draw_tokens, philox
+from ..sampling import AliasTable, checked_indices, draw_tokens
 
 MAX_ENUMERATED = 7
 """Maximum number of elements for which exact distributions sum over all permutations, of which there are then 5040."""
@@ -116,8 +116,7 @@ class Family(Process):
             step (`int`, *optional*, defaults to 1): difference between the indices of consecutive rows.
         """
         values = as_tokens(tokens, self.num_symbols)
-        asked = (("seed", seed, 0), ("first", first, 0), ("step", step, 1))
-        seed, first, step = (integer(*arguments, 64) for arguments in asked)
+        seed, first, step = checked_indices(seed, first, step)
         batch, length = values.shape
         distribution = torch.empty(batch, length + 1, self.num_symbols, dtype=torch.float64, device=values.device)
         for begin, end, index in group_runs(self.group, first, step, batch):
@@ -172,13 +171,3 @@ def permutation_of(stream: np.uint64, size: int, number: np.uint64, seed: np.uin
     permutation = np.empty(size, dtype=np.uint32)
     shuffle(permutation, shuffle_buffer(size), number, stream, seed)
     return permutation.astype(np.int64)
-
-
-def first_words(stream: np.uint64, numbers: UInt[np.ndarray, "N"], seed: np.uint64) -> UInt[np.ndarray, "N 4"]:
-    """For one purpose the first block of each number (of a group or of a sequence): four words of 32 bits."""
-    mask, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
-    counter = np.zeros((len(numbers), 4), dtype=np.uint64)
-    counter[:, 0], counter[:, 1], counter[:, 3] = numbers & mask, numbers >> shift, stream
-    key = np.empty((len(numbers), 2), dtype=np.uint64)
-    key[:] = seed & mask, seed >> shift
-    return philox(counter, key)

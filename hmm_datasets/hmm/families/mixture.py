@@ -36,7 +36,7 @@ from ..kernels.draws import MIXTURE
 from ..kernels.structured import CHAIN_COMPONENTS, PROCESS_COMPONENTS, draw_chains
 from ..model import HMM
 from ..process import Process, Rows
-from ..sampling import AliasTable, components_of, derived_seed, draw_tokens, integer_weights
+from ..sampling import AliasTable, checked_indices, components_of, derived_seed, draw_tokens, integer_weights
 from ..structured.markov import MarkovChain, dirichlet_rows
 from .family import Family, check_hmm
 
@@ -172,8 +172,7 @@ class Mixture(Process):
 
     def components_at(self, num_sequences: int, seed: int = 0, first: int = 0, *, step: int = 1) -> Int[Any, "N"]:
         """The component of each of the sequences that `sample` draws with these arguments."""
-        seed, first, step = integer("seed", seed, 0, 64), integer("first", first, 0, 64), integer("step", step, 1, 64)
-        return self._chosen(seed, first, step, integer("num_sequences", num_sequences, 0, 63))
+        return self._chosen(*checked_indices(seed, first, step), integer("num_sequences", num_sequences, 0, 63))
 
     def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
         """The Bayes-optimal distribution of token `t` given those before it, for `t = 0 .. T`.

@@ -209,17 +209,9 @@ def save_state(folder: Path, state: FitState, identity: Identity) -> None:
             state.best.save_pretrained(temporary / "best")
         if state.statistics is not None:
             save_file(state.statistics.tables, temporary / _STATISTICS_NAME)
-        write_json(
-            temporary / "state.json",
-            {
-                "epoch": state.epoch,
-                "restart": state.restart,
-                "updates": state.updates,
-                "best_epoch": state.best_epoch,
-                "best_score": None if math.isinf(state.best_score) else state.best_score,
-                "history": state.history,
-            },
-        )
+        saved = {name: getattr(state, name) for name in _Saved.__dataclass_fields__}
+        saved["best_score"] = None if math.isinf(state.best_score) else state.best_score
+        write_json(temporary / "state.json", saved)
         write_identity(temporary, identity)
         write_digests(temporary)
 
@@ -243,22 +235,18 @@ def load_state(folder: Path, identity: Identity) -> FitState:
     )
     best, statistics = folder / "best", folder / _STATISTICS_NAME
     hmm = load_process(folder / "hmm")
+    found = vars(saved) | {"best_score": -math.inf if saved.best_score is None else saved.best_score}
     return FitState(
         hmm=hmm,
-        restart=saved.restart,
         best=load_process(best) if best.exists() else None,
-        best_epoch=saved.best_epoch,
-        best_score=-math.inf if saved.best_score is None else saved.best_score,
-        epoch=saved.epoch,
-        updates=saved.updates,
         statistics=_read_statistics(statistics, hmm) if statistics.exists() else None,
-        history=saved.history,
+        **found,
     )
 
 
 @dataclass(frozen=True)
 class _Saved:
-    """What `state.json` of a checkpoint holds."""
+    """What `state.json` of a checkpoint holds: fields of [`FitState`], of which `best_score` is null if it is -inf."""
 
     epoch: Count
     restart: Count

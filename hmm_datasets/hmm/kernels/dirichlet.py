@@ -150,8 +150,7 @@ def scale_down(distribution):
     for x in range(len(distribution)):
         total += distribution[x]
     if total > 1:
-        for x in range(len(distribution)):
-            distribution[x] /= total
+        divide_by_sum(distribution)
 
 
 @compiled

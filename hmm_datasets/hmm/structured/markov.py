@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int, UInt
 
 from ...errors import InputError
 from ..analysis.stationary import cesaro_limit, eliminate, entropy
-from ..arrays import as_given, as_tokens, distribution, token_array_with_gaps
+from ..arrays import as_given, as_tokens, distribution, normalized, token_array_with_gaps
 from ..integers import integer
 from ..kernels.dirichlet import fill_dirichlet_rows
 from ..kernels.draws import CHAINS
@@ -139,8 +139,7 @@ class MarkovChain(Process):
     def _prefix_rows(self, length: int) -> Float[np.ndarray, "C E"]:
         # The distribution of token `length < k` after each possible beginning, from `start`.
         joint = self.start.reshape(self.num_symbols**length, self.num_symbols, -1).sum(axis=2)
-        totals = joint.sum(axis=1, keepdims=True)
-        return joint / np.where(totals > 0, totals, 1.0)
+        return normalized(joint)
 
     def _checked(self, tokens: Any, method: str) -> tuple[Int[np.ndarray, "B T"], Any]:
         """The tokens, and where some are missing the result of `method` of the HMM, which sums over them."""
@@ -156,12 +155,7 @@ class MarkovChain(Process):
         values, summed = self._checked(tokens, "next_token_probs")
         if summed is not None:
             return summed
-        batch, length = values.shape
-        probs = np.empty((batch, length + 1, self.num_symbols))
-        for t in range(min(self.order, length + 1)):
-            probs[:, t] = self._prefix_rows(t)[self._contexts(values[:, :t], t)[:, 0]]
-        if length >= self.order:
-            probs[:, self.order :] = self.rows[self._contexts(values, self.order)]
+        probs = self._by_context(values, lambda t: self._prefix_rows(t) if t < self.order else self.rows)
         if self._has_zeros:
             probs[:, 1:] *= self._possible(probs, values)[:, :, None]
         return as_given(tokens, probs)
@@ -176,23 +170,25 @@ class MarkovChain(Process):
         values, summed = self._checked(tokens, "beliefs")
         if summed is not None:
             return summed
-        batch, length = values.shape
-        beliefs = np.empty((batch, length + 1, self.num_contexts))
-        for t in range(min(self.order, length + 1)):
-            beliefs[:, t] = self._following(t)[self._contexts(values[:, :t], t)[:, 0]]
-        if length >= self.order:
-            beliefs[:, self.order :] = self._following(self.order)[self._contexts(values, self.order)]
+        beliefs = self._by_context(values, self._following)
         beliefs[:, 1:] *= self._possible(self.next_token_probs(values), values)[:, :, None]
         return as_given(tokens, beliefs)
+
+    def _by_context(
+        self, values: Int[np.ndarray, "B T"], rows_after: Callable[[int], Float[np.ndarray, "C W"]]
+    ) -> Float[np.ndarray, "B T+1 W"]:
+        # Before each token the row of its context, of those for contexts of `t` tokens, up to `order`.
+        parts = [rows_after(t)[self._contexts(values[:, :t], t)] for t in range(min(self.order, values.shape[1] + 1))]
+        if values.shape[1] >= self.order:
+            parts.append(rows_after(self.order)[self._contexts(values, self.order)])
+        return np.concatenate(parts, axis=1)
 
     def _following(self, length: int) -> Float[np.ndarray, "C C"]:
         # The distribution of the next k tokens after each beginning of `length <= k` tokens.
         joint = self.start if length < self.order else np.ones(self.table.shape[:-1])
         for _ in range(length):
             joint = joint.reshape(-1, *self.table.shape[:-1], 1) * self.table
-        rows = joint.reshape(self.num_symbols**length, -1)
-        totals = rows.sum(axis=1, keepdims=True)
-        return rows / np.where(totals > 0, totals, 1.0)
+        return normalized(joint.reshape(self.num_symbols**length, -1))
 
     @staticmethod
     def _possible(probs: Float[np.ndarray, "B T_plus_1 E"], values: Int[np.ndarray, "B T"]) -> Int[np.ndarray, "B T"]:

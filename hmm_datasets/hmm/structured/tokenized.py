@@ -18,17 +18,18 @@ from a model of tokens to the distribution of characters: Phan et al., arXiv 241
 
 from collections.abc import Mapping
 from functools import cached_property
-from itertools import takewhile, zip_longest
+from itertools import zip_longest
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 
+from ...common_prefix import num_alike
 from ...errors import InputError
 from ..analysis.entropy import EntropyRate
 from ..analysis.stationary import eliminate
-from ..arrays import as_given, rows_from, token_array
+from ..arrays import as_given, normalized, rows_from, token_array
 from ..inference import forward_filter
 from ..model import HMM
 from ..process import Rows
@@ -115,8 +116,7 @@ class TokenizedProcess(WrappedProcess):
             # A longer cut goes through one of the last places, and is up to there the cut of its part.
             places = range(max(0, len(rest) - longest + 1), len(rest) + 1)
             parts = self.tokenizer.cut([rest[:place] for place in places]) if begin < wanted else [[]]
-            alike = takewhile(lambda pair: pair[0] == pair[1], zip(min(parts), max(parts), strict=False))
-            settled.append((cut[:begin] + [token for token, _ in alike])[:wanted])
+            settled.append((cut[:begin] + parts[0][: num_alike(min(parts), max(parts))])[:wanted])
         return settled
 
     def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 V"]:
@@ -132,9 +132,7 @@ class TokenizedProcess(WrappedProcess):
         contexts = self._contexts_after(values)
         reached = self.tokenizer.contexts.following[contexts]
         arrived = self._filtered(values, contexts)[0] @ self._arrived.T
-        probs = np.take_along_axis(arrived, np.maximum(reached, 0), 2) * (reached >= 0)
-        total = probs.sum(-1, keepdims=True)
-        return probs / np.where(total > 0, total, 1)
+        return normalized(np.take_along_axis(arrived, np.maximum(reached, 0), 2) * (reached >= 0))
 
     def log_likelihood(self, tokens: Int[Any, "B T"]) -> Float[Any, "B"]:
         """Log-likelihood (nats) of each row of tokens; -inf if the process cannot emit it.

@@ -42,6 +42,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
+from ...common_prefix import num_alike
 from ...errors import InputError
 from ...foreign.json import parse_json
 from .keys import (
@@ -564,9 +565,3 @@ def _repeats(prompt: Turns, common: Turns, sides: Sequence[Turns]) -> bool:
         text, turns = prompt[0]["content"].strip(), [(turn["role"], turn["content"].strip()) for turn in common]
         return ("user", text) in turns or all(words in text for role, words in turns if role == "user")
     return prompt == common[: len(prompt)] or prompt in sides
-
-
-def num_alike(first: Sequence, other: Sequence) -> int:
-    """The length of the common beginning of two sequences."""
-    pairs = enumerate(zip(first, other, strict=False))
-    return next((number for number, (a, b) in pairs if a != b), min(len(first), len(other)))

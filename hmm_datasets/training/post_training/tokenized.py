@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from datasets import Dataset
 
+from ...common_prefix import num_alike
 from ...data.packing import IGNORED
 from ...errors import InputError
 from ...foreign.json import parse_json
 from ...runtime import environment
-from ...text.corpora.conversations import num_alike
 from ...text.corpora.keys import weight_of
 from ...text.corpora.local_files import without_fillers
 from ...text.tokenizers.chat_encoding import encode_conversation, encode_marked

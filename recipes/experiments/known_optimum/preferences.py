@@ -9,9 +9,9 @@ the optimum.
 import numpy as np
 from datasets import Dataset
 
-from hmm_datasets.hmm.families.family import first_words
 from hmm_datasets.hmm.integers import integer
 from hmm_datasets.hmm.kernels.draws import PREFERENCES
+from hmm_datasets.hmm.sampling import random_words
 from hmm_datasets.hmm.tilted import TiltedHMM
 
 
@@ -41,7 +41,7 @@ def preference_pairs(optimum: TiltedHMM, num_pairs: int, seed: int = 0, first: i
     tokens = hmm.sample(2 * num_pairs, length, seed=seed, first=2 * first).reshape(num_pairs, 2, length)
     rewards = optimum.reward(tokens.reshape(-1, length)).reshape(num_pairs, 2)
     indices = np.uint64(first) + np.arange(num_pairs, dtype=np.uint64)
-    words = first_words(PREFERENCES, indices, np.uint64(seed)).astype(np.float64)
+    words = random_words(PREFERENCES, indices, np.uint64(seed)).astype(np.float64)
     uniform = (words[:, 0] + words[:, 1] / 2**32) / 2**32
     with np.errstate(over="ignore"):
         second_wins = uniform >= 1 / (1 + np.exp(rewards[:, 1] - rewards[:, 0]))
