@@ -10,6 +10,7 @@ TABLE: tuple[tuple[str, str | None, str, str | None], ...] = (
     ("families.episodic_tasks:Copying", "copying", "8, 8", "copying"),
     ("families.chains:RandomChains", "random_chains", "3, alpha=1.0", "RandomChains"),
     ("families.chains:HigherOrderChains", "higher_order_chains", "2, 3", "HigherOrderChains"),
+    ("families.chains:ContextTrees", "context_trees", "3, 2", "context_trees"),
     ("families.automata:RandomAutomata", "random_automata", "8, 18", "RandomAutomata"),
     ("families.permuted:PermutedEmissions", "permuted_emissions", "dishonest_casino()", "PermutedEmissions"),
     ("families.permuted:PermutedSymbols", "permuted_symbols", "mess3()", "PermutedSymbols"),

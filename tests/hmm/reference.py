@@ -172,6 +172,33 @@ def _urns(family: Any) -> tuple[Any, ...]:
     return [(p, (subset, None, ())) for p, subset in subsets], leave
 
 
+def _context_trees(family: Any) -> tuple[Any, ...]:
+    order, alpha, stop = family.order, float(family.alpha), getattr(family, "stop", 0.0)
+    symbols = range(family.num_symbols)
+
+    def trees(context: tuple[int, ...]) -> list[tuple[float, tuple[tuple[int, ...], ...]]]:
+        # The prior probability and the leaves of every tree below a context.
+        if len(context) == order:
+            return [(1.0, (context,))]
+        split = itertools.product(*(trees((x, *context)) for x in symbols))
+        below = [(_product(1 - stop, *(p for p, _ in parts)), sum((own for _, own in parts), ())) for parts in split]
+        return [(stop, (context,)), *below]
+
+    def leave(state: tuple[tuple[Any, ...], tuple[int, ...], tuple[Any, ...]]) -> Iterator[Move]:
+        # The leaves, the last tokens, and what followed which leaf so far: each leaf is a Pólya urn.
+        leaves, past, seen = state
+        if len(past) < order:
+            return ((1 / len(symbols), x, (leaves, (*past, x), ())) for x in symbols)
+        leaf = next(leaf for leaf in leaves if past[order - len(leaf) :] == leaf)
+        total = sum(other == leaf for other, _ in seen) + alpha * len(symbols)
+        return (
+            ((seen.count((leaf, x)) + alpha) / total, x, (leaves, (*past[1:], x), tuple(sorted((*seen, (leaf, x))))))
+            for x in symbols
+        )
+
+    return [(p, (leaves, (), ())) for p, leaves in trees(())], leave
+
+
 def _grammar(grammar: Any) -> tuple[Any, ...]:
     # Leftmost derivations: the state is the stack of nonterminals still to be expanded. No left recursion.
     def words(stack: tuple[int, ...]) -> Iterator[Move]:
@@ -231,6 +258,8 @@ _KINDS: dict[str, Callable[[Any], tuple[Any, ...]]] = {
     "PermutedSymbols": _permuted,
     "PermutedEmissions": _permuted,
     "RandomChains": _urns,
+    "HigherOrderChains": _context_trees,
+    "ContextTrees": _context_trees,
     "PCFG": _grammar,
     "Bijection": _task,
     "Copying": _task,

@@ -20,7 +20,14 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from hmm_datasets.errors import InputError
-from hmm_datasets.hmm.families import HMMMixture, PermutedEmissions, PermutedSymbols, RandomChains
+from hmm_datasets.hmm.families import (
+    ContextTrees,
+    HigherOrderChains,
+    HMMMixture,
+    PermutedEmissions,
+    PermutedSymbols,
+    RandomChains,
+)
 from hmm_datasets.hmm.families.episodic_tasks import AssociativeRecall, Bijection, Copying, EpisodicTask
 from hmm_datasets.hmm.families.family import Family
 from hmm_datasets.hmm.families.mixture import ChainMixture, ProcessMixture
@@ -147,6 +154,12 @@ def chains(draw: Any) -> RandomChains:
     return RandomChains(size, alpha=draw(st.sampled_from((1e-3, 0.5, 1.0, 100.0))), alphabet=alphabet)
 
 
+def context_trees(draw: Any) -> HigherOrderChains:
+    order, symbols = draw(st.sampled_from(((1, 1), (1, 2), (1, 3), (2, 2))))
+    alpha, stop = (draw(st.sampled_from(values)) for values in ((1e-3, 0.5, 1.0, 100.0), (None, 0.0, 0.1, 0.5, 1.0)))
+    return HigherOrderChains(order, symbols, alpha) if stop is None else ContextTrees(order, symbols, alpha, stop=stop)
+
+
 def grammar(draw: Any) -> PCFG:
     """Rules lead to nonterminals of higher numbers only, the last of which has words alone."""
     tables, nonterminals, symbols = Tables(draw), draw(st.integers(1, 3)), draw(st.integers(1, 2))
@@ -174,7 +187,7 @@ def task(draw: Any) -> Process:
 
 
 KINDS: dict[str, tuple[Any, float]] = {
-    "HMM": (hmm, 0.46),
+    "HMM": (hmm, 0.44),
     "generalized": (generalized, 0.06),
     "Markov chain": (markov, 0.08),
     "blocked": (blocked, 0.05),
@@ -185,6 +198,7 @@ KINDS: dict[str, tuple[Any, float]] = {
     "permuted symbols": (lambda draw: PermutedSymbols(hmm(draw), draw(st.integers(1, 2))), 0.02),
     "permuted emissions": (lambda draw: PermutedEmissions(hmm(draw, states_emit=True)), 0.02),
     "random chains": (chains, 0.02),
+    "trees of contexts": (context_trees, 0.02),
     "grammar": (grammar, 0.02),
     "task": (task, 0.02),
     "tilted": (None, 0.01),
@@ -247,7 +261,7 @@ def check_process(process: Process, rows: Rows) -> None:
 def check_gaps(process: Process, rows: Rows, loose: float) -> None:
     """Tokens that were not observed are summed over, or refused by a process that cannot."""
     tokens = np.where(rows.gaps, -1, rows.tokens)
-    if isinstance(process, RandomChains | PCFG | EpisodicTask):
+    if isinstance(process, RandomChains | HigherOrderChains | PCFG | EpisodicTask):
         if rows.gaps.any():
             with pytest.raises(InputError, match=r"tokens\[\d+, \d+\] is -1"):
                 process.next_token_probs(tokens)

@@ -18,7 +18,7 @@ from hmm_datasets import (
     processes,
 )
 from hmm_datasets.errors import InputError
-from hmm_datasets.hmm.families import HigherOrderChains, RandomAutomata
+from hmm_datasets.hmm.families import ContextTrees, HigherOrderChains, RandomAutomata
 from hmm_datasets.hmm.families.episodic_tasks import AssociativeRecall, Bijection, Copying
 from hmm_datasets.hmm.families.mixture import ProcessMixture
 from hmm_datasets.hmm.structured.delimited import DelimitedProcess
@@ -39,6 +39,7 @@ KINDS = EXAMPLES | {
     "with an end": EndedProcess(processes.mess3(0.15, 0.6), 2),
     "pieces": DelimitedProcess(processes.mess3(0.15, 0.6), 2),
     "chains of order 2": HigherOrderChains(2, 3),
+    "trees of contexts": ContextTrees(2, 3),
     "mixed alphabets": ProcessMixture([processes.even(), processes.mess3(0.15, 0.6)]),
     "automata": RandomAutomata((4, 6), 5, alphabet=(4, 5), stop=0.1),
     "grammar": PCFG.from_rules("S -> S S [0.3] | x [0.7]"),

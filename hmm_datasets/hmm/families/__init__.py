@@ -4,6 +4,7 @@
 - [`PermutedEmissions`]: one HMM with the rows of its emission table shuffled among its states;
 - [`RandomChains`]: chains with tables drawn from a prior, observed or hidden;
 - [`HigherOrderChains`]: chains of order `k`;
+- [`ContextTrees`]: chains of variable order, the prior of context-tree weighting;
 - [`HMMMixture`]: one of finitely many HMMs, drawn by their weights;
 - [`RandomAutomata`]: random probabilistic finite automata.
 
@@ -14,6 +15,7 @@ reads a family or an HMM.
 
 from ..loading import load_source as load_source
 from .automata import RandomAutomata as RandomAutomata
+from .chains import ContextTrees as ContextTrees
 from .chains import HigherOrderChains as HigherOrderChains
 from .chains import RandomChains as RandomChains
 from .family import Family as Family

@@ -16,9 +16,9 @@ from torch.nn.functional import one_hot, pad
 
 from ...errors import InputError
 from ..arrays import as_tokens
-from ..integers import integer, integer_range
+from ..integers import finite_number, integer, integer_range
 from ..kernels.dirichlet import fill_dirichlet_rows, fill_zipf_rows, make_doubly_stochastic, stationary_distribution
-from ..kernels.draws import CHAINS, HIDDEN, NUM_STATES, SUBSET, ZIPF
+from ..kernels.draws import CHAINS, HIDDEN, NUM_STATES, SUBSET, TREES, ZIPF
 from ..model import HMM
 from ..sampling import AliasTable, random_words
 from ..structured.markov import MarkovChain, dirichlet_rows
@@ -257,10 +257,13 @@ class HigherOrderChains(Family):
 
     def chain_at(self, seed: int, index: int) -> MarkovChain:
         """The chain of sequence `index` of the stream `seed`."""
-        number, key = map(int, group_number(self, seed, index))
-        rows = dirichlet_rows(self.order, self.num_symbols, self.alpha, key, number)
+        rows = self._rows(*group_number(self, seed, index))
         shape = (self.num_symbols,) * self.order
         return MarkovChain(rows.reshape(*shape, self.num_symbols), np.full(shape, 1 / self.max_states))
+
+    def _rows(self, number: np.uint64, key: np.uint64) -> Float[np.ndarray, "C E"]:
+        # One for each context, whose last token is the least significant digit.
+        return dirichlet_rows(self.order, self.num_symbols, self.alpha, key, number)
 
     def hmm_at(self, seed: int, index: int) -> HMM:
         """The HMM of sequence `index` of the stream `seed`, whose state is the next `k` tokens."""
@@ -274,18 +277,106 @@ class HigherOrderChains(Family):
         could improve it. Time and memory are `O(B T (T + E))`.
         """
         values = as_tokens(tokens, self.num_symbols)
-        length, order = values.shape[1], self.order
-        probs = values.new_full((len(values), length + 1, self.num_symbols), 1 / self.num_symbols, dtype=torch.float64)
-        if length >= order:
-            # Number t - k of the contexts is that of token t; the last one has no token yet.
-            powers = self.num_symbols ** torch.arange(order, device=values.device)
-            contexts = (values.long().unfold(1, order, 1) * powers).sum(-1)
-            shown = one_hot(values[:, order:].long(), self.num_symbols).to(torch.float64)
-            earlier = (contexts.unsqueeze(2) == contexts.unsqueeze(1)).to(torch.float64).tril(diagonal=-1)
-            followed = earlier[:, :, :-1] @ shown
-            times = followed.sum(-1, keepdim=True)
-            probs[:, order:] = (self.alpha + followed) / (self.num_symbols * self.alpha + times)
+        shape = len(values), values.shape[1] + 1, self.num_symbols
+        probs = values.new_full(shape, 1 / self.num_symbols, dtype=torch.float64)
+        if values.shape[1] >= self.order:
+            probs[:, self.order :] = self._predictions(values.long())
         return probs if isinstance(tokens, Tensor) else probs.numpy()
+
+    def _predictions(self, values: Int[Tensor, "B T"]) -> Float[Tensor, "B N E"]:
+        # The distributions of tokens k .. T, of which the last one is not seen yet.
+        return self._urn(values, self.order)[0]
+
+    def _urn(self, values: Int[Tensor, "B T"], depth: int) -> tuple[Float[Tensor, "B N E"], Float[Tensor, "B N M"]]:
+        """The distributions of tokens `k .. T` if only the last `depth` tokens matter, and where tokens `k .. T - 1`
+        came after the same `depth` tokens, earlier."""
+        powers = self.num_symbols ** torch.arange(depth, device=values.device)
+        contexts = (values[:, self.order - depth :].unfold(1, depth, 1) * powers).sum(-1)
+        earlier = _are_earlier(contexts)
+        followed = earlier @ one_hot(values[:, self.order :], self.num_symbols).to(torch.float64)
+        times = followed.sum(-1, keepdim=True)
+        return (self.alpha + followed) / (self.num_symbols * self.alpha + times), earlier
+
+
+@dataclass(frozen=True)
+class ContextTrees(HigherOrderChains):
+    """Markov chains of variable order with random trees of contexts: the prior of context-tree weighting (Willems,
+    Shtarkov and Tjalkens, "The context-tree weighting method: basic properties", IEEE Trans. Inf. Theory 41, 1995),
+    which transformers learn in context (Zhou, Tian and Diggavi, "Transformers learn variable-order Markov chains
+    in-context", arXiv:2410.05493).
+
+    From the empty context on, each context of fewer than `k` last tokens is a leaf with probability `stop`; else it is
+    split by the token before, into `E` contexts. Those of `k` tokens are leaves. Each leaf has a row, drawn from a
+    symmetric Dirichlet distribution, of all contexts that end with it. The first `k` tokens are uniform. With `stop=0`
+    these are the chains of [`HigherOrderChains`]; with `stop=1` all tokens after the first `k` are independent.
+
+    Args:
+        order (`int`): `k`, 1 or more: tokens of the longest contexts.
+        alphabet (`int`): `E`, with `E^k` of at most 1024 contexts, the states of the HMM of a sequence.
+        alpha (`float`, *optional*, defaults to 1.0): concentration per symbol; 0.5 is the Krichevsky-Trofimov
+            estimator.
+        group (`int`, *optional*, defaults to 1): number of consecutive sequences that share a chain.
+        stop (`float`, *optional*, defaults to 0.5): probability that a context is a leaf, 0 .. 1.
+
+    ```python
+    >>> family = ContextTrees(2, 2, alpha=0.5)
+    >>> family.next_token_probs([[0, 1, 1, 0, 1]])[0, 5].round(3).tolist()
+    [0.35, 0.65]
+    >>> family.chain_at(seed=0, index=0).table.shape
+    (2, 2, 2)
+
+    ```
+    """
+
+    stored_name: ClassVar[str] = "context_trees"
+
+    stop: float = 0.5
+
+    def __post_init__(self):
+        super().__post_init__()
+        object.__setattr__(self, "stop", finite_number("stop", self.stop, 0))
+        if self.stop > 1:
+            raise InputError(f"stop is {self.stop}; expected a probability, 0 .. 1")
+
+    def _rows(self, number: np.uint64, key: np.uint64) -> Float[np.ndarray, "C E"]:
+        rows = super()._rows(number, key)
+        contexts = leaves = np.arange(len(rows))
+        for depth in reversed(range(self.order)):
+            # The block of a node has its depth as part, and the code of its tokens as draw.
+            nodes = np.arange(self.num_symbols**depth)
+            part = TREES | np.uint64(depth << 16)
+            stops = random_words(part, np.full(len(nodes), number), key, nodes)[:, 0] < self.stop * 2.0**32
+            # A leaf has the row of its code. No two leaves share one: of two with the same code the longer would be
+            # the shorter one behind zeros, and so below it in the tree, where nothing is, as it is a leaf.
+            codes = contexts % len(nodes)
+            leaves = np.where(stops[codes], codes, leaves)
+        return rows[leaves]
+
+    def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
+        """The Bayes-optimal distribution of token `t` given those before it, with unknown tree, for `t = 0 .. T`.
+
+        It is the mean over all trees by posterior weight, by context-tree weighting: each node weights the urn of its
+        own context (see [`HigherOrderChains.next_token_probs`]) and the mean over the trees below it by how well they
+        predicted the tokens that followed this context. It uses one sequence only, although the others of a group
+        could improve it. Memory is `O(B T (T + E))`, and time `k + 1` times that.
+        """
+        return super().next_token_probs(tokens)
+
+    def _predictions(self, values: Int[Tensor, "B T"]) -> Float[Tensor, "B N E"]:
+        probs, _ = self._urn(values, self.order)
+        seen = values[:, self.order :].unsqueeze(2)
+        for depth in reversed(range(self.order)):
+            urn, earlier = self._urn(values, depth)
+            gains = urn[:, :-1].gather(2, seen).log() - probs[:, :-1].gather(2, seen).log()
+            # The log odds that the context is a leaf; both weights are computed, since 1 - weight loses digits.
+            odds = torch.tensor(self.stop, dtype=torch.float64).logit() + earlier @ gains
+            probs = odds.sigmoid() * urn + (-odds).sigmoid() * probs
+        return probs
+
+
+def _are_earlier(contexts: Int[Tensor, "B N"]) -> Float[Tensor, "B N N_minus_1"]:
+    """1 at `[b, t, s]` where context `s` equals context `t` and comes before it, else 0."""
+    return (contexts.unsqueeze(2) == contexts.unsqueeze(1)).to(torch.float64).tril(diagonal=-1)[:, :, :-1]
 
 
 def urns(sizes: range, alpha: float, num_symbols: int, tokens: Int[Tensor, "B T"]) -> Iterator[Hypothesis]:
@@ -298,10 +389,8 @@ def urns(sizes: range, alpha: float, num_symbols: int, tokens: Int[Tensor, "B T"
     shown = one_hot(tokens, num_symbols).to(torch.float64)
     seen = pad(shown, (0, 0, 1, 0)).cummax(dim=1).values
     followed = torch.zeros_like(seen)
-    if tokens.shape[1] > 0:
-        # earlier[b, t, s]: token s equals token t and comes before it, so that token s + 1 counts as following it.
-        earlier = (tokens.unsqueeze(2) == tokens.unsqueeze(1)).to(torch.float64).tril(diagonal=-1)
-        followed[:, 1:] = earlier[:, :, :-1] @ shown[:, 1:]
+    # Token s + 1 follows token s, if that equals token t and comes before it.
+    followed[:, 1:] = _are_earlier(tokens) @ shown[:, 1:]
     times = followed.sum(-1, keepdim=True)
     num_seen = seen.sum(-1, keepdim=True)
     num_unseen = num_symbols - num_seen

@@ -25,8 +25,8 @@ EMISSIONS_STREAM = FAMILY_STREAM | np.uint64(1 << 8)
 """Philox stream of the permutations of emission rows, which are drawn together with the tokens."""
 
 # Purpose 1 is EMISSIONS_STREAM.
-SYMBOLS, CHAINS, MIXTURE, LENGTHS, NUM_STATES, SUBSET, ZIPF, HIDDEN, PREFERENCES = (
-    FAMILY_STREAM | np.uint64(purpose << 8) for purpose in (0, 2, 3, 4, 5, 6, 7, 8, 9)
+SYMBOLS, CHAINS, MIXTURE, LENGTHS, NUM_STATES, SUBSET, ZIPF, HIDDEN, PREFERENCES, TREES = (
+    FAMILY_STREAM | np.uint64(purpose << 8) for purpose in (0, 2, 3, 4, 5, 6, 7, 8, 9, 10)
 )
 
 START = np.uint64(0xFFFFFFFF)  # position of the block of the start state, after every possible token
