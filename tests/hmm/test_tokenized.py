@@ -12,6 +12,7 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.analysis.stationary import cesaro_limit, entropy
 from hmm_datasets.hmm.arrays import operators
+from hmm_datasets.hmm.structured import symbol_tokenizer as module_of_tokenizers
 from hmm_datasets.hmm.structured import tokenized as module
 from hmm_datasets.hmm.structured.symbol_tokenizer import SymbolTokenizer, train_symbol_bpe
 from hmm_datasets.hmm.structured.tokenized import TokenizedProcess, tokenized
@@ -271,6 +272,53 @@ def test_merges_that_make_the_same_token_are_those_of_the_library():
         assert context >= 0
     tokens = TokenizedProcess(processes.random(3, 3, seed=1), tokenizer)
     assert np.isfinite(tokens.log_likelihood(tokens.sample(500, 20))).all()
+
+
+@pytest.mark.outside(
+    "https://github.com/karpathy/minbpe/pull/111",
+    "the merges of aaabdaaabac with three tokens more: aa, aaa, aaab, where the text had ab for aaa",
+    "the library merges ab, which is as frequent as aaa, and cuts the text into the same aaab, d, aaab, a, c",
+)
+def test_the_example_of_byte_pair_encoding_is_cut_as_anywhere():
+    symbols = ["abcd".index(letter) for letter in "aaabdaaabac"]
+    tokenizer = train_symbol_bpe([symbols], 4, 7)
+    assert tokenizer.pieces[4:] == ((0, 0), (0, 1), (0, 0, 0, 1))
+    assert tokenizer.cut([symbols]) == [[6, 3, 6, 0, 2]]
+
+
+@pytest.mark.outside(
+    "https://github.com/huggingface/tokenizers/issues/1313",
+    "512 tokens of DNA, which has no white space, were not trained in ten hours",
+    "the library's time grows with the square of a sequence, so that long ones are trained on in parts",
+)
+def test_long_sequences_are_trained_on_in_parts_and_cut_whole(monkeypatch):
+    symbols = processes.random(5, 4, seed=2).sample(1, 1000)
+    monkeypatch.setattr(module_of_tokenizers, "_LONGEST", 100)
+    tokenizer = train_symbol_bpe(symbols, 4, 40)
+    assert tokenizer.pieces == train_symbol_bpe(symbols.reshape(10, 100), 4, 40).pieces
+    (cut,) = tokenizer.cut(symbols.tolist())
+    assert [symbol for token in cut for symbol in tokenizer.pieces[token]] == symbols[0].tolist()
+    assert cut != [token for part in tokenizer.cut(symbols.reshape(10, 100).tolist()) for token in part]
+
+
+@pytest.mark.outside(
+    "https://github.com/ggml-org/llama.cpp/issues/7111",
+    "to compare models of different vocabularies, by a loss per byte instead of per token",
+    "the best predictors of all tokenizers have the same loss per symbol, and very different ones per token",
+)
+def test_the_best_predictor_has_the_same_loss_per_symbol_with_every_tokenizer():
+    source = processes.random(4, 2, alpha=0.5, seed=3)
+    symbols = source.sample(20, 4000, 5)
+    per_token, per_symbol = [], []
+    for kind in ("BPE", "WordPiece", "unigram"):
+        tokens = tokens_of(kind, source)
+        cuts = [cut[:-20] for cut in tokens.tokenizer.cut(symbols.tolist())]  # a text that ends is cut otherwise
+        nats = -sum(float(tokens.log_likelihood([cut])[0]) for cut in cuts)
+        per_token.append(nats / sum(map(len, cuts)))
+        per_symbol.append(nats / sum(int(tokens.tokenizer.sizes[cut].sum()) for cut in cuts))
+    alone = -float(source.log_likelihood(symbols).sum()) / symbols.size
+    np.testing.assert_allclose(per_symbol, alone, rtol=2e-3)
+    assert max(per_token) > 1.2 * min(per_token)
 
 
 def test_a_folder_keeps_the_process(tmp_path):

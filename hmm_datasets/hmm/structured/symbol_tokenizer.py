@@ -33,6 +33,7 @@ _SCORE_BITS = 24
 """Binary places of scores: with these, sums are exact, and equal ones are equal in whatever order they were added."""
 
 _MOST_CONTEXTS = 1 << 13
+_LONGEST = 1 << 13  # symbols that are trained on in one piece, since the library's time grows with their square
 
 Piece = tuple[int, ...]
 
@@ -219,7 +220,7 @@ def train_symbol_bpe(symbols: Int[Any, "N L"], num_symbols: int, vocab_size: int
     """Train byte pair encoding on sequences of symbols instead of text, by the `tokenizers` library.
 
     Args:
-        symbols (array of shape `(N, L)`): the sequences.
+        symbols (array of shape `(N, L)`): the sequences; of more than 8,192 symbols their parts of this length.
         num_symbols (`int`): `E`; each symbol `x` is the token `x`.
         vocab_size (`int`): number of tokens, `E` or more.
 
@@ -236,7 +237,8 @@ def train_symbol_bpe(symbols: Int[Any, "N L"], num_symbols: int, vocab_size: int
     integer("vocab_size", vocab_size, num_symbols, 31)
     alphabet = list(_text(range(num_symbols)))
     trainer = trainers.BpeTrainer(vocab_size=vocab_size, initial_alphabet=alphabet, show_progress=False)
-    tokenizer.train_from_iterator(map(_text, rows), trainer=trainer)
+    parts = (_text(row[begin : begin + _LONGEST]) for row in rows for begin in range(0, len(row), _LONGEST))
+    tokenizer.train_from_iterator(parts, trainer=trainer)
     size = tokenizer.get_vocab_size()
     if size < vocab_size:
         raise InputError(f"vocab_size={vocab_size}, but the sequences yield only {size} tokens; pass more, or {size}")

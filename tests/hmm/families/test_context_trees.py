@@ -73,11 +73,22 @@ def test_the_distribution_is_the_mean_over_all_trees(order, symbols, alpha, stop
             np.testing.assert_allclose(distribution, expected, atol=1e-12, rtol=1e-10)
 
 
+@pytest.mark.outside(
+    "http://www.itsoc.org/publications/nltr/97_mar/01ref/node12.html",
+    "the weighted probability of 0100110 after 110 by its authors: 7/2048",
+    "the product of the predictions of context_trees(3, 2, alpha=0.5)",
+)
+@pytest.mark.outside(
+    "https://github.com/a-robu/ctw",
+    "5/64 for 110 after 00, by hand; 0.9281081081081081 for the next of 010101010101 after 01",
+    "the same numbers to 14 digits",
+)
 @pytest.mark.parametrize(
     ("past", "sequence", "weighted"),
     [
         # The example of Willems, Shtarkov and Tjalkens 1995, to depth 3.
         ("010", "0110100", 95 / 32768),
+        ("110", "0100110", 7 / 2048),
         # A calculation by hand in the tests of https://github.com/a-robu/ctw, and a prediction in its README.
         ("00", "110", 5 / 64),
         ("01", "010101010101", None),
