@@ -19,6 +19,7 @@ from hmm_datasets.files import (
     read_jsonl,
     read_yaml,
     write_json,
+    write_yaml,
 )
 from hmm_datasets.runtime.one_line_errors import one_line_errors
 
@@ -480,7 +481,7 @@ def test_on_a_file_system_that_cannot_sync_files_are_written(tmp_path, monkeypat
     assert listing(tmp_path) == ["a.json"]
 
 
-AMBIGUOUS = ["3:55:00", "12:30", "-1:30", "1:30.5", "190:20:30", "0755", "007", "-010", "1_0:30"]
+AMBIGUOUS = ["3:55:00", "0:12:00", "12:30", "-1:30", "1:30.5", "190:20:30", "0755", "007", "-010", "1_0:30"]
 
 
 @pytest.mark.outside(
@@ -508,6 +509,12 @@ def test_a_number_of_base_60_or_8_is_refused_by_its_line_until_it_is_quoted(tmp_
     for quote in ("'", '"'):
         path.write_text(form.format(f"{quote}{text}{quote}"))
         assert text in str(read_yaml(path))
+
+
+def test_text_that_would_be_a_number_of_base_60_or_8_is_written_so_that_it_is_read(tmp_path):
+    settings = {"texts": AMBIGUOUS, **{text: text for text in AMBIGUOUS}, "numbers": [0, -10, 755, 0.5, 1e-5]}
+    write_yaml(tmp_path / "settings.yaml", settings)
+    assert read_yaml(tmp_path / "settings.yaml") == settings
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,7 @@ def test_a_notebook_fits_its_settings_to_the_card_and_loads_no_torch(name, tmp_p
     ):
         printed, loaded = device_cell(name, tmp_path, gpus)
         assert printed.startswith(f"{gpus.replace(chr(10), ', ')}: --corpus tinystories ")
-        assert printed.endswith("--fp16 true") == suits
+        assert printed.endswith(" --fp16 true'") == suits
         assert loaded == "loaded"
     install, *_ = code_cells(name)
     assert "torch=={TORCH}" in install.source

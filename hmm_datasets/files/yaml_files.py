@@ -44,13 +44,16 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def write_yaml(path: Path, settings: dict[str, Any]) -> None:
-    """Write settings as YAML, atomically. Those of a type derived from `str` are written as text."""
+    """Write settings as YAML, atomically. Those of a type derived from `str` are written as text, and text that
+    [`read_yaml`] would refuse as a number is quoted."""
     import yaml
 
     class Dumper(yaml.SafeDumper):
         pass
 
     Dumper.add_multi_representer(str, lambda dumper, text: dumper.represent_str(str(text)))
+    # Text that would be read as another type is quoted; PyYAML itself quotes 3:55:00, but not 0:12:00.
+    Dumper.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(rf"({_OTHER_BASE.pattern})$"), [*"-+0123456789"])
     with atomic_file(path) as temporary:
         text = yaml.dump(settings, Dumper=Dumper, sort_keys=False, allow_unicode=True)
         temporary.write_text(text, encoding="utf-8")

@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import dataclasses
 import importlib
+import itertools
 import math
 import re
 import shlex
@@ -132,6 +133,7 @@ class SettingsParser(argparse.ArgumentParser):
     def __init__(self, **settings: Any):
         super().__init__(allow_abbrev=False, **settings)
         self.flags: set[str] = set()
+        self.text_flags: set[str] = set()
         self.kinds: list[type] = []
 
     def add_settings(self, kind: type) -> None:
@@ -160,6 +162,7 @@ class SettingsParser(argparse.ArgumentParser):
             self.add_argument(field.name, **options | {"default": defaults_of([field]).get(field.name)})
         else:
             self.flags.add(f"--{field.name}")
+            self.text_flags |= {f"--{field.name}"} if str in types_ else set()
             self.add_argument(f"--{field.name}", **options)
 
     def parse(self, words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -174,9 +177,12 @@ class SettingsParser(argparse.ArgumentParser):
         Raises:
             `InputError`: an unknown flag.
         """
-        for word in words:
+        for before, word in itertools.pairwise(["", *words]):
             flag = underscored(word).partition("=")[0]
             if flag.startswith("--") and " " not in flag and flag not in self.flags:
+                if underscored(before) in self.text_flags:
+                    meant = f"{before}={shlex.quote(word)}"
+                    raise InputError(f"unknown flag {flag}; if it is the value of {before}, write {meant}")
                 raise InputError(f"unknown flag {flag}{hint_at(flag, {*self.flags, '--config'} - {flag}, self.kinds)}")
 
     def error(self, message: str) -> NoReturn:

@@ -1,5 +1,7 @@
 """The experiment on in-context learning of languages: its stages and plans, and all of it in a slow test."""
 
+import re
+
 import pytest
 from experiments import load
 
@@ -72,11 +74,33 @@ def test_small_sources_are_an_hmm_and_a_family_with_and_without_exact_distributi
     [
         (("--hmms", "500-100"), "hmms has '500-100'; expected names such as H500-E100"),
         (("--kinds", "plain", "mixed"), "kinds has 'mixed'; expected some of plain, permuted"),
+        (
+            ("--pretrain", "--lerning_rate 1e-3"),
+            "pretrain: unknown flag --lerning_rate; did you mean --learning_rate?",
+        ),
+        (("--pretrain", "--fp16"), "unknown flag --fp16; if it is the value of --pretrain, write --pretrain=--fp16"),
+        (("--pretrain", "--optimizer muon adamw"), "pretrain: adamw: not the value of any flag"),
+        (("--pretrain", "--hmm process:mess3"), "pretrain: --hmm is decided by the experiment itself; leave it out"),
+        (
+            ("--plan", "H200", "--pretrain", "--assumed_rate T4"),
+            "pretrain: --assumed_rate is decided by the experiment",
+        ),
     ],
 )
-def test_wrong_settings_are_refused(flags, message):
-    with pytest.raises(InputError, match=message):
-        settings("small.yaml", *flags)
+def test_wrong_settings_are_refused(flags, message, tmp_path):
+    with pytest.raises(InputError, match=re.escape(message)):
+        RECIPE.models_sweep(settings("small.yaml", *flags), tmp_path)
+
+
+def test_every_model_is_trained_with_the_flags_of_pretraining(tmp_path):
+    flags = ("--pretrain=--learning_rate=1e-3 --fp16 --batch_ramp 8:10 16:10 --optimizer adamw",)
+    expected = {"learning_rate": 1e-3, "fp16": True, "batch_ramp": ["8:10", "16:10"], "optimizer": "adamw"}
+    expected |= {"global_batch_size": 32, "per_device_train_batch_size": 16, "length": 64, "train_tokens": 200_000}
+    chosen = settings("small.yaml", *flags)
+    for cell in sweep_of(RECIPE.models_sweep(chosen, tmp_path), tmp_path / "models.yaml").cells:
+        assert {name: cell.settings[name] for name in expected} == expected
+    planned = RECIPE.models_sweep(settings("small.yaml", *flags, "--plan", "T4"), tmp_path)["settings"]
+    assert (planned["assumed_rate"], planned["bf16"]) == ("T4", False), "the plan is of float16"
 
 
 @pytest.mark.thorough

@@ -11,6 +11,7 @@ from experiments import load
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import write_json, write_jsonl, write_yaml
 from hmm_datasets.operations.launching import recipe_settings
+from hmm_datasets.operations.planning import plan_recipe
 from hmm_datasets.operations.sweeps.file import read_sweep
 from hmm_datasets.paired_differences import Difference
 from hmm_datasets.runtime.command_line import CommandLine, parse_settings, settings_parser
@@ -20,7 +21,7 @@ from hmm_datasets.training.plan.flops import unit_flops
 
 FOLDER = shipped(EXPERIMENTS) / "leaky_tokenizer"
 
-SMALL = ("--vocab_size", 700, "--max_documents", 150, "--train_tokens", 4000, "--global_batch_size", 8)
+SMALL = ("--vocab_size", 700, "--max_documents", 150, "--train_tokens", 4000, "--length", 64, "--seeds", 3)
 
 
 RECIPE, COMPARE = load("leaky_tokenizer"), load("leaky_tokenizer", "compare")
@@ -63,6 +64,55 @@ def test_the_hours_of_all_models_are_those_of_their_flops_on_each_device(tmp_pat
         assert float(hours) == pytest.approx(one / share / peak, rel=5e-3)
         assert float(all_hours) == pytest.approx(6 * one / share / peak, rel=5e-3)
         assert cost == (f"{0.35 * 6 * one / share / peak:,.0f}" if device == "T4" else "?")
+    assert not (tmp_path / "leaky").exists()
+
+
+@pytest.mark.thorough
+def test_hours_are_of_the_precision_and_the_batches_that_flags_give(tmp_path, monkeypatch):
+    planned = []
+
+    def plan(name, words, **given):
+        planned.append(plan_recipe(name, words, **given))
+        return planned[-1]
+
+    monkeypatch.setattr("hmm_datasets.operations.planning.plan_recipe", plan)
+    common = ("--output_dir", str(tmp_path / "leaky"), "--plan", "T4", "--pretrain")
+    for flags, precision, batches in (
+        ("", "bf16", [32]),
+        ("--fp16 --batch_ramp 16:10 --lr_scheduler_kwargs '{}'", "fp16", [16, 32]),
+        ("--bf16 false --global_batch_size 64", "fp32", [64]),
+    ):
+        RECIPE.hours_by_device(settings("small.yaml", *common, flags))
+        found = planned.pop()
+        ramp = [int(stage.partition(":")[0]) for stage in found["batch_ramp"]]
+        assert (found["precision"], [*ramp, found["global_batch_size"]]) == (precision, batches)
+    with pytest.raises(InputError, match="pretrain: --assumed_rate is decided by the experiment itself"):
+        RECIPE.hours_by_device(settings("small.yaml", *common, "--assumed_rate H200"))
+
+
+def test_every_model_is_trained_with_the_flags_of_pretraining(tmp_path):
+    flags = "--global_batch_size 64 --fp16 true --batch_ramp 8:10 16:10 --save_steps 50"
+    chosen = settings("small.yaml", "--output_dir", str(tmp_path), "--pretrain", flags)
+    write_yaml(tmp_path / "models.yaml", RECIPE.models_sweep(chosen))
+    expected = {"global_batch_size": 64, "fp16": True, "batch_ramp": ["8:10", "16:10"], "save_steps": 50}
+    expected |= {"per_device_train_batch_size": 16, "learning_rate": 3e-3, "length": 128, "train_tokens": 300_000}
+    for cell in read_sweep(tmp_path / "models.yaml").cells:
+        assert {name: cell.settings[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--global_batch_sise 8", "unknown flag --global_batch_sise; did you mean --global_batch_size?"),
+        ("--fp16 true true", "true: not the value of any flag"),
+        ("--length 64", "--length is decided by the experiment itself; leave it out"),
+        ("--tokenizer other", "--tokenizer is decided by the experiment itself; leave it out"),
+    ],
+)
+def test_a_flag_that_cannot_be_followed_is_refused_before_anything_is_written(flags, message, tmp_path):
+    chosen = settings("small.yaml", "--output_dir", str(tmp_path / "leaky"), "--pretrain", flags)
+    with pytest.raises(InputError, match=re.escape(f"pretrain: {message}")):
+        RECIPE.main(chosen)
     assert not (tmp_path / "leaky").exists()
 
 
@@ -155,8 +205,8 @@ def test_the_experiment_ends_in_a_table_with_intervals(program, succeeded, tmp_p
         "recipes/experiments/leaky_tokenizer/small.yaml",
         *SMALL,
     )
-    settings = ("--per_device_train_batch_size", 8, "--length", 64, "--seeds", 3)
-    result = succeeded(program.run(*command, *settings, "--output_dir", output, timeout=500))
+    flags = ("--pretrain", "--global_batch_size 8 --per_device_train_batch_size 8")
+    result = succeeded(program.run(*command, *flags, "--output_dir", output, timeout=500))
     report = json.loads((output / "report.json").read_text())
 
     test = report["compression"]["test"]
@@ -171,6 +221,8 @@ def test_the_experiment_ends_in_a_table_with_intervals(program, succeeded, tmp_p
     assert row["difference"]["value"] == pytest.approx(row["leaky"] - row["clean"], abs=1e-9)
     assert row["difference"]["low"] < row["difference"]["high"]
     assert report["models"]["1m"]["bytes"] == test["first"]["bytes"], "every byte of every held-out document is scored"
+    records = [json.loads(path.read_text()) for path in output.glob("models/*/run/run.json")]
+    assert [record["settings"]["global_batch_size"] for record in records] == [8, 8]
     runs = [json.loads(path.read_text()) for path in sorted(output.glob("models/*/run/summary.json"))]
     assert len(runs) == 2
     assert runs[0]["tokens"] == runs[1]["tokens"], "the same budget"

@@ -1,11 +1,15 @@
 """The experiment with characters: its stages, its plan, and, slowly, all of it."""
 
 import json
+import re
+import shlex
 
 import pytest
 from experiments import load
 
+from hmm_datasets.errors import InputError
 from hmm_datasets.operations.planning import plan_recipe
+from hmm_datasets.operations.stage_inputs import read_command
 
 
 def test_its_stages_train_the_same_model_under_each_strategy():
@@ -19,6 +23,37 @@ def test_its_stages_train_the_same_model_under_each_strategy():
     )
     assert first == second != ""
     assert "--launch zero3 --num_processes 2" in commands[4]
+
+
+def test_every_training_has_the_flags_of_pretraining():
+    program = vars(load("wordplay"))
+    flags = "--learning_rate=1e-3 --batch_ramp 8:10 16:10 --sample_prompts 'To be' --logging_steps 10"
+    settings = program["WordplaySettings"](text="a.txt", strategies=["ddp", "zero3"], pretrain=flags)
+    expected = {"learning_rate": 1e-3, "batch_ramp": ["8:10", "16:10"], "sample_prompts": ["To be"]}
+    expected |= {"logging_steps": 10, "global_batch_size": 32, "per_device_train_batch_size": 16, "adam_beta2": 0.99}
+    trainings = [
+        read_command("pretrain", shlex.split(command)[2:])
+        for _, command in program["stages"](settings)
+        if command.startswith("hmm-datasets pretrain")
+    ]
+    assert len(trainings) == 3
+    for values in trainings:
+        assert {name: values[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--learning_rates 1e-3", "unknown flag --learning_rates; did you mean --learning_rate?"),
+        ("--learning_rate 1e-3 2e-3", "2e-3: not the value of any flag"),
+        ("--max_steps 3", "--max_steps is decided by the experiment itself; leave it out"),
+        ("--output_dir here", "--output_dir is decided by the experiment itself; leave it out"),
+    ],
+)
+def test_a_flag_of_pretraining_that_cannot_be_followed_is_refused(flags, message):
+    program = vars(load("wordplay"))
+    with pytest.raises(InputError, match=re.escape(f"pretrain: {message}")):
+        program["stages"](program["WordplaySettings"](text="a.txt", pretrain=flags))
 
 
 @pytest.mark.thorough

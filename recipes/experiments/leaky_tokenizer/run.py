@@ -19,6 +19,8 @@ from hmm_datasets.runtime.settings import setting
 
 TOKENIZERS = {"clean": "train", "leaky": "train test"}
 """Name of each tokenizer and the splits that it is trained on."""
+GIVEN = ("output_dir", "tokens", "tokenizer", "model", "seed", "length", "train_tokens")
+"""Settings of pretraining that the experiment gives."""
 
 
 @dataclass
@@ -33,10 +35,11 @@ class LeakySettings:
     models: list[str] = setting(["1m"], "Sizes (1m to 500m) of the models.")
     length: int = setting(128, "Tokens per window, in training and evaluation.")
     train_tokens: int = setting(1_000_000, "Number of tokens that each model is trained on.")
-    global_batch_size: int = setting(32, "Windows per optimizer step.")
-    per_device_train_batch_size: int = setting(16, "Windows per process in one forward pass.")
-    learning_rate: float = setting(3e-3, "Peak learning rate.")
-    fp16: bool | None = setting(None, "Compute in float16, for GPUs without bfloat16.")
+    pretrain: str = setting(
+        "",
+        "Flags of pretraining, beyond '--global_batch_size 32 --per_device_train_batch_size 16 --learning_rate 3e-3', "
+        "such as '--fp16 true' for GPUs without bfloat16.",
+    )
     seeds: list[int] = setting([0], "Seeds; one model per tokenizer, size and seed.")
     launcher: str | None = setting(None, "Launch configuration of each training; by default one process per model.")
     plan: list[str] = setting(
@@ -84,16 +87,13 @@ def stages(settings: LeakySettings) -> list[tuple[str, str]]:
 
 def models_sweep(settings: LeakySettings) -> dict[str, Any]:
     """The file of the sweep that trains and measures the models."""
+    from pretraining_flags import read_flags
+
     root = Path(settings.output_dir)
-    shared: dict[str, Any] = {
-        name: getattr(settings, name) for name in ("length", "train_tokens", "global_batch_size")
-    }
-    shared |= {
-        "per_device_train_batch_size": settings.per_device_train_batch_size,
-        "learning_rate": settings.learning_rate,
-    }
+    shared: dict[str, Any] = {"length": settings.length, "train_tokens": settings.train_tokens}
+    shared |= {"global_batch_size": 32, "per_device_train_batch_size": 16, "learning_rate": 3e-3}
     shared |= {"save_steps": 500, "save_total_limit": 1, "epochs_ok": 4}
-    shared |= {} if settings.fp16 is None else {"fp16": settings.fp16}
+    shared |= read_flags(settings.pretrain, GIVEN)
     return {
         "recipe": "pretrain",
         "output_dir": f"{settings.output_dir}/models",
@@ -115,9 +115,12 @@ def hours_by_device(settings: LeakySettings) -> str:
 
     No data are needed: a row is full, and the vocabulary has the size that the settings choose.
     """
+    from pretraining_flags import read_flags
+
     from hmm_datasets.operations.planning import plan_recipe
     from hmm_datasets.report.tables import text_table
 
+    flags = read_flags(settings.pretrain, (*GIVEN, "assumed_rate", "price_per_hour"))
     sweep = models_sweep(settings)
     given = sweep["settings"] | sweep["cells"][0] | {"output_dir": settings.output_dir}
     runs = len(TOKENIZERS) * len(settings.seeds)
@@ -126,10 +129,12 @@ def hours_by_device(settings: LeakySettings) -> str:
         name, share, price = (*device.split(":"), "", "")[:3]
         chosen = given | {"assumed_rate": ":".join(filter(None, (name, share)))}
         chosen |= {"price_per_hour": price} if price else {}
-        chosen |= {} if settings.fp16 else {"bf16": True}  # as on the device, which need not be here
+        chosen |= {"bf16": not flags.get("fp16")}  # as on the device, which need not be here
         plans = []
         for model in settings.models:
-            words = [word for key, value in (chosen | {"model": model}).items() for word in (f"--{key}", str(value))]
+            values = {key: value for key, value in (chosen | {"model": model}).items() if key not in flags}
+            words = [word for key, value in values.items() for word in (f"--{key}", str(value))]
+            words += shlex.split(settings.pretrain)
             plans.append(plan_recipe("pretrain", words, assumed_vocab_size=settings.vocab_size))
             needed, usable = plans[-1]["memory"]["ddp"]["total"], plans[-1]["device"]["usable"]
             if needed > usable:

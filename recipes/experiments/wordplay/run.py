@@ -22,6 +22,10 @@ TEST_FRACTION = 0.1
 """Share of the text that is held out."""
 STRATEGY_STEPS = 40
 """Optimizer steps under each of the strategies."""
+DEFAULTS = "--global_batch_size 32 --per_device_train_batch_size 16 --learning_rate 3e-3"
+"""Flags of pretraining that others take the place of."""
+GIVEN = ("output_dir", "tokens", "tokenizer", "model", "length", "train_tokens")
+"""Settings of pretraining that the experiment gives."""
 PROMPTS = ["The ", "What ", "I "]
 """Beginnings of the texts that it writes."""
 
@@ -37,9 +41,9 @@ class WordplaySettings:
     model: str = setting("1m", "A size (1m to 13b), a depth (d12), or a configuration.")
     length: int = setting(128, "Characters per window.")
     train_tokens: int = setting(1_500_000, "Number of characters to train on.")
-    global_batch_size: int = setting(32, "Windows per optimizer step.")
-    per_device_train_batch_size: int = setting(16, "Windows per process in one forward pass.")
-    learning_rate: float = setting(3e-3, "Peak learning rate.")
+    pretrain: str = setting(
+        "", f"Flags of pretraining, beyond '{DEFAULTS}' and wordplay/pretrain.yaml, such as '--adam_beta2 0.95'."
+    )
     launcher: str = setting("cpu2", "Launch configuration of the training.")
     strategies: list[str] = setting([], "Launch configurations to compare: ddp zero1 zero2 zero3 fsdp2.")
     num_processes: int = setting(2, "Processes of each of the strategies.")
@@ -54,13 +58,14 @@ def main(settings: WordplaySettings) -> None:
 
 def stages(settings: WordplaySettings) -> list[tuple[str, str]]:
     """Title and command of every stage."""
+    from pretraining_flags import read_flags
+
+    read_flags(settings.pretrain, GIVEN)
+    flags = f"{DEFAULTS} {settings.pretrain}".rstrip()
     folder = settings.output_dir
     tokens, model, report = (shlex.quote(f"{folder}/{name}") for name in ("tokens", "model", "evaluation"))
     data = f"--tokens {shlex.quote(f'{folder}/tokens/text')} --tokenizer {shlex.quote(f'{folder}/tokens/tokenizer')}"
     train = f"--config wordplay/pretrain.yaml {data} --model {shlex.quote(settings.model)} --length {settings.length}"
-    train += f" --global_batch_size {settings.global_batch_size}"
-    train += f" --per_device_train_batch_size {settings.per_device_train_batch_size}"
-    train += f" --learning_rate {settings.learning_rate}"
     result = [
         (
             "The text, one token per character",
@@ -70,7 +75,7 @@ def stages(settings: WordplaySettings) -> list[tuple[str, str]]:
         (
             f"A model of size {settings.model} on it",
             f"hmm-datasets pretrain --launch {shlex.quote(settings.launcher)} {train} "
-            f"--train_tokens {settings.train_tokens} --output_dir {model}",
+            f"--train_tokens {settings.train_tokens} {flags} --output_dir {model}",
         ),
         (
             "Its bits per byte on the held-out part",
@@ -84,7 +89,7 @@ def stages(settings: WordplaySettings) -> list[tuple[str, str]]:
             f"The same model on the same rows under {name}, {STRATEGY_STEPS} steps",
             f"hmm-datasets pretrain --launch {shlex.quote(name)} --num_processes {settings.num_processes} "
             f"{train} --max_steps {STRATEGY_STEPS} "
-            f"--train_tokens none --logging_steps 5 --save_strategy no --output_dir {run_folder}",
+            f"--train_tokens none --logging_steps 5 --save_strategy no {flags} --output_dir {run_folder}",
         ))  # fmt: skip
     names = " ".join(shlex.quote(Path(name).stem) for name in settings.strategies)
     written = f"--prompts {shlex.join(PROMPTS)}"
