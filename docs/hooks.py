@@ -291,7 +291,7 @@ GALLERY = {
         "llm-on-hmms",
         "benchmark-models",
     ),
-    "From text": ("wordplay", "tinystories-hmm", "icll", "leaky-tokenizer", "after-pretraining"),
+    "From text": ("wordplay", "tinystories-hmm", "icll", "leaky-tokenizer", "token-price", "after-pretraining"),
     "Chat and post-training": ("known-optimum", "objectives", "frontier", "samplers", "chat-ladder"),
     "Large runs": ("zac-gpt", "tr1"),
 }

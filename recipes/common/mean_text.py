@@ -30,7 +30,7 @@ def mean_text(values: Sequence[float], form: str = ".4f", *, is_share: bool = Fa
         return format_number(values[0], form)
     mean, error = statistics.mean(values), statistics.stdev(values) / math.sqrt(len(values))
     if not is_share:
-        return f"{format_number(mean, form)} ± {half_width(error, len(values)):{form}}"
+        return f"{format_number(mean, form)} ± {half_width(error, len(values)):{form.lstrip('+')}}"
     questions = mean * (1 - mean) / error**2
     low, high = wilson(mean * questions, questions, degrees=len(values) - 1)
     return f"{mean:{form}} ({low:{form}} .. {high:{form}})"

@@ -74,7 +74,7 @@ def test_the_distribution_is_the_mean_over_all_trees(order, symbols, alpha, stop
 
 
 @pytest.mark.outside(
-    "http://www.itsoc.org/publications/nltr/97_mar/01ref/node12.html",
+    "https://www.itsoc.org/publications/nltr/97_mar/01ref/node12.html",
     "the weighted probability of 0100110 after 110 by its authors: 7/2048",
     "the product of the predictions of context_trees(3, 2, alpha=0.5)",
 )
