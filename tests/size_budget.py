@@ -235,10 +235,14 @@ def layers() -> int:
 
 def modules_of_one_experiment() -> set[str]:
     """Modules that nothing imports but one experiment, and what it imports for that alone."""
+    from hmm_datasets.hmm.process_table import TABLE
+
     users = defaultdict(set, {"hmm_datasets.cli": {"pyproject.toml"}})
     for name, path in MODULES.items():
         for imported in imports_of(path, for_types=True):  # such as the public names, which are loaded when used
             users[imported].add(name)
+    for where, *_ in TABLE:  # which names modules that are imported when a process of theirs is used
+        users[f"hmm_datasets.hmm.{where.partition(':')[0]}"].add("hmm_datasets.hmm.process_table")
     for path in [*(ROOT / "recipes").rglob("*.py"), *(ROOT / "docs").rglob("*.py")]:
         for imported in imports_of(path):
             users[imported].add(f"recipes/{path.parent.name}")

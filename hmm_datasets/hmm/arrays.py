@@ -4,7 +4,7 @@ Each check raises [`~hmm_datasets.errors.InputError`] with the name and index of
 tensors, or NumPy arrays for compiled loops, and results have the kind of array that the tokens came in.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -382,14 +382,6 @@ def over_rows(work: Callable[[slice], None], rows: int, operations: int) -> None
     threads = max(1, min(torch.get_num_threads(), rows, operations // _OPERATIONS_PER_THREAD))
     bounds = [rows * part // threads for part in range(threads + 1)]
     in_parallel(lambda part: work(slice(bounds[part], bounds[part + 1])), range(threads), threads)
-
-
-def kronecker_product(tables: Sequence[np.ndarray]) -> np.ndarray:
-    """The Kronecker product of vectors or matrices, the last with the least significant index."""
-    product = tables[0]
-    for table in tables[1:]:
-        product = np.kron(product, table)
-    return product
 
 
 def operators(hmm: "HMM") -> Float[np.ndarray, "E H H"]:

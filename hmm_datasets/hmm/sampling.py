@@ -117,16 +117,13 @@ def draw_tokens(
     moves = (None, None) if transition is None else transition.flat
     numbers = np.uint64(num_symbols), None if group is None else np.uint64(group), seed, first, step
     shape = len(out) if rows is None else len(rows), np.uint64(out.shape[1])
-    entries = out if out.flags.c_contiguous or _is_indexed_forwards(out) else out.copy()
+    is_indexed_forwards = all(stride >= 0 and stride % out.itemsize == 0 for stride in out.strides)
+    entries = out if out.flags.c_contiguous or is_indexed_forwards else out.copy()
     if 0 not in shape:
         rows = _ALL_ROWS if rows is None else rows
         draw_sequences(*start.flat, *symbol.flat, *moves, *numbers, rows, *shape, *_in_one_dimension(entries), states)
     if entries is not out:
         out[...] = entries
-
-
-def _is_indexed_forwards(array: np.ndarray) -> bool:
-    return all(step >= 0 and step % array.itemsize == 0 for step in array.strides)
 
 
 def _in_one_dimension(array: UInt[np.ndarray, "N L"]) -> tuple[UInt[np.ndarray, "M"], np.uint64, np.uint64]:

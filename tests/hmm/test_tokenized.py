@@ -1,6 +1,7 @@
 """Tokens of HMMs: distributions, windows and draws, against enumeration, dense chains and closed forms."""
 
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -41,6 +42,20 @@ def unigram(pieces, scores):
     return SymbolTokenizer.of(Tokenizer(model))
 
 
+def library_cuts(tokenizer, rows):
+    """What the library of tokenizers does with each row; the longest pieces are those of an expression."""
+    texts, rules = list(map(text, tokenizer.pieces)), tokenizer.rules
+    if tokenizer.kind == "WordPiece":  # that of the library takes quadratic time, since it looks from the end
+        longest_first = re.compile("|".join(sorted(texts, key=len, reverse=True)))
+        return [[texts.index(piece) for piece in longest_first.findall(text(row))] for row in rows]
+    if tokenizer.kind == "Unigram":
+        library = Tokenizer(models.Unigram(list(zip(texts, rules, strict=True))))
+    else:
+        merges = [(texts[left], texts[right]) for left, right in rules]
+        library = Tokenizer(models.BPE({piece: token for token, piece in enumerate(texts)}, merges))
+    return [library.encode(text(row)).ids for row in rows]
+
+
 def tokens_of(kind, source):
     if kind == "BPE":
         tokenizer = train_symbol_bpe(source.sample(100, 100, 0), source.num_symbols, 6)
@@ -58,7 +73,7 @@ def enumerated(tokens, length):
     strings = np.array(list(itertools.product(range(tokens.process.num_symbols), repeat=length)))
     total = {}
     for cut, probability in zip(
-        tokens.tokenizer.cut(strings.tolist()), np.exp(tokens.process.log_likelihood(strings)), strict=True
+        library_cuts(tokens.tokenizer, strings.tolist()), np.exp(tokens.process.log_likelihood(strings)), strict=True
     ):
         for count in range(min(3, len(cut)) + 1):
             total[tuple(cut[:count])] = total.get(tuple(cut[:count]), 0.0) + probability
@@ -96,7 +111,7 @@ def test_the_likelihood_of_symbols_is_the_sum_over_all_their_cuts(kind):
             cuts = covering(tokens, symbols)
             total = sum(np.exp(tokens.log_likelihood([list(cut)]))[0] for cut in cuts)
             np.testing.assert_allclose(total, np.exp(source.log_likelihood([symbols]))[0], rtol=1e-10, atol=1e-14)
-            canonical = tokens.tokenizer.cut([list(symbols)])[0]
+            canonical = library_cuts(tokens.tokenizer, [list(symbols)])[0]
             # What canonical tokens alone lose: the probability that the text is cut after these symbols.
             assert tokens.log_likelihood([canonical])[0] <= source.log_likelihood([symbols])[0] + 1e-12
 
@@ -140,7 +155,7 @@ def test_draws_begin_the_cut_of_an_endless_sequence(kind):
     rows = tokens.sample(4000, 12, seed=3)
     np.testing.assert_array_equal(tokens.sample(3, 5, seed=3, first=7, step=2), rows[7:12:2, :5])
     symbols = tokens.process.sample(4000, 200, seed=3)
-    cuts = tokens.tokenizer.cut(symbols.tolist())
+    cuts = library_cuts(tokens.tokenizer, symbols.tolist())
     assert all(cut[:12] == row for cut, row in zip(cuts, rows.tolist(), strict=True))
     counts = np.bincount(rows[:, 0] * tokens.num_symbols + rows[:, 1], minlength=tokens.num_symbols**2)
     probs = np.exp(tokens.log_likelihood([divmod(pair, tokens.num_symbols) for pair in range(len(counts))]))
@@ -170,7 +185,7 @@ def test_a_unigram_model_of_tokens_nears_the_entropy_of_a_chain():
         losses.append(float(entropy(tokens.frequencies)) / tokens.mean_length)
     assert losses == sorted(losses, reverse=True)
     np.testing.assert_allclose(losses[0], np.log(2))
-    rows = tokens.tokenizer.cut(chain.sample(50, 4000, 9).tolist())
+    rows = library_cuts(tokens.tokenizer, chain.sample(50, 4000, 9).tolist())
     counts = np.bincount(np.concatenate(rows), minlength=64) / sum(map(len, rows))
     np.testing.assert_allclose(losses[-1], float(entropy(counts)) * sum(map(len, rows)) / 2e5, rtol=0.02)
     assert 1 < losses[-1] / chain.entropy_rate().value < 1.3
@@ -193,7 +208,7 @@ def test_neighbours_are_those_that_the_library_leaves_as_they_are(num_symbols):
         tokenizer = train_symbol_bpe(source.sample(40, 200, seed), num_symbols, 24)
         for token, piece in enumerate([*tokenizer.pieces, ()]):
             before = [] if piece == () else [token]
-            cuts = tokenizer.cut([[*piece, *after] for after in tokenizer.pieces])
+            cuts = library_cuts(tokenizer, [[*piece, *after] for after in tokenizer.pieces])
             allowed = [cut == [*before, after] for after, cut in enumerate(cuts)]
             row = 0 if piece == () else token + 1
             np.testing.assert_array_equal(tokenizer.contexts.following[row] >= 0, allowed)
@@ -207,7 +222,7 @@ def test_neighbours_are_those_that_the_library_leaves_as_they_are(num_symbols):
 def test_what_is_not_canonical_is_impossible():
     tokens = TokenizedProcess(processes.coin(0.5), train_symbol_bpe([[0] * 9] * 9, 2, 4))
     assert tokens.tokenizer.pieces == ((0,), (1,), (0, 0), (0, 0, 0, 0))
-    assert tokens.tokenizer.cut([[0, 0, 0, 0]]) == [[3]]
+    assert library_cuts(tokens.tokenizer, [[0, 0, 0, 0]]) == [[3]]
     probs = tokens.next_token_probs([[2, 2, 1], [0, 1, 2]])
     assert not probs[0, 2:].any()
     assert probs[1, 3].any()
@@ -249,10 +264,10 @@ def test_a_run_of_one_symbol_is_cut_alike_wherever_it_stands():
     following = tokenizer.contexts.following
     for symbols in itertools.product(range(2), repeat=9):
         context = 0
-        for token in tokenizer.cut([list(symbols)])[0]:
+        for token in library_cuts(tokenizer, [list(symbols)])[0]:
             context = following[context, token]
         assert context >= 0
-    assert tokenizer.cut([[1, 0, 0, 0, 0, 0]]) == [[1, 0, 2, 2]]
+    assert library_cuts(tokenizer, [[1, 0, 0, 0, 0, 0]]) == [[1, 0, 2, 2]]
 
 
 @pytest.mark.outside(
@@ -267,7 +282,7 @@ def test_merges_that_make_the_same_token_are_those_of_the_library():
     tokenizer = SymbolTokenizer("BPE", [["abc".index(letter) for letter in piece] for piece in pieces], numbers)
     for symbols in itertools.product(range(3), repeat=7):
         context = 0
-        for token in tokenizer.cut([list(symbols)])[0]:
+        for token in library_cuts(tokenizer, [list(symbols)])[0]:
             context = tokenizer.contexts.following[context, token]
         assert context >= 0
     tokens = TokenizedProcess(processes.random(3, 3, seed=1), tokenizer)
@@ -283,7 +298,7 @@ def test_the_example_of_byte_pair_encoding_is_cut_as_anywhere():
     symbols = ["abcd".index(letter) for letter in "aaabdaaabac"]
     tokenizer = train_symbol_bpe([symbols], 4, 7)
     assert tokenizer.pieces[4:] == ((0, 0), (0, 1), (0, 0, 0, 1))
-    assert tokenizer.cut([symbols]) == [[6, 3, 6, 0, 2]]
+    assert library_cuts(tokenizer, [symbols]) == [[6, 3, 6, 0, 2]]
 
 
 @pytest.mark.outside(
@@ -296,9 +311,9 @@ def test_long_sequences_are_trained_on_in_parts_and_cut_whole(monkeypatch):
     monkeypatch.setattr(module_of_tokenizers, "_LONGEST", 100)
     tokenizer = train_symbol_bpe(symbols, 4, 40)
     assert tokenizer.pieces == train_symbol_bpe(symbols.reshape(10, 100), 4, 40).pieces
-    (cut,) = tokenizer.cut(symbols.tolist())
+    (cut,) = library_cuts(tokenizer, symbols.tolist())
     assert [symbol for token in cut for symbol in tokenizer.pieces[token]] == symbols[0].tolist()
-    assert cut != [token for part in tokenizer.cut(symbols.reshape(10, 100).tolist()) for token in part]
+    assert cut != [token for part in library_cuts(tokenizer, symbols.reshape(10, 100).tolist()) for token in part]
 
 
 @pytest.mark.outside(
@@ -312,13 +327,32 @@ def test_the_best_predictor_has_the_same_loss_per_symbol_with_every_tokenizer():
     per_token, per_symbol = [], []
     for kind in ("BPE", "WordPiece", "unigram"):
         tokens = tokens_of(kind, source)
-        cuts = [cut[:-20] for cut in tokens.tokenizer.cut(symbols.tolist())]  # a text that ends is cut otherwise
+        cuts = [
+            cut[:-20] for cut in library_cuts(tokens.tokenizer, symbols.tolist())
+        ]  # a text that ends is cut otherwise
         nats = -sum(float(tokens.log_likelihood([cut])[0]) for cut in cuts)
         per_token.append(nats / sum(map(len, cuts)))
         per_symbol.append(nats / sum(int(tokens.tokenizer.sizes[cut].sum()) for cut in cuts))
     alone = -float(source.log_likelihood(symbols).sum()) / symbols.size
     np.testing.assert_allclose(per_symbol, alone, rtol=2e-3)
     assert max(per_token) > 1.2 * min(per_token)
+
+
+@pytest.mark.parametrize("kind", ["BPE", "WordPiece", "Unigram"])
+def test_texts_are_cut_as_by_the_library(kind):
+    tokenizer, generator = tokens_of(kind, SOURCES["mess3"]).tokenizer, np.random.default_rng(4)
+    rows = [generator.choice(3, size, p=[0.6, 0.3, 0.1]).tolist() for size in (0, 1, 2, 3, 8, 500, 3000)]
+    rows += [list(symbols) for symbols in itertools.product(range(3), repeat=6)]
+    assert tokenizer.cut(rows) == library_cuts(tokenizer, rows)
+    assert tokenizer.cut(np.array(rows[-2:], np.uint8)) == library_cuts(tokenizer, rows[-2:])
+
+
+def test_symbols_that_are_no_tokens_are_refused():
+    tokenizer = longest([(0,), (2,), (2, 1)])
+    assert tokenizer.cut([[2, 0, 0]]) == [[1, 0, 0]]
+    for wrong in (1, 3, -1):
+        with pytest.raises(InputError, match=f"the symbols have {wrong}; expected those that are tokens"):
+            tokenizer.cut([[0, wrong]])
 
 
 def test_a_folder_keeps_the_process(tmp_path):

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ...errors import InputError
+from ..arrays import normalized
 from ..integers import integer
 from ..model import HMM
 from ..structured.blocked import BlockedHMM
@@ -45,8 +46,7 @@ def blocks_of(hmm: HMM, *, seed: int = 0) -> BlockedHMM:
     generator = np.random.default_rng(seed)
 
     def mixed(table: Float[np.ndarray, "N M"]) -> Float[np.ndarray, "N M"]:
-        totals = table.sum(1, keepdims=True)
-        rows = np.where(totals > 0, table / np.where(totals > 0, totals, 1.0), 1 / table.shape[1])
+        rows = np.where(table.any(1, keepdims=True), normalized(table), 1 / table.shape[1])
         random = generator.dirichlet(np.ones(table.shape[1]), len(table))
         return (1 - _RANDOM_SHARE) * rows + _RANDOM_SHARE * random
 

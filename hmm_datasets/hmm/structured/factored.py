@@ -25,7 +25,6 @@ from ...errors import InputError
 from ..arrays import (
     MISSING,
     as_given,
-    kronecker_product,
     operators,
     token_array,
     token_array_with_gaps,
@@ -48,6 +47,8 @@ MAX_JOINT_ENTRIES = 1 << 26
 """Maximum number of entries `E J^2` of the joint process with `J` states, which take 512 MB."""
 
 _JOINED = HMM | GeneralizedHMM | MarkovChain
+
+_kronecker: Any = functools.partial(functools.reduce, np.kron)  # of vectors or matrices, the last varies fastest
 
 
 class FactoredProcess(Process):
@@ -344,12 +345,12 @@ class FactoredProcess(Process):
         self._check_joint()
         factors = [factor for factor in self.factors if isinstance(factor, _JOINED)]
         parts = [factor.to_hmm() if isinstance(factor, MarkovChain) else factor for factor in factors]
-        start = kronecker_product([part.initial if isinstance(part, GeneralizedHMM) else part.start for part in parts])
+        start = _kronecker([part.initial if isinstance(part, GeneralizedHMM) else part.start for part in parts])
         tables = [part.operators if isinstance(part, GeneralizedHMM) else operators(part) for part in parts]
-        edges = np.stack([kronecker_product(moves) for moves in itertools.product(*tables)])
+        edges = np.stack([_kronecker(moves) for moves in itertools.product(*tables)])
         edges = (1 - self.noise) * edges + self.noise / len(edges) * edges.sum(axis=0)
         if any(isinstance(part, GeneralizedHMM) for part in parts):
-            return GeneralizedHMM(edges, start, kronecker_product([final_of(part) for part in parts]))
+            return GeneralizedHMM(edges, start, _kronecker(map(final_of, parts)))
         return HMM(start=start, edges=edges)
 
     def _check_joint(self) -> None:
@@ -448,6 +449,4 @@ def marginals(
 
 def final_of(factor: Process) -> Float[np.ndarray, "H"]:
     """The vector whose product with a belief of the factor is one: ones, except for a generalized HMM."""
-    if isinstance(factor, GeneralizedHMM):
-        return factor.final
-    return np.ones(factor.belief_width or 0)
+    return factor.final if isinstance(factor, GeneralizedHMM) else np.ones(factor.belief_width or 0)

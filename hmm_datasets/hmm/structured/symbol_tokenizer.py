@@ -9,7 +9,6 @@ follow is thus decided by a *context* of the tokens so far, the state of a finit
 """
 
 import json
-import re
 from collections import defaultdict
 from functools import cached_property
 from itertools import pairwise, zip_longest
@@ -22,6 +21,7 @@ from tokenizers import Tokenizer, models, trainers
 from ...errors import InputError, check_distinct
 from ..arrays import as_tokens
 from ..integers import integer
+from ..kernels.cuts import draw_cuts
 
 _FIRST = 0x10000
 """Symbol `x` is written as the character of number `x` after this one: none of them is white space or a surrogate."""
@@ -119,25 +119,32 @@ class SymbolTokenizer:
         """The symbols of each token, -1 after the last; the last row is that of no token."""
         return np.array(list(zip_longest(*self.pieces, (), fillvalue=-1))).T
 
+    @cached_property
+    def trie(self) -> tuple[Int[np.ndarray, "M E"], Int[np.ndarray, "M"]]:
+        """The beginnings of tokens: which one each is with a symbol more, and which token it is; -1 for none."""
+        nodes: dict[Piece, int] = {(): 0}
+        for piece in self.pieces:
+            for size in range(1, len(piece) + 1):
+                nodes.setdefault(piece[:size], len(nodes))
+        children = np.full((len(nodes), 1 + self.table.max()), -1)
+        for node, number in list(nodes.items())[1:]:
+            children[nodes[node[:-1]], node[-1]] = number
+        return children, np.array([self.token_of.get(node, -1) for node in nodes])
+
     def cut(self, rows: list[list[int]]) -> list[list[int]]:
-        """The tokens of each sequence of symbols, which ends with the last of them."""
-        texts = list(map(_text, rows))
-        if self.kind == "WordPiece":  # that of the library takes quadratic time, since it looks from the end
-            return [[self.token_of[_symbols(piece)] for piece in self._longest.findall(text)] for text in texts]
-        # One at a time, since the threads of a batch would hang in a worker that was forked after they had begun.
-        return [self._library.encode(text).ids for text in texts]
+        """The tokens of each sequence of symbols, which ends with the last of them.
 
-    @cached_property
-    def _longest(self) -> re.Pattern[str]:
-        return re.compile("|".join(sorted(map(_text, self.pieces), key=len, reverse=True)))
-
-    @cached_property
-    def _library(self) -> Tokenizer:
-        texts = list(map(_text, self.pieces))
-        if self.kind == "Unigram":
-            return Tokenizer(models.Unigram(list(zip(texts, self.rules, strict=True))))
-        merges = [(texts[left], texts[right]) for left, right in self.rules]
-        return Tokenizer(models.BPE({text: token for token, text in enumerate(texts)}, merges))
+        Raises:
+            `InputError`: a symbol is no token.
+        """
+        cuts, number = [], np.empty(1, np.int64)
+        for row in rows:
+            if other := [symbol for symbol in set(row) if (symbol,) not in self.token_of]:
+                raise InputError(f"the symbols have {other[0]}; expected those that are tokens")
+            tokens = np.empty((1, len(row)), np.int64)
+            draw_cuts(np.array([row], np.int64), *self.trie, self.contexts.following, 1, tokens, number)
+            cuts.append(tokens[0, : number[0]].tolist())
+        return cuts
 
     @cached_property
     def contexts(self) -> Contexts:
@@ -239,8 +246,7 @@ def train_symbol_bpe(symbols: Int[Any, "N L"], num_symbols: int, vocab_size: int
     trainer = trainers.BpeTrainer(vocab_size=vocab_size, initial_alphabet=alphabet, show_progress=False)
     parts = (_text(row[begin : begin + _LONGEST]) for row in rows for begin in range(0, len(row), _LONGEST))
     tokenizer.train_from_iterator(parts, trainer=trainer)
-    size = tokenizer.get_vocab_size()
-    if size < vocab_size:
+    if (size := tokenizer.get_vocab_size()) < vocab_size:
         raise InputError(f"vocab_size={vocab_size}, but the sequences yield only {size} tokens; pass more, or {size}")
     return SymbolTokenizer.of(tokenizer)
 

@@ -18,25 +18,24 @@ from a model of tokens to the distribution of characters: Phan et al., arXiv 241
 
 from collections.abc import Mapping
 from functools import cached_property
-from itertools import zip_longest
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from ...common_prefix import num_alike
 from ...errors import InputError
 from ..analysis.entropy import EntropyRate
 from ..analysis.stationary import eliminate
 from ..arrays import as_given, normalized, rows_from, token_array
 from ..inference import forward_filter
+from ..kernels.cuts import draw_cuts
 from ..model import HMM
 from ..process import Rows
 from .symbol_tokenizer import SymbolTokenizer, train_symbol_bpe
 from .wrapped import WrappedProcess
 
-_EXACT, _SURE, _MOST_STEPS = 1e-14, 1e-12, 20_000
+_EXACT, _MOST_STEPS = 1e-14, 20_000
 
 
 class TokenizedProcess(WrappedProcess):
@@ -97,27 +96,13 @@ class TokenizedProcess(WrappedProcess):
     def _draw(self, seed: np.uint64, first: np.uint64, step: np.uint64, out: Rows) -> None:
         (count, wanted), longest = out.shape, int(self.tokenizer.sizes.max())
         length, left = int(1.1 * self.mean_length * wanted) + 8 * longest, np.arange(count if wanted > 0 else 0)
+        tables, numbers = (*self.tokenizer.trie, self.tokenizer.contexts.following, longest), np.empty(count, np.int64)
         while len(left) > 0:
             rows = self.process.sample(count, length, int(seed), int(first), step=int(step), num_threads=1)[left]
-            settled = self._settled(rows.tolist(), wanted)
-            for row, tokens in zip(left, settled, strict=True):
-                out[row, : len(tokens)] = tokens
-            left, length = left[[len(tokens) < wanted for tokens in settled]], 2 * length
-
-    def _settled(self, rows: list[list[int]], wanted: int) -> list[list[int]]:
-        """The first tokens of each row of symbols, as many as are sure whatever comes after, and as are wanted."""
-        cuts, longest = self.tokenizer.cut(rows), int(self.tokenizer.sizes.max())
-        tokens = np.array(list(zip_longest(*cuts, fillvalue=0))).T
-        sure = (self._stays.min(1) > 1 - _SURE)[self._contexts_after(tokens)]
-        settled = []
-        for row, cut, is_sure in zip(rows, cuts, sure, strict=True):
-            begin = int(np.flatnonzero(is_sure[: min(len(cut), wanted) + 1])[-1])
-            rest = row[sum(len(self.tokenizer.pieces[token]) for token in cut[:begin]) :]
-            # A longer cut goes through one of the last places, and is up to there the cut of its part.
-            places = range(max(0, len(rest) - longest + 1), len(rest) + 1)
-            parts = self.tokenizer.cut([rest[:place] for place in places]) if begin < wanted else [[]]
-            settled.append((cut[:begin] + parts[0][: num_alike(min(parts), max(parts))])[:wanted])
-        return settled
+            tokens = np.zeros((len(left), wanted), out.dtype)
+            draw_cuts(rows, *tables, tokens, numbers)
+            out[left] = tokens
+            left, length = left[numbers[: len(left)] < wanted], 2 * length
 
     def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 V"]:
         """The Bayes-optimal distribution of token `t` given the tokens before it, for `t = 0 .. T`.
