@@ -127,7 +127,7 @@ def fits_sweep(settings: ICLLSettings) -> dict[str, Any]:
 
 def models_sweep(settings: ICLLSettings, root: Path) -> dict[str, Any]:
     """The file of the sweep that trains and measures models on the sources below `root`."""
-    from pretraining_flags import read_flags
+    from stage_flags import read_flags
 
     planned = settings.plan is not None
     flags = read_flags(settings.pretrain, (*GIVEN, *["assumed_rate"] * planned))

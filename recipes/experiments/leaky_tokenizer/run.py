@@ -87,7 +87,7 @@ def stages(settings: LeakySettings) -> list[tuple[str, str]]:
 
 def models_sweep(settings: LeakySettings) -> dict[str, Any]:
     """The file of the sweep that trains and measures the models."""
-    from pretraining_flags import read_flags
+    from stage_flags import read_flags
 
     root = Path(settings.output_dir)
     shared: dict[str, Any] = {"length": settings.length, "train_tokens": settings.train_tokens}
@@ -115,7 +115,7 @@ def hours_by_device(settings: LeakySettings) -> str:
 
     No data are needed: a row is full, and the vocabulary has the size that the settings choose.
     """
-    from pretraining_flags import read_flags
+    from stage_flags import read_flags
 
     from hmm_datasets.operations.planning import plan_recipe
     from hmm_datasets.report.tables import text_table

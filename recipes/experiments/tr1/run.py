@@ -39,6 +39,9 @@ def main(settings: TR1Settings) -> None:
 
 def stages(settings: TR1Settings) -> list[tuple[str, str]]:
     """Title and command of every stage."""
+    from stage_flags import read_flags
+
+    read_flags(settings.pretrain, ["output_dir", "time_limit"])
     tokens, model = f"{settings.output_dir}/tokens", f"{settings.output_dir}/model"
     train = (
         f"hmm-datasets pretrain --launch {shlex.quote(settings.launcher)} --num_processes {settings.num_processes} "

@@ -58,7 +58,7 @@ def main(settings: WordplaySettings) -> None:
 
 def stages(settings: WordplaySettings) -> list[tuple[str, str]]:
     """Title and command of every stage."""
-    from pretraining_flags import read_flags
+    from stage_flags import read_flags
 
     read_flags(settings.pretrain, GIVEN)
     flags = f"{DEFAULTS} {settings.pretrain}".rstrip()

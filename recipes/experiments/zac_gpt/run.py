@@ -25,6 +25,8 @@ from hmm_datasets.runtime.settings import setting
 CHAT_DATA = "smoltalk"
 """Conversations whose test split chat is measured on, unless the flags of evaluations have others."""
 STAGES = ("pretrain", "midtrain", "sft", "lima")
+RECIPES = {"lima": "sft"}
+"""The recipe of a stage that has not its name."""
 
 
 @dataclass
@@ -66,6 +68,10 @@ def main(settings: ZacSettings) -> None:
 
 def stages(settings: ZacSettings) -> list[tuple[str, str]]:
     """Title and command of every stage that is not done."""
+    from stage_flags import read_flags
+
+    for name in (*STAGES, "evaluate"):
+        read_flags(getattr(settings, name), ["output_dir"], recipe=RECIPES.get(name, name), name=name)
     root = settings.output_dir
     sample, tokens = f"{root}/tokenizer", f"{root}/tokens"
     tokenize = recipe_settings("tokenize")[0](
@@ -103,11 +109,10 @@ def stages(settings: ZacSettings) -> list[tuple[str, str]]:
         ),
     ]
     for name in STAGES:
-        recipe = "sft" if name == "lima" else name
         result.append((
             titles[name],
-            f"hmm-datasets {recipe} {launch} --config zac_gpt/{name}.yaml {data[name]} {getattr(settings, name)} "
-            f"--output_dir {root}/{name}",
+            f"hmm-datasets {RECIPES.get(name, name)} {launch} --config zac_gpt/{name}.yaml {data[name]} "
+            f"{getattr(settings, name)} --output_dir {root}/{name}",
         ))  # fmt: skip
         if not (Path(root) / "evaluation" / name / "report.json").exists():
             result.append((f"{name}: measured", _evaluation(settings, name)))

@@ -1,7 +1,8 @@
 import shlex
 
 import pytest
-from pretraining_flags import read_flags
+from experiments import load
+from stage_flags import read_flags
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import write_yaml
@@ -52,3 +53,23 @@ def test_what_would_be_dropped_or_would_take_the_place_of_the_experiments_own_is
         read_flags(text, ("output_dir", "length", "train_tokens"))
     assert str(caught.value).startswith(f"pretrain: {BAD[text]}")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("experiment", "kind", "flags", "message"),
+    [
+        ("zac_gpt", "ZacSettings", {"sft": "--output_dir here"}, "sft: --output_dir is decided by the experiment"),
+        ("zac_gpt", "ZacSettings", {"lima": "--learnin_rate 1"}, "lima: unknown flag --learnin_rate"),
+        ("zac_gpt", "ZacSettings", {"evaluate": "--windwo 3"}, "evaluate: unknown flag --windwo"),
+        (
+            "tr1",
+            "TR1Settings",
+            {"pretrain": "--time_limit 1:00"},
+            "pretrain: --time_limit is decided",
+        ),
+    ],
+)
+def test_flags_of_every_stage_are_read_before_the_first_one(experiment, kind, flags, message):
+    module = load(experiment)
+    with pytest.raises(InputError, match=message):
+        module.stages(getattr(module, kind)(output_dir="out", **flags))
