@@ -1,7 +1,7 @@
 """HMMs: drawing, inference and fitting, this package beside hmmlearn, pomegranate and dynamax, in one run.
 
     pip install -e ".[bench]"
-    python benchmarks/hmm.py [--part sampling inference fitting epoch] [--seconds 3]
+    python benchmarks/hmm.py [--part sampling tokens inference fitting epoch] [--seconds 3]
 
 Prints machine, versions, then a table a part: rates, how many times faster ours is, and what bounds it. Everything is
 timed after a warm-up that compiles it. Run it on a quiet machine. With a CUDA device its rows are added.
@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from inference import inference
 from machine import CORES, print_heading
+from tokenizers import Tokenizer, models
 
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.families import PermutedEmissions
@@ -25,7 +26,11 @@ from hmm_datasets.hmm.fitting.fit import fit_hmm
 from hmm_datasets.hmm.fitting.initial import random_guess
 from hmm_datasets.hmm.fitting.settings import FitSettings
 from hmm_datasets.hmm.kernels.draws import EMISSIONS_STREAM, LANES, philox_block, pick, shuffle, shuffle_buffer
+from hmm_datasets.hmm.loading import load_source
 from hmm_datasets.hmm.model import HMM
+from hmm_datasets.hmm.process import Process
+from hmm_datasets.hmm.sampling import smallest_unsigned
+from hmm_datasets.hmm.structured.tokenized import tokenized
 from hmm_datasets.report.tables import text_table
 
 LENGTH = 100
@@ -35,7 +40,7 @@ EPOCHS = 2
 def main() -> None:
     """Time what was asked for; print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parts = {"sampling": sampling, "inference": inference, "fitting": fitting, "epoch": epoch}
+    parts = {"sampling": sampling, "tokens": tokens, "inference": inference, "fitting": fitting, "epoch": epoch}
     parser.add_argument("--part", nargs="*", choices=parts, default=list(parts))
     parser.add_argument("--seconds", type=float, default=3.0, help="time given to each draw at least")
     settings = parser.parse_args()
@@ -66,6 +71,32 @@ def sampling(settings: argparse.Namespace) -> None:
         print(f"\nDrawing: H={states}, E={symbols}, sequences of {LENGTH}, one byte per token\n")
         print(text_table(["sampler", "tokens/s", "ours is times faster"], rows))
         _print_bounds(hmm, states)
+
+
+def tokens(settings: argparse.Namespace) -> None:
+    """Tokens of an HMM a second, beside symbols that are drawn and then cut by the library of tokenizers."""
+    for name, size in (("mess3()", 64), ("context_trees(8, 2, alpha=0.5, stop=0.1)", 512)):
+        source = load_source(name)
+        hmm = source if isinstance(source, HMM) else source.hmm_at(0, 0)
+        process = tokenized(hmm, size)
+        pieces = ["".join(chr(0x10000 + symbol) for symbol in piece) for piece in process.tokenizer.pieces]
+        merges = [(pieces[left], pieces[right]) for left, right in process.tokenizer.rules]
+        library = Tokenizer(models.BPE({piece: token for token, piece in enumerate(pieces)}, merges))
+        num_symbols = round(LENGTH * process.mean_length)
+
+        def cut_by_library(count: int, hmm=hmm, library=library, num_symbols=num_symbols) -> None:
+            rows = hmm.sample(count, num_symbols, num_threads=1).tolist()
+            library.encode_batch(["".join(chr(0x10000 + symbol) for symbol in row) for row in rows])
+
+        draws = {
+            "hmm-datasets, 1 thread": (_ours(process, 1), 2000),
+            f"drawn by 1 thread, cut by tokenizers on {CORES}": (cut_by_library, 500),
+        }
+        rates = {name: _rate(draw, count, settings.seconds) for name, (draw, count) in draws.items()}
+        ours = next(iter(rates.values()))
+        rows = [[name, f"{rate:,.0f}", f"{ours / rate:,.2f}"] for name, rate in rates.items()]
+        print(f"\nTokens of {name}, {size} by BPE, {process.mean_length:.2f} symbols each, sequences of {LENGTH}\n")
+        print(text_table(["sampler", "tokens/s", "ours is times faster"], rows))
 
 
 def fitting(settings: argparse.Namespace) -> None:
@@ -252,12 +283,12 @@ def _print_bounds(hmm: HMM, states: int) -> None:
     print(text_table(["part", "tokens/s", "ours is at"], rows))
 
 
-def _ours(source: HMM | PermutedEmissions, num_threads: int | None) -> Callable[[int], None]:
+def _ours(source: Process, num_threads: int | None) -> Callable[[int], None]:
     # Into an array that is there, as a training loop would: fresh pages cost the system more than the draw.
     rooms: dict[int, np.ndarray] = {}
 
     def draw(count: int) -> None:
-        out = rooms.setdefault(count, np.empty((count, LENGTH), np.uint8))
+        out = rooms.setdefault(count, np.empty((count, LENGTH), smallest_unsigned(source.num_symbols)))
         source.sample(count, LENGTH, num_threads=num_threads, out=out)
 
     return draw

@@ -25,6 +25,8 @@ PICTURES = {
     "assets/factored_beliefs.png": "recipes/experiments/factored_beliefs/factored_beliefs.png",
     "assets/phases.png": "recipes/experiments/tinystories_hmm/phases.png",
     "assets/leaky.png": "recipes/experiments/leaky_tokenizer/leaky.png",
+    "assets/token_price.png": "recipes/experiments/token_price/token_price.png",
+    "assets/token_price_windows.png": "recipes/experiments/token_price/windows.png",
     "assets/tr1.png": "recipes/experiments/tr1/loss.png",
     "assets/along.png": "recipes/experiments/zac_gpt/along.png",
     "assets/wordplay.png": "recipes/experiments/wordplay/loss.png",

@@ -40,7 +40,8 @@ def plot_prices(results: Sequence[Result], window: int, path: Path) -> None:
         axes.bar(range(len(chosen)), heights, bottom=windows, yerr=halves, **style)
         labels = [label_of(result).removesuffix(" tokens") for result in chosen]
         axes.set_xticks(range(len(chosen)), labels, rotation=90)
-        axes.set(title=wrapped(source), ylabel="bits per symbol above the entropy rate")
+        axes.set(title=wrapped(source), ylabel="bits per symbol\nabove the entropy rate")
+        axes.set_ylim(bottom=0)
         axes.grid(visible=False, axis="x")
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2)
     save_figure(figure, path)
