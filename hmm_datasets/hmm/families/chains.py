@@ -339,7 +339,7 @@ class ContextTrees(HigherOrderChains):
             raise InputError(f"stop is {self.stop}; expected a probability, 0 .. 1")
 
     def _rows(self, number: np.uint64, key: np.uint64) -> Float[np.ndarray, "C E"]:
-        rows = super()._rows(number, key)
+        rows = HigherOrderChains._rows(self, number, key)
         contexts = leaves = np.arange(len(rows))
         for depth in reversed(range(self.order)):
             # The block of a node has its depth as part, and the code of its tokens as draw.

@@ -18,7 +18,7 @@ from prices import FLIPS, Result, bound, excess, price
 from hmm_datasets.intervals import half_width
 from hmm_datasets.report.plots import PAPER, markers, run_style, save_figure
 
-WINDOW_COLOR, MODEL_COLOR = "#0072B2", "#E69F00"
+WINDOW_COLOR, MODEL_COLOR, UNIGRAM_COLOR = "#0072B2", "#E69F00", "#CC79A7"
 
 
 @rc_context(PAPER)
@@ -63,6 +63,11 @@ def plot_windows(results: Sequence[Result], curve: Mapping[str, Any], path: Path
             axes.set_axis_off()
         else:
             draw(axes)
+    # Panels of processes have the same curves.
+    known = {
+        label: handle for axes in figure.axes for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(known.values(), known.keys(), loc="outside lower center", ncols=4)
     save_figure(figure, path)
 
 
@@ -75,7 +80,6 @@ def plot_spans(axes: Axes, results: Sequence[Result]) -> None:
         axes.plot(spans, prices, label=label_of(result), **run_style(number), **markers(number, len(sizes)))
     axes.set(title=wrapped(results[0]["source"]), xlabel="symbols in the window", xscale="log", yscale="log")
     axes.set(ylabel="price of the window\n(bits per symbol)")
-    axes.legend()
 
 
 def plot_gaps(axes: Axes, results: Sequence[Result]) -> None:
@@ -89,21 +93,19 @@ def plot_gaps(axes: Axes, results: Sequence[Result]) -> None:
         axes.plot(contexts, [max(bound(result, context), 1e-9) for context in contexts], color=color, linestyle=":")
     axes.set(title=f"{wrapped(results[0]['source'])}\ndotted: bound", xlabel="tokens read", yscale="log")
     axes.set(ylabel="gap at the next token\n(bits per symbol)", ylim=(1e-6, 20))
-    axes.legend()
 
 
 def plot_unigrams(axes: Axes, curve: Mapping[str, Any]) -> None:
     """Draw the losses of unigram models of the tokens of a chain."""
     sizes = list(map(int, curve["losses"]))
-    for name, style in (("exact", {}), ("counted", {"marker": "o", "linestyle": ""})):
-        values = [losses[name] / math.log(2) for losses in curve["losses"].values()]
-        axes.plot(sizes, values, label=name, color=run_style(1)["color"], **style)
+    for name, style in (("exact unigrams", {}), ("counted unigrams", {"marker": "o", "linestyle": ""})):
+        values = [losses[name.split()[0]] / math.log(2) for losses in curve["losses"].values()]
+        axes.plot(sizes, values, label=name, color=UNIGRAM_COLOR, **style)
     axes.axhline(curve["entropy_rate"] / math.log(2), color="black", linestyle=":", label="entropy rate")
     axes.set(
         title=f"chain that flips with {FLIPS}", xlabel="tokens", ylabel="unigram model of tokens\n(bits per symbol)"
     )
     axes.set_xscale("log", base=2)
-    axes.legend()
 
 
 def interval(values: Float[np.ndarray, "N"]) -> float:
