@@ -15,6 +15,7 @@ LENGTH, GAPS = 5, 2
 REFUSING = {
     "random chains",
     "chains of order 2",
+    "trees of contexts",
     "with an end",  # which may have been at a gap
     "grammar",
     "bijection",
