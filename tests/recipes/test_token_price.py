@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from experiments import load
+from experiments import imports_of, load
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from hmm_datasets.errors import InputError
@@ -108,6 +108,20 @@ def test_settings_that_leave_nothing_to_do_are_refused():
     ):
         with pytest.raises(InputError, match=message):
             run.TokenPriceSettings(output_dir="out", **wrong)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"window": 100}, "window is 100; expected one of 1, 2, "),
+        ({"vocab_sizes": [30]}, "vocab_sizes has 30; expected more than the symbols of the stories, 34"),
+        ({"vocab_sizes": [4], "states": 0}, "vocab_sizes has 4; expected more than the symbols of HMM"),
+    ],
+)
+def test_sizes_that_the_report_would_lack_are_refused_before_anything_is_fitted(tmp_path, given, message):
+    with imports_of("token_price"), pytest.raises(InputError, match=message):
+        run.main(run.TokenPriceSettings(output_dir=str(tmp_path / "out"), **given))
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.thorough

@@ -61,16 +61,20 @@ class TokenPriceSettings:
 def main(settings: TokenPriceSettings) -> None:
     """Compute what is exact, train the models, report."""
     from report import write_report
-    from sources import named_source, story_source
+    from sources import ALPHABET, named_source, story_source
+    from texts import WINDOWS
 
     from hmm_datasets.runtime.progress import progress_bar
 
+    if settings.window not in WINDOWS:
+        raise InputError(f"window is {settings.window}; expected one of {', '.join(map(str, WINDOWS))}")
     folder = Path(settings.output_dir)
     sources = [named_source(name) for name in settings.processes]
     fewest = min(settings.vocab_sizes)
-    for source in sources:
-        if fewest <= source.hmm.num_symbols:
-            raise InputError(f"vocab_sizes has {fewest}; expected more than the symbols of {source.hmm!r}")
+    symbols = {repr(source.hmm): source.hmm.num_symbols for source in sources}
+    for source, number in (symbols | ({"the stories": len(ALPHABET)} if settings.states else {})).items():
+        if fewest <= number:
+            raise InputError(f"vocab_sizes has {fewest}; expected more than the symbols of {source}, {number}")
     if settings.states:
         sources.insert(0, story_source(folder / "stories", settings.states))
     parts = len(sources) * (1 + 2 * len(settings.vocab_sizes)) * (1 + len(settings.seeds))
