@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from experiments import load
+from experiments import imports_of, load
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json
@@ -119,6 +119,8 @@ def test_wrong_settings_are_refused():
         RECIPE.NonergodicSettings("x", counts=[1, 8])
     with pytest.raises(InputError, match="length is 64; expected 128 or more"):
         RECIPE.NonergodicSettings("x", length=64)
+    with imports_of("nonergodic"), pytest.raises(InputError, match="pretrain: --length is decided by the experiment"):
+        RECIPE.main(RECIPE.NonergodicSettings("x", pretrain="--model 1m --length 128"))
 
 
 @pytest.mark.slow

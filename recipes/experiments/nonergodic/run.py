@@ -32,6 +32,10 @@ MESS3 = 64
 """Components of the mixture of Mess3 processes."""
 FIT_FIRST = 16
 """First position of the fitted power law."""
+DEFAULTS = "--model recipes/experiments/nonergodic/llama.json --global_batch_size 8 --learning_rate 3e-3"
+"""Flags of pretraining that others take the place of."""
+GIVEN = ("output_dir", "hmm", "length", "train_tokens", "seed", "data_seed")
+"""Settings of pretraining that the experiment gives."""
 
 
 @dataclass
@@ -42,10 +46,8 @@ class NonergodicSettings:
     counts: list[int] = setting([16, 128, 1024], "Chains of each mixture.")
     length: int = setting(512, "Symbols per sequence.")
     num_sequences: int = setting(2048, "Held-out sequences of each process.")
-    model: str = setting("recipes/experiments/nonergodic/llama.json", "A size or a configuration of transformers.")
     train_tokens: int = setting(2_000_000, "Tokens that the model is trained on.")
-    global_batch_size: int = setting(8, "Sequences per optimizer step.")
-    learning_rate: float = setting(3e-3, "Peak learning rate.")
+    pretrain: str = setting("", f"Flags of pretraining, beyond '{DEFAULTS}' and nonergodic/pretrain.yaml.")
     seed: int = setting(0, "Seed of the chains, the sequences and the model.")
 
     def __post_init__(self):
@@ -69,6 +71,7 @@ def main(settings: NonergodicSettings) -> None:
     from hmm_datasets.operations.stages import run_or_exit
 
     folder, began = Path(settings.output_dir), time.monotonic()
+    flags = flags_of(settings)
     sources = processes_of(settings)
     largest = f"{max(settings.counts):,} chains"
     excess, fits = {}, {}
@@ -83,7 +86,7 @@ def main(settings: NonergodicSettings) -> None:
     held_out = {"seed": settings.seed + 1, "predictor": predictor}
     excess["model"] = excess_by_position(sources[largest], settings.num_sequences, settings.length, **held_out)
     fits["model"] = fit_power_law(excess["model"], FIT_FIRST, settings.fit_last)
-    report(settings, folder, excess, fits, largest, time.monotonic() - began)
+    report(settings, folder, excess, fits, largest, flags["model"], time.monotonic() - began)
 
 
 def processes_of(settings: NonergodicSettings) -> dict[str, Any]:
@@ -105,13 +108,20 @@ def processes_of(settings: NonergodicSettings) -> dict[str, Any]:
     return sources
 
 
+def flags_of(settings: NonergodicSettings) -> dict[str, Any]:
+    """The flags of pretraining, by name."""
+    from stage_flags import read_flags
+
+    return read_flags(f"{DEFAULTS} {settings.pretrain}", GIVEN)
+
+
 def training(settings: NonergodicSettings, folder: Path) -> tuple[str, str]:
     """Title and command of the training."""
-    words: list[object] = ["--hmm", folder / "process", "--model", settings.model, "--length", settings.length]
-    words += ["--train_tokens", settings.train_tokens, "--global_batch_size", settings.global_batch_size]
-    words += ["--learning_rate", settings.learning_rate, "--seed", settings.seed, "--data_seed", settings.seed]
+    words: list[object] = ["--hmm", folder / "process", "--length", settings.length]
+    words += ["--train_tokens", settings.train_tokens, "--seed", settings.seed, "--data_seed", settings.seed]
     words += ["--output_dir", folder / "model"]
-    command = f"hmm-datasets pretrain --config nonergodic/pretrain.yaml {shlex.join(map(str, words))}"
+    flags = f"--config nonergodic/pretrain.yaml {DEFAULTS} {settings.pretrain}".rstrip()
+    command = f"hmm-datasets pretrain {flags} {shlex.join(map(str, words))}"
     return f"A Llama on a mixture of {max(settings.counts):,} chains", command
 
 
@@ -170,6 +180,7 @@ def report(
     excess: dict[str, Any],
     fits: dict[str, Any],
     largest: str,
+    model: str,
     seconds: float,
 ) -> None:
     """Write the exponents and the information gained, and draw the excess."""
@@ -212,7 +223,7 @@ def report(
         findings,
         protocol=(
             f"Mixtures of random Markov chains over two symbols and of Mess3 processes, {settings.num_sequences:,} "
-            f"sequences of {settings.length} symbols each; a Llama ({settings.model}) trained on {largest}, "
+            f"sequences of {settings.length} symbols each; a Llama ({model}) trained on {largest}, "
             f"{settings.train_tokens:,} tokens, one seed. Exponents are fitted at positions {FIT_FIRST} to "
             f"{settings.fit_last}; the data and exponents of the paper were not read, so these data are ours. Errors "
             "and intervals resample sequences; those of mixtures are for the components that were drawn."
