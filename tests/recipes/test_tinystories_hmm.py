@@ -16,10 +16,9 @@ from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.fitting.fit import fit_hmm
 from hmm_datasets.hmm.fitting.settings import FitSettings
 from hmm_datasets.hmm.tokenizer import hmm_tokenizer
-from hmm_datasets.operations.launching import recipe_settings
-from hmm_datasets.operations.stage_inputs import check_cells
+from hmm_datasets.operations.stage_inputs import check_cells, read_command
 from hmm_datasets.operations.sweeps.file import read_sweep
-from hmm_datasets.runtime.command_line import CommandLine, parse_settings, settings_parser
+from hmm_datasets.runtime.command_line import parse_settings
 from hmm_datasets.runtime.shipped import EXPERIMENTS, shipped
 from hmm_datasets.training.model_configs import model_config
 
@@ -51,6 +50,14 @@ def test_the_full_experiment_has_every_size_and_update(tmp_path):
     assert len(found["updates"].cells) == 11
 
 
+def test_flags_of_fits_are_for_both_sweeps_unless_updates_are_compared_with_others(tmp_path):
+    flags = ("--fit", "--pseudocount 0.2 --time_limit 1:00:00 --max_epochs 3", "--output_dir", str(tmp_path))
+    sizes, updates = (one["settings"] for one in RECIPE.sweeps(settings("small.yaml", *flags)).values())
+    assert {one["pseudocount"] for one in (sizes, updates)} == {0.2}
+    assert {one["time_limit"] for one in (sizes, updates)} == {"1:00:00"}
+    assert [sizes["max_epochs"], updates["max_epochs"], sizes["patience"]] == [3, 20, 5]
+
+
 @pytest.mark.thorough
 def test_the_settings_of_a_small_experiment_are_those_of_fit(tmp_path):
     found = sweeps("small.yaml", tmp_path)
@@ -73,13 +80,13 @@ def test_the_best_fit_has_the_largest_vocabulary_and_all_must_be_finished(tmp_pa
         RECIPE.best_fit(tmp_path)
 
 
-def test_commands_of_stages_have_flags_that_exist(tmp_path):
-    chosen = settings("small.yaml", "--output_dir", str(tmp_path / "with space"))
+@pytest.mark.parametrize("config", ["small.yaml", "full.yaml"])
+def test_commands_of_stages_are_accepted_by_their_recipes(config, tmp_path):
+    chosen = settings(config, "--output_dir", str(tmp_path / "with space"))
     commands = [shlex.split(command) for _, command in RECIPE.on_the_best(chosen, tmp_path / "best")]
     for words in commands:
         if words[1] in ("pretrain", "evaluate"):
-            flags = CommandLine.read(words[3 if words[1] == "evaluate" else 2 :]).words
-            settings_parser(recipe_settings(words[1])).check_flags(flags)
+            read_command(words[1], words[2:])
     assert [Path(words[1]).name for words in commands[:5]] == [
         "emissions.py",
         "sample",
@@ -137,8 +144,8 @@ def test_emissions_over_a_fit_are_drawn(tmp_path, capsys):
 @pytest.mark.thorough
 @pytest.mark.slow
 def test_the_small_experiment_ends_in_its_report(program, succeeded, tmp_path):
-    small = ("--num_states", 8, "--length", 16, 32, "--max_epochs", 6)
-    small += ("--pretrain_tokens", 20_000, "--output_dir", tmp_path)
+    small = ("--num_states", 8, "--length", 16, 32, "--fit", "--max_epochs 6")
+    small += ("--pretrain", "--train_tokens 20_000", "--output_dir", tmp_path)
     command = (
         "recipes/experiments/tinystories_hmm/run.py",
         "--config",

@@ -8,7 +8,8 @@ stochastic EM and by plain replacement of the counts. A Llama is then pretrained
 measured against its optimum. `compare.py` writes `report.md`: losses on train, test and distinct test sentences, with
 the final-token cross-entropy; the update rules by epoch; ten sentences of the best HMM, and ten of the Llama.
 
-The fits save and stop on SIGTERM, and each at `--time_limit`; when started again the experiment continues.
+The fits save and stop on SIGTERM, and at a `--time_limit` among the flags of `fit`; when started again the experiment
+continues.
 """
 
 import shlex
@@ -20,18 +21,19 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.runtime.program import run
 from hmm_datasets.runtime.settings import setting
 
-PATIENCE = 5
-"""Epochs without a gain on held-out words after which a fit of a size stops."""
-SAVE_EVERY = 2
-"""Epochs between checkpoints, which the emissions show."""
+FIT = "--max_epochs 40 --patience 5 --save_every 2 --pseudocount 0.05"
+"""Flags of the fits that others take the place of."""
+GIVEN = {
+    "fit": ("output_dir", "corpus", "vocabulary_size", "num_states", "length", "seed", "update_every", "update_rule"),
+    "pretrain": ("output_dir", "hmm"),
+}
+"""Settings of each recipe that the experiment gives."""
 UPDATE_RULES = ["stochastic", "replace"]
 UPDATE_EVERY = [1, 2, 8, 16, 32]
 """Batches per update of the fits that compare updates, beside one per epoch."""
 UPDATE_FIT = {"vocabulary_size": 200, "num_states": 16, "length": 32, "max_documents": 10_000}
 UPDATE_FIT |= {"max_epochs": 20, "batch_size": 4, "patience": 20, "tolerance": 0.0}
 """Settings of these fits. All run to the end, so that their curves can be compared."""
-PRETRAIN_LENGTH = 64
-"""Symbols per sequence that the Llama is trained on."""
 HELD_OUT = ("test", "unique_test")
 LOSSES = ("cross_entropy", "final_token_cross_entropy")
 
@@ -46,11 +48,14 @@ class TinyStoriesSettings:
     num_states: list[int] = setting([8, 16, 32], "H: numbers of states.")
     length: list[int] = setting([16, 32, 64], "L: symbols per window.")
     seeds: list[int] = setting([0], "Seeds of the fits.")
-    max_epochs: int = setting(40, "Maximum number of passes over the data.")
-    pseudocount: float = setting(0.05, "Added to every expected count.")
-    time_limit: str | None = setting(None, "Each fit saves and stops before this time is up: 3:55:00 or 2-00:00:00.")
-    model: str = setting("1m", "Size of the Llama that is pretrained on the best HMM.")
-    pretrain_tokens: int = setting(500_000, "Tokens to pretrain it on.")
+    fit: str = setting(
+        "",
+        f"Flags of the fits, beyond '{FIT}', such as '--time_limit 3:55:00'. Those that compare updates keep epochs, "
+        "patience, tolerance, batch and documents of their own.",
+    )
+    pretrain: str = setting(
+        "", "Flags of the Llama on the best HMM, beyond tinystories_hmm/pretrain.yaml, such as '--model 5m'."
+    )
     launcher: str | None = setting(None, "Launch configuration of pretraining and evaluation, such as cpu2 or ddp.")
 
 
@@ -68,14 +73,15 @@ def main(settings: TinyStoriesSettings) -> None:
 
 def sweeps(settings: TinyStoriesSettings) -> dict[str, dict[str, Any]]:
     """The files of the two sweeps, by name."""
-    shared = {"corpus": settings.corpus, "time_limit": settings.time_limit}
-    shared |= {"pseudocount": settings.pseudocount, "save_every": SAVE_EVERY}
-    shared = {name: value for name, value in shared.items() if value is not None}
+    from stage_flags import read_flags
+
+    read_flags(settings.pretrain, GIVEN["pretrain"])
+    shared = {"corpus": settings.corpus} | read_flags(f"{FIT} {settings.fit}", GIVEN["fit"], recipe="fit")
     values = ["train_log_likelihood", *(f"{split}.{loss}" for split in HELD_OUT for loss in LOSSES), "epochs"]
     sizes = {
         "recipe": "fit",
         "output_dir": f"{settings.output_dir}/sizes",
-        "settings": shared | {"max_epochs": settings.max_epochs, "patience": PATIENCE},
+        "settings": shared,
         "grid": {
             "vocabulary_size": settings.vocabulary_size,
             "num_states": settings.num_states,
@@ -131,7 +137,6 @@ def on_the_best(settings: TinyStoriesSettings, best: Path) -> list[tuple[str, st
     root = Path(settings.output_dir)
     hmm, model = _quoted(best / "hmm"), _quoted(root / "llama")
     launch = "" if settings.launcher is None else f" --launch {settings.launcher}"
-    budget = f"--model {settings.model} --length {PRETRAIN_LENGTH} --train_tokens {settings.pretrain_tokens}"
     draw = "--text --num_sequences 40 --length 40 --seed 0 --output"
     programs = map(Path(__file__).with_name, ("compare.py", "emissions.py", "sentences.py"))
     compare, emissions, sentences = map(_quoted, programs)
@@ -143,8 +148,8 @@ def on_the_best(settings: TinyStoriesSettings, best: Path) -> list[tuple[str, st
         ("What the best HMM says", f"hmm-datasets sample {hmm} {draw} {_quoted(root / 'said_by_hmm.txt')}"),
         (
             "A Llama on its sequences",
-            f"hmm-datasets pretrain{launch} --config tinystories_hmm/pretrain.yaml --hmm {hmm} {budget} "
-            f"--output_dir {model}",
+            f"hmm-datasets pretrain{launch} --config tinystories_hmm/pretrain.yaml --hmm {hmm} --output_dir {model} "
+            f"{settings.pretrain}".rstrip(),
         ),
         (
             "How far is the Llama from the optimum?",

@@ -61,6 +61,8 @@ def test_what_would_be_dropped_or_would_take_the_place_of_the_experiments_own_is
         ("zac_gpt", "ZacSettings", {"sft": "--output_dir here"}, "sft: --output_dir is decided by the experiment"),
         ("zac_gpt", "ZacSettings", {"lima": "--learnin_rate 1"}, "lima: unknown flag --learnin_rate"),
         ("zac_gpt", "ZacSettings", {"evaluate": "--windwo 3"}, "evaluate: unknown flag --windwo"),
+        ("tinystories_hmm", "TinyStoriesSettings", {"fit": "--num_states 3"}, "fit: --num_states is decided"),
+        ("tinystories_hmm", "TinyStoriesSettings", {"pretrain": "--hmm x"}, "pretrain: --hmm is decided"),
         (
             "tr1",
             "TR1Settings",
@@ -72,4 +74,4 @@ def test_what_would_be_dropped_or_would_take_the_place_of_the_experiments_own_is
 def test_flags_of_every_stage_are_read_before_the_first_one(experiment, kind, flags, message):
     module = load(experiment)
     with pytest.raises(InputError, match=message):
-        module.stages(getattr(module, kind)(output_dir="out", **flags))
+        (getattr(module, "sweeps", None) or module.stages)(getattr(module, kind)(output_dir="out", **flags))
