@@ -5,7 +5,6 @@ import shlex
 import pytest
 from experiments import load
 
-from hmm_datasets.errors import InputError
 from hmm_datasets.files import read_json, read_yaml
 from hmm_datasets.operations.planning import plan_recipe
 from hmm_datasets.operations.stage_inputs import read_command
@@ -56,9 +55,26 @@ def test_the_checkpoints_of_pretraining_are_evaluated_with_flags_that_have_an_ef
     read_command("evaluate", ["checkpoint-60", "--targets", "tokens/test", "--tasks", "text", "completions", *flags])
 
 
-def test_three_weights_are_needed(recipe):
-    with pytest.raises(InputError, match="2 conversations and 2 weights; expected two corpora of conversations"):
-        recipe["main"](recipe["ZacSettings"](output_dir="x", weights=[0.3, 0.7]))
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"midtrain": "--weights 0.3 0.7"}, "3 streams and 2 weights; expected one per stream"),
+        ({"conversations": ["story-questions"]}, "2 streams and 3 weights; expected one per stream"),
+    ],
+)
+def test_every_corpus_needs_a_weight_before_the_first_stage(recipe, given, message, tmp_path, capsys):
+    small = read_yaml(shipped("recipes/experiments/zac_gpt/small.yaml")) | {"output_dir": str(tmp_path)}
+    with pytest.raises(SystemExit, match="2"):
+        recipe["main"](recipe["ZacSettings"](**small | given))
+    assert f"before the first began: {message}" in capsys.readouterr().err
+
+
+def test_the_tokenizer_has_not_seen_what_is_held_out(recipe, tmp_path):
+    flags = {"tokenizer": "--vocab_size 512", "tokenize": "--test_fraction 0.2 --max_documents 9"}
+    stages = recipe["stages"](recipe["ZacSettings"](output_dir=str(tmp_path), **flags))
+    sample, tokens = (read_command("tokenize", shlex.split(command)[2:]) for _, command in stages[:2])
+    assert [sample[name] for name in ("vocab_size", "max_documents", "test_fraction")] == [512, 500_000, 0.2]
+    assert [tokens[name] for name in ("max_documents", "test_fraction")] == [9, 0.2]
 
 
 @pytest.mark.thorough
@@ -74,7 +90,8 @@ def test_the_small_road_ends_in_a_table_and_curves(program, succeeded, tmp_path)
     given = read_yaml(shipped("recipes/experiments/zac_gpt/small.yaml"))
     shorter = given["pretrain"].replace("600_000", "150_000")
     shorter += " --save_steps 15 --keep_every 15"
-    succeeded(program.run(*config, "--pretrain", shorter, "--max_documents", 600, timeout=2000))
+    fewer = given["tokenize"].replace("3000", "600")
+    succeeded(program.run(*config, "--pretrain", shorter, "--tokenize", fewer, timeout=2000))
     stages = (tmp_path / "out" / "stages.md").read_text()
     for name in ("pretrain", "midtrain", "sft", "lima"):
         assert f"| {name} |" in stages

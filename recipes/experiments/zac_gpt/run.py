@@ -25,26 +25,30 @@ from hmm_datasets.runtime.settings import setting
 CHAT_DATA = "smoltalk"
 """Conversations whose test split chat is measured on, unless the flags of evaluations have others."""
 STAGES = ("pretrain", "midtrain", "sft", "lima")
-RECIPES = {"lima": "sft"}
+RECIPES = {"lima": "sft", "tokenizer": "tokenize"}
 """The recipe of a stage that has not its name."""
+DEFAULTS = {"tokenizer": "--vocab_size 32768 --max_documents 500_000", "tokenize": "--test_fraction 0.001"}
+"""Flags of stages without a YAML file that others take the place of."""
+TEXT = ("output_dir", "corpus", "conversations", "tokenizer")
+GIVEN = {"tokenizer": (*TEXT, "test_fraction"), "tokenize": TEXT}
+"""Settings of these stages that the experiment gives; of others the output folder."""
 
 
 @dataclass
 class ZacSettings:
-    """Settings of the experiment. Those named as a stage are flags for it, beyond the settings in its YAML file."""
+    """Settings of the experiment. Those named as a stage are flags for it, beyond its YAML file or DEFAULTS."""
 
     output_dir: str = setting(MISSING, "Output folder.")
     corpus: str = setting("fineweb-edu", "The text: a corpus, a file or a Hub data set.")
-    conversations: list[str] = setting(["smoltalk", "ultrachat"], "Two corpora of conversations.")
-    weights: list[float] = setting(
-        [0.3, 0.58, 0.12], "Shares of tokens in midtraining: the text, and each of the conversations."
+    conversations: list[str] = setting(["smoltalk", "ultrachat"], "Corpora of conversations.")
+    tokenizer: str = setting("", f"Flags of training the tokenizer on text, beyond '{DEFAULTS['tokenizer']}'.")
+    tokenize: str = setting(
+        "", f"Flags of making streams of each corpus, beyond '{DEFAULTS['tokenize']}', such as '--max_documents 3000'."
     )
-    vocab_size: int = setting(32_768, "Vocabulary size of the tokenizer.")
-    tokenizer_documents: int = setting(500_000, "Documents of the text that the tokenizer is trained on.")
-    max_documents: int | None = setting(None, "Maximum number of rows to read of each corpus; all by default.")
-    test_fraction: float = setting(0.001, "Share held out of a corpus, where it has no test split of its own.")
     pretrain: str = setting("", "Flags of pretraining, such as '--model 250m'.")
-    midtrain: str = setting("", "Flags of midtraining.")
+    midtrain: str = setting(
+        "", "Flags of midtraining, such as '--weights 0.3 0.35 0.35', of text and each of the conversations."
+    )
     sft: str = setting("", "Flags of fine-tuning.")
     lima: str = setting("", "Flags of the stage on LIMA.")
     evaluate: str = setting("", "Flags of every evaluation.")
@@ -55,14 +59,8 @@ class ZacSettings:
 
 def main(settings: ZacSettings) -> None:
     """Tokenize, train every stage, measure each."""
-    from hmm_datasets.errors import InputError
     from hmm_datasets.operations.stages import run_or_exit
 
-    if len(settings.conversations) != 2 or len(settings.weights) != 3:
-        raise InputError(
-            f"{len(settings.conversations)} conversations and {len(settings.weights)} weights; expected two corpora "
-            "of conversations, and three weights, the first that of the text"
-        )
     run_or_exit(stages(settings))
 
 
@@ -70,23 +68,24 @@ def stages(settings: ZacSettings) -> list[tuple[str, str]]:
     """Title and command of every stage that is not done."""
     from stage_flags import read_flags
 
-    for name in (*STAGES, "evaluate"):
-        read_flags(getattr(settings, name), ["output_dir"], recipe=RECIPES.get(name, name), name=name)
+    read = {}
+    for name in (*DEFAULTS, *STAGES, "evaluate"):
+        flags = f"{DEFAULTS.get(name, '')} {getattr(settings, name)}"
+        fixed = GIVEN.get(name, ["output_dir"])
+        read[name] = read_flags(flags, fixed, recipe=RECIPES.get(name, name), name=name)
     root = settings.output_dir
     sample, tokens = f"{root}/tokenizer", f"{root}/tokens"
     tokenize = recipe_settings("tokenize")[0](
         output_dir=tokens, conversations=settings.conversations, tokenizer=f"{sample}/tokenizer"
     )
     chats = [f"{tokens}/{folder}" for folder in tokenize.chat_folders.values()]
-    limit = "" if settings.max_documents is None else f" --max_documents {settings.max_documents}"
-    corpus = f"--corpus {shlex.quote(settings.corpus)} --test_fraction {settings.test_fraction}"
+    corpus = f"--corpus {shlex.quote(settings.corpus)}"
     launch = f"--launch {shlex.quote(settings.launcher)} --num_processes {settings.num_processes}"
     streams = shlex.join([f"{tokens}/text", *chats])
-    weights = " ".join(map(str, settings.weights))
     data = {
         "pretrain": f"--tokens {tokens}/text --tokenizer {tokens}/tokenizer",
         "midtrain": f"--model {root}/pretrain --optimizer_from {root}/pretrain --streams {streams} "
-        f"--weights {weights} --weigh_by tokens --packed_streams {shlex.join(chats)}",
+        f"--weigh_by tokens --packed_streams {shlex.join(chats)}",
         "sft": f"--model {root}/midtrain",
         "lima": f"--model {root}/sft",
     }
@@ -98,14 +97,14 @@ def stages(settings: ZacSettings) -> list[tuple[str, str]]:
     }
     result = [
         (
-            f"A tokenizer from {settings.tokenizer_documents:,} documents",
-            f"hmm-datasets tokenize {corpus} --conversations none --vocab_size {settings.vocab_size} "
-            f"--max_documents {settings.tokenizer_documents} --output_dir {sample}",
+            "A tokenizer from the first documents",
+            f"hmm-datasets tokenize {corpus} --test_fraction {read['tokenize']['test_fraction']} --conversations none "
+            f"{DEFAULTS['tokenizer']} {settings.tokenizer} --output_dir {sample}",
         ),
         (
             "Text and conversations as token streams",
             f"hmm-datasets tokenize {corpus} --conversations {shlex.join(settings.conversations)} "
-            f"--tokenizer {sample}/tokenizer{limit} --output_dir {tokens}",
+            f"--tokenizer {sample}/tokenizer {DEFAULTS['tokenize']} {settings.tokenize} --output_dir {tokens}",
         ),
     ]
     for name in STAGES:

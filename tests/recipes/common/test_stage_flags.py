@@ -61,6 +61,8 @@ def test_what_would_be_dropped_or_would_take_the_place_of_the_experiments_own_is
         ("zac_gpt", "ZacSettings", {"sft": "--output_dir here"}, "sft: --output_dir is decided by the experiment"),
         ("zac_gpt", "ZacSettings", {"lima": "--learnin_rate 1"}, "lima: unknown flag --learnin_rate"),
         ("zac_gpt", "ZacSettings", {"evaluate": "--windwo 3"}, "evaluate: unknown flag --windwo"),
+        ("zac_gpt", "ZacSettings", {"tokenizer": "--test_fraction 0.5"}, "tokenizer: --test_fraction is decided by"),
+        ("zac_gpt", "ZacSettings", {"tokenize": "--conversations x"}, "tokenize: --conversations is decided by"),
         ("tinystories_hmm", "TinyStoriesSettings", {"fit": "--num_states 3"}, "fit: --num_states is decided"),
         ("tinystories_hmm", "TinyStoriesSettings", {"pretrain": "--hmm x"}, "pretrain: --hmm is decided"),
         (
