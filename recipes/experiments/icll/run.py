@@ -27,6 +27,8 @@ from hmm_datasets.runtime.settings import setting
 KINDS = ("plain", "permuted")
 FIT = {"length": 32, "max_epochs": 30, "pseudocount": 0.05}
 """Words per window that HMMs are fitted to, the maximum number of epochs, and what is added to expected counts."""
+DEFAULTS = "--global_batch_size 32 --per_device_train_batch_size 16 --learning_rate 3e-3"
+"""Flags of pretraining that others take the place of."""
 GIVEN = ("output_dir", "hmm", "model", "seed", "length", "train_tokens")
 """Settings of pretraining that the experiment gives."""
 
@@ -43,11 +45,7 @@ class ICLLSettings:
     seeds: list[int] = setting([0], "Seeds of the models.")
     length: int = setting(64, "Symbols per sequence of the models.")
     train_tokens: int = setting(200_000, "Tokens that each model is trained on.")
-    pretrain: str = setting(
-        "",
-        "Flags of pretraining, beyond '--global_batch_size 32 --per_device_train_batch_size 16 --learning_rate 3e-3' "
-        "and icll/pretrain.yaml.",
-    )
+    pretrain: str = setting("", f"Flags of pretraining, beyond '{DEFAULTS}' and icll/pretrain.yaml.")
     num_sequences: int = setting(256, "Held-out sequences that models are measured on.")
     plan: str | None = setting(
         None, "A device, such as H200, or H200:0.5: print the plan of the models on it, and end."
@@ -130,9 +128,8 @@ def models_sweep(settings: ICLLSettings, root: Path) -> dict[str, Any]:
     from stage_flags import read_flags
 
     planned = settings.plan is not None
-    flags = read_flags(settings.pretrain, (*GIVEN, *["assumed_rate"] * planned))
+    flags = read_flags(f"{DEFAULTS} {settings.pretrain}", (*GIVEN, *["assumed_rate"] * planned))
     shared: dict[str, Any] = {"length": settings.length, "train_tokens": settings.train_tokens}
-    shared |= {"global_batch_size": 32, "per_device_train_batch_size": 16, "learning_rate": 3e-3}
     shared |= {"assumed_rate": settings.plan, "bf16": not flags.get("fp16")} if planned else {}
     shared |= flags
     sources = [str(root / "sources" / f"{name}-{kind}") for name in settings.hmms for kind in settings.kinds]
