@@ -71,6 +71,10 @@ def test_an_experiment_has_a_seed(name):
         ("architectures", "recall_widths: [16, 32]", "unknown setting 'recall_widths'"),
         ("icl-transition", "zipf: 1.5", "unknown setting 'zipf'"),
         ("leaky-tokenizer", "warmup_step: 9", "unknown setting 'warmup_step'"),
+        ("leaky-tokenizer", "vocab_size: 700", "unknown setting 'vocab_size'"),
+        ("nonergodic", "learning_rate: 0.01", "unknown setting 'learning_rate'"),
+        ("tinystories-hmm", "pseudocount: 0.05", "unknown setting 'pseudocount'"),
+        ("zac-gpt", "weights: [0.3, 0.58, 0.12]", "unknown setting 'weights'"),
     ],
 )
 def test_a_setting_of_a_file_that_an_experiment_has_not_is_refused(name, line, expected, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hmm_datasets.errors import InputError
 from hmm_datasets.files import write_json, write_jsonl, write_yaml
 from hmm_datasets.operations.launching import recipe_settings
 from hmm_datasets.operations.planning import plan_recipe
+from hmm_datasets.operations.stage_inputs import read_command
 from hmm_datasets.operations.sweeps.file import read_sweep
 from hmm_datasets.paired_differences import Difference
 from hmm_datasets.runtime.command_line import CommandLine, parse_settings, settings_parser
@@ -21,7 +23,7 @@ from hmm_datasets.training.plan.flops import unit_flops
 
 FOLDER = shipped(EXPERIMENTS) / "leaky_tokenizer"
 
-SMALL = ("--vocab_size", 700, "--max_documents", 150, "--train_tokens", 4000, "--length", 64, "--seeds", 3)
+SMALL = ("--tokenize", "--vocab_size 700 --max_documents 150", "--train_tokens", 4000, "--length", 64, "--seeds", 3)
 
 
 RECIPE, COMPARE = load("leaky_tokenizer"), load("leaky_tokenizer", "compare")
@@ -44,8 +46,8 @@ def test_the_hours_of_all_models_are_those_of_their_flops_on_each_device(tmp_pat
         "1m",
         "--length",
         "63",
-        "--vocab_size",
-        "300",
+        "--tokenize",
+        "--vocab_size 300",
         "--plan",
         "T4:0.3:0.35",
         "A100:0.5",
@@ -112,6 +114,18 @@ def test_every_model_is_trained_with_the_flags_of_pretraining(tmp_path):
 def test_a_flag_that_cannot_be_followed_is_refused_before_anything_is_written(flags, message, tmp_path):
     chosen = settings("small.yaml", "--output_dir", str(tmp_path / "leaky"), "--pretrain", flags)
     with pytest.raises(InputError, match=re.escape(f"pretrain: {message}")):
+        RECIPE.main(chosen)
+    assert not (tmp_path / "leaky").exists()
+
+
+def test_both_tokenizers_have_the_flags_of_tokenization(tmp_path):
+    flags = "--vocab_size 700 --max_documents 150"
+    chosen = settings("small.yaml", "--output_dir", str(tmp_path / "leaky"), "--tokenize", flags)
+    values = [read_command("tokenize", shlex.split(command)[2:]) for _, command in RECIPE.stages(chosen)[:2]]
+    for given in values:
+        assert [given[name] for name in ("vocab_size", "max_documents", "test_fraction")] == [700, 150, 0.25]
+    chosen = settings("small.yaml", "--output_dir", str(tmp_path / "leaky"), "--tokenize", "--tokenizer_splits test")
+    with pytest.raises(InputError, match="tokenize: --tokenizer_splits is decided by the experiment itself"):
         RECIPE.main(chosen)
     assert not (tmp_path / "leaky").exists()
 

@@ -19,8 +19,16 @@ from hmm_datasets.runtime.settings import setting
 
 TOKENIZERS = {"clean": "train", "leaky": "train test"}
 """Name of each tokenizer and the splits that it is trained on."""
-GIVEN = ("output_dir", "tokens", "tokenizer", "model", "seed", "length", "train_tokens")
-"""Settings of pretraining that the experiment gives."""
+DEFAULTS = {
+    "tokenize": "--test_fraction 0.25 --vocab_size 4096",
+    "pretrain": "--global_batch_size 32 --per_device_train_batch_size 16 --learning_rate 3e-3",
+}
+"""Flags that others take the place of."""
+GIVEN = {
+    "tokenize": ("output_dir", "corpus", "conversations", "tokenizer", "tokenizer_splits"),
+    "pretrain": ("output_dir", "tokens", "tokenizer", "model", "seed", "length", "train_tokens"),
+}
+"""Settings of both recipes that the experiment gives."""
 
 
 @dataclass
@@ -29,16 +37,15 @@ class LeakySettings:
 
     output_dir: str = setting(MISSING, "Output folder.")
     corpus: str = setting("tinystories-sample", "A text corpus: name, file or Hub data set.")
-    test_fraction: float = setting(0.25, "Share of the documents that is held out.")
-    max_documents: int | None = setting(None, "Maximum number of rows of the corpus to read.")
-    vocab_size: int = setting(4096, "Vocabulary size of each tokenizer, special tokens included.")
+    tokenize: str = setting(
+        "", f"Flags of tokenization, beyond '{DEFAULTS['tokenize']}', such as '--max_documents 400'."
+    )
     models: list[str] = setting(["1m"], "Sizes (1m to 500m) of the models.")
     length: int = setting(128, "Tokens per window, in training and evaluation.")
     train_tokens: int = setting(1_000_000, "Number of tokens that each model is trained on.")
     pretrain: str = setting(
         "",
-        "Flags of pretraining, beyond '--global_batch_size 32 --per_device_train_batch_size 16 --learning_rate 3e-3', "
-        "such as '--fp16 true' for GPUs without bfloat16.",
+        f"Flags of pretraining, beyond '{DEFAULTS['pretrain']}', such as '--fp16 true' for GPUs without bfloat16.",
     )
     seeds: list[int] = setting([0], "Seeds; one model per tokenizer, size and seed.")
     launcher: str | None = setting(None, "Launch configuration of each training; by default one process per model.")
@@ -64,7 +71,7 @@ def main(settings: LeakySettings) -> None:
 def stages(settings: LeakySettings) -> list[tuple[str, str]]:
     """Title and command of every stage."""
     root = Path(settings.output_dir)
-    text = _flags(settings, "corpus", "test_fraction", "max_documents", "vocab_size")
+    text = f"--corpus {shlex.quote(settings.corpus)} {DEFAULTS['tokenize']} {settings.tokenize}".rstrip()
     result = [
         (
             f"The {name} tokenizer, trained on {splits.replace(' ', ' and ')} text; both texts tokenized",
@@ -85,15 +92,19 @@ def stages(settings: LeakySettings) -> list[tuple[str, str]]:
     return result
 
 
-def models_sweep(settings: LeakySettings) -> dict[str, Any]:
-    """The file of the sweep that trains and measures the models."""
+def flags_of(settings: LeakySettings, recipe: str, *given: str) -> dict[str, Any]:
+    """The flags of a recipe, by name; those that the experiment gives, `given` too, are refused."""
     from stage_flags import read_flags
 
+    return read_flags(f"{DEFAULTS[recipe]} {getattr(settings, recipe)}", (*GIVEN[recipe], *given), recipe=recipe)
+
+
+def models_sweep(settings: LeakySettings) -> dict[str, Any]:
+    """The file of the sweep that trains and measures the models."""
+    flags_of(settings, "tokenize")  # are refused before the file is written
     root = Path(settings.output_dir)
     shared: dict[str, Any] = {"length": settings.length, "train_tokens": settings.train_tokens}
-    shared |= {"global_batch_size": 32, "per_device_train_batch_size": 16, "learning_rate": 3e-3}
-    shared |= {"save_steps": 500, "save_total_limit": 1, "epochs_ok": 4}
-    shared |= read_flags(settings.pretrain, GIVEN)
+    shared |= {"save_steps": 500, "save_total_limit": 1, "epochs_ok": 4} | flags_of(settings, "pretrain")
     return {
         "recipe": "pretrain",
         "output_dir": f"{settings.output_dir}/models",
@@ -115,12 +126,11 @@ def hours_by_device(settings: LeakySettings) -> str:
 
     No data are needed: a row is full, and the vocabulary has the size that the settings choose.
     """
-    from stage_flags import read_flags
-
     from hmm_datasets.operations.planning import plan_recipe
     from hmm_datasets.report.tables import text_table
 
-    flags = read_flags(settings.pretrain, (*GIVEN, "assumed_rate", "price_per_hour"))
+    flags = flags_of(settings, "pretrain", "assumed_rate", "price_per_hour")
+    vocab_size = flags_of(settings, "tokenize")["vocab_size"]
     sweep = models_sweep(settings)
     given = sweep["settings"] | sweep["cells"][0] | {"output_dir": settings.output_dir}
     runs = len(TOKENIZERS) * len(settings.seeds)
@@ -134,8 +144,8 @@ def hours_by_device(settings: LeakySettings) -> str:
         for model in settings.models:
             values = {key: value for key, value in (chosen | {"model": model}).items() if key not in flags}
             words = [word for key, value in values.items() for word in (f"--{key}", str(value))]
-            words += shlex.split(settings.pretrain)
-            plans.append(plan_recipe("pretrain", words, assumed_vocab_size=settings.vocab_size))
+            words += shlex.split(f"{DEFAULTS['pretrain']} {settings.pretrain}")
+            plans.append(plan_recipe("pretrain", words, assumed_vocab_size=vocab_size))
             needed, usable = plans[-1]["memory"]["ddp"]["total"], plans[-1]["device"]["usable"]
             if needed > usable:
                 notes.append(f"{device}, {model}: needs {needed / 1e9:.1f} GB of {usable / 1e9:.1f} GB")
@@ -147,11 +157,6 @@ def hours_by_device(settings: LeakySettings) -> str:
     header = ["device", *settings.models, f"all {models} models", "cost"]
     lines = [f"Hours of one device for a model of {settings.train_tokens:,} tokens, and for all"]
     return "\n\n".join([*lines, text_table(header, table), *notes])
-
-
-def _flags(settings: LeakySettings, *names: str) -> str:
-    chosen = {name: getattr(settings, name) for name in names}
-    return " ".join(f"--{name} {shlex.quote(str(value))}" for name, value in chosen.items() if value is not None)
 
 
 def _quoted(path: Path) -> str:
