@@ -13,7 +13,7 @@ from jaxtyping import Float
 
 from ...errors import InputError
 from ...hmm import processes
-from ...hmm.families.mixture import HMMMixture
+from ...hmm.families.mixture import HMMMixture, with_symbols
 from ...hmm.model import HMM
 
 LETTERS = "ABCDEFGHIJKLMNOP"
@@ -88,8 +88,8 @@ def mixture() -> HMMMixture:
 
     Its Bayes-optimal predictor knows the twelve processes, but not which of them a sequence is from.
     """
-    hmms = [_padded(hmm, NUM_SYMBOLS) for hmm in benchmark_processes().values()]
-    return HMMMixture(hmms, [1 / len(hmms)] * len(hmms))
+    hmms = [with_symbols(hmm, NUM_SYMBOLS) for hmm in benchmark_processes().values()]
+    return HMMMixture([HMM(**hmm.tables(), vocabulary=LETTERS) for hmm in hmms], [1 / len(hmms)] * len(hmms))
 
 
 def _renewal() -> HMM:
@@ -149,14 +149,3 @@ def _rounded_rows(rows: Float[np.ndarray, "H C"]) -> Float[np.ndarray, "H C"]:
     rest = _UNIT - counts.sum(axis=1)
     counts[np.arange(len(counts)), counts.argmax(axis=1)] += rest  # a few units of 2^-30
     return counts / _UNIT
-
-
-def _padded(hmm: HMM, num_symbols: int) -> HMM:
-    """The same process over more symbols, which it never emits."""
-    more = num_symbols - hmm.num_symbols
-    tables = dict(hmm.tables())
-    if hmm.edges is None:
-        tables["emission"] = np.pad(hmm.emission, ((0, 0), (0, more)))
-    else:
-        tables["edges"] = np.pad(hmm.edges, ((0, more), (0, 0), (0, 0)))
-    return HMM(**tables, vocabulary=LETTERS[:num_symbols])

@@ -262,7 +262,7 @@ class Mixture(Process):
         return probs
 
 
-def _with_symbols(hmm: HMM, size: int) -> HMM:
+def with_symbols(hmm: HMM, size: int) -> HMM:
     """An HMM with further symbols up to a number, which it never emits."""
     more = size - hmm.num_symbols
     if more == 0:
@@ -490,7 +490,7 @@ class HMMMixture(Mixture, Family):
         for index, hmm in enumerate(self.hmms):
             check_hmm(f"hmms[{index}]", hmm)
         size = max(hmm.num_symbols for hmm in self.hmms)
-        object.__setattr__(self, "hmms", tuple(_with_symbols(hmm, size) for hmm in self.hmms))
+        object.__setattr__(self, "hmms", tuple(with_symbols(hmm, size) for hmm in self.hmms))
         if not all(w >= 0 for w in self.weights) or not abs(sum(self.weights) - 1) <= 1e-9:
             raise InputError(f"weights sum to {sum(self.weights):.10g}; expected probabilities that sum to 1")
 
