@@ -23,7 +23,7 @@ there is a method for each kind of number:
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -56,13 +56,20 @@ def t_quantile(level: float, degrees: float) -> float:
     if degrees >= _MANY:
         # Abramowitz and Stegun 26.7.5
         return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
-    low, high = 0.0, 1.0
+    high = 1.0
     while _t_inside(high, int(degrees)) < level:
         high *= 2
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _t_inside(middle, int(degrees)) < level else (low, middle)
-    return (low + high) / 2
+    return rising_root(lambda t: _t_inside(t, int(degrees)) - level, 0.0, high)
+
+
+def rising_root(rising: Callable[[float], float], below: float, above: float) -> float:
+    """The root of a function between an argument where it is negative or zero and one where it is not negative.
+
+    Bisection ends when no number lies between the bounds, on every machine alike.
+    """
+    while (middle := (below + above) / 2) not in (below, above):
+        below, above = (middle, above) if rising(middle) < 0 else (below, middle)
+    return above
 
 
 def _t_inside(t: float, degrees: int) -> float:

@@ -17,6 +17,7 @@ from typing import Any, overload
 import numpy as np
 
 from ..errors import InputError
+from ..intervals import rising_root
 from .arrays import distribution, operators
 from .generalized import GeneralizedHMM
 from .integers import integer
@@ -187,14 +188,12 @@ def _moon_eigenvalue(factors: float, logs: float) -> float:
     def polynomial(x: float) -> float:
         return (x - 1 - factors) * ((x - 1) * (x - 2) + logs) + x - 2 + logs
 
-    # It is positive above the root. Bisection ends when no number lies between the bounds, on every machine alike.
+    # It is positive above the root.
     high = 4 + factors + abs(logs)
     low = high
     while polynomial(low) > 0:
         low -= 1 / 64
-    while low < (middle := (low + high) / 2) < high:
-        low, high = (low, middle) if polynomial(middle) > 0 else (middle, high)
-    return high
+    return rising_root(polynomial, low, high)
 
 
 def mess3(x: float = 0.05, a: float = 0.85) -> HMM:

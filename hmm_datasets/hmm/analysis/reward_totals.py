@@ -19,7 +19,7 @@ Rewards that are multiples of one step have few totals, `O(L)`; others up to `O(
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -29,6 +29,7 @@ from jaxtyping import Float, Int
 
 from ...array_input import finite, numbers
 from ...errors import InputError
+from ...intervals import rising_root
 from ..integers import integer
 from ..model import HMM
 
@@ -137,7 +138,7 @@ class RewardTotals:
         most = 1.0 / self._deviation
         while excess(most) < 0:
             most *= 2
-        return self._outcome(self._tilted(_root(excess, 0.0, most)))
+        return self._outcome(self._tilted(rising_root(excess, 0.0, most)))
 
     def turning_point(self) -> TurningPoint | None:
         """The tilted distribution with the most of the other reward, beyond which it falls.
@@ -148,7 +149,7 @@ class RewardTotals:
         strengths = _STRENGTHS / self._deviation
         slopes = np.array([self._covariance(strength) for strength in strengths])
         turns = np.flatnonzero((slopes[:-1] > 0) & (slopes[1:] <= 0))
-        found = [0.0, *(_root(self._covariance, *strengths[[turn + 1, turn]].tolist()) for turn in turns)]
+        found = [0.0, *(rising_root(self._covariance, *strengths[[turn + 1, turn]].tolist()) for turn in turns)]
         outcomes = [self.reference, *(self._outcome(self._tilted(strength)) for strength in found[1:])]
         best = max(range(len(found)), key=lambda one: outcomes[one].gold)
         if outcomes[best].gold <= self.gold[-1] or (best == 0 and self._covariance(0.0) > 0):
@@ -252,13 +253,6 @@ class _Emission:
 
     def moved(self, joint: Float[np.ndarray, "K H"]) -> Float[np.ndarray, "K H"]:
         return joint @ self._transition if self._edges is None else joint
-
-
-def _root(rising: Callable[[float], float], below: float, above: float) -> float:
-    # Between an argument where the function is negative or zero and one where it is not negative, by bisection.
-    while (middle := (below + above) / 2) not in (below, above):
-        below, above = (middle, above) if rising(middle) < 0 else (below, middle)
-    return above
 
 
 def _merged(
