@@ -274,11 +274,7 @@ def golden_mean(p: float = 0.5) -> HMM:
     Unifilar. The entropy rate is `h(p) / (2 - p)` nats per token, with `h` the binary entropy.
     """
     _probability("p", p)
-    edges = np.zeros((2, 2, 2))
-    edges[1, 0, 0] = p
-    edges[0, 0, 1] = 1 - p
-    edges[1, 1, 0] = 1.0
-    return HMM(edges=edges)
+    return HMM(edges=[[[0, 1 - p], [0, 0]], [[p, 0], [1, 0]]])
 
 
 def even(p: float = 0.5) -> HMM:
@@ -289,22 +285,14 @@ def even(p: float = 0.5) -> HMM:
     Unifilar. The entropy rate is `h(p) / (2 - p)` nats per token, with `h` the binary entropy.
     """
     _probability("p", p)
-    edges = np.zeros((2, 2, 2))
-    edges[0, 0, 0] = p
-    edges[1, 0, 1] = 1 - p
-    edges[1, 1, 0] = 1.0
-    return HMM(edges=edges)
+    return HMM(edges=[[[p, 0], [0, 0]], [[0, 1 - p], [1, 0]]])
 
 
 def zero_one_random(p: float = 0.5) -> HMM:
     """A zero, a one and a bit that is one with probability `p`, repeated (Z1R of Shai et al. 2024, where the bit is
     fair). Unifilar. The entropy rate is `h(p) / 3` nats per token."""
     _probability("p", p)
-    edges = np.zeros((2, 3, 3))
-    edges[0, 0, 1] = 1.0
-    edges[1, 1, 2] = 1.0
-    edges[0, 2, 0], edges[1, 2, 0] = 1 - p, p
-    return HMM(edges=edges)
+    return HMM(edges=[[[0, 1, 0], [0, 0, 0], [1 - p, 0, 0]], [[0, 0, 0], [0, 0, 1], [p, 0, 0]]])
 
 
 def simple_nonunifilar(p: float = 0.5, q: float = 0.5) -> HMM:
@@ -313,12 +301,7 @@ def simple_nonunifilar(p: float = 0.5, q: float = 0.5) -> HMM:
     emits 0 and returns to A. Only a 0 reveals the state."""
     _probability("p", p)
     _probability("q", q)
-    edges = np.zeros((2, 2, 2))
-    edges[1, 0, 0] = 1 - p
-    edges[1, 0, 1] = p
-    edges[1, 1, 1] = 1 - q
-    edges[0, 1, 0] = q
-    return HMM(edges=edges)
+    return HMM(edges=[[[0, 0], [q, 0]], [[1 - p, p], [0, 1 - q]]])
 
 
 def days_of_week(next_day: float = 5.0) -> HMM:
