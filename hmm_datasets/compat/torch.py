@@ -20,6 +20,7 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
+from accelerate.utils import patch_environment
 from torch import Tensor, nn
 from torch._dynamo.callback import callback_handler
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -72,23 +73,19 @@ def data_only(source: str | os.PathLike, classes: Sequence[type] = ()) -> Genera
         `InputError`: a file names something else.
     """
     forced = {"TORCH_FORCE_WEIGHTS_ONLY_LOAD": "1", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "0"}
-    before = {name: os.environ.get(name) for name in forced}
     restricted = types.SimpleNamespace(**vars(pickle) | {"load": lambda file: _ShardMetadata(file).load()})
     try:
-        os.environ.update(forced)
-        with mock.patch.object(filesystem, "pickle", restricted), torch.serialization.safe_globals(list(classes)):
+        with (
+            patch_environment(**forced),
+            mock.patch.object(filesystem, "pickle", restricted),
+            torch.serialization.safe_globals(list(classes)),
+        ):
             yield
     except (pickle.UnpicklingError, CheckpointException) as error:
         causes = [cause for cause, _ in error.failures.values()] if isinstance(error, CheckpointException) else [error]
         lines = str(causes[0]).splitlines() or [type(causes[0]).__name__]
         reason = next((line for line in lines if "GLOBAL" in line), lines[0])  # the first one of torch is advice
         raise InputError(f"{source}: cannot be read as data ({reason}); take another checkpoint") from None
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 class _ShardMetadata(pickle.Unpickler):

@@ -14,16 +14,15 @@ training", 2020), so most weights would never change at the learning rates of fi
 it nevertheless, and halves the memory. The frozen base of an adapter stays as its file has it.
 """
 
-import contextlib
 import os
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.utils import is_peft_model
+from accelerate.utils import is_peft_model, patch_environment
 from transformers.utils import is_torch_bf16_gpu_available
 
 from ..display import describe_weights
@@ -200,18 +199,9 @@ def _deepspeed_json() -> tuple[str, dict[str, bool]]:
     return path, {name: value for name, value in switches.items() if isinstance(value, bool)}
 
 
-@contextlib.contextmanager
-def launched_in(precision: str) -> Iterator[None]:
-    """Within this context the launcher's precision is this one."""
-    before = os.environ.get(LAUNCHER_VARIABLE)
-    os.environ[LAUNCHER_VARIABLE] = precision
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[LAUNCHER_VARIABLE]
-        else:
-            os.environ[LAUNCHER_VARIABLE] = before
+def launched_in(precision: str) -> AbstractContextManager[None]:
+    """A context in which the launcher's precision is this one."""
+    return patch_environment(**{LAUNCHER_VARIABLE: precision})
 
 
 def keep_loss_in_float32(accelerator: Any) -> None:
