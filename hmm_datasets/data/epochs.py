@@ -7,10 +7,10 @@ from torch.utils.data import Dataset
 
 from ..hmm.integers import integer
 from ..shuffle import indices_in_epochs
-from .row_reading import rows_at
+from .row_reading import BatchReader, rows_at
 
 
-class ShuffledEpochs(Dataset):
+class ShuffledEpochs(BatchReader, Dataset):
     """A map-style data set with the rows of another one in every epoch.
 
     Epoch `e` is items `e N` to `(e + 1) N` for `N` rows. Its order depends on `seed` and `e` alone and is the same on
@@ -34,9 +34,6 @@ class ShuffledEpochs(Dataset):
 
     def __len__(self) -> int:
         return len(self.rows) * self.epochs
-
-    def __getitem__(self, index: int) -> Any:
-        return self.rows[int(indices_in_epochs([index], len(self.rows), self.epochs, self.seed)[0])]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         return rows_at(self.rows, indices_in_epochs(indices, len(self.rows), self.epochs, self.seed).tolist())

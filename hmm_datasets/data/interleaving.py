@@ -20,14 +20,14 @@ from ..array_input import numbers
 from ..compilation import compiled
 from ..errors import InputError
 from ..hmm.integers import integer
-from .row_reading import rows_at
+from .row_reading import BatchReader, rows_at
 from .sequences import EndlessSequences
 
 RESOLUTION = 100_000
 """Weights are rounded to multiples of `1 / RESOLUTION`."""
 
 
-class InterleavedRows(Dataset):
+class InterleavedRows(BatchReader, Dataset):
     """Rows of several sources in fixed proportions.
 
     Row `i` depends on `i` alone. A source may be a mixture. If one source has `position_ids`, as
@@ -95,9 +95,6 @@ class InterleavedRows(Dataset):
 
     def __len__(self) -> int:
         return self.num_rows
-
-    def __getitem__(self, index: int) -> Any:
-        return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """Return the rows at `indices`; the rows of each source are read in one call."""

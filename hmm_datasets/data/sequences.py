@@ -23,6 +23,7 @@ from ..hmm.families.episodic_tasks import EpisodicTask
 from ..hmm.integers import integer
 from ..hmm.process import Process
 from ..hmm.tokenizer import hmm_tokenizer
+from .row_reading import BatchReader
 from .windows import IGNORED
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ _BLOCK_ROWS = 256
 _BLOCK_TOKENS = 1 << 20  # maximum number of tokens drawn at once
 
 
-class HMMSequences(Dataset):
+class HMMSequences(BatchReader, Dataset):
     """Sequences of a process as a data set for language models.
 
     Row `i` is sequence `first + i` of the stream `seed`, computed from `i` alone. It has `input_ids` and `labels`,
@@ -133,8 +134,6 @@ class HMMSequences(Dataset):
     @property
     def tokens_per_row(self) -> float:
         """Tokens per row, including the beginning token; without padding, on average over 4096 rows."""
-        if self.source.padding is None:
-            return float(self.length + (self.bos_token_id is not None))
         count = min(4096, self.num_sequences)
         return self.tokens_of(count) / count
 
@@ -151,9 +150,6 @@ class HMMSequences(Dataset):
             drawn = self.source.sample(count, self.length, seed=self.seed, first=self.first + first)
             total += int((drawn != self.source.padding).sum())
         return total
-
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, torch.Tensor]]:
         """The rows of a whole batch; consecutive indices are drawn in one call."""

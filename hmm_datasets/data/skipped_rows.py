@@ -13,7 +13,7 @@ from typing import Any
 from torch.utils.data import Dataset
 
 from ..errors import InputError
-from .row_reading import rows_at
+from .row_reading import BatchReader, rows_at
 
 
 class SkippedRows:
@@ -84,7 +84,7 @@ class SkippedRows:
         return SkippedRows((first, min(end, index)) for first, end in self.intervals if first < index)
 
 
-class RemainingRows(Dataset):
+class RemainingRows(BatchReader, Dataset):
     """The rows of a map-style data set from some row on, without those that are skipped.
 
     Args:
@@ -105,9 +105,6 @@ class RemainingRows(Dataset):
 
     def __len__(self) -> int:
         return max(0, self.skipped_rows.number(len(self.rows)) - self.first)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         chosen = range(len(self))

@@ -21,6 +21,7 @@ from ..errors import InputError
 from ..hmm.integers import integer
 from ..shuffle import indices_in_epochs
 from ..text.stream.reader import TokenStream
+from .row_reading import BatchReader
 
 IGNORED = -100
 """Label of tokens that are not counted in the loss: torch's `ignore_index`."""
@@ -28,7 +29,7 @@ IGNORED = -100
 _BLOCK = 1 << 20  # documents whose bounds are read at a time
 
 
-class Windows(ABC):
+class Windows(BatchReader, ABC):
     """Base class of windows: items by index, over several epochs.
 
     Item `i` belongs to epoch `i // num_windows`. With a seed each epoch has its own order, which is computed, not
@@ -53,9 +54,6 @@ class Windows(ABC):
 
     def __len__(self) -> int:
         return self.num_windows * self.epochs
-
-    def __getitem__(self, index: int) -> dict[str, Int[torch.Tensor, "L"]]:
-        return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Int[torch.Tensor, "L"]]]:
         """Return the items at `indices`. DataLoader calls this once per batch."""

@@ -55,6 +55,10 @@ class AssumedData(TrainingData):
     def rows(self, num_rows):
         raise InputError("the rows of assumed data cannot be read; they are for plans alone")
 
+    @property
+    def tokens_per_row(self):
+        return float(self.row_length)
+
 
 def plan_recipe(
     name: str,

@@ -180,7 +180,7 @@ class TrainingData(ABC):
     @property
     def tokens_per_row(self) -> float:
         """Average number of tokens per row, without padding."""
-        return float(self.row_length)
+        return self.rows(1).tokens_per_row
 
     def tokens_of(self, num_rows: int) -> int:
         """Number of tokens in the first `num_rows` rows, without padding."""
@@ -221,10 +221,6 @@ class SequenceData(TrainingData):
         from ..data.sequences import HMMSequences
 
         return HMMSequences(self.source, self._settings.length, seed=self._settings.data_seed).by_index()
-
-    @property
-    def tokens_per_row(self):
-        return self.rows(1).tokens_per_row
 
     def tokens_of(self, num_rows):
         return self.rows(num_rows).tokens_of(num_rows)
@@ -269,10 +265,6 @@ class TokenData(TrainingData):
             seed=self._settings.data_seed,
             packed=self._settings.packed,
         )
-
-    @property
-    def tokens_per_row(self):
-        return self.rows(1).tokens_per_row
 
     def tokens_of(self, num_rows):
         return self.rows(num_rows).tokens_between(0, num_rows)
@@ -328,10 +320,6 @@ class MixedData(TrainingData):
             for folder, stream in zip(settings.streams, self.streams, strict=True)
         ]
         return InterleavedRows(sources, settings.weights, by=settings.weigh_by, num_rows=num_rows)
-
-    @property
-    def tokens_per_row(self):
-        return self.rows(1).tokens_per_row
 
     def tokens_of(self, num_rows):
         if num_rows == 0:

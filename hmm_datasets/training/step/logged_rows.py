@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
-from ...data.row_reading import rows_at
+from ...data.row_reading import BatchReader, rows_at
 from ...files import append_jsonl
 from ..record import truncate_after_step
 from ..run_context import RunContext
@@ -22,7 +22,7 @@ ROW_INDEX = "row_index"
 """The column with the index of a row in the data set."""
 
 
-class IndexedRows(Dataset):
+class IndexedRows(BatchReader, Dataset):
     """A map-style data set that adds to every row its index.
 
     ```python
@@ -37,9 +37,6 @@ class IndexedRows(Dataset):
 
     def __len__(self) -> int:
         return len(self.rows)
-
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, torch.Tensor]]:
         rows = rows_at(self.rows, indices)
