@@ -188,10 +188,18 @@ def finite(name: str, table: np.ndarray) -> np.ndarray:
     Raises:
         `InputError`: one is infinite, or NaN.
     """
-    bad = np.argwhere(~np.isfinite(table))
+    return checked_entries(name, table, np.isfinite(table), "a finite number")
+
+
+def checked_entries(name: str, table: np.ndarray, good: np.ndarray, expected: str) -> np.ndarray:
+    """The array, all of whose entries have to be good.
+
+    Raises:
+        `InputError`: one is not.
+    """
+    bad = np.argwhere(~good)
     if len(bad) > 0:
-        index = tuple(bad[0].tolist())
-        raise InputError(f"{name}[{', '.join(map(str, index))}] is {table[index]}; expected a finite number")
+        raise InputError(f"{_entry(name, bad[0])} is {table[tuple(bad[0])]}; expected {expected}")
     return table
 
 

@@ -15,6 +15,7 @@ from ..array_input import (
     LEAVE_OUT,
     Observed,
     Ragged,
+    checked_entries,
     integer_array,
     integers,
     integers_with_gaps,
@@ -310,12 +311,7 @@ def array(name: str, values: Any, ndim: int) -> np.ndarray:
 def probabilities(name: str, values: Any, ndim: int) -> np.ndarray:
     """`values` as an array of finite numbers, 0 or more."""
     table = array(name, values, ndim)
-    bad = np.argwhere(~(np.isfinite(table) & (table >= 0)))
-    if len(bad) > 0:
-        index = tuple(bad[0].tolist())
-        subscript = ", ".join(map(str, index))
-        raise InputError(f"{name}[{subscript}] is {table[index]}; expected a probability")
-    return table
+    return checked_entries(name, table, np.isfinite(table) & (table >= 0), "a probability")
 
 
 def distribution(name: str, values: Any, ndim: int, normalize: bool | None = None) -> np.ndarray:

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ...array_input import Ragged, integers_with_gaps, numbers
+from ...array_input import Ragged, checked_entries, integers_with_gaps, numbers
 from ...errors import InputError
 from ..model import HMM
 
@@ -169,9 +169,7 @@ def check_weights(weights: Any, num_sequences: int) -> Float[Tensor, "N"]:
     table = numbers("weights", weights)
     if table.shape != (num_sequences,):
         raise InputError(f"weights have shape {table.shape}; expected ({num_sequences},), one for each sequence")
-    wrong = np.flatnonzero(~(np.isfinite(table) & (table >= 0)))
-    if len(wrong) > 0:
-        raise InputError(f"weights[{wrong[0]}] is {table[wrong[0]]}; expected a finite number, 0 or more")
+    checked_entries("weights", table, np.isfinite(table) & (table >= 0), "a finite number, 0 or more")
     if not table.any():
         raise InputError("all weights are 0, so that no sequence counts; give one a weight above 0")
     return torch.from_numpy(np.array(table, np.float64))

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from ...array_input import FILL_IN, integer_array
+from ...array_input import FILL_IN, checked_entries, integer_array
 from ...errors import InputError
 from ..arrays import REFUSE, RESCALE, array
 from ..integers import integer
@@ -129,10 +129,8 @@ def _probabilities(name: str, values: Any, count: int) -> np.ndarray:
     probabilities = array(name, values, 1)
     if len(probabilities) != count:
         raise InputError(f"{name} has {len(probabilities)} entries; expected {count}, one per rule")
-    bad = np.flatnonzero(~(np.isfinite(probabilities) & (probabilities > 0)))
-    if len(bad) > 0:
-        raise InputError(f"{name}[{bad[0]}] is {probabilities[bad[0]]}; expected a positive probability")
-    return probabilities
+    good = np.isfinite(probabilities) & (probabilities > 0)
+    return checked_entries(name, probabilities, good, "a positive probability")
 
 
 def _named(number: int, names: Sequence[str] | None) -> str:
