@@ -62,22 +62,20 @@ class Questions:
     def prompts(self, item: int) -> list[str]:
         """The prompts of an item."""
         task, row, gap = self.task, self.rows[item], "\n\n"
-        shown = "".join(solved(task, example) + gap for example in self.examples(item))
-        if task.type == MULTIPLE_CHOICE:
-            return [shown + row["query"] + task.delimiter + choice for choice in row["choices"]]
-        if task.type == SCHEMA:
-            return [shown + context + task.delimiter + row["continuation"] for context in row["context_options"]]
-        asked = shown + row["context"].strip() + task.delimiter
-        return [asked.rstrip(), asked + row["continuation"]]
+        shown = "".join(_answered(task, example)[example.get("gold", 0)] + gap for example in self.examples(item))
+        prompts = [shown + text for text in _answered(task, row)]
+        if task.type == LANGUAGE_MODELING:
+            return [(shown + row["context"].strip() + task.delimiter).rstrip(), *prompts]
+        return prompts
 
 
-def solved(task: CoreTask, row: dict[str, Any]) -> str:
-    """A question with its answer."""
+def _answered(task: CoreTask, row: dict[str, Any]) -> list[str]:
+    """A question with each of its options."""
     if task.type == MULTIPLE_CHOICE:
-        return row["query"] + task.delimiter + row["choices"][row["gold"]]
+        return [row["query"] + task.delimiter + choice for choice in row["choices"]]
     if task.type == SCHEMA:
-        return row["context_options"][row["gold"]] + task.delimiter + row["continuation"]
-    return row["context"].strip() + task.delimiter + row["continuation"]
+        return [context + task.delimiter + row["continuation"] for context in row["context_options"]]
+    return [row["context"].strip() + task.delimiter + row["continuation"]]
 
 
 def find_questions(
