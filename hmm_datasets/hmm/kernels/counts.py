@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from ...compilation import compiled
-from .lanes import accumulate, fill, lanes_of, load, store, where_larger
+from .lanes import accumulate, fill, lanes_of, load, store, sum_of_logs, where_larger
 from .panels import FLUSH, add_outer, packed, take_over, times_panels, unpacked, widened
 
 MAX_STATES = 512
@@ -104,7 +104,7 @@ def _count(
             together, start, transition, states, emission, tokens, ends, rows, smallest, filtered, scale, value, parts
         )
         for r in range(live):
-            scores[rows[r]] = _sum_of_logs(scale, r, ends[rows[r]])
+            scores[rows[r]] = sum_of_logs(scale.reshape(-1), np.uint64(r), together, np.uint64(ends[rows[r]]))
         live, peaks[:] = 0, none
         for t in range(ends[rows[0]] - 1, -1, -1):
             here = np.uint64(t) * step
@@ -209,16 +209,3 @@ def _sum(lanes, parts):
     for part in parts:
         total += part
     return total
-
-
-@compiled
-def _sum_of_logs(scale, r, end):
-    # The logarithm of a product of many probabilities, taken before it underflows.
-    total, product = 0.0, 1.0
-    for t in range(end):
-        factor = np.float64(scale[t, r])
-        if product * factor < 1e-100:
-            total += np.log(product)
-            product = 1.0
-        product *= factor
-    return total + np.log(product)

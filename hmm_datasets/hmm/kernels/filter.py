@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ...compilation import compiled
 from .counts import backward_bound
-from .lanes import fill, lanes_of, load, load_fours, load_rows, lower, store, store_rows, where_larger
+from .lanes import fill, lanes_of, load, load_fours, load_rows, lower, store, store_rows, sum_of_logs, where_larger
 from .threads import in_parallel
 
 if TYPE_CHECKING:
@@ -325,7 +325,7 @@ def _filter_rows(initial, emission, moves, stride, safe, readout, tokens, ends, 
         if len(totals) > 0:
             for lane in range(count):
                 lost = room.low[lane] < safe[0]
-                totals[room.row[lane]] = np.nan if lost else _sum_of_logs(room.scale, lane, end[lane])
+                totals[room.row[lane]] = np.nan if lost else sum_of_logs(room.scale, lane, lanes, end[lane])
         if len(scales) > 0:
             for index in range(end[0] * lanes, length * lanes):
                 room.scale[index] = 1
@@ -497,28 +497,6 @@ def _backward(emission, to_previous, stride, symbols, count, room, out, states):
             last -= lanes
             _write_block(ring, (last & mask) * lanes, last, stop, out, room.begin, count)
     store(room.high, np.uint64(0), high)
-
-
-@compiled
-def _sum_of_logs(scale, lane, end):
-    # The logarithm of a product of many probabilities, taken before it underflows. A product of four numbers of
-    # float32 does not underflow in float64.
-    lanes, total, product, t = lanes_of(scale), 0.0, 1.0, np.uint64(0)
-    together = np.uint64(4 if scale.itemsize == 4 else 1)
-    while t < end:
-        factor = np.float64(scale[t * lanes + lane])
-        if t + together <= end:
-            for further in range(np.uint64(1), together):
-                factor *= np.float64(scale[(t + further) * lanes + lane])
-            t += together
-        else:
-            t += np.uint64(1)
-        following = product * factor
-        if following < 1e-100:
-            total += np.log(product)
-            following = factor
-        product = following
-    return total + np.log(product)
 
 
 @compiled

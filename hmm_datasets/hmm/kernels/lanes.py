@@ -14,6 +14,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -301,3 +302,27 @@ def lower(values, begin, end, lowest, at):
         here = load(values, j)
         low = where_larger(here, zero, where_larger(low, here, here, low), low)
     store(lowest, at, low)
+
+
+@compiled
+def sum_of_logs(scale, lane, lanes, end):
+    """The logarithm of the product of the first `end` probabilities of a lane, taken before it underflows.
+
+    A product of four numbers of float32 does not underflow in float64.
+    """
+    total, product, t = 0.0, 1.0, np.uint64(0)
+    together = np.uint64(4 if scale.itemsize == 4 else 1)
+    while t < end:
+        factor = np.float64(scale[t * lanes + lane])
+        if t + together <= end:
+            for further in range(np.uint64(1), together):
+                factor *= np.float64(scale[(t + further) * lanes + lane])
+            t += together
+        else:
+            t += np.uint64(1)
+        following = product * factor
+        if following < 1e-100:
+            total += np.log(product)
+            following = factor
+        product = following
+    return total + np.log(product)
