@@ -26,7 +26,7 @@ import math
 import numpy as np
 
 from ...compilation import compiled
-from .draws import philox_block, shuffle, shuffle_buffer
+from .draws import block_of, shuffle, shuffle_buffer
 
 MAX_ROUNDS = 1000  # of Sinkhorn's iteration
 
@@ -57,14 +57,11 @@ def fill_dirichlet_rows(alpha, number, stream, seed, out):
 
 @compiled
 def log_gamma_variate(d, c, log_d, draw, number, stream, seed, alpha):
-    mask = np.uint64(0xFFFFFFFF)
-    shift = np.uint64(32)
-    n0, n1, k0, k1 = number & mask, number >> shift, seed & mask, seed >> shift
     attempt = np.uint64(0)
     while True:
         counter = stream | (attempt << np.uint64(16))
         attempt += np.uint64(1)
-        w0, w1, w2, w3 = philox_block(n0, n1, draw, counter, k0, k1)
+        w0, w1, w2, w3 = block_of(number, draw, counter, seed)
         a, b = 2 * uniform(w0, w1) - 1, 2 * uniform(w2, w3) - 1
         square = a * a + b * b
         if not 0 < square < 1:
@@ -74,7 +71,7 @@ def log_gamma_variate(d, c, log_d, draw, number, stream, seed, alpha):
         if not v > 0:
             continue
         v = v * v * v
-        w0, w1, w2, w3 = philox_block(n0, n1, draw + np.uint64(1), counter, k0, k1)
+        w0, w1, w2, w3 = block_of(number, draw + np.uint64(1), counter, seed)
         if log(uniform(w0, w1)) < 0.5 * normal * normal + d - d * v + d * log(v):
             value = log(v) + log_d
             return value + log(uniform(w2, w3)) / alpha if alpha < 1 else value

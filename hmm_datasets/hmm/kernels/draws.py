@@ -78,6 +78,13 @@ def halves(number):
     return number & np.uint64(0xFFFFFFFF), number >> np.uint64(32)
 
 
+@compiled(inline="always")
+def block_of(index, draw, stream, seed):
+    """The random block of an index, and the number and the stream of a draw, from a seed."""
+    (low, high), (k0, k1) = halves(index), halves(seed)
+    return philox_block(low, high, draw, stream, k0, k1)
+
+
 @compiled
 def take_lanes(n, count, first, step, low, high):
     """Write the words of the indices of rows `n`, `n + 1`, ..., as many as there are lanes; return how many there are.
@@ -228,26 +235,20 @@ def shuffle(permutation, buffer, number, stream, seed):
     mask = np.uint64(0xFFFFFFFF)
     half = np.uint64(0xFFFF)
     bits = np.uint64(16)
-    n0, n1 = number & mask, number >> np.uint64(32)
-    k0, k1 = seed & mask, seed >> np.uint64(32)
     blocks = len(buffer) // 8
     for block in range(blocks):
-        w0, w1, w2, w3 = philox_block(n0, n1, np.uint64(block) & mask, stream & mask, k0, k1)
+        words = block_of(number, np.uint64(block) & mask, stream & mask, seed)
         # Half a word chooses among `x + 1` elements by the high half of their product (Lemire, ACM TOMACS 29, 2019).
-        buffer[block] = (w0 & half) * np.uint64(block + 1)
-        buffer[block + blocks] = (w0 >> bits) * np.uint64(block + blocks + 1)
-        buffer[block + 2 * blocks] = (w1 & half) * np.uint64(block + 2 * blocks + 1)
-        buffer[block + 3 * blocks] = (w1 >> bits) * np.uint64(block + 3 * blocks + 1)
-        buffer[block + 4 * blocks] = (w2 & half) * np.uint64(block + 4 * blocks + 1)
-        buffer[block + 5 * blocks] = (w2 >> bits) * np.uint64(block + 5 * blocks + 1)
-        buffer[block + 6 * blocks] = (w3 & half) * np.uint64(block + 6 * blocks + 1)
-        buffer[block + 7 * blocks] = (w3 >> bits) * np.uint64(block + 7 * blocks + 1)
+        for word in range(4):
+            place = block + 2 * word * blocks
+            buffer[place] = (words[word] & half) * np.uint64(place + 1)
+            buffer[place + blocks] = (words[word] >> bits) * np.uint64(place + blocks + 1)
     for x in range(np.uint32(len(permutation))):
         product = buffer[x]
         # Products whose low half is below 2^16 mod (x + 1) are drawn again, so that all choices are equally likely.
         # The first comparison avoids the division in most cases.
         if (product & np.uint32(0xFFFF)) <= x and (product & np.uint32(0xFFFF)) < 65536 % (x + 1):
-            chosen = redraw(x, n0, n1, stream, k0, k1)
+            chosen = redraw(x, number, stream, seed)
         else:
             chosen = product >> np.uint32(16)
         permutation[x] = permutation[chosen]
@@ -255,13 +256,13 @@ def shuffle(permutation, buffer, number, stream, seed):
 
 
 @compiled
-def redraw(x, n0, n1, stream, k0, k1):
+def redraw(x, number, stream, seed):
     ways = np.uint64(x + 1)
     attempt = np.uint64(0)
     while True:
         attempt += np.uint64(1)
         # The first draw in `shuffle` never uses draw numbers of 2^16 or more.
-        word, _, _, _ = philox_block(n0, n1, np.uint64(x) + (attempt << np.uint64(16)), stream, k0, k1)
+        word, _, _, _ = block_of(number, np.uint64(x) + (attempt << np.uint64(16)), stream, seed)
         product = (word & np.uint64(0xFFFF)) * ways
         if (product & np.uint64(0xFFFF)) >= np.uint64(65536) % ways:
             return np.uint32(product >> np.uint64(16))

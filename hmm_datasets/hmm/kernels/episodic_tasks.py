@@ -13,7 +13,7 @@ from there.
 import numpy as np
 
 from ...compilation import compiled
-from .draws import FAMILY_STREAM, philox_block
+from .draws import FAMILY_STREAM, block_of
 
 TASKS_STREAM = FAMILY_STREAM | np.uint64(24 << 8)
 """Philox stream of the choices of tasks; see `families.family` for the purposes of streams."""
@@ -91,10 +91,7 @@ def below(ways, index, choice, seed):
     attempt = np.uint64(0)
     while True:
         stream = TASKS_STREAM | (attempt << np.uint64(16))
-        words = philox_block(
-            index & mask, index >> shift, np.uint64(choice) & mask, stream, seed & mask, seed >> shift
-        )
-        for word in words:
+        for word in block_of(index, np.uint64(choice) & mask, stream, seed):
             product = word * n
             if (product & mask) >= least:
                 return np.int64(product >> shift)

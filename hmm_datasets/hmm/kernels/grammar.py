@@ -40,7 +40,7 @@ from jaxtyping import Float, Int, UInt
 
 from ...compilation import compiled
 from ..sampling import AliasTable
-from .draws import TOKENS_STREAM, philox_block, pick
+from .draws import TOKENS_STREAM, block_of, pick
 
 _SMALLEST = 1e-280
 """Expected counts below this are taken for zero, because what they are multiplied by could overflow."""
@@ -86,12 +86,9 @@ def expansion_tables(
 @compiled
 def draw_sentences(tables, end, seed, first, step, out):
     """Fill the rows of `out` (N, L) with sentences, each followed by `end`, and the last one cut off."""
-    mask, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
-    k0, k1 = seed & mask, seed >> shift
     stack = np.empty(256, np.int64)
     for r in range(out.shape[0]):
         index = first + step * np.uint64(r)
-        low, high = index & mask, index >> shift
         choices = np.uint64(0)
         w0 = w1 = w2 = w3 = np.uint64(0)
         t, depth = 0, 1
@@ -109,8 +106,8 @@ def draw_sentences(tables, end, seed, first, step, out):
                 if choices & np.uint64(1):
                     way += np.int64(pick(tables.entries, np.uint64(a), tables.bits, w2, w3))
                 else:
-                    block = (choices >> np.uint64(1)) & mask
-                    w0, w1, w2, w3 = philox_block(low, high, block, TOKENS_STREAM, k0, k1)
+                    draw = (choices >> np.uint64(1)) & np.uint64(0xFFFFFFFF)
+                    w0, w1, w2, w3 = block_of(index, draw, TOKENS_STREAM, seed)
                     way += np.int64(pick(tables.entries, np.uint64(a), tables.bits, w0, w1))
                 choices += np.uint64(1)
             if tables.right[way] < 0:

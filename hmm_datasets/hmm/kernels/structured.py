@@ -17,6 +17,7 @@ from .draws import (
     LANES,
     START,
     TOKENS_STREAM,
+    block_of,
     fill_all_words,
     halves,
     philox_block,
@@ -77,11 +78,10 @@ def draw_chains(start, s_bits, table, t_bits, num_symbols, num_contexts, order, 
 @compiled
 def replace_symbols(num_symbols, threshold, seed, first, step, out):
     # Each symbol is replaced by a uniform one with probability `threshold / 2^32`.
-    k0, k1 = halves(seed)
     for n in range(out.shape[0]):
-        low, high = halves(first + step * np.uint64(n))
+        index = first + step * np.uint64(n)
         for t in range(out.shape[1]):
-            a, b, _, _ = philox_block(low, high, np.uint64(t), NOISE, k0, k1)
+            a, b, _, _ = block_of(index, np.uint64(t), NOISE, seed)
             if a < threshold:
                 out[n, t] = (b * num_symbols) >> np.uint64(32)
 

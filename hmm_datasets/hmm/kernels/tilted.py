@@ -14,7 +14,7 @@ import numpy as np
 
 from ...compilation import compiled
 from .dirichlet import exp, log
-from .draws import START, TOKENS_STREAM, philox_block, pick
+from .draws import START, TOKENS_STREAM, block_of, pick
 
 _SAFE = 1e-280  # sums above this have lost nothing that float64 could show
 
@@ -133,10 +133,9 @@ def normalize_logs(terms, out):
 @compiled
 def draw_start(start, bits, seed, first, step, state):
     """Fill `state` (N,) with the start states of sequences `first`, `first + step`, ..."""
-    mask, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
     for n in range(len(state)):
         index = first + step * np.uint64(n)
-        a, b, _, _ = philox_block(index & mask, index >> shift, START, TOKENS_STREAM, seed & mask, seed >> shift)
+        a, b, _, _ = block_of(index, START, TOKENS_STREAM, seed)
         state[n] = pick(start, np.uint64(0), bits, a, b)
 
 
@@ -147,12 +146,10 @@ def draw_step(symbol, e_bits, following, f_bits, num_contexts, num_states, posit
     Row `context * H + state` of `symbol` is the alias table of the next symbol; row `symbol * H + state` of
     `following` (or row `state`, if it has only `H`) that of the next state.
     """
-    mask, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
     by_symbol = len(following) >> f_bits > num_states
     for n in range(len(state)):
         index = first + step * np.uint64(n)
-        counter = np.uint64(position)
-        w0, w1, w2, w3 = philox_block(index & mask, index >> shift, counter, TOKENS_STREAM, seed & mask, seed >> shift)
+        w0, w1, w2, w3 = block_of(index, np.uint64(position), TOKENS_STREAM, seed)
         context = np.uint64(0)
         if num_contexts > 1:
             context = np.uint64(out[n, position - 1]) if position > 0 else np.uint64(num_contexts - 1)
