@@ -77,7 +77,9 @@ def epsilon_machine(hmm: "HMM", max_states: int = MAX_CAUSAL_STATES) -> "HMM":
             f"{hmm!r} has more than {max_states:,} causal states within {tree.depth + 1} symbols, and perhaps no "
             "finite epsilon machine; raise max_states, or use mixed_states and statistical_complexity"
         )
-    shares, rows, symbols, moves = _chain(tree)
+    shares, _ = eliminate(*tree.chain())
+    rows, symbols = np.nonzero(tree.next_token_probs)
+    moves = tree.following[rows, symbols]
     kept = np.flatnonzero(shares > 0)
     number = np.full(len(shares), -1)
     number[kept] = np.arange(len(kept))
@@ -92,7 +94,7 @@ def statistical_complexity(hmm: "HMM") -> StatisticalComplexity:
     """The entropy of the causal states; see [`~hmm_datasets.hmm.model.HMM.statistical_complexity`]."""
     tree = _grown(hmm, MAX_CAUSAL_STATES, _MAX_STATES)
     if tree.closed:
-        return StatisticalComplexity(max(float(entropy(_chain(tree)[0])), 0.0), 0.0)
+        return StatisticalComplexity(max(float(entropy(eliminate(*tree.chain())[0])), 0.0), 0.0)
     values = [float(entropy(row)) for row in itertools.islice(tree.distributions(), min(tree.depth, _MAX_DEPTH) + 1)]
     return StatisticalComplexity(values[-1], _tail(np.abs(np.diff(values))))
 
@@ -113,19 +115,8 @@ def _grown(hmm: "HMM", max_closed: int, max_states: int) -> CausalTree:
 
     closed = [tree for tree in (grown(known, max_closed), grown(unknown, max_closed)) if tree.closed]
     if closed:
-        return min(closed, key=lambda tree: np.count_nonzero(_chain(tree)[0]))
+        return min(closed, key=lambda tree: np.count_nonzero(eliminate(*tree.chain())[0]))
     return grown(unknown, max_states)
-
-
-def _chain(tree: Tree) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Of a closed tree the long-run share of each state, and its moves: states, symbols, following states."""
-    rows, symbols = np.nonzero(tree.next_token_probs)
-    moves = tree.following[rows, symbols]
-    chain = np.zeros((len(tree.beliefs), len(tree.beliefs)))
-    np.add.at(chain, (rows, moves), tree.next_token_probs[rows, symbols])
-    start = np.pad(tree.weights, (0, len(chain) - len(tree.weights)))
-    shares, _ = eliminate(start, chain)
-    return shares, rows, symbols, moves
 
 
 def _tail(terms: Float[np.ndarray, "N"]) -> float:

@@ -188,8 +188,7 @@ class Tree:
     def distributions(self) -> Iterator[Float[np.ndarray, "M"]]:
         """The distribution of the belief after 0, 1, 2, .. symbols, up to `depth`, or endlessly if the tree is
         closed."""
-        distribution = np.zeros(len(self.beliefs))
-        distribution[: len(self.weights)] = self.weights
+        distribution = np.pad(self.weights, (0, len(self.beliefs) - len(self.weights)))
         known = self.following >= 0
         for length in itertools.count():
             yield distribution
@@ -197,6 +196,13 @@ class Tree:
                 return
             flow = (distribution[:, None] * self.next_token_probs)[known]
             distribution = np.bincount(self.following[known], weights=flow, minlength=len(distribution))
+
+    def chain(self) -> tuple[Float[np.ndarray, "M"], Float[np.ndarray, "M M"]]:
+        """The chain of beliefs of a closed tree: the distribution of the first one, and the transition matrix."""
+        rows, symbols = np.nonzero(self.next_token_probs)
+        moves = np.zeros((len(self.beliefs), len(self.beliefs)))
+        np.add.at(moves, (rows, self.following[rows, symbols]), self.next_token_probs[rows, symbols])
+        return next(self.distributions()), moves
 
     def odds_of_new(self, first: int, odds: Float[np.ndarray, "M"]) -> Float[np.ndarray, "N"]:
         """The probabilities of the first words that lead to the beliefs from `first` on, from those of the others."""

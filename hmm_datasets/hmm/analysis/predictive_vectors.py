@@ -205,11 +205,7 @@ def _closed_rate(process: "GeneralizedHMM") -> float | None:
     tree.grow_to(_MAX_CLOSED, _MAX_CLOSED)
     if not tree.closed:
         return None
-    moves = np.zeros((len(tree.beliefs), len(tree.beliefs)))
-    rows, symbols = np.nonzero(tree.next_token_probs)
-    np.add.at(moves, (rows, tree.following[rows, symbols]), tree.next_token_probs[rows, symbols])
-    shares = cesaro_limit(np.eye(len(moves))[0], moves)
-    return float(shares @ entropy(tree.next_token_probs))
+    return float(cesaro_limit(*tree.chain()) @ entropy(tree.next_token_probs))
 
 
 def reset_bounds(process: "GeneralizedHMM") -> EntropyRateBounds | None:
