@@ -364,11 +364,13 @@ def token_array_with_gaps(tokens: Int[Any, "B T"], num_symbols: int) -> Int[np.n
     return (values.masked_fill(values < 0, num_symbols) if has_missing else values).cpu().numpy()
 
 
-def as_given(tokens: Any, result: np.ndarray) -> Any:
-    """`result` as a tensor on the device of `tokens` if those are a tensor, else as it is."""
+def as_given(tokens: Any, result: "np.ndarray | torch.Tensor") -> Any:
+    """`result` as a tensor on the device of `tokens` if those are a tensor, else as a NumPy array."""
     import torch
 
-    return torch.from_numpy(result).to(tokens.device) if isinstance(tokens, torch.Tensor) else result
+    if isinstance(tokens, torch.Tensor):
+        return torch.as_tensor(result, device=tokens.device)
+    return result.cpu().numpy() if isinstance(result, torch.Tensor) else np.asarray(result)
 
 
 def over_rows(work: Callable[[slice], None], rows: int, operations: int) -> None:

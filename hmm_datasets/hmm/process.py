@@ -23,7 +23,7 @@ from jaxtyping import Float, Int, UInt
 
 from ..errors import InputError
 from ..hub.push import push_folder
-from .arrays import tokens_with_gaps
+from .arrays import as_given, tokens_with_gaps
 from .process_storage import save_process
 
 if TYPE_CHECKING:
@@ -51,12 +51,7 @@ def _of_the_kind_given(method: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(method)
     def converted(self: "Process", tokens: Any, *args: Any, **kwargs: Any) -> Any:
-        import torch
-
-        result = method(self, tokens, *args, **kwargs)
-        if isinstance(tokens, torch.Tensor):
-            return torch.as_tensor(result, device=tokens.device)
-        return result.cpu().numpy() if isinstance(result, torch.Tensor) else np.asarray(result)
+        return as_given(tokens, method(self, tokens, *args, **kwargs))
 
     return converted
 
@@ -342,7 +337,7 @@ class Process:
             probs = probs.masked_fill(values < 0, 1.0)
         impossible = (probs <= 0).any(-1)
         likelihood = torch.where(impossible, -torch.inf, probs.where(probs > 0, 1.0).log().sum(-1))
-        return likelihood if isinstance(tokens, torch.Tensor) else likelihood.numpy()
+        return as_given(tokens, likelihood)
 
     def entropy_rate(
         self, *, num_sequences: int = 256, length: int = 2048, burn_in: int = 512, seed: int = 0

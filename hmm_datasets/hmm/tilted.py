@@ -34,7 +34,7 @@ from jaxtyping import Float, Int, UInt
 from ..array_input import finite, numbers
 from ..errors import InputError
 from .analysis.stationary import entropy
-from .arrays import as_tokens
+from .arrays import as_given, as_tokens
 from .integers import integer
 from .model import HMM
 from .tilted_storage import load_tilted, save_tilted
@@ -142,10 +142,10 @@ class TiltedHMM:
         """The reward of every sequence, or of the first `T <= L` tokens of one."""
         import torch
 
-        values, is_tensor = self._as_tokens(tokens)
+        values = self._as_tokens(tokens)
         rewards = values.new_tensor(self.rewards.tolist(), dtype=torch.float64)
         terms = rewards[values] if self.rewards.ndim == 1 else rewards[values[:, :-1], values[:, 1:]]
-        return _like(terms.sum(-1), is_tensor)
+        return as_given(tokens, terms.sum(-1))
 
     def next_token_probs(self, tokens: Int[Any, "B T"]) -> Float[Any, "B T+1 E"]:
         """The distribution of token `t` given the tokens before it, for `t = 0 .. T`.
@@ -156,13 +156,13 @@ class TiltedHMM:
         Args:
             tokens (array of shape `(B, T)`): symbols, `T <= L`.
         """
-        values, is_tensor = self._as_tokens(tokens)
-        return _like(self._log_probs(values).exp(), is_tensor)
+        values = self._as_tokens(tokens)
+        return as_given(tokens, self._log_probs(values).exp())
 
     def log_likelihood(self, tokens: Int[Any, "B T"]) -> Float[Any, "B"]:
         """`log q(tokens)` in nats, for whole sequences or their first `T <= L` tokens; -inf for impossible ones."""
-        values, is_tensor = self._as_tokens(tokens)
-        return _like(self._log_probs(values)[:, :-1].gather(-1, values[..., None]).sum((1, 2)), is_tensor)
+        values = self._as_tokens(tokens)
+        return as_given(tokens, self._log_probs(values)[:, :-1].gather(-1, values[..., None]).sum((1, 2)))
 
     def divergence(self, log_probs: Float[Any, "B T E"], tokens: Int[Any, "B T"]) -> Float[Any, "B T"]:
         """`KL(policy || q)` of the next token in nats, exact at every position of given sequences, and never negative.
@@ -183,7 +183,7 @@ class TiltedHMM:
 
         from .analysis.divergence import kl_divergence
 
-        values, is_tensor = self._as_tokens(tokens)
+        values = self._as_tokens(tokens)
         table = log_probs if isinstance(log_probs, torch.Tensor) else torch.tensor(numbers("log_probs", log_probs))
         policy = table.to(values.device).double()
         if policy.shape != (*values.shape, self.num_symbols):
@@ -198,7 +198,7 @@ class TiltedHMM:
                 "log_softmax of the logits of the symbols"
             )
         optimum = self._log_probs(values)[:, :-1]
-        return _like(kl_divergence(policy.exp(), optimum).clamp(min=0), is_tensor)
+        return as_given(tokens, kl_divergence(policy.exp(), optimum).clamp(min=0))
 
     def sample(self, num_sequences: int, seed: int = 0, first: int = 0, *, step: int = 1) -> UInt[np.ndarray, "N L"]:
         """Draw the sequences with indices `first, first + step, ...` of the stream given by `seed`.
@@ -346,15 +346,13 @@ class TiltedHMM:
     def _filters(self) -> "dict[torch.device, TiltedFilter]":
         return {}
 
-    def _as_tokens(self, tokens: Any) -> "tuple[torch.Tensor, bool]":
-        import torch
-
+    def _as_tokens(self, tokens: Any) -> "torch.Tensor":
         values = as_tokens(tokens, self.num_symbols)
         if values.shape[1] > self.length:
             raise InputError(
                 f"tokens have shape {tuple(values.shape)}; expected at most length = {self.length} columns"
             )
-        return values, isinstance(tokens, torch.Tensor)
+        return values
 
 
 def _as_rewards(rewards: Any, symbols: int) -> np.ndarray:
@@ -381,7 +379,3 @@ def _as_beta(beta: Any, rewards: np.ndarray) -> float:
             "which logarithms of probabilities keep seven digits"
         )
     return value
-
-
-def _like(result: "torch.Tensor", is_tensor: bool) -> Any:
-    return result if is_tensor else result.cpu().numpy()

@@ -198,8 +198,7 @@ class RandomChains(Family):
             )
         values = as_tokens(tokens, self.num_symbols)
         minimum, maximum = self._range
-        distribution = posterior_mean(urns(range(minimum, maximum + 1), float(self.alpha), self.num_symbols, values))
-        return distribution if isinstance(tokens, Tensor) else distribution.numpy()
+        return posterior_mean(urns(range(minimum, maximum + 1), float(self.alpha), self.num_symbols, values))
 
 
 @dataclass(frozen=True)
@@ -281,7 +280,7 @@ class HigherOrderChains(Family):
         probs = values.new_full(shape, 1 / self.num_symbols, dtype=torch.float64)
         if values.shape[1] >= self.order:
             probs[:, self.order :] = self._predictions(values.long())
-        return probs if isinstance(tokens, Tensor) else probs.numpy()
+        return probs
 
     def _predictions(self, values: Int[Tensor, "B T"]) -> Float[Tensor, "B N E"]:
         # The distributions of tokens k .. T, of which the last one is not seen yet.

@@ -122,7 +122,7 @@ class Family(Process):
         for begin, end, index in group_runs(self.group, first, step, batch):
             parameters = self.hmm_at(seed, index).parameters(device=values.device)
             distribution[begin:end] = inference.predictions(parameters, values[begin:end])
-        return distribution if isinstance(tokens, torch.Tensor) else distribution.numpy()
+        return distribution
 
     def _check_group(self) -> None:
         object.__setattr__(self, "group", integer("group", self.group, 1, 64))

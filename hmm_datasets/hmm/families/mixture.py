@@ -30,7 +30,7 @@ from torch.nn.functional import pad
 from ...errors import InputError
 from .. import inference
 from ..analysis.stationary import cesaro_limit
-from ..arrays import MISSING, as_tokens, distribution, tokens_with_gaps
+from ..arrays import MISSING, as_given, as_tokens, distribution, tokens_with_gaps
 from ..integers import integer
 from ..kernels.draws import MIXTURE
 from ..kernels.structured import CHAIN_COMPONENTS, PROCESS_COMPONENTS, draw_chains
@@ -211,12 +211,10 @@ class Mixture(Process):
         """
         values = as_tokens(tokens, self.num_symbols)
         chosen = torch.from_numpy(self.components_at(len(values), seed, first, step=step)).to(values.device)
-        distributions = self._probs_of(chosen, values)
-        return distributions if isinstance(tokens, Tensor) else distributions.numpy()
+        return as_given(tokens, self._probs_of(chosen, values))
 
     def _infer(self, work: Callable[[Tensor], Tensor], tokens: Any) -> Any:
-        result = self._apply(work, tokens_with_gaps(tokens, self.num_symbols).tokens)
-        return result if isinstance(tokens, Tensor) else result.numpy()
+        return as_given(tokens, self._apply(work, tokens_with_gaps(tokens, self.num_symbols).tokens))
 
     def _apply(self, work: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
         return work(values)
