@@ -390,11 +390,7 @@ class ChainMixture(Mixture):
         for t, total in enumerate(self._log_weights(values)):
             posteriors[:, t] = total.softmax(-1)
         # Zeros after tokens that no chain can emit, where the softmax of -inf is not a number.
-        return posteriors if self._all_positive else posteriors.nan_to_num_(0.0)
-
-    @cached_property
-    def _all_positive(self) -> bool:
-        return bool((self.tables > 0).all() and (self.start > 0).all())
+        return posteriors.nan_to_num_(0.0)
 
     _beliefs = _posteriors
 

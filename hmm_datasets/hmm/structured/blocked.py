@@ -185,16 +185,11 @@ class BlockedHMM(Process):
         )
 
     def _draw_states(self, seed: np.uint64, first: np.uint64, step: np.uint64, out: Rows, states: Rows | None) -> None:
-        tables = *self._start_entries, *self._alias_entries, np.uint64(self.block_size)
-        draw_blocked(*tables, seed, first, step, out, states)
-
-    @cached_property
-    def _start_entries(self) -> tuple[Any, ...]:
-        return AliasTable.from_probabilities(self.start[None]).flat
+        draw_blocked(*self._alias_entries, np.uint64(self.block_size), seed, first, step, out, states)
 
     @cached_property
     def _alias_entries(self) -> tuple[Any, ...]:
-        moves = [AliasTable.from_probabilities(table).flat for table in (self.enter, self.leave)]
+        classes = [AliasTable.from_probabilities(table).flat for table in (self.start[None], self.enter, self.leave)]
         # Blocks have different numbers of symbols, so that their tables have different numbers of columns.
         symbols = [np.flatnonzero(self.blocks == k) for k in range(self.num_blocks)]
         tables = [AliasTable.from_probabilities(self.emission[rows].T) for rows in symbols]
@@ -202,7 +197,7 @@ class BlockedHMM(Process):
         begins = np.cumsum([0, *(table.entries.size for table in tables[:-1])]).astype(np.uint64)
         firsts = np.cumsum([0, *map(len, symbols[:-1])]).astype(np.uint64)
         bits = np.array([table.bits for table in tables], np.uint64)
-        return *(entry for table in moves for entry in table), entries, begins, bits, np.concatenate(symbols), firsts
+        return *(entry for table in classes for entry in table), entries, begins, bits, np.concatenate(symbols), firsts
 
     @cached_property
     def _block_tables(self) -> BlockTables:
