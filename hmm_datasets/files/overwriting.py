@@ -12,7 +12,5 @@ def overwrite(path: Path, content: bytes) -> None:
     check_may_write()
     path.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | BINARY, 0o666)
-    try:
-        os.write(handle, content)
-    finally:
-        os.close(handle)
+    with os.fdopen(handle, "wb", buffering=0) as file:
+        file.write(content)

@@ -6,7 +6,7 @@ transformers draws missing weights at random, leaves out unexpected ones, and re
 import logging
 import re
 from collections.abc import Collection, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -211,14 +211,11 @@ def _without_report() -> Generator[None]:
     def is_other(record: logging.LogRecord) -> bool:
         return "LOAD REPORT" not in str(record.msg)
 
-    loggers = [logging.getLogger(name) for name in _REPORTERS]
-    for logger in loggers:
-        logger.addFilter(is_other)
-    try:
+    with ExitStack() as filtered:
+        for logger in map(logging.getLogger, _REPORTERS):
+            logger.addFilter(is_other)
+            filtered.callback(logger.removeFilter, is_other)
         yield
-    finally:
-        for logger in loggers:
-            logger.removeFilter(is_other)
 
 
 @dataclass(frozen=True)

@@ -62,12 +62,9 @@ def plain_output() -> Iterator[None]:
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the shell or the program that started this one
             setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115
-    before = sys.stdout, sys.stderr
     if isinstance(sys.stdout, PlainStream):
         yield
         return
-    sys.stdout, sys.stderr = PlainStream(before[0], is_for_people=False), PlainStream(before[1], is_for_people=True)
-    try:
+    out, err = PlainStream(sys.stdout, is_for_people=False), PlainStream(sys.stderr, is_for_people=True)
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         yield
-    finally:
-        sys.stdout, sys.stderr = before

@@ -10,10 +10,10 @@ else. Each kind of model is therefore tried once, on tensors without data: its l
 tensor that the layer returned.
 """
 
-import contextlib
 import copy
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
+from unittest import mock
 
 import torch
 from jaxtyping import Float, Int
@@ -118,14 +118,9 @@ class LossOutput(PaddedOutput):
         super().__init__(layer, getattr(layer, "multiple", 1))
         self.labels: LabelScores | None = None
 
-    @contextlib.contextmanager
-    def computing_losses_of(self, labels: LabelScores) -> Iterator[LabelScores]:
+    def computing_losses_of(self, labels: LabelScores) -> AbstractContextManager[LabelScores]:
         """A context in which the layer returns the sum of the losses of these labels."""
-        self.labels = labels
-        try:
-            yield labels
-        finally:
-            self.labels = None
+        return mock.patch.object(self, "labels", labels)
 
     def forward(self, hidden: Float[Tensor, "*B D"]) -> Tensor:
         """The logits, or the sum of the losses."""

@@ -11,9 +11,10 @@ a chat model would not end its turns.
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 from accelerate.utils import is_peft_model
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from ...compat.transformers import TRAINING_ARGS_NAME
 from ...hub.cards import CARD_NAME
@@ -31,18 +32,12 @@ def loadable(model: PreTrainedModel, folder: Path) -> Iterator[None]:
     if generation is not None:
         generation.use_cache = True
     configs = {id(config): config for config in (model.config, model.config.get_text_config())}.values()
-    before = [(config, config.use_cache) for config in configs if hasattr(config, "use_cache")]
-    _set_cache([(config, True) for config, _ in before])
-    try:
+    with contextlib.ExitStack() as changed:
+        for config in configs:
+            if hasattr(config, "use_cache"):
+                changed.enter_context(mock.patch.object(config, "use_cache", True))
         yield
-    finally:
-        _set_cache(before)
     (folder / TRAINING_ARGS_NAME).unlink(missing_ok=True)
     if is_peft_model(model):
         (folder / CARD_NAME).unlink(missing_ok=True)
         generation.save_pretrained(folder)
-
-
-def _set_cache(values: list[tuple[PreTrainedConfig, bool]]) -> None:
-    for config, value in values:
-        config.use_cache = value
