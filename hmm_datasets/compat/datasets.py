@@ -29,6 +29,8 @@ class IndexedExamplesIterable(_BaseExamplesIterable):
     """
 
     _sleep_on_threads_shutdown = False  # no thread has to end before the interpreter does
+    is_typed = True
+    """Rows have the types of `features`, so `datasets` need not cast them."""
 
     @abstractmethod
     def rows_from(self, start: int) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -37,11 +39,6 @@ class IndexedExamplesIterable(_BaseExamplesIterable):
     @abstractmethod
     def tables_from(self, start: int) -> Iterator[tuple[int, pa.Table]]:
         """The rows from number `start` on as tables, each with the key of its first row."""
-
-    @property
-    def is_typed(self) -> bool:
-        """Always true: rows have the types of `features`, so `datasets` need not cast them."""
-        return True
 
     def __iter__(self) -> Iterator[tuple[int, dict[str, Any]]]:
         number = self._next_row()
@@ -101,6 +98,8 @@ class TypedExamples(ExamplesIterable):
         features (`datasets.Features`): features of the rows.
     """
 
+    is_typed = True
+
     def __init__(
         self,
         generate: Callable[..., Iterator[tuple[int, dict[str, Any]]]],
@@ -113,7 +112,3 @@ class TypedExamples(ExamplesIterable):
     @property
     def features(self) -> datasets.Features:
         return self._features
-
-    @property
-    def is_typed(self) -> bool:
-        return True
