@@ -58,12 +58,13 @@ lint: $(VENV)/tools
 	$(BIN)/ruff format --check .
 	$(BIN)/ty check
 
-# In an environment, the versions of the libraries that it has, what they have changed by name, and the quick tests.
+# In an environment, the versions of the libraries that it has, what they have changed by name, and the quick tests. What
+# another version of numba compiled cannot be read, so each environment keeps its own.
 define try_libraries
 	$(1)/python -m pip --disable-pip-version-check list | grep -iE "^(torch|$(subst $() ,|,$(strip $(LIBRARIES)))) "
 	$(1)/python -m pip check
-	$(1)/python -m pytest -q tests/compat
-	OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(1)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile -m "not slow and not thorough"
+	NUMBA_CACHE_DIR=$(abspath $(1)/../numba) $(1)/python -m pytest -q tests/compat
+	NUMBA_CACHE_DIR=$(abspath $(1)/../numba) OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(1)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile -m "not slow and not thorough"
 endef
 
 # An environment of its own, brought up to date each time, with the newest of the libraries of which a run warns until

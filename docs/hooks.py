@@ -27,6 +27,8 @@ PICTURES = {
     "assets/leaky.png": "recipes/experiments/leaky_tokenizer/leaky.png",
     "assets/token_price.png": "recipes/experiments/token_price/token_price.png",
     "assets/token_price_windows.png": "recipes/experiments/token_price/windows.png",
+    "assets/scaling.png": "recipes/experiments/scaling/scaling.png",
+    "assets/scaling_fits.png": "recipes/experiments/scaling/fits.png",
     "assets/tr1.png": "recipes/experiments/tr1/loss.png",
     "assets/along.png": "recipes/experiments/zac_gpt/along.png",
     "assets/wordplay.png": "recipes/experiments/wordplay/loss.png",
@@ -295,7 +297,7 @@ GALLERY = {
     ),
     "From text": ("wordplay", "tinystories-hmm", "icll", "leaky-tokenizer", "token-price", "after-pretraining"),
     "Chat and post-training": ("known-optimum", "objectives", "frontier", "samplers", "chat-ladder"),
-    "Large runs": ("zac-gpt", "tr1"),
+    "Large runs": ("scaling", "zac-gpt", "tr1"),
 }
 """The experiments in the order in which a newcomer understands them."""
 

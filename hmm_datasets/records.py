@@ -20,6 +20,9 @@ _LARGEST_FLOAT = 1.7976931348623157e308
 Finite = Annotated[float, msgspec.Meta(ge=-_LARGEST_FLOAT, le=_LARGEST_FLOAT)]
 """A number that is neither NaN nor infinite."""
 
+Positive = Annotated[float, msgspec.Meta(gt=0, le=_LARGEST_FLOAT)]
+"""A number above 0 that is not infinite."""
+
 Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 """A number of things, from 0 to what 64 bits hold."""
 

@@ -383,7 +383,7 @@ def test_the_page_of_results_has_the_tables_of_each_experiment_to_which_a_page_l
         "plans-of-large-runs"
     }
     pictures = re.findall(r"\]\((\S+\.png)\)", page)
-    assert len(pictures) == 3
+    assert len(pictures) == 4
     assert all(link_leads_somewhere(hooks().RESULTS, picture) for picture in pictures)
 
 

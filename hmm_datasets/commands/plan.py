@@ -73,6 +73,7 @@ class PlanCommand:
         "plan before the data exist, for this vocabulary; the model to midtrain may be a preset",
         least=1,
     )
+    law: Path | None = option(None, "FILE", "runs as law.json of the experiment scaling: the best size of the compute")
     json: bool = option(False, None, "JSON instead of tables")
     flags: list[str] = rest("flags")
 
@@ -85,9 +86,13 @@ def plan_command(arguments: PlanCommand) -> int:
         raise InputError(f"plan {recipe}: no recipe that has a plan; expected one of {', '.join(_PLANNED)}{example}")
     announce_imports()
     from ..operations.planning import plan_recipe  # slow
+    from ..training.plan.law import Runs, planned_by
 
+    runs = None if arguments.law is None else Runs.read(arguments.law)
     launch = None if arguments.launch is None else launch_config(arguments.launch)
     processes, vocabulary = arguments.num_processes, arguments.assumed_vocab_size
     plan = plan_recipe(recipe, flags, num_processes=processes, launch_config=launch, assumed_vocab_size=vocabulary)
+    if runs is not None:
+        plan["law"] = planned_by(runs, plan["flops"])
     print(json.dumps(plan) if arguments.json else plan_text(plan))
     return 0

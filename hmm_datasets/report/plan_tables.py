@@ -70,7 +70,20 @@ def plan_text(plan: dict[str, Any]) -> str:
             rows.append(("cost", f"{time['cost']:,.2f}", "at price_per_hour"))
     else:
         rows.append(("time", "unknown", "set assumed_rate"))
+    if "law" in plan:
+        rows += _law_rows(plan["law"], plan["flops"])
     return "\n\n".join((_left(rows), _memory_table(plan)))
+
+
+def _law_rows(law: dict[str, Any], flops: float) -> list[tuple[str, str, str]]:
+    least, most = law["fitted_flops"]
+    note = f"95%, by the law of {law['runs']} runs of {least:.3g} to {most:.3g} FLOPs"
+    note += f", {flops / most:,.3g} times the largest" if flops > most else ""
+    forms = {"parameters": ",.0f", "tokens": ",.0f", "loss": ",.4g"}
+    shown = {
+        name: [format(law[name][part], form) for part in ("value", "low", "high")] for name, form in forms.items()
+    }
+    return [(f"best {name}", value, f"{low} to {high}, {note}") for name, (value, low, high) in shown.items()]
 
 
 def consumption_table(plan: dict[str, Any], summary: dict[str, Any]) -> str:

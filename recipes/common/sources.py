@@ -1,4 +1,4 @@
-"""The processes whose sequences are tokenized: an HMM fitted to the characters of stories, and named ones."""
+"""The processes of experiments: an HMM fitted to the characters of stories, and named ones, from where they settle."""
 
 import re
 from pathlib import Path
@@ -8,9 +8,11 @@ import numpy as np
 
 from hmm_datasets.errors import InputError
 from hmm_datasets.hmm.families.family import Family
+from hmm_datasets.hmm.families.mixture import Mixture
 from hmm_datasets.hmm.fitting.fit import fit_hmm
 from hmm_datasets.hmm.loading import load_source
 from hmm_datasets.hmm.model import HMM
+from hmm_datasets.hmm.process import Process
 from hmm_datasets.text.corpora.loading import load_corpus
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz .,!?'\"\n"
@@ -35,20 +37,39 @@ class Source(NamedTuple):
     order: int | None = None
 
 
+def named_process(name: str) -> Process:
+    """A process by name, folder or call: an HMM from its stationary distribution on, of a family that is no mixture
+    the HMM of its first sequence, and any other as it is.
+    """
+    process = load_source(name)
+    if isinstance(process, Family) and not isinstance(process, Mixture):
+        process = process.hmm_at(0, 0)
+    hmm = process.to_hmm() if hasattr(process, "to_hmm") else process
+    return _stationary(hmm) if isinstance(hmm, HMM) else process
+
+
 def named_source(name: str) -> Source:
-    """A process by name, folder or call; of a family the HMM of its first sequence.
+    """The source that a name, folder or call stands for, see [`named_process`].
 
     Raises:
         `InputError`: it is no HMM and has none.
     """
-    process = load_source(name)
-    order = getattr(process, "order", None)
-    if isinstance(process, Family):
-        process = process.hmm_at(0, 0)
-    hmm = process.to_hmm() if hasattr(process, "to_hmm") else process
+    hmm = named_process(name)
     if not isinstance(hmm, HMM):
-        raise InputError(f"processes: {name} is {process.describe()}; expected an HMM, a chain or a family of HMMs")
-    return Source(name, re.sub(r"\W+", "-", name).strip("-"), _stationary(hmm), order)
+        raise InputError(f"processes: {name} is {hmm.describe()}; expected an HMM, a chain or a family of HMMs")
+    return Source(name, folder_name(name), hmm, getattr(load_source(name), "order", None))
+
+
+def folder_name(name: str) -> str:
+    """The name of a process as that of a folder.
+
+    ```python
+    >>> folder_name("dyck(4, kinds=2)")
+    'dyck-4-kinds-2'
+
+    ```
+    """
+    return re.sub(r"\W+", "-", name).strip("-")
 
 
 def story_source(folder: Path, states: int) -> Source:
