@@ -139,7 +139,7 @@ SMALL = ["--states", "0", "--processes", "golden_mean", "--planned", "mess3", "-
 
 
 @pytest.mark.thorough
-def test_an_experiment_ends_with_a_report_and_is_continued_from_its_runs(tmp_path, capsys):
+def test_an_experiment_ends_with_a_report_and_is_continued_from_its_runs(tmp_path, capfd):
     settings = run.ScalingSettings(
         str(tmp_path), 0, ["chain_mixture(3, 4, alpha=0.3)"], ["mess3"], [3e8, 1e9, 3e9], [0, 1]
     )
@@ -164,7 +164,7 @@ def test_an_experiment_ends_with_a_report_and_is_continued_from_its_runs(tmp_pat
     with imports_of("scaling"):
         run.main(settings)
     assert read_json(tmp_path / "report.json") == first
-    assert "already done" in capsys.readouterr().out
+    assert "already done" in capfd.readouterr().out  # of its workers
 
 
 def test_settings_that_cannot_be_fitted_are_refused():
