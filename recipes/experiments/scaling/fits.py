@@ -103,9 +103,8 @@ def huber_law(runs: Runs, starts: Sequence[tuple[float, float]] = STARTS) -> Law
 
     def searched(alpha: float, beta: float) -> tuple[float, torch.Tensor]:
         half = np.log(max(float(losses.mean()) - 0.9 * lowest, 1e-9) / 2)
-        numbers = torch.tensor(
-            [half, half, alpha, beta, np.log(0.9 * lowest)], dtype=torch.float64, requires_grad=True
-        )
+        powers = [np.log(power / (LARGEST - power)) for power in (alpha, beta)]
+        numbers = torch.tensor([half, half, np.log(0.9 * lowest), *powers], dtype=torch.float64, requires_grad=True)
         search = torch.optim.LBFGS([numbers], max_iter=500, tolerance_change=1e-14, line_search_fn="strong_wolfe")
 
         def closure() -> torch.Tensor:
