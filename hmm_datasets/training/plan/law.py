@@ -159,15 +159,20 @@ def nonnegative_factors(
     return factors, np.square((designs @ factors[:, :, None])[:, :, 0] - target).sum(1)
 
 
-def best_of(law: Law, flops: float, runs: Runs) -> tuple[float, float, float]:
-    """The parameters and the tokens of a compute that lose least by a law, and their loss.
+def tokens_for(flops: float, sizes: Float[np.ndarray, "S"], runs: Runs) -> Float[np.ndarray, "S"]:
+    """The tokens of a compute for each of some numbers of parameters.
 
     FLOPs per parameter and token are those of the runs, interpolated by size, and beyond them those of the next one.
     """
-    sizes = np.geomspace(runs.parameters.min() / 10, runs.parameters.max() * max(10, flops / runs.flops.max()), 2000)
     order = np.argsort(runs.parameters)
     each = (runs.flops / runs.parameters / runs.tokens)[order]
-    counts = flops / (sizes * np.interp(np.log(sizes), np.log(runs.parameters[order]), each))
+    return flops / (sizes * np.interp(np.log(sizes), np.log(runs.parameters[order]), each))
+
+
+def best_of(law: Law, flops: float, runs: Runs) -> tuple[float, float, float]:
+    """The parameters and the tokens of a compute that lose least by a law, and their loss; see [`tokens_for`]."""
+    sizes = np.geomspace(runs.parameters.min() / 10, runs.parameters.max() * max(10, flops / runs.flops.max()), 2000)
+    counts = tokens_for(flops, sizes, runs)
     losses = law.loss(sizes, counts)
     at = int(losses.argmin())
     return float(sizes[at]), float(counts[at]), float(losses[at])

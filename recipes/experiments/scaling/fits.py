@@ -166,5 +166,9 @@ def of_law(runs: Runs, law: Law) -> Fit:
         size, _, loss = best_of(law, compute, runs)
         return size, loss
 
-    powers = law.size_exponent + law.token_exponent
-    return Fit(law.floor, law.token_exponent / powers, predicted)
+    return Fit(law.floor, compute_exponent(law), predicted)
+
+
+def compute_exponent(law: Law) -> float:
+    """The power of compute with which the best number of parameters grows, by a law."""
+    return law.token_exponent / (law.size_exponent + law.token_exponent)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from fits import METHODS, Fit
+from fits import METHODS, Fit, compute_exponent
 from jaxtyping import Float
 from plot import plot_fits, plot_runs
 from trials import FLOOR_ROWS
@@ -15,7 +15,7 @@ from trials import FLOOR_ROWS
 from hmm_datasets.files import atomic_file, write_json
 from hmm_datasets.intervals import half_width
 from hmm_datasets.report.tables import Table
-from hmm_datasets.training.plan.law import Law, Runs, best_of, fit_law
+from hmm_datasets.training.plan.law import Law, Runs, best_of, fit_law, tokens_for
 
 REPLICATES = 50
 """Draws of the losses of runs, from which intervals are computed."""
@@ -148,16 +148,14 @@ def simulated_truths(runs: Runs, law: Law, result: Result) -> dict[str, Truth]:
         compute = plan["compute"]
         best, _, lowest = best_of(law, compute, runs)
         sizes = best * np.geomspace(0.01, 100, 400)
-        order = np.argsort(runs.parameters)
-        each = (runs.flops / runs.parameters / runs.tokens)[order]
-        counts = compute / (sizes * np.interp(np.log(sizes), np.log(runs.parameters[order]), each))
-        truths[f"{compute:.3g}"] = Truth(compute, lowest, np.log(sizes), law.loss(sizes, counts) - lowest)
+        losses = law.loss(sizes, tokens_for(compute, sizes, runs))
+        truths[f"{compute:.3g}"] = Truth(compute, lowest, np.log(sizes), losses - lowest)
     return truths
 
 
 def error_of(fit: Fit, floor: float, law: Law, truths: Mapping[str, Truth]) -> Errors:
     """The errors of a fit: predicted minus true, and what the size that it picks loses."""
-    exponent = law.token_exponent / (law.size_exponent + law.token_exponent)
+    exponent = compute_exponent(law)
     errors = {"floor": fit.floor - floor, "exponent": fit.exponent - exponent}
     for name, truth in truths.items():
         size, loss = fit.best(truth.compute)
@@ -173,7 +171,7 @@ def laws_table(results: Sequence[Result]) -> Table:
     rows = []
     for result in results:
         runs, law = [*result["runs"], *result["beyond"]], reference(result)
-        exponent = law.token_exponent / (law.size_exponent + law.token_exponent)
+        exponent = compute_exponent(law)
         excess = [run["excess"] for run in runs]
         cells = [f"{law.size_exponent:.3f}", f"{law.token_exponent:.3f}", f"{exponent:.3f}"]
         fitted = np.array([law.loss(run["parameters"], run["tokens"]) for run in runs]) - result["floor"]
