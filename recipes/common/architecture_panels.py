@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float
 from matplotlib import rc_context
 from matplotlib.figure import Figure
+from panels import shared_legend
 
 from hmm_datasets.report.plots import PAPER, save_figure
 
@@ -70,9 +71,5 @@ def draw_panels(panels: Sequence[ArchitecturePanel], path: str | os.PathLike) ->
             axes.set_title(panel.title)
             axes.set_xlabel(panel.x_label)
             axes.set_ylabel(panel.y_label)
-        handles = {}
-        for axes in figure.axes:
-            for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-                handles.setdefault(label, handle)
-        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(len(handles), 6))
+        shared_legend(figure, 6)
         save_figure(figure, path)

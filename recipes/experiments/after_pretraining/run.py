@@ -16,6 +16,7 @@ import shlex
 import time
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -176,8 +177,9 @@ def optimum_and_baselines(settings: AfterPretrainingSettings, process: "Process"
 
 def report(settings: AfterPretrainingSettings, process: "Process", seconds: float) -> None:
     """Write and print the table, draw the curves."""
-    from hmm_datasets.display import format_duration
-    from hmm_datasets.files import atomic_file, read_json, read_jsonl, write_json
+    from report_page import write_report_page
+
+    from hmm_datasets.files import read_json, read_jsonl
     from hmm_datasets.report.plots import STYLES
     from hmm_datasets.report.tables import Table
 
@@ -224,15 +226,9 @@ def report(settings: AfterPretrainingSettings, process: "Process", seconds: floa
             ["CORE subset", *(f"{entry['score']:.3f} ({entry['low']:.3f} to {entry['high']:.3f})" for entry in scores)]
         )
     tables.append(Table("What the pretrained model knows, with 95% intervals", ["", "before", "after"], kept))
-    write_json(
-        folder / "report.json",
-        {"losses": losses, "curves": curves, "seconds": round(seconds, 1), "known": kept},
-    )
-    with atomic_file(folder / "report.md") as temporary:
-        temporary.write_text("\n\n".join(entry.markdown() for entry in tables) + "\n", encoding="utf-8")
-    print("\n\n".join(entry.text() for entry in tables), flush=True)
-    draw(curves, {name: loss - losses["bayes"] for name, loss in losses.items()}, folder / "after_pretraining.png")
-    print(f"\n{folder / 'report.md'}: the tables; after_pretraining.png: the curves ({format_duration(seconds)})")
+    figures = {"losses": losses, "curves": curves, "seconds": round(seconds, 1), "known": kept}
+    excess = {name: loss - losses["bayes"] for name, loss in losses.items()}
+    write_report_page(folder, tables, figures, {"after_pretraining.png": partial(draw, curves, excess)})
 
 
 def draw(curves: Mapping[str, list[dict[str, Any]]], excess: Mapping[str, float], path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from mean_text import mean_text
 from methods import DRAWS
+from panels import shared_legend
+from report_page import write_report_page
 from rewards import MEMBERS, NUM_ENSEMBLES, Rewards, ensemble_gains, share_of
 
-from hmm_datasets.files import atomic_file, write_json
 from hmm_datasets.hmm import processes
 from hmm_datasets.hmm.analysis.reward_totals import reward_totals
 from hmm_datasets.intervals import half_width
@@ -36,14 +38,8 @@ def write_report(folder: Path, rewards: Rewards, rows: Sequence[dict[str, Any]],
         tables += [landing_table(rewards, rows), share_table(rows)]
     gains = {members: ensemble_gains(rewards, members, NUM_ENSEMBLES, np.array(DIVERGENCES)) for members in MEMBERS}
     tables.append(ensemble_table(rewards, gains))
-    write_json(folder / "report.json", {"settings": settings, "policies": list(rows)})
-    with atomic_file(folder / "report.md") as temporary:
-        text = "\n\n".join(f"# {table.markdown()}" for table in tables)
-        temporary.write_text(f"{text}\n\n![The frontier](frontier.png)\n", encoding="utf-8")
-    plot_frontier(rewards, rows, folder / "frontier.png")
-    for table in tables:
-        print(f"\n{table.text()}")
-    print(f"\n{folder}/: report.md, report.json, frontier.png")
+    figures = {"settings": settings, "policies": list(rows)}
+    write_report_page(folder, tables, figures, {"frontier.png": partial(plot_frontier, rewards, rows)})
 
 
 def possible_table(rewards: Rewards) -> Table:
@@ -179,11 +175,7 @@ def plot_frontier(rewards: Rewards, rows: Sequence[dict[str, Any]], path: Path) 
         _draw(proxy_axes, share_axes, gold_axes, method, results, color, "o")
     for axes, name in ((proxy_axes, "proxy reward"), (share_axes, "share of the gain"), (gold_axes, "gold reward")):
         axes.set(xlabel="divergence, nats per sequence", ylabel=name)
-    legend: dict[str, Any] = {}
-    for axes in (proxy_axes, gold_axes):
-        handles, labels = axes.get_legend_handles_labels()
-        legend |= dict(zip(labels, handles, strict=True))
-    figure.legend(legend.values(), legend.keys(), loc="outside upper center", ncols=4)
+    shared_legend(figure, 4, (proxy_axes, gold_axes))
     save_figure(figure, path)
 
 

@@ -143,6 +143,7 @@ def draw(settings: GINCSettings, accuracy: dict[str, Any], path: Path) -> None:
     """Draw the accuracies by number of examples, a panel for each length."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
+    from panels import shared_legend
 
     from hmm_datasets.report.plots import PAPER, save_figure
 
@@ -168,10 +169,7 @@ def draw(settings: GINCSettings, accuracy: dict[str, Any], path: Path) -> None:
             axes.minorticks_off()
             axes.set(title=f"examples of {length} tokens", xlabel="examples", ylim=(0, 1.02))
         panels[0].set_ylabel("accuracy")
-        handles = {}
-        for axes in panels:
-            handles |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
-        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3)
+        shared_legend(figure, 3)
         save_figure(figure, path)
 
 

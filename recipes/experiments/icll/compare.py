@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,19 +29,15 @@ class ComparisonSettings:
 
 def main(settings: ComparisonSettings) -> None:
     """Read the results, print and write them."""
-    from hmm_datasets.files import atomic_file, read_json, write_json
+    from report_page import write_report_page
+
+    from hmm_datasets.files import read_json
 
     root = Path(settings.experiment)
     rows = results(read_json(root / "models" / "sweep.json")["cells"])
     tables = [divergences_table(rows), quality_table(rows)]
-    for table in tables:
-        print(table.text(), end="\n\n")
-    text = "\n\n".join([*(table.markdown() for table in tables), "Figure: `icll.png`."])
-    with atomic_file(root / "report.md") as temporary:
-        temporary.write_text(f"{text}\n", encoding="utf-8")
-    write_json(root / "report.json", {"models": rows})
-    draw(rows, root / "icll.png")
-    print(f"{root}/: report.md, report.json, icll.png, fits/sweep.csv, models/sweep.csv")
+    others = ["fits/sweep.csv", "models/sweep.csv"]
+    write_report_page(root, tables, {"models": rows}, {"icll.png": partial(draw, rows)}, others=others)
 
 
 def results(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -119,6 +116,7 @@ def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Draw the divergences of the largest model, a panel for each kind of source, and the excess of all by size."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
+    from panels import shared_legend
 
     from hmm_datasets.report.plots import PAPER, WIDTH, predictor_styles, run_style, save_figure
 
@@ -153,10 +151,7 @@ def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
         for axes in panels:
             axes.set_xticks(range(len(sizes)), labels)
             axes.set_xlim(-0.3, len(sizes) - 0.7)
-        handles = {}
-        for axes in panels[:-1]:
-            handles |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
-        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4)
+        shared_legend(figure, 4, panels[:-1])
         save_figure(figure, path)
 
 

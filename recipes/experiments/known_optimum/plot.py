@@ -1,14 +1,15 @@
 """The report of the experiment on known optima: a table of trials, and the frontier between reward and divergence."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
+from report_page import write_report_page
 
-from hmm_datasets.files import atomic_file, write_json
 from hmm_datasets.hmm.model import HMM
 from hmm_datasets.hmm.tilted import TiltedHMM
 from hmm_datasets.intervals import half_width
@@ -27,12 +28,8 @@ def write_known_optimum(folder: str | Path, results: Sequence[dict[str, Any]]) -
         results (sequence of `dict`): what its trials wrote.
     """
     folder = Path(folder)
-    table = known_optimum_table(results)
-    write_json(folder / "report.json", {"trials": list(results)})
-    with atomic_file(folder / "report.md") as temporary:
-        temporary.write_text(f"# {table.markdown()}\n\n![The frontier](frontier.png)\n", encoding="utf-8")
-    print(f"\n{table.text()}\n\n{folder}/: report.md, report.json, frontier.png", flush=True)
-    plot_frontier(HMM.from_pretrained(folder / "hmm"), results, folder / "frontier.png")
+    pictures = {"frontier.png": partial(plot_frontier, HMM.from_pretrained(folder / "hmm"), results)}
+    write_report_page(folder, [known_optimum_table(results)], {"trials": list(results)}, pictures)
 
 
 def known_optimum_table(results: Sequence[dict[str, Any]]) -> Table:

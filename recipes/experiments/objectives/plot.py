@@ -1,6 +1,7 @@
 """The report of the trial of objectives: a table, and a picture of all distances."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,9 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from mean_text import mean_text
+from report_page import write_report_page
 from theory import Task
 
-from hmm_datasets.files import atomic_file, write_json
 from hmm_datasets.report.plots import PAPER, WIDTH, save_figure
 from hmm_datasets.report.tables import Table
 
@@ -31,15 +32,8 @@ def write_report(
     tilted = task.tilted()
     best = {"reward": task.expected_reward(tilted), "from_reference": task.divergence(tilted, task.reference)}
     content = {"tilted": best, "settings": settings, "trials": list(rows), "faults": list(faults)}
-    write_json(folder / "report.json", content)
     tables = [table_of(rows, best, settings), *([faults_table(faults)] if faults else [])]
-    with atomic_file(folder / "report.md") as temporary:
-        text = "\n\n".join(f"# {table.markdown()}" for table in tables)
-        temporary.write_text(f"{text}\n\n![Distances](objectives.png)\n", encoding="utf-8")
-    plot_distances(rows, folder / "objectives.png")
-    for table in tables:
-        print(f"\n{table.text()}")
-    print(f"\n{folder}/: report.md, report.json, objectives.png")
+    write_report_page(folder, tables, content, {"objectives.png": partial(plot_distances, rows)})
 
 
 def table_of(rows: Sequence[dict[str, Any]], best: dict[str, float], settings: dict[str, Any]) -> Table:

@@ -18,6 +18,7 @@ import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,6 @@ def main(settings: QuantizationSettings) -> None:
     run_or_exit([training(settings, model) for model in settings.models])
     results = {model: measure(folder_of(settings, model), settings) for model in settings.models}
     report(settings, folder, results, time.monotonic() - began)
-    draw(results, folder / "quantization.png")
 
 
 def check_packages(formats: Sequence[str]) -> None:
@@ -143,7 +143,8 @@ def report(
     settings: QuantizationSettings, folder: Path, results: Mapping[str, Mapping[str, Any]], seconds: float
 ) -> None:
     """Write `report.json` and `report.md`, and print the table."""
-    from hmm_datasets.files import atomic_file, write_json
+    from report_page import write_report_page
+
     from hmm_datasets.report.tables import Table
 
     header = ["model", "format", "bits", "from the exact distribution", "rise over float32", "from float32"]
@@ -154,10 +155,8 @@ def report(
         "KL(exact || float32), sequence by sequence."
     )
     table = Table("Divergence before and after quantization", header, rows_of(results), note)
-    write_json(folder / "report.json", {"models": results, "seconds": round(seconds, 1)})
-    with atomic_file(folder / "report.md") as temporary:
-        temporary.write_text(f"{table.markdown()}\n\n![Divergences](quantization.png)\n", encoding="utf-8")
-    print(f"\n{table.text()}\n\n{folder}/: report.md, report.json, quantization.png; {seconds:.0f} s")
+    figures = {"models": results, "seconds": round(seconds, 1)}
+    write_report_page(folder, [table], figures, {"quantization.png": partial(draw, results)})
 
 
 def rows_of(results: Mapping[str, Mapping[str, Any]]) -> Sequence[Sequence[str]]:

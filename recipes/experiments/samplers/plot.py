@@ -1,6 +1,7 @@
 """The report of the samplers: a table for each part, and a picture."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,8 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from mean_text import mean_text
+from report_page import write_report_page
 
-from hmm_datasets.files import atomic_file, write_json
 from hmm_datasets.report.plots import PAPER, WIDTH, save_figure
 from hmm_datasets.report.tables import Table
 
@@ -25,15 +26,8 @@ Results = dict[str, list[list[dict[str, Any]]]]
 def write_report(folder: Path, results: Results, settings: dict[str, Any]) -> None:
     """Write `report.json`, `report.md` and `samplers.png`, and print the tables."""
     tables = [TABLES[part](found) for part, found in results.items()]
-    write_json(folder / "report.json", {"settings": settings, "results": results})
-    with atomic_file(folder / "report.md") as temporary:
-        text = "\n\n".join(f"# {table.markdown()}" for table in tables)
-        picture = "\n\n![Samplers](samplers.png)" if _PANELS.keys() & results.keys() else ""
-        temporary.write_text(f"{text}{picture}\n", encoding="utf-8")
-    plot_samplers(results, folder / "samplers.png")
-    for table in tables:
-        print(f"\n{table.text()}")
-    print(f"\n{folder}/: report.md, report.json, samplers.png")
+    pictures = {"samplers.png": partial(plot_samplers, results)} if _PANELS.keys() & results.keys() else {}
+    write_report_page(folder, tables, {"settings": settings, "results": results}, pictures)
 
 
 def _cells(found: Sequence[Sequence[dict[str, Any]]], names: Sequence[str], form: str = ".4f") -> list[list[str]]:
@@ -154,8 +148,6 @@ TABLES: dict[str, Callable[[Sequence[Sequence[dict[str, Any]]]], Table]] = {
 def plot_samplers(results: Results, path: Path) -> None:
     """Plot the error of decodings, and of unmasking by the number of steps, as far as these parts were measured."""
     shown = [part for part in _PANELS if part in results]
-    if not shown:
-        return
     figure = Figure(figsize=(WIDTH * len(shown), WIDTH), layout="constrained")
     for axes, part in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
         _PANELS[part](axes, results[part])

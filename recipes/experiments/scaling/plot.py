@@ -1,6 +1,5 @@
 """The pictures of the experiment."""
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
+from panels import shared_legend, wrapped_title
 
 from hmm_datasets.report.plots import PAPER, markers, run_style, save_figure
 from hmm_datasets.training.plan.law import Law
@@ -27,10 +27,7 @@ def plot_runs(results: Sequence[Mapping[str, Any]], laws: Mapping[str, Law], pat
         plot_process(axes, result, laws[result["name"]])
     for axes in list(grid.flat)[len(results) :]:
         axes.set_axis_off()
-    known = {
-        label: handle for axes in figure.axes for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
-    }
-    figure.legend(known.values(), known.keys(), loc="outside lower center", ncols=4)
+    shared_legend(figure, 4)
     save_figure(figure, path)
 
 
@@ -45,7 +42,7 @@ def plot_process(axes: Axes, result: Mapping[str, Any], law: Law) -> None:
         order = np.argsort(sizes)
         excess = law.loss(sizes, tokens) - law.floor
         axes.plot(sizes[order], excess[order], color=style["color"], linestyle=":", linewidth=1)
-    axes.set(title=wrapped(result["name"]), xlabel="parameters", ylabel="excess (nats per symbol)")
+    axes.set(title=wrapped_title(result["name"]), xlabel="parameters", ylabel="excess (nats per symbol)")
     axes.set(xscale="log", yscale="log")
     axes.xaxis.set_minor_formatter(NullFormatter())  # they would overlap where there is only one power of ten
 
@@ -69,14 +66,9 @@ def plot_fits(results: Sequence[Mapping[str, Any]], errors: Mapping[str, Any], p
             axes.plot(first, place, "o", color=color, markersize=4, label=floor if name == names[0] else None)
         axes.axvline(0, color="black", linestyle=":", linewidth=1)
         axes.set_yticks(range(len(names)), names)
-        axes.set(title=wrapped(result["name"]), xlabel="predicted minus found\n(nats per symbol)")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+        axes.set(title=wrapped_title(result["name"]), xlabel="predicted minus found\n(nats per symbol)")
+    shared_legend(figure, 2)
     save_figure(figure, path)
-
-
-def wrapped(name: str) -> str:
-    """The name of a process as a title."""
-    return "\n".join(textwrap.wrap(name, 22))
 
 
 def _columns(runs: Sequence[Mapping[str, Any]], *names: str) -> list[np.ndarray]:

@@ -10,9 +10,10 @@ import numpy as np
 from fits import METHODS, Fit, compute_exponent
 from jaxtyping import Float
 from plot import plot_fits, plot_runs
+from report_page import write_report_page
 from trials import FLOOR_ROWS
 
-from hmm_datasets.files import atomic_file, write_json
+from hmm_datasets.files import write_json
 from hmm_datasets.intervals import half_width
 from hmm_datasets.report.tables import Table
 from hmm_datasets.training.plan.law import Law, Runs, best_of, fit_law, tokens_for
@@ -63,16 +64,10 @@ def write_report(folder: Path, results: Sequence[Result], settings: Mapping[str,
     tables += [errors_table(result, measured[result["name"]]) for result in compared]
     tables += [summary_table("Errors where the law holds exactly", simulated), plans_table(results)]
     figures = {"settings": dict(settings), "results": list(results), "errors": measured, "simulated": simulated}
-    write_json(folder / "report.json", figures)
-    pictures = "![Runs](scaling.png)\n\n![Fits](fits.png)"
-    with atomic_file(folder / "report.md") as temporary:
-        parts = ["# scaling", *(table.markdown() for table in tables), pictures]
-        temporary.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
-    for table in tables:
-        print(f"\n{table.text()}", flush=True)
-    plot_runs(results, {result["name"]: reference(result) for result in results}, folder / "scaling.png")
-    plot_fits(compared, measured, folder / "fits.png")
-    print(f"\n{folder}/report.md: the tables; scaling.png, fits.png: the pictures; law.json of each process: its runs")
+    laws = {result["name"]: reference(result) for result in results}
+    pictures = {"scaling.png": partial(plot_runs, results, laws), "fits.png": partial(plot_fits, compared, measured)}
+    others = [f"{result['folder']}/law.json" for result in results]
+    write_report_page(folder, tables, figures, pictures, others=others)
 
 
 def law_of(result: Result, runs: Sequence[dict[str, Any]] | None = None) -> Runs:

@@ -11,6 +11,7 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,9 @@ class ComparisonSettings:
 
 def main(settings: ComparisonSettings) -> None:
     """Read the results, print and write them."""
-    from hmm_datasets.files import atomic_file, read_json, write_json
+    from report_page import write_report_page
+
+    from hmm_datasets.files import read_json
 
     root = Path(settings.experiment)
     cells = {name: read_json(root / name / "sweep.json")["cells"] for name in ("sizes", "updates")}
@@ -43,19 +46,14 @@ def main(settings: ComparisonSettings) -> None:
     }
     tables = [sizes_table(cells["sizes"]), updates_table(curves), llama_table(optimum)]
     lists = {"hmm": f"Sentences of the best HMM ({settings.best})", "llama": "Sentences of the Llama"}
-    for table in tables:
-        print(table.text(), end="\n\n")
     for name, title in lists.items():
         print(f"{title}\n" + "".join(f"  {sentence}\n" for sentence in said[name]))
-    parts = [table.markdown() for table in tables]
-    parts += [f"{title}\n\n" + "\n".join(f"- {item}" for item in said[name]) for name, title in lists.items()]
-    parts.append("Figures: `updates.png` and `emissions.png`.")
-    with atomic_file(root / "report.md") as temporary:
-        temporary.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    sections = [f"# {title}\n\n" + "\n".join(f"- {item}" for item in said[name]) for name, title in lists.items()]
     rows = [{**item, "rule": rule, "update_every": every} for (every, rule), item in curves.items()]
-    write_json(root / "report.json", {"best": settings.best, "updates": rows, "sentences": said, "llama": optimum})
-    draw_updates(curves, root / "updates.png")
-    print(f"{root}/: report.md, report.json, updates.png, emissions.png, sizes/sweep.csv, updates/sweep.csv")
+    figures = {"best": settings.best, "updates": rows, "sentences": said, "llama": optimum}
+    pictures = {"updates.png": partial(draw_updates, curves)}
+    others = ["emissions.png", "sizes/sweep.csv", "updates/sweep.csv"]
+    write_report_page(root, tables, figures, pictures, sections=sections, others=others)
 
 
 def sizes_table(cells: Sequence[Mapping[str, Any]]):

@@ -1,7 +1,6 @@
 """The pictures of the experiment."""
 
 import math
-import textwrap
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
@@ -13,6 +12,7 @@ from jaxtyping import Float
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from panels import shared_legend, wrapped_title
 from prices import FLIPS, Result, bound, excess, price
 
 from hmm_datasets.intervals import half_width
@@ -40,7 +40,7 @@ def plot_prices(results: Sequence[Result], window: int, path: Path) -> None:
         axes.bar(range(len(chosen)), heights, bottom=windows, yerr=halves, **style)
         labels = [label_of(result).removesuffix(" tokens") for result in chosen]
         axes.set_xticks(range(len(chosen)), labels, rotation=90)
-        axes.set(title=wrapped(source), ylabel="bits per symbol\nabove the entropy rate")
+        axes.set(title=wrapped_title(source), ylabel="bits per symbol\nabove the entropy rate")
         axes.set_ylim(bottom=0)
         axes.grid(visible=False, axis="x")
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2)
@@ -63,11 +63,7 @@ def plot_windows(results: Sequence[Result], curve: Mapping[str, Any], path: Path
             axes.set_axis_off()
         else:
             draw(axes)
-    # Panels of processes have the same curves.
-    known = {
-        label: handle for axes in figure.axes for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
-    }
-    figure.legend(known.values(), known.keys(), loc="outside lower center", ncols=4)
+    shared_legend(figure, 4)
     save_figure(figure, path)
 
 
@@ -78,7 +74,7 @@ def plot_spans(axes: Axes, results: Sequence[Result]) -> None:
         spans = np.multiply(sizes, result["symbols_per_token"])
         prices = [price(result, size).mean() for size in sizes]
         axes.plot(spans, prices, label=label_of(result), **run_style(number), **markers(number, len(sizes)))
-    axes.set(title=wrapped(results[0]["source"]), xlabel="symbols in the window", xscale="log", yscale="log")
+    axes.set(title=wrapped_title(results[0]["source"]), xlabel="symbols in the window", xscale="log", yscale="log")
     axes.set(ylabel="price of the window\n(bits per symbol)")
 
 
@@ -91,7 +87,7 @@ def plot_gaps(axes: Axes, results: Sequence[Result]) -> None:
         color = run_style(number)["color"]
         axes.plot(contexts, np.maximum(gaps, 1e-9), label=label_of(result), color=color, marker="o")
         axes.plot(contexts, [max(bound(result, context), 1e-9) for context in contexts], color=color, linestyle=":")
-    axes.set(title=f"{wrapped(results[0]['source'])}\ndotted: bound", xlabel="tokens read", yscale="log")
+    axes.set(title=f"{wrapped_title(results[0]['source'])}\ndotted: bound", xlabel="tokens read", yscale="log")
     axes.set(ylabel="gap at the next token\n(bits per symbol)", ylim=(1e-6, 20))
 
 
@@ -111,11 +107,6 @@ def plot_unigrams(axes: Axes, curve: Mapping[str, Any]) -> None:
 def interval(values: Float[np.ndarray, "N"]) -> float:
     """Half of the 95% interval of a mean."""
     return half_width(values.std(ddof=1) / math.sqrt(len(values)), len(values))
-
-
-def wrapped(source: str) -> str:
-    """The name of a source as a title."""
-    return "\n".join(textwrap.wrap(source, 26))
 
 
 def label_of(result: Result) -> str:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,8 @@ import numpy as np
 from mean_text import mean_text
 from plot import plot_prices, plot_windows
 from prices import FLIPS, Result, excess, price, together, unigram_curve
+from report_page import write_report_page
 
-from hmm_datasets.files import atomic_file, write_json
 from hmm_datasets.report.tables import Table
 
 
@@ -26,16 +27,10 @@ def write_report(folder: Path, results: Sequence[Result], settings: Mapping[str,
     window, curve = settings["window"], unigram_curve()
     tables = [prices_table(results, window), parts_table(results, window), leaks_table(results, window)]
     tables.append(unigram_table(curve))
-    write_json(folder / "report.json", {"settings": dict(settings), "results": list(results), "unigram": curve})
-    pictures = "![Prices](token_price.png)\n\n![Windows](windows.png)"
-    with atomic_file(folder / "report.md") as temporary:
-        parts = ["# token-price", *(table.markdown() for table in tables), pictures]
-        temporary.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
-    for table in tables:
-        print(f"\n{table.text()}", flush=True)
-    plot_prices(results, window, folder / "token_price.png")
-    plot_windows(results, curve, folder / "windows.png")
-    print(f"\n{folder}/report.md: the tables; token_price.png, windows.png: the pictures")
+    figures = {"settings": dict(settings), "results": list(results), "unigram": curve}
+    pictures = {"token_price.png": partial(plot_prices, results, window)}
+    pictures["windows.png"] = partial(plot_windows, results, curve)
+    write_report_page(folder, tables, figures, pictures)
 
 
 def prices_table(results: Sequence[Result], window: int) -> Table:
