@@ -297,7 +297,7 @@ GALLERY = {
     ),
     "From text": ("wordplay", "tinystories-hmm", "icll", "leaky-tokenizer", "token-price", "after-pretraining"),
     "Chat and post-training": ("known-optimum", "objectives", "frontier", "samplers", "chat-ladder"),
-    "Large runs": ("scaling", "zac-gpt", "tr1"),
+    "Scale": ("scaling", "zac-gpt", "tr1"),
 }
 """The experiments in the order in which a newcomer understands them."""
 

@@ -16,6 +16,8 @@ def plan_text(plan: dict[str, Any]) -> str:
         f"{plan['micro_batch_size']} micro-batch x {plan['gradient_accumulation_steps']} accumulation x "
         f"{plan['world_size']} ranks = {plan['global_batch_size']:,} rows"
     )
+    ranks, shown_ranks = plan["possible_ranks"], " ".join(map(str, plan["possible_ranks"][:8]))
+    checkpoints = plan["checkpoints"]
     rows = [
         ("parameters", f"{plan['parameters']:,}", f"{plan['parameters_without_embeddings']:,} without embeddings"),
         (
@@ -32,26 +34,19 @@ def plan_text(plan: dict[str, Any]) -> str:
             f"{plan['flops']:.4g}",
             "of the model, without padding and recomputation; fewer if sequences are shorter than rows",
         ),
-    ]
-    ranks, shown_ranks = plan["possible_ranks"], " ".join(map(str, plan["possible_ranks"][:8]))
-    rows.append(("possible ranks", shown_ranks + (f" ... {ranks[-1]}" if len(ranks) > 8 else ""), "for every batch"))
-    checkpoints = plan["checkpoints"]
-    rows.append(
+        ("possible ranks", shown_ranks + (f" ... {ranks[-1]}" if len(ranks) > 8 else ""), "for every batch"),
         (
             "disk",
             f"{checkpoints['most'] * checkpoints['bytes'] / _GIB:,.3g} GiB",
             f"{counted(checkpoints['most'], 'checkpoint')} of {_size(checkpoints['bytes'])} GiB at once; "
             "ZeRO's are larger",
-        )
-    )
-    if plan["batch_ramp"]:
-        stages = plan["batch_ramp"]
+        ),
+    ]
+    if stages := plan["batch_ramp"]:
         shown = stages if len(stages) <= 4 else [*stages[:2], "...", stages[-1]]
         rows.insert(3, ("batch ramp", " ".join(shown), f"rows:steps of {len(stages)} stages before the full batch"))
     if plan["trained_parameters"] < plan["parameters"]:
-        rows.insert(
-            1, ("trained", f"{plan['trained_parameters']:,}", "parameters; the others cost 4 N instead of 6 N")
-        )
+        rows.insert(1, ("trained", f"{plan['trained_parameters']:,}", "parameters; others cost 4 N instead of 6 N"))
     if plan.get("assumed_vocab_size") is not None:
         rows.append(("epochs", "unknown", f"the data were not read; a vocabulary of {plan['assumed_vocab_size']:,}"))
     elif not plan["corpora"] and plan["epochs"] is None:
@@ -70,20 +65,17 @@ def plan_text(plan: dict[str, Any]) -> str:
             rows.append(("cost", f"{time['cost']:,.2f}", "at price_per_hour"))
     else:
         rows.append(("time", "unknown", "set assumed_rate"))
-    if "law" in plan:
-        rows += _law_rows(plan["law"], plan["flops"])
-    return "\n\n".join((_left(rows), _memory_table(plan)))
+    law = [_law_table(plan["law"], plan["flops"])] if "law" in plan else []
+    return "\n\n".join((_left(rows), *law, _memory_table(plan)))
 
 
-def _law_rows(law: dict[str, Any], flops: float) -> list[tuple[str, str, str]]:
+def _law_table(law: dict[str, Any], flops: float) -> str:
     least, most = law["fitted_flops"]
-    note = f"95%, by the law of {law['runs']} runs of {least:.3g} to {most:.3g} FLOPs"
-    note += f", {flops / most:,.3g} times the largest" if flops > most else ""
-    forms = {"parameters": ",.0f", "tokens": ",.0f", "loss": ",.4g"}
-    shown = {
-        name: [format(law[name][part], form) for part in ("value", "low", "high")] for name, form in forms.items()
-    }
-    return [(f"best {name}", value, f"{low} to {high}, {note}") for name, (value, low, high) in shown.items()]
+    beyond = f", {flops / most:,.3g} times the largest" if flops > most else ""
+    title = f"Best for these FLOPs, by the law of {law['runs']} runs of {least:.3g} to {most:.3g} FLOPs{beyond}"
+    forms, parts = {"parameters": ",.0f", "tokens": ",.0f", "loss": ",.5g"}, ("value", "low", "high")
+    rows = [[name, *(format(law[name][part], form) for part in parts)] for name, form in forms.items()]
+    return f"{title}\n\n{text_table(['95%', *parts], rows)}"
 
 
 def consumption_table(plan: dict[str, Any], summary: dict[str, Any]) -> str:
@@ -101,8 +93,7 @@ def consumption_table(plan: dict[str, Any], summary: dict[str, Any]) -> str:
 def _memory_table(memory: dict[str, Any]) -> str:
     columns = ("weights", "gradients", "optimizer", "activations", "total")
     rows = [[strategy, *(_size(sizes[column]) for column in columns)] for strategy, sizes in memory["memory"].items()]
-    kind = f"{memory['precision']}, {memory['optimizer']}"
-    title = f"Memory per rank in GiB, {kind}; allocator overhead and CUDA's context not included"
+    title = f"Memory per rank in GiB, {memory['precision']}, {memory['optimizer']}; no allocator or CUDA overhead"
     if "device" not in memory:
         return f"{title}\n\n{text_table(['', *columns], rows)}"
     device = memory["device"]

@@ -35,7 +35,7 @@ def surface(law: Law, floor: float | None = None, reach: float = 8.0, shift: flo
 
 @pytest.mark.parametrize("floor", [None, 1.69])
 @pytest.mark.parametrize("law", [SYMMETRIC, ASYMMETRIC])
-@pytest.mark.parametrize("method", [fits.huber, fits.projection])
+@pytest.mark.parametrize("method", [fits.huber, fits.projection, fits.latest, fits.longer])
 def test_laws_of_exact_surfaces_are_recovered(method, law, floor):
     runs, computes = surface(law, floor)
     fit = method(runs, computes)
@@ -56,7 +56,7 @@ def test_parabolas_are_exact_on_symmetric_surfaces_and_biased_on_others():
     assert fit.exponent == pytest.approx(0.5, abs=1e-9)
     assert fit.best(1e21)[0] == pytest.approx(best_of(SYMMETRIC, 1e21, runs)[0], rel=5e-3)
     errors = []
-    for reach in (2.0, 8.0):
+    for reach in (2.0, 16.0):
         runs, computes = surface(ASYMMETRIC, 1.69, reach)
         fit = fits.parabolas(runs, computes)
         assert fit.exponent == pytest.approx(0.25, abs=1e-3)
@@ -119,7 +119,8 @@ def test_the_frontier_has_the_pinned_floor_and_the_speedup_of_the_example():
 
 def test_sizes_are_those_with_a_sensible_number_of_tokens():
     sizes = trials.sizes_of(1e10, 16)
-    assert [size.width for size in sizes] == [8, 12, 16, 24]
+    assert [size.width for size in sizes] == [8, 12, 16, 24, 32]
+    assert trials.sizes_of(3e12, 16)[-1].parameters > 1e6
     for size in sizes:
         tokens = size.steps(1e10) * trials.BATCH_SIZE * (trials.LENGTH + 1)
         assert tokens * size.flops == pytest.approx(1e10, rel=0.02)
@@ -139,7 +140,8 @@ SMALL = ["--states", "0", "--processes", "golden_mean", "--planned", "mess3", "-
 
 
 @pytest.mark.thorough
-def test_an_experiment_ends_with_a_report_and_is_continued_from_its_runs(tmp_path, capfd):
+def test_an_experiment_ends_with_a_report_and_is_continued_from_its_runs(tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(report, "REPLICATES", 3)
     settings = run.ScalingSettings(
         str(tmp_path), 0, ["chain_mixture(3, 4, alpha=0.3)"], ["mess3"], [3e8, 1e9, 3e9], [0, 1]
     )

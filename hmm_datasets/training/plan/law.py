@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from ...errors import InputError
 from ...records import Finite, Positive, read_record
@@ -87,8 +87,7 @@ class Runs(NamedTuple):
         found = read_record(path, _File, remedy)
         rows = [[r.parameters, r.tokens, r.loss, r.flops or 6 * r.parameters * r.tokens] for r in found.runs]
         runs = cls(*np.array(rows).reshape(-1, 4).T, found.floor)
-        spreads = np.linalg.svd(np.cov(np.log(runs[:2])))[1] if len(rows) >= _FEWEST else np.zeros(2)
-        if spreads.min() < _LEAST_SPREAD**2:
+        if not runs.give_a_law:
             raise InputError(
                 f"{path}: {len(rows)} runs, from which the exponents of parameters and tokens cannot be told apart; "
                 f"expected {_FEWEST} or more, of several sizes, with several numbers of tokens per parameter"
@@ -99,6 +98,15 @@ class Runs(NamedTuple):
                 "unit, of the same data, or leave the floor out"
             )
         return runs
+
+    @property
+    def give_a_law(self) -> bool:
+        """Whether they are enough, and different enough, to tell the exponents of parameters and tokens apart."""
+        return len(self.losses) >= _FEWEST and np.linalg.eigvalsh(np.cov(np.log(self[:2])))[0] >= _LEAST_SPREAD**2
+
+    def only(self, kept: Bool[np.ndarray, "R"]) -> "Runs":
+        """Some of the runs."""
+        return Runs(*(values[kept] for values in self[:4]), self.floor)
 
 
 def fit_law(runs: Runs, counts: Float[np.ndarray, "R"] | None = None) -> Law:
@@ -169,9 +177,13 @@ def tokens_for(flops: float, sizes: Float[np.ndarray, "S"], runs: Runs) -> Float
     return flops / (sizes * np.interp(np.log(sizes), np.log(runs.parameters[order]), each))
 
 
+def _searched(runs: Runs, flops: float) -> Float[np.ndarray, "S"]:
+    return np.geomspace(runs.parameters.min() / 10, runs.parameters.max() * max(10, flops / runs.flops.max()), 2000)
+
+
 def best_of(law: Law, flops: float, runs: Runs) -> tuple[float, float, float]:
     """The parameters and the tokens of a compute that lose least by a law, and their loss; see [`tokens_for`]."""
-    sizes = np.geomspace(runs.parameters.min() / 10, runs.parameters.max() * max(10, flops / runs.flops.max()), 2000)
+    sizes = _searched(runs, flops)
     counts = tokens_for(flops, sizes, runs)
     losses = law.loss(sizes, counts)
     at = int(losses.argmin())
@@ -181,8 +193,10 @@ def best_of(law: Law, flops: float, runs: Runs) -> tuple[float, float, float]:
 def planned_by(runs: Runs, flops: float, *, seed: int = 0) -> dict[str, Any]:
     """The size and the tokens that lose least for a compute, and their loss, by the law of some runs.
 
-    Intervals are for 95% of runs, if the law holds: it is fitted to runs that are drawn with replacement, a hundred
-    times, and the residual of one of the runs is added to the loss. That the law bends is in no interval.
+    Intervals are for 95% of runs: the law is fitted to runs that are drawn with replacement, a hundred times, and to
+    the loss the error of one of the runs in the upper half of the computes (of their logarithms) is added, as a law of
+    the lower half predicts it. So the interval of the loss follows a bend as far as the runs show it, unlike those of
+    size and tokens. Where the lower half gives no law, the errors are those of all runs by their own law.
 
     Args:
         runs ([`Runs`]): the runs.
@@ -194,20 +208,25 @@ def planned_by(runs: Runs, flops: float, *, seed: int = 0) -> dict[str, Any]:
         them; `parameters`, `tokens` and `loss`, each with `value`, `low` and `high`.
 
     Raises:
-        `InputError`: by the law nothing is gained by more parameters, or by more tokens.
+        `InputError`: by the law the best size is below a tenth of the smallest one, or as far above the largest.
     """
-    law, number = fit_law(runs), len(runs.losses)
-    for name, factor in (("parameters", law.size_factor), ("tokens", law.token_factor)):
-        if factor == 0:
-            raise InputError(f"by these runs more {name} gain nothing; add runs of one compute that differ in {name}")
+    law, number, sizes = fit_law(runs), len(runs.losses), _searched(runs, flops)
     values, generator = best_of(law, flops, runs), np.random.default_rng(seed)
-    fitted, is_known = law.loss(runs.parameters, runs.tokens), runs.floor is not None
-    residuals = (runs.losses - fitted) / (fitted - law.floor if is_known else 1.0)
+    for bound, side, kind in ((sizes[0], "below", "smaller"), (sizes[-1], "above", "larger")):
+        if values[0] == bound:
+            best = f"by the law of these runs the best size for {flops:.3g} FLOPs is {side} {bound:,.0f} parameters"
+            raise InputError(f"{best}; add runs of {kind} models")
+    is_known, is_lower = runs.floor is not None, runs.flops**2 < runs.flops.min() * runs.flops.max()
+    lower, upper = runs.only(is_lower), runs.only(~is_lower)
+    if not lower.give_a_law:
+        lower = upper = runs
+    predicted = fit_law(lower).loss(upper.parameters, upper.tokens)
+    errors = (upper.losses - predicted) / (predicted - law.floor if is_known else 1.0)
     draws = []
     for _ in range(_DRAWS):
         drawn = fit_law(runs, generator.multinomial(number, np.full(number, 1 / number)))
         loss = drawn.loss(*values[:2])
-        loss += generator.choice(residuals) * (loss - drawn.floor if is_known else 1.0)
+        loss += generator.choice(errors) * (loss - drawn.floor if is_known else 1.0)
         draws.append([*best_of(drawn, flops, runs)[:2], loss])
     bounds = zip(("parameters", "tokens", "loss"), values, *np.quantile(draws, [0.025, 0.975], axis=0), strict=True)
     return {

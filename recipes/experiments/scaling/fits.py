@@ -47,12 +47,13 @@ def smallest(runs: Runs, computes: Float[np.ndarray, "R"]) -> Fit:
 
 
 def parabolas(runs: Runs, computes: Float[np.ndarray, "R"]) -> Fit | None:
-    """Approach 2: the vertices of parabolas; None if fewer than three computes have one within a factor of two of
-    their sizes, above the floor.
+    """Approach 2: the vertices of parabolas through the smallest loss and those of two sizes on either side; None if
+    fewer than three computes have one within a factor of two of these sizes, above the floor.
     """
     used, vertices = [], []
     for compute, level in zip(np.unique(computes), _levels(runs, computes), strict=True):
-        sizes, losses = np.array(level).T
+        lowest = min(range(len(level)), key=lambda at: level[at][1])
+        sizes, losses = np.array(level[max(0, lowest - 2) : lowest + 3]).T
         if len(sizes) < 3:
             continue
         curve = np.polyfit(np.log(sizes), losses, 2)
@@ -78,11 +79,27 @@ def projection(runs: Runs, computes: Float[np.ndarray, "R"]) -> Fit:
     return of_law(runs, fit_law(runs))
 
 
+def latest(runs: Runs, computes: Float[np.ndarray, "R"]) -> Fit:
+    """Variable projection of the runs of the two largest computes; models predict best what models of like sizes lose
+    (Choshen et al., arXiv:2410.11840).
+    """
+    kept = computes >= np.unique(computes)[-2]
+    return projection(runs.only(kept), computes[kept])
+
+
+def longer(runs: Runs, computes: Float[np.ndarray, "R"]) -> Fit:
+    """Variable projection of the runs with three tokens per parameter or more."""
+    kept = runs.tokens >= 3 * runs.parameters
+    return projection(runs.only(kept), computes[kept])
+
+
 METHODS = {
     "approach 1, smallest": smallest,
     "approach 2, parabolas": parabolas,
     "approach 3, Huber": huber,
     "variable projection": projection,
+    "projection, two computes": latest,
+    "projection, long runs": longer,
 }
 
 
@@ -127,9 +144,9 @@ def huber_law(runs: Runs, starts: Sequence[tuple[float, float]] = STARTS) -> Law
 
 
 def _levels(runs: Runs, computes: Float[np.ndarray, "R"]) -> list[list[tuple[float, float]]]:
-    """For each compute the sizes and their losses."""
+    """For each compute the sizes and their losses, from the smallest size."""
     levels = (computes == compute for compute in np.unique(computes))
-    return [list(zip(runs.parameters[at], runs.losses[at], strict=True)) for at in levels]
+    return [sorted(zip(runs.parameters[at], runs.losses[at], strict=True)) for at in levels]
 
 
 def frontier(computes: Float[np.ndarray, "C"], best: Float[np.ndarray, "C 2"], floor: float | None) -> Fit:

@@ -32,8 +32,8 @@ LENGTH, BATCH_SIZE = 64, 16
 WIDTHS = (8, 12, 16, 24, 32, 48, 64, 96, 128, 192)
 """Of the Llamas, which have two layers: 2,000 to 1.2 million parameters."""
 LAYERS = 2
-TOKENS_PER_PARAMETER = (3.0, 500.0)
-"""A compute is tried with the widths that give this many tokens per parameter."""
+TOKENS_PER_PARAMETER, FEWEST_STEPS = (0.3, 500.0), 35
+"""A compute is tried with the widths that give this many tokens per parameter and that many steps."""
 LEARNING_RATE = 0.3
 """The peak, divided by the width."""
 TEST_ROWS, FLOOR_ROWS = 1024, 8192
@@ -69,7 +69,7 @@ def configuration(width: int, num_symbols: int) -> PreTrainedConfig:
 def sizes_of(compute: float, num_symbols: int) -> list[Size]:
     """The sizes that a compute is tried with."""
     least, most = TOKENS_PER_PARAMETER
-    sizes = [Size.of(width, num_symbols) for width in WIDTHS]
+    sizes = [size for size in (Size.of(width, num_symbols) for width in WIDTHS) if size.steps(compute) >= FEWEST_STEPS]
     return [size for size in sizes if least <= compute / size.flops / size.parameters <= most]
 
 
