@@ -10,11 +10,13 @@ from experiments import load
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 from published import Finding, Paper, write_result
+from report_page import write_report_page
 from word_probes import all_words
 
 from hmm_datasets.files import read_json
 from hmm_datasets.hmm.families import load_source
 from hmm_datasets.report.plots import draw_points, save_figure
+from hmm_datasets.report.tables import Table
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = {path: ast.parse(path.read_text()) for path in sorted(ROOT.glob("recipes/**/*.py"))}
@@ -77,6 +79,13 @@ def test_a_picture_that_fails_leaves_the_result_and_its_table(tmp_path, capsys):
     assert read_json(tmp_path / "new" / "result.json")["pictures"] == ["a.png"]
     assert "| accuracy | 0.5 |" in (tmp_path / "new" / "result.md").read_text()
     assert "accuracy" in capsys.readouterr().out
+    table = Table("Accuracies", ["kind", "accuracy"], [["mean", "0.5"]])
+    with pytest.raises(ValueError, match=r"b\.png cannot be drawn"):
+        write_report_page(tmp_path, [table], {"accuracy": 0.5}, {"b.png": broken}, sections=["# More"])
+    assert read_json(tmp_path / "report.json") == {"accuracy": 0.5}
+    expected = "# Accuracies\n\n| kind | accuracy |\n|---|---:|\n| mean | 0.5 |\n\n# More\n\n![b](b.png)\n"
+    assert (tmp_path / "report.md").read_text() == expected
+    assert "Accuracies" in capsys.readouterr().out
 
 
 @pytest.mark.thorough
@@ -142,10 +151,11 @@ def test_the_picture_of_samplers_has_a_panel_for_each_part_that_ran(tmp_path, mo
         for steps in (8, 1)
     ]
     results = {"decoding": [decoded], "unmasking": [written], "beams": [[]]}
-    plot.plot_samplers(
-        {name: results[name] for name in results if parts is None or name in (*parts, "beams")}, tmp_path
-    )
+    monkeypatch.setattr(plot, "TABLES", dict.fromkeys(results, lambda found: Table("", ["rows"], [[str(len(found))]])))
+    ran = {name: results[name] for name in results if parts is None or name in (*parts, "beams")}
+    plot.write_report(tmp_path, ran, {})
     assert [len(figure.axes) for figure in figures] == ([panels] if panels else [])
+    assert ("samplers.png" in (tmp_path / "report.md").read_text()) == bool(panels)
     for axes in (axes for figure in figures for axes in figure.axes):
         assert axes.has_data()
 

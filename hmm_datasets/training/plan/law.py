@@ -108,6 +108,11 @@ class Runs(NamedTuple):
         """Some of the runs."""
         return Runs(*(values[kept] for values in self[:4]), self.floor)
 
+    def errors(self, law: Law) -> Float[np.ndarray, "R"]:
+        """Losses minus those of a law; where the floor is known, relative to the law's excess over it."""
+        predicted = law.loss(self.parameters, self.tokens)
+        return (self.losses - predicted) / (1.0 if self.floor is None else predicted - self.floor)
+
 
 def fit_law(runs: Runs, counts: Float[np.ndarray, "R"] | None = None) -> Law:
     """The law of runs.
@@ -185,18 +190,17 @@ def best_of(law: Law, flops: float, runs: Runs) -> tuple[float, float, float]:
     """The parameters and the tokens of a compute that lose least by a law, and their loss; see [`tokens_for`]."""
     sizes = _searched(runs, flops)
     counts = tokens_for(flops, sizes, runs)
-    losses = law.loss(sizes, counts)
-    at = int(losses.argmin())
-    return float(sizes[at]), float(counts[at]), float(losses[at])
+    at = law.loss(sizes, counts).argmin()
+    return float(sizes[at]), float(counts[at]), float(law.loss(sizes[at], counts[at]))
 
 
 def planned_by(runs: Runs, flops: float, *, seed: int = 0) -> dict[str, Any]:
     """The size and the tokens that lose least for a compute, and their loss, by the law of some runs.
 
-    Intervals are for 95% of runs: the law is fitted to runs that are drawn with replacement, a hundred times, and to
-    the loss the error of one of the runs in the upper half of the computes (of their logarithms) is added, as a law of
-    the lower half predicts it. So the interval of the loss follows a bend as far as the runs show it, unlike those of
-    size and tokens. Where the lower half gives no law, the errors are those of all runs by their own law.
+    Intervals are for 95% of runs. The law is fitted to runs that are drawn with replacement, a hundred times, and an
+    error is added to the loss: of one of the runs, and every second time of one in the upper half of the computes (of
+    their logarithms), as a law of the lower half predicts it. So the interval of the loss follows a bend as far as the
+    runs show it, unlike those of size and tokens. If the lower half gives no law, it is extended until it does.
 
     Args:
         runs ([`Runs`]): the runs.
@@ -212,21 +216,18 @@ def planned_by(runs: Runs, flops: float, *, seed: int = 0) -> dict[str, Any]:
     """
     law, number, sizes = fit_law(runs), len(runs.losses), _searched(runs, flops)
     values, generator = best_of(law, flops, runs), np.random.default_rng(seed)
-    for bound, side, kind in ((sizes[0], "below", "smaller"), (sizes[-1], "above", "larger")):
-        if values[0] == bound:
-            best = f"by the law of these runs the best size for {flops:.3g} FLOPs is {side} {bound:,.0f} parameters"
-            raise InputError(f"{best}; add runs of {kind} models")
-    is_known, is_lower = runs.floor is not None, runs.flops**2 < runs.flops.min() * runs.flops.max()
-    lower, upper = runs.only(is_lower), runs.only(~is_lower)
-    if not lower.give_a_law:
-        lower = upper = runs
-    predicted = fit_law(lower).loss(upper.parameters, upper.tokens)
-    errors = (upper.losses - predicted) / (predicted - law.floor if is_known else 1.0)
+    if values[0] in (sizes[0], sizes[-1]):
+        best = f"by the law of these runs the best size for {flops:.3g} FLOPs is {values[0]:,.0f} parameters or"
+        raise InputError(f"{best} {'fewer' if values[0] == sizes[0] else 'more'}; add runs of such models")
+    is_known, middle = runs.floor is not None, np.sqrt(runs.flops.min() * runs.flops.max())
+    parts = (runs.flops < bound for bound in np.sort(runs.flops) if bound >= middle)
+    lower = itertools.islice((part for part in parts if runs.only(part).give_a_law), 1)
+    errors = [runs.errors(law), *(runs.only(~part).errors(fit_law(runs.only(part))) for part in lower)]
     draws = []
     for _ in range(_DRAWS):
         drawn = fit_law(runs, generator.multinomial(number, np.full(number, 1 / number)))
         loss = drawn.loss(*values[:2])
-        loss += generator.choice(errors) * (loss - drawn.floor if is_known else 1.0)
+        loss += generator.choice(errors[len(draws) % len(errors)]) * (loss - drawn.floor if is_known else 1.0)
         draws.append([*best_of(drawn, flops, runs)[:2], loss])
     bounds = zip(("parameters", "tokens", "loss"), values, *np.quantile(draws, [0.025, 0.975], axis=0), strict=True)
     return {

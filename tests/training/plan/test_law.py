@@ -143,14 +143,21 @@ def test_the_interval_of_a_run_covers_nineteen_of_twenty():
     "a bootstrap of fits, not yet a robust interval, and held-out larger models",
     "errors at held-out computes are in the interval, and so is a bent loss",
 )
-def test_the_interval_of_the_loss_follows_a_bend_that_the_runs_show():
+@pytest.mark.parametrize(
+    ("computes", "bend", "planned_flops"),
+    [
+        (np.geomspace(3e9, 1e11, 4), 0.02, 4e11),
+        ([3e9, 7e9, 1.5e10], 0.1, 2.5e10),  # those below the middle are of one compute
+    ],
+)
+def test_the_interval_of_the_loss_follows_a_bend_that_the_runs_show(computes, bend, planned_flops):
     def bent(runs):
-        excess = (runs.losses - 1.5) * np.exp(-0.02 * np.log(runs.flops / 3e9) ** 2)
+        excess = (runs.losses - 1.5) * np.exp(-bend * np.log(runs.flops / 3e9) ** 2)
         return runs._replace(losses=1.5 + excess, floor=1.5)
 
     straight = Law(1.5, 60, 0.5, 300, 0.4)
-    runs = bent(isoflops(straight, np.geomspace(3e9, 1e11, 4), 5))
-    planned = planned_by(runs, 4e11)
+    runs = bent(isoflops(straight, computes, 5))
+    planned = planned_by(runs, planned_flops)
     found = bent(exact_runs(straight, *(np.array([planned[name]["value"]]) for name in ("parameters", "tokens"))))
     law = fit_law(runs)
     errors = (runs.losses - 1.5) / (law.loss(runs.parameters, runs.tokens) - 1.5)
@@ -159,8 +166,8 @@ def test_the_interval_of_the_loss_follows_a_bend_that_the_runs_show():
     assert planned["loss"]["low"] < found.losses[0] < planned["loss"]["high"]
 
 
-def test_runs_of_few_computes_give_the_interval_of_their_own_errors():
-    runs = isoflops(Law(1.5, 60, 0.5, 300, 0.4), [3e9, 1e11], 6)._replace(floor=1.5)
+def test_runs_whose_lower_part_gives_no_law_have_the_interval_of_their_own_errors():
+    runs = isoflops(Law(1.5, 60, 0.5, 300, 0.4), [3e9, 1e11], 6)._replace(floor=1.5, flops=np.repeat([3e9, 1e11], 6))
     assert not runs.only(runs.flops < 1e10).give_a_law
     planned = planned_by(runs, 1e12)
     assert planned["loss"]["low"] == pytest.approx(planned["loss"]["high"], rel=1e-3)
@@ -203,13 +210,13 @@ def test_runs_that_give_no_law_are_refused(tmp_path, runs, floor, message):
 def test_a_best_size_far_from_those_that_were_run_is_refused():
     sizes, tokens = (part.ravel() for part in np.meshgrid([1e4, 1e5, 1e6], [1e5, 1e6, 1e7]))
     only_tokens = Runs(sizes, tokens, 1 + 50 * tokens**-0.5 + 1e-9 * sizes, 6 * sizes * tokens)
-    with pytest.raises(InputError, match="1e\\+13 FLOPs is below 1,000 parameters; add runs of smaller models"):
+    with pytest.raises(InputError, match="1e\\+13 FLOPs is 1,000 parameters or fewer; add runs of such models"):
         planned_by(only_tokens, 1e13)
     only_size = exact_runs(Law(1, 50, 0.5, 0, 0.3), sizes, tokens)
-    with pytest.raises(InputError, match=r"above .* larger models"):
+    with pytest.raises(InputError, match="parameters or more; add"):
         planned_by(only_size, 1e13)
     small = exact_runs(Law(1, 0.02, 0.2, 5000, 0.5), sizes, tokens)
-    with pytest.raises(InputError, match="below 1,000 parameters"):
+    with pytest.raises(InputError, match="1,000 parameters or fewer"):
         planned_by(small, 1e10)
 
 
