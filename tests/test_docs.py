@@ -393,7 +393,8 @@ def link_leads_somewhere(page: str, link: str) -> bool:
     return (
         bool(re.match(r"\w+:", link))
         or found in {*PAGES, *hooks().PAGES, *hooks().PICTURES}
-        or (DOCS / found).is_file()
+        # The links of the page of results that leave the folder become tables of the page; others lead nowhere there.
+        or ((DOCS / found).is_file() and (not found.startswith("..") or page == hooks().RESULTS))
     )
 
 

@@ -1,7 +1,6 @@
 """The report of the experiment on known optima: a table of trials, and the frontier between reward and divergence."""
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ def write_known_optimum(folder: str | Path, results: Sequence[dict[str, Any]]) -
         results (sequence of `dict`): what its trials wrote.
     """
     folder = Path(folder)
-    pictures = {"frontier.png": partial(plot_frontier, HMM.from_pretrained(folder / "hmm"), results)}
+    pictures = {"frontier.png": lambda path: plot_frontier(HMM.from_pretrained(folder / "hmm"), results, path)}
     write_report_page(folder, [known_optimum_table(results)], {"trials": list(results)}, pictures)
 
 
